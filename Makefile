@@ -13,7 +13,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-cost bench-routers bench-faults mission chaos fuzz soak config coverage format clean help audit sbom lock
+.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak config coverage format clean help audit sbom lock
 .DEFAULT_GOAL := help
 
 help:
@@ -84,9 +84,17 @@ bench-cost: $(VENV)/.peers
 	mkdir -p $(dir $(COST)) && rm -f $(COST)
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy --json $(COST) $(ARGS)
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.cost.bench_instructions --json $(COST) $(ARGS)
-	$(BIN)/python -m benchmarks.proxy.bench_replicas --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.proxy.bench_request --rooms --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.cost.page $(COST) > docs/request-cost.md
+
+# Every figure of docs/fleet.md, and the page anew.
+FLEET := build/fleet
+
+bench-fleet: $(VENV)/.dev
+	mkdir -p $(FLEET) && rm -f $(FLEET)/*.jsonl
+	$(BIN)/python -m benchmarks.proxy.bench_replicas --json $(FLEET)/costs.jsonl $(ARGS)
+	$(BIN)/python -m benchmarks.fleet.bench_fleet --costs $(FLEET)/costs.jsonl --json $(FLEET)/fleet.jsonl $(ARGS)
+	$(BIN)/python -m benchmarks.fleet.page $(FLEET)/costs.jsonl $(FLEET)/fleet.jsonl > docs/fleet.md
 
 bench-routers: $(VENV)/.peers $(VENV)/.bench
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_routers $(ARGS)

@@ -19,15 +19,22 @@ POLL_S: Final = 0.002
 START_S: Final = 60.0
 
 
-class Started:
-    """`python -m ARGUMENTS` on `port`; its output goes to `log_path`, its bytecode is cached."""
+def as_installed() -> dict[str, str]:
+    """Return an environment in which modules are compiled once, not at every start."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
-    def __init__(self, arguments: Sequence[str], port: int, log_path: Path) -> None:
+
+class Started:
+    """`python -m ARGUMENTS` on `port`; its output goes to `log_path`, its bytecode is cached.
+
+    Modules are those of the checkout `tree`, without one of this.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], port: int, log_path: Path, tree: Path | None = None
+    ) -> None:
         self.port = port
         self._log_path = log_path
-        # As installed: modules compiled once, not at every start.
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        environment[DIE_WITH_PARENT] = "1"
         with log_path.open("wb") as log:
             self.started_s = time.time()
             self._process = subprocess.Popen(
@@ -35,7 +42,8 @@ class Started:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=as_installed() | {DIE_WITH_PARENT: "1"},
+                cwd=tree,
             )
 
     @property

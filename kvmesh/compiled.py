@@ -28,7 +28,7 @@ class NativeFormula(Protocol):
         """Return the workers of the least cost.
 
         `known` has states by name; only what is in it has any overlap. `request`: block size,
-        prompt tokens, blocks of the prompt, blocks of its output, stride of its keys, now, the
+        prompt tokens, blocks of the prompt, blocks of its output, now, the
         fleet's ms per token, a step's tokens, arrivals per ms, margin, its keys, and what tells
         the wait for memory of a worker that is almost full. Raises `ZeroDivisionError`.
         """
@@ -50,6 +50,10 @@ class NativeDecider(Protocol):
 
     def resize(self, block_size: int, /) -> None:
         """Decide by blocks of so many tokens."""
+        ...
+
+    def tell(self, outbox: object, /) -> None:
+        """Have a BookingOutbox told of bookings from now on; None: nobody."""
         ...
 
     def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
@@ -85,7 +89,6 @@ class Native(Protocol):
         block_size: int,
         *,
         lease_s: float = 60.0,
-        stride: int = 16,
         turns: Callable[[], object],
         statistics: Callable[..., object],
     ) -> object:
@@ -106,12 +109,20 @@ class Native(Protocol):
         ttl_s: float,
         limits: tuple[int, int, int | None],
         longest_tick_s: float,
-        thinned: bool,
+        keeps: int,
         /,
     ) -> object:
         """Return an empty `core.overlap.approx.ApproxIndex`. `limits`: most entries, those that
-        pruning leaves, most of a worker.
+        pruning leaves, most of a worker. `keeps` of a prompt 0: each block, 1: thinned, 2: graded.
         """
+        ...
+
+    def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
+        """Return a `core.routing.peers.peer.Peer` of which nothing was heard yet."""
+        ...
+
+    def MessageFold(self, **parts: object) -> object:  # noqa: N802  a type
+        """Return a `core.routing.peers.message_fold.MessageFold`."""
         ...
 
     def Loads(self, worker: str) -> object:  # noqa: N802  a type
@@ -245,6 +256,10 @@ class Native(Protocol):
 
     def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
         """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
+        ...
+
+    def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type
+        """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
         ...
 
     def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type

@@ -1,7 +1,7 @@
 """`python -m benchmarks.cost.page FILE.jsonl > docs/request-cost.md`: the page of what a run found.
 
-The file has what `bench_proxy`, `bench_instructions`, `bench_replicas` and `bench_request --rooms`
-append with `--json`. What was not measured is a dash; a figure that meets its goal is bold.
+The file has what `bench_proxy`, `bench_instructions` and `bench_request --rooms` append with
+`--json`. What was not measured is a dash; a figure that meets its goal is bold.
 """
 
 import sys
@@ -213,14 +213,6 @@ Thousands a request, one at a time, by valgrind's callgrind: all that runs outsi
 whatever else the machine does.
 """
 
-REPLICAS: Final = """
-## More processors
-What a request takes of each kind of process, measured, and the requests a second that follow if
-nothing but that bounds them: replicas of a bucket behind meta-routers (the best division of the
-processors), replicas behind a balancer that takes none of these processors. Each sibling of a
-replica hears of its bookings. All were measured on one processor.
-"""
-
 ROOMS: Final = """
 ## Where the time goes
 Microseconds a request of a router by source folder, byte tokens, sockets replaced by calls
@@ -242,12 +234,6 @@ def page(run: Run) -> str:
     lines += ["", "Goals missed:", "", *(missed(run) or ["- none of those measured"])]
     if titles := run.titles("instructions a request"):
         lines += [*INSTRUCTIONS.splitlines(), "", *whole_table(run, titles[0])]
-    if titles := run.titles("processor time a request"):
-        lines += REPLICAS.splitlines()
-        for title in titles:
-            lines += ["", *whole_table(run, title)]
-            for model in run.titles(f"requests a second, modelled, {title.split('request, ')[1]}"):
-                lines += ["", *whole_table(run, model)]
     if found := room_lines(run):
         lines += [*ROOMS.splitlines(), "", *found]
     return "\n".join(lines) + "\n"

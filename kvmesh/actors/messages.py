@@ -22,9 +22,9 @@ from kvmesh.bounds import (
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust, as_count, as_share
+from kvmesh.formats import FIRST, FormatNumber, Formats, VersionText
 
 
 class Appended(Message, frozen=True):
@@ -35,11 +35,15 @@ class Appended(Message, frozen=True):
 
 
 class JournalRecord(Message, frozen=True):
-    """One message read from the journal; `worker` is taken from its subject."""
+    """One message read from the journal; `worker` is taken from its subject.
+
+    `stored_s` is when it was stored, in this process's time; None when nobody knows.
+    """
 
     sequence: int
     worker: WorkerId
     data: bytes
+    stored_s: float | None = None
 
 
 class JournalGap(Message, frozen=True):
@@ -123,7 +127,8 @@ class WorkerHeartbeat(Message, frozen=True):
     reports of its load: with the same number `load` is old news; 0 is not counted. `health_path` is
     what to ask often; while the engine does not answer there `answering` is False, `draining` True
     for routers that know only that. `engine` names its kind where routers must know it
-    (`needs_naming`), `unsalted` are paths at which it takes no `cache_salt`, "/" for all.
+    (`needs_naming`), `unsalted` are paths at which it takes no `cache_salt`, "/" for all. `formats`
+    are those it can write, `journal_format` is what its journal records have now.
     """
 
     worker: WorkerName
@@ -148,6 +153,9 @@ class WorkerHeartbeat(Message, frozen=True):
     answering: bool = True
     engine: MaybeName | msgspec.UnsetType = msgspec.UNSET
     unsalted: Names = ()
+    version: VersionText = ""
+    formats: Formats = FIRST
+    journal_format: FormatNumber = 1
 
     @property
     def engine_kind(self) -> str:
@@ -168,7 +176,7 @@ class RouterHeartbeat(Message, frozen=True):
     are those of its bucket, so that meta-routers find a worker that a request names; `left_out` are
     some of them that get nothing for failing requests. A `follower` books in the bucket but takes
     no requests: it is a peer to replicas and nothing to meta-routers. `admission`, `policy` are
-    what was changed while it ran.
+    what was changed while it ran. `formats` are those it reads.
     """
 
     router: Member
@@ -189,6 +197,8 @@ class RouterHeartbeat(Message, frozen=True):
     left_out: Names = ()
     follower: bool = False
     policy: PolicyNews = NO_NEWS
+    version: VersionText = ""
+    formats: Formats = FIRST
 
     @property
     def leaving(self) -> bool:
@@ -224,6 +234,17 @@ class Resync(Message, frozen=True, tag="resync"):
     epoch: Epoch
     next_seq: Sequence
     router: MaybeName = ""
+
+
+class WriteFormat(Message, frozen=True, tag="write-format"):
+    """Write journal records in format `number` from now on: `router` hears that all read it.
+
+    Sent as `Resync` is, and only to a worker whose heartbeats say that it can write it.
+    """
+
+    worker: WorkerName
+    number: FormatNumber
+    router: Member
 
 
 class Reload(Message, frozen=True, tag="reload"):
@@ -278,10 +299,8 @@ class JournalOpened(Message, frozen=True):
     created: str
 
 
-class Booked(Message, frozen=True):
-    """A request was booked by this replica: the other replicas shall know."""
-
-    request_id: str
+class BookingsWait(Message, frozen=True):
+    """Bookings of this replica wait in its outbox to be told: the other replicas shall know."""
 
 
 class AllHeard(Message, frozen=True):
@@ -290,19 +309,6 @@ class AllHeard(Message, frozen=True):
 
 class SharesChanged(Message, frozen=True):
     """Tenants began or ceased to wait here: the other replicas are to know at once."""
-
-
-class FirstToken(Message, frozen=True):
-    """A request of this replica got its first token."""
-
-    request_id: str
-
-
-class Finished(Message, frozen=True):
-    """A request of this replica is over at its worker, and what that showed."""
-
-    request_id: str
-    attempt: Attempt = SERVED
 
 
 class StateWanted(Message, frozen=True, tag="state-wanted"):

@@ -239,8 +239,20 @@ static Leases *admit(Approx *self, PyObject *worker) {
     return (Leases *)known;
 }
 
-int approx_thin(const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks, Blocks *kept) {
+static int keep_graded(const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks, Blocks *kept) {
+    if (blocks_reserve(kept, (Py_ssize_t)graded_length(count)) < 0) {
+        return -1;
+    }
+    kept->count = (Py_ssize_t)grade(hashes, count, blocks, kept->items);
+    return 0;
+}
+
+int approx_keep(int keeps, const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks,
+                Blocks *kept) {
     kept->count = 0;
+    if (keeps == KEEP_GRADED) {
+        return keep_graded(hashes, count, blocks, kept);
+    }
     if (blocks_reserve(kept, WHOLE_BLOCKS + count / STRIDE + 1) < 0) {
         return -1;
     }
@@ -261,16 +273,16 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
     if (!self->entries) {
         return 0;
     }
-    if (!self->thinned || count <= WHOLE_BLOCKS) {
+    if (approx_keeps_all(self->keeps, count)) {
         return table_search(self->table, NULL, hashes, count, self->live, self->live_words, found);
     }
-    if (approx_thin(hashes, count, count, &self->kept) < 0 ||
+    if (approx_keep(self->keeps, hashes, count, count, &self->kept) < 0 ||
         table_search(self->table, NULL, self->kept.items, self->kept.count, self->live,
                      self->live_words, found) < 0) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < found->count; i++) {
-        Py_ssize_t depth = approx_depth(found->drops[i].depth);
+        Py_ssize_t depth = approx_depth(self->keeps, found->drops[i].depth);
         found->drops[i].depth = depth < count ? depth : count;
     }
     return 0;
@@ -332,8 +344,9 @@ static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssiz
     return 0;
 }
 
-int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
-                  double now, double ttl_s) {
+/* Believe what is to be kept of a prompt; `kept`: the hashes given are that. */
+static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
+                  double now, double ttl_s, int kept) {
     double until;
     if (self->next_end <= now && approx_expire(self, now, SLICE) < 0) {
         return -1;
@@ -351,13 +364,28 @@ int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
     int failed = -1;
     if (leases->slot == NO_SLOT) {
         PyErr_SetString(PyExc_RuntimeError, "a worker was removed by its own name");
-    } else if (!self->thinned || count <= WHOLE_BLOCKS) {
+    } else if (kept || approx_keeps_all(self->keeps, count)) {
         failed = believe(self, leases, hashes, count, until);
-    } else if (approx_thin(hashes, count, count, &self->kept) == 0) {
+    } else if (approx_keep(self->keeps, hashes, count, count, &self->kept) == 0) {
         failed = believe(self, leases, self->kept.items, self->kept.count, until);
     }
     Py_DECREF(leases);
     return failed;
+}
+
+int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
+                  double now, double ttl_s) {
+    return record(self, worker, hashes, count, now, ttl_s, 0);
+}
+
+int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
+                         long long blocks, double now, double ttl_s) {
+    if (self->keeps != KEEP_GRADED) {
+        PyErr_SetString(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
+        return -1;
+    }
+    long long most = blocks > 0 ? graded_length(blocks) : 0;
+    return record(self, worker, graded, most < count ? (Py_ssize_t)most : count, now, ttl_s, 1);
 }
 
 int approx_revoke(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count) {

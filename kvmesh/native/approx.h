@@ -2,6 +2,7 @@
 #ifndef KVMESH_APPROX_H
 #define KVMESH_APPROX_H
 
+#include "graded.h"
 #include "leases.h"
 #include "search.h"
 
@@ -37,10 +38,15 @@ typedef struct {
     uint32_t slot_room, released;
     PyObject *dead;        /* mask of the slots that a walk over the table clears, NULL for no walk */
     uint32_t next_shard;
-    char thinned, pruning;
+    char keeps, pruning;   /* keeps: KEEP_… */
     Blocks kept, gone;     /* scratch */
     Drops found;           /* scratch of `find_groups` */
 } Approx;
+
+/* Which of a prompt's blocks an index keeps: each, those of core.overlap.thinned, or of
+ * core.blocks.graded.
+ */
+enum { KEEP_ALL, KEEP_THINNED, KEEP_GRADED, KEEPS };
 
 enum { SLOT_FREE, SLOT_USED, SLOT_RELEASED, SLOT_CLEARING };
 
@@ -53,7 +59,7 @@ extern PyTypeObject approx_type;
 int approx_ready(void);
 
 /* Find how far the prompt is believed cached at whom; drops name slots of `names`, and `depth` is
- * in blocks of the prompt, whether blocks are thinned or not. All hashes are given, root first.
+ * in blocks of the prompt, however few of them are kept. All hashes are given, root first.
  * What ended before now counts until `approx_expire`. -1 with MemoryError set.
  * No Python code runs. */
 int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *found);
@@ -69,6 +75,11 @@ int approx_expire(Approx *self, double now, long long budget);
 int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
                   double now, double ttl_s);
 
+/* The same of a prompt of so many `blocks` whose graded hashes are given, as `grade` makes them, for an
+ * index that keeps those; those beyond `graded_length(blocks)` do not count. */
+int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
+                         long long blocks, double now, double ttl_s);
+
 /* Take the news that `worker` holds these blocks no longer, nor what follows them. As above. */
 int approx_revoke(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count);
 
@@ -81,12 +92,21 @@ int approx_remove(Approx *self, PyObject *worker);
 /* Do about `budget` blocks of cleaning up after removals; 1: nothing is left, 0, -1. */
 int approx_sweep(Approx *self, long long budget);
 
+/* Return whether each of so many blocks is kept. */
+static inline int approx_keeps_all(int keeps, Py_ssize_t blocks) {
+    return keeps == KEEP_ALL || (keeps == KEEP_THINNED && blocks <= WHOLE_BLOCKS);
+}
+
 /* Keep of a prompt's first `count` hashes what is to be kept; it has so many `blocks`. -1 with
  * MemoryError set. */
-int approx_thin(const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks, Blocks *kept);
+int approx_keep(int keeps, const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks,
+                Blocks *kept);
 
 /* Return where in a prompt the kept block of that number, from 1, stands, if not last. */
-static inline Py_ssize_t approx_depth(Py_ssize_t kept) {
+static inline Py_ssize_t approx_depth(int keeps, Py_ssize_t kept) {
+    if (keeps == KEEP_GRADED) {
+        return (Py_ssize_t)graded_depth(kept);
+    }
     return kept <= WHOLE_BLOCKS ? kept : WHOLE_BLOCKS + STRIDE * (kept - WHOLE_BLOCKS);
 }
 

@@ -20,13 +20,17 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     double ttl_s, longest_tick_s;
     long long max_entries, prune_to;
     PyObject *statistics, *worker_blocks;
-    int thinned;
+    int keeps;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
         return PyErr_Format(PyExc_TypeError, "Approx takes no keyword arguments");
     }
-    if (!PyArg_ParseTuple(args, "Od(LLO)dp:Approx", &statistics, &ttl_s, &max_entries, &prune_to,
-                          &worker_blocks, &longest_tick_s, &thinned)) {
+    if (!PyArg_ParseTuple(args, "Od(LLO)di:Approx", &statistics, &ttl_s, &max_entries, &prune_to,
+                          &worker_blocks, &longest_tick_s, &keeps)) {
         return NULL;
+    }
+    if (keeps < KEEP_ALL || keeps >= KEEPS) {
+        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %d",
+                            KEEP_ALL, KEEPS - 1, keeps);
     }
     long long limit = worker_blocks == Py_None ? -1 : PyLong_AsLongLong(worker_blocks);
     if (PyErr_Occurred()) {
@@ -44,7 +48,7 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->max_entries = max_entries;
     self->prune_to = prune_to;
     self->worker_blocks = limit;
-    self->thinned = (char)thinned;
+    self->keeps = (char)keeps;
     self->next_end = INFINITY;
     self->statistics = Py_NewRef(statistics);
     self->leases = PyDict_New();
@@ -228,6 +232,26 @@ static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssiz
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
+PyDoc_STRVAR(record_graded_doc, "record_graded(worker, graded, blocks, now, ttl_s=None)\n\n"
+"Believe a prompt of so many blocks, of which the graded hashes are given, cached at `worker`.");
+
+static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
+                                           PyObject *names) {
+    double now, ttl_s = self->ttl_s;
+    long long blocks;
+    PyObject *last = last_argument(args, nargs, names, 4, ttl_name);
+    if (PyErr_Occurred() || read_count(args[2], &blocks) < 0 || read_seconds(args[3], &now) < 0 ||
+        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+        return NULL;
+    }
+    Given given = {.count = 0};
+    int failed = read_sequence(&given, args[1]) < 0 ||
+                 approx_record_graded(self, args[0], given.blocks, given.count, blocks, now,
+                                      ttl_s) < 0;
+    given_close(&given);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
 PyDoc_STRVAR(expire_doc, "expire(now, budget=None) -> bool\n\n"
 "Drop what ended before or at `now`, at most `budget` entries; True when nothing of it is left.");
 
@@ -320,6 +344,7 @@ static PyObject *approx_sizes(Approx *self, PyObject *workers) {
 typedef struct {
     Prompt prompt; /* first */
     AskedPrompt whole;
+    int keeps;
     Py_ssize_t blocks;
     Blocks kept;
 } ThinnedPrompt;
@@ -327,8 +352,8 @@ typedef struct {
 static int ask_thinned(Prompt *prompt, Py_ssize_t wanted) {
     ThinnedPrompt *self = (ThinnedPrompt *)prompt;
     Prompt *whole = &self->whole.prompt;
-    if (whole->more(whole, approx_depth(wanted)) < 0 ||
-        approx_thin(whole->known, whole->count, self->blocks, &self->kept) < 0) {
+    if (whole->more(whole, approx_depth(self->keeps, wanted)) < 0 ||
+        approx_keep(self->keeps, whole->known, whole->count, self->blocks, &self->kept) < 0) {
         return -1;
     }
     prompt->known = self->kept.items;
@@ -342,8 +367,8 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
     uint64_t changes = self->changes;
     AskedPrompt asked;
     Py_ssize_t blocks = 0;
-    int thinned = self->thinned, failed;
-    if (thinned) {
+    int keeps = self->keeps, failed;
+    if (keeps != KEEP_ALL) {
         PyObject *count = PyObject_GetAttr(hashes, blocks_name);
         blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
         Py_XDECREF(count);
@@ -351,14 +376,15 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
             return -1;
         }
     }
-    if (blocks > WHOLE_BLOCKS) {
-        ThinnedPrompt prompt = {.prompt = {NULL, 0, ask_thinned}, .blocks = blocks};
+    if (!approx_keeps_all(keeps, blocks)) {
+        ThinnedPrompt prompt = {
+            .prompt = {NULL, 0, ask_thinned}, .keeps = keeps, .blocks = blocks};
         prompt_open(&prompt.whole, hashes);
         failed = table_search_prompt(self->table, NULL, &prompt.prompt, live, words, found) < 0;
         prompt_close(&prompt.whole);
         PyMem_RawFree(prompt.kept.items);
         for (Py_ssize_t i = 0; !failed && i < found->count; i++) {
-            Py_ssize_t depth = approx_depth(found->drops[i].depth);
+            Py_ssize_t depth = approx_depth(keeps, found->drops[i].depth);
             found->drops[i].depth = depth < blocks ? depth : blocks;
         }
     } else {
@@ -475,6 +501,8 @@ static PyMemberDef members[] = {
 
 static PyMethodDef methods[] = {
     {"record", FAST(approx_record_call), METH_FASTCALL | METH_KEYWORDS, record_doc},
+    {"record_graded", FAST(approx_record_graded_call), METH_FASTCALL | METH_KEYWORDS,
+     record_graded_doc},
     {"expire", FAST(approx_expire_call), METH_FASTCALL | METH_KEYWORDS, expire_doc},
     {"revoke", FAST(approx_revoke_call), METH_FASTCALL, revoke_doc},
     {"remove_worker", (PyCFunction)approx_remove_call, METH_O,

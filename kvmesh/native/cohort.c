@@ -4,8 +4,10 @@
 #define EXPIRED_AT_ONCE 4096 /* core.overlap.overlaps */
 
 void cohort_clear(Cohort *cohort) {
-    PyMem_Free(cohort->told);
-    PyMem_Free(cohort->routed);
+    PyMem_Free(cohort->told.states);
+    for (int i = 0; i < BELIEFS; i++) {
+        PyMem_Free(cohort->believed[i].states);
+    }
     Py_XDECREF(cohort->states);
     Py_XDECREF(cohort->view);
     *cohort = (Cohort){.states = NULL};
@@ -41,18 +43,17 @@ static PyObject *by_name(PyObject *states) {
 }
 
 /* Write the states of those behind some slots, names or None; -1 with an error set. */
-static int fill_slots(PyObject *states, PyObject *names, WorkerState ***slots,
-                      uint32_t *slot_count) {
+static int fill_slots(PyObject *states, PyObject *names, Slots *slots) {
     Py_ssize_t count = PyTuple_GET_SIZE(names);
-    *slots = PyMem_Calloc((size_t)count + 1, sizeof **slots);
-    if (*slots == NULL) {
+    slots->states = PyMem_Calloc((size_t)count + 1, sizeof *slots->states);
+    if (slots->states == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    *slot_count = (uint32_t)count;
+    slots->count = (uint32_t)count;
     for (Py_ssize_t slot = 0; slot < count; slot++) {
         PyObject *name = PyTuple_GET_ITEM(names, slot);
-        (*slots)[slot] = (WorkerState *)PyDict_GetItemWithError(states, name);
+        slots->states[slot] = (WorkerState *)PyDict_GetItemWithError(states, name);
         if (PyErr_Occurred()) {
             return -1;
         }
@@ -63,10 +64,10 @@ static int fill_slots(PyObject *states, PyObject *names, WorkerState ***slots,
 /* Return the names by slot of what is believed, None for a slot without one: a look-up of a name
  * that is no plain str may run anything, and move them.
  */
-static PyObject *routed_names(const Approx *routed) {
-    PyObject *names = PyTuple_New(routed->slot_count);
+static PyObject *believed_names(const Approx *believed) {
+    PyObject *names = PyTuple_New(believed->slot_count);
     for (uint32_t slot = 0; names != NULL && slot < PyTuple_GET_SIZE(names); slot++) {
-        PyObject *name = routed->names[slot];
+        PyObject *name = believed->names[slot];
         PyTuple_SET_ITEM(names, slot, Py_NewRef(name == NULL ? Py_None : name));
     }
     return names;
@@ -76,18 +77,28 @@ static int cohort_fill(Decider *self, Cohort *cohort) {
     PyObject *states = by_name(cohort->states);
     int failed = states == NULL;
     if (!failed && cohort->view != NULL) {
-        failed =
-            fill_slots(states, cohort->view->names, &cohort->told, &cohort->told_count) < 0;
+        failed = fill_slots(states, cohort->view->names, &cohort->told) < 0;
     }
-    if (!failed && self->routed != NULL) {
-        cohort->routed_changes = self->routed->changes;
-        PyObject *names = routed_names(self->routed);
-        failed = names == NULL ||
-                 fill_slots(states, names, &cohort->routed, &cohort->routed_count) < 0;
-        Py_XDECREF(names);
+    for (int i = 0; !failed && i < BELIEFS; i++) {
+        if (self->believed[i] != NULL) {
+            cohort->believed[i].changes = self->believed[i]->changes;
+            PyObject *names = believed_names(self->believed[i]);
+            failed = names == NULL || fill_slots(states, names, cohort->believed + i) < 0;
+            Py_XDECREF(names);
+        }
     }
     Py_XDECREF(states);
     return failed ? -1 : 0;
+}
+
+/* Return whether the slots of what is believed are still those of the cohort. */
+static int is_current(const Decider *self, const Cohort *cohort) {
+    int current = 1;
+    for (int i = 0; i < BELIEFS; i++) {
+        const Approx *believed = self->believed[i];
+        current &= believed == NULL || cohort->believed[i].changes == believed->changes;
+    }
+    return current;
 }
 
 Cohort *decider_cohort(Decider *self, PyObject *states) {
@@ -97,8 +108,7 @@ Cohort *decider_cohort(Decider *self, PyObject *states) {
     }
     Cohort *oldest = self->cohorts;
     for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
-        if (one->states == states && one->view == view &&
-            (self->routed == NULL || one->routed_changes == self->routed->changes)) {
+        if (one->states == states && one->view == view && is_current(self, one)) {
             Py_XDECREF(view);
             one->used = ++self->question;
             return one;
@@ -117,12 +127,12 @@ Cohort *decider_cohort(Decider *self, PyObject *states) {
 }
 
 /* Note a depth at those whom a drop names, where it is more than they were known to have. */
-static int note_drop(Decider *self, const Asked *asked, const Drop *drop,
-                     WorkerState *const *slots, uint32_t count, int doubt) {
+static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const Slots *slots,
+                     int doubt) {
     for (uint32_t word = drop->start; word < drop->size; word++) {
         for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
             uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
-            WorkerState *state = slot < count ? slots[slot] : NULL;
+            WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
             int doubted = state != NULL && doubt ? PySet_Contains(self->distrusted, state->worker)
                                                  : 0;
             if (doubted < 0) {
@@ -139,45 +149,52 @@ static int note_drop(Decider *self, const Asked *asked, const Drop *drop,
     return 0;
 }
 
-static int note_drops(Decider *self, Question *question, const Drops *drops,
-                      WorkerState *const *slots, uint32_t count, int doubt) {
+static int note_drops(Decider *self, Question *question, const Drops *drops, const Slots *slots,
+                      int doubt) {
     if (drops->count && drops->drops[0].depth > question->deepest) {
         question->deepest = drops->drops[0].depth;
     }
     for (Py_ssize_t i = 0; i < drops->count; i++) {
-        if (note_drop(self, &question->asked, drops->drops + i, slots, count, doubt) < 0) {
+        if (note_drop(self, &question->asked, drops->drops + i, slots, doubt) < 0) {
             return -1;
         }
     }
     return 0;
 }
 
+/* Note how much of the prompt is believed cached at whom; -1 with an error set. */
+static int find_believed(Decider *self, Question *question, Approx *believed, const Slots *slots,
+                         double now) {
+    if (believed->next_end <= now && approx_expire(believed, now, EXPIRED_AT_ONCE) < 0) {
+        return -1;
+    }
+    if (approx_find(believed, question->hashes, question->blocks, &self->believed_drops) < 0) {
+        return -1;
+    }
+    return note_drops(self, question, &self->believed_drops, slots, 0);
+}
+
 int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now) {
     question->asked.question = next_question();
     question->deepest = 0;
-    self->told_drops.count = self->routed_drops.count = 0;
+    self->told_drops.count = 0;
     if (!self->looks) {
         return 0;
     }
     if (cohort->view != NULL) {
         int doubt = PySet_GET_SIZE(self->distrusted) > 0;
         if (view_search(cohort->view, question->hashes, question->blocks, &self->told_drops) < 0 ||
-            note_drops(self, question, &self->told_drops, cohort->told, cohort->told_count,
-                       doubt) < 0) {
+            note_drops(self, question, &self->told_drops, &cohort->told, doubt) < 0) {
             return -1;
         }
     }
-    if (self->routed == NULL) {
-        return 0;
+    for (int i = 0; i < BELIEFS; i++) {
+        if (self->believed[i] != NULL &&
+            find_believed(self, question, self->believed[i], cohort->believed + i, now) < 0) {
+            return -1;
+        }
     }
-    if (self->routed->next_end <= now &&
-        approx_expire(self->routed, now, EXPIRED_AT_ONCE) < 0) {
-        return -1;
-    }
-    if (approx_find(self->routed, question->hashes, question->blocks, &self->routed_drops) < 0) {
-        return -1;
-    }
-    return note_drops(self, question, &self->routed_drops, cohort->routed, cohort->routed_count, 0);
+    return 0;
 }
 
 /* May run anything: nothing borrowed of the state outlives it. */
@@ -201,7 +218,8 @@ static long long cached_blocks(const Decider *self, const WorkerState *state) {
         told = !doubted;
     }
     if (!told) {
-        return self->routed == NULL ? 0 : approx_blocks(self->routed, state->worker);
+        const Approx *routed = self->believed[ROUTED];
+        return routed == NULL ? 0 : approx_blocks(routed, state->worker);
     }
     View *view = current_view(self);
     long long blocks = 0;
@@ -227,8 +245,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
         return -1;
     }
     const Loads *loads = state->loads;
-    long long shared = loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
-                                           asked->stride, overlap);
+    long long shared = loads_shared_blocks(loads, &asked->keys, overlap);
     double rate = asked->fleet * state->prefill->factor;
     *out = (CandidateTerms){
         .overlap_blocks = overlap,

@@ -224,16 +224,17 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     Asked asked;
     PyObject *states, *known, *overlaps, *weights, *given_keys;
     Keys keys;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLLdddddOO)O!", &PyTuple_Type, &states, &PyDict_Type,
+    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdddddOO)O!", &PyTuple_Type, &states, &PyDict_Type,
                           &known, &PyDict_Type, &overlaps, &asked.block_size,
                           &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
-                          &asked.stride, &asked.now, &asked.fleet, &asked.step_tokens,
-                          &asked.arrivals_per_ms, &asked.margin, &given_keys, &asked.memory_wait,
+                          &asked.now, &asked.fleet, &asked.step_tokens, &asked.arrivals_per_ms,
+                          &asked.margin, &given_keys, &asked.memory_wait,
                           &PyTuple_Type, &weights)) {
         return NULL;
     }
-    if (asked.stride < 1 || asked.block_size < 1) {
-        return PyErr_Format(PyExc_ValueError, "block size and stride are at least 1");
+    if (asked.block_size < 1) {
+        return PyErr_Format(PyExc_ValueError, "a block size is at least 1, not %lld",
+                            asked.block_size);
     }
     if (read_weights(&asked, weights) < 0) {
         return NULL;
@@ -253,9 +254,7 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     }
     PyObject *ties = NULL;
     if (keys_read(&keys, given_keys) == 0) {
-        asked.keys = keys.at;
-        asked.key_count = keys.count;
-        asked.key_step = 1;
+        asked.keys = (SharingKeys){keys.at, keys.count, 1};
         ties = least(self, &asked, states, costs);
     }
     keys_free(&keys);

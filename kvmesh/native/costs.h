@@ -14,11 +14,10 @@ enum { BLOCK_SIZE, PROMPT_TOKENS, REQUEST_BLOCKS, STEP_TOKENS, ARRIVALS_PER_MS, 
 /* One request; what core.cost.weighing.Weighing has. */
 typedef struct {
     uint64_t question;
-    const uint64_t *keys;  /* `key_count` sharing keys, `key_step` apart */
-    Py_ssize_t key_count, key_step;
+    SharingKeys keys;
     PyObject *memory_wait; /* worker state -> ms; NULL: by `speeds` */
     Speeds *speeds;        /* NULL where `memory_wait` is not */
-    long long block_size, prompt_tokens, request_blocks, output_blocks, stride;
+    long long block_size, prompt_tokens, request_blocks, output_blocks;
     double now, fleet, step_tokens, arrivals_per_ms, margin;
     double facts[FACTS], weights[MOST_WEIGHTS];
     Py_ssize_t weights_count;

@@ -114,21 +114,18 @@ static int speed_of(void *context, Loads *loads, double *ms_per_token) {
 /* What core.routing.chooser.Chooser._weigh puts together. */
 static void fill_question(Decider *self, const Request *request, Question *question) {
     Asked *asked = &question->asked;
-    long long size = self->block_size, stride = self->sequences->stride;
+    long long size = self->block_size;
     long long usual = (long long)(OUTPUT_CAP * self->speeds->output_tokens);
     usual = usual ? usual : MOST_TOKENS;
     long long output = request->expected < usual ? request->expected : usual;
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
-    asked->keys = question->hashes;
-    asked->key_step = (Py_ssize_t)stride;
-    asked->key_count = question->deepest ? question->blocks / asked->key_step : 0;
+    asked->keys = (SharingKeys){question->hashes, question->deepest ? question->blocks : 0, 0};
     asked->memory_wait = NULL;
     asked->speeds = self->speeds;
     asked->block_size = size;
     asked->prompt_tokens = request->prompt_tokens;
     asked->request_blocks = (request->prompt_tokens + size - 1) / size;
     asked->output_blocks = (output + size - 1) / size;
-    asked->stride = stride;
     asked->now = request->now;
     asked->fleet = self->speeds->fleet_ms_per_token;
     asked->step_tokens = self->speeds->steps->step_tokens;
@@ -183,8 +180,7 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
         .prompt_tokens = request->prompt_tokens,
         .uncached_tokens = terms->uncached_tokens,
         .expected_output_tokens = request->expected,
-        .sequence_hashes = question->hashes,
-        .known = question->blocks,
+        .keys = {question->hashes, question->blocks, 0},
         .streams = placed->streams,
         .turn = self->mode == MODE_ROUND_ROBIN,
     };
@@ -196,9 +192,9 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     if (!failed && placed->hashes != NULL) {
         memcpy(placed->hashes->at, question->hashes,
                (size_t)question->blocks * sizeof *question->hashes);
-        if (self->mode == MODE_KV && self->routed != NULL && ttl_s > 0.0) {
+        if (self->mode == MODE_KV && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
             demand.hashes = (PyObject *)placed->hashes;
-            failed = approx_record(self->routed, state->worker, question->hashes,
+            failed = approx_record(self->believed[ROUTED], state->worker, question->hashes,
                                    question->blocks, request->now, ttl_s) < 0;
         }
     }
@@ -242,7 +238,7 @@ static long long told_of(const Decider *self, const Cohort *cohort, const Worker
         for (uint32_t word = drop->start; word < drop->size; word++) {
             for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
                 uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
-                if (slot < cohort->told_count && cohort->told[slot] == state) {
+                if (slot < cohort->told.count && cohort->told.states[slot] == state) {
                     return drop->depth;
                 }
             }
@@ -383,6 +379,9 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         unbook(self, placed);
         Py_DECREF(placed);
         return NULL;
+    }
+    if (self->outbox != NULL && placed->booking != NULL) {
+        outbox_placed(self->outbox, placed->booking);
     }
     self->decisions++;
     self->overlap_blocks += terms.overlap_blocks;

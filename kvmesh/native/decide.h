@@ -9,6 +9,7 @@
 #include "approx.h"
 #include "costs.h"
 #include "lengths.h"
+#include "outbox.h"
 #include "records.h"
 #include "scan.h"
 #include "sequences.h"
@@ -33,13 +34,21 @@ typedef struct {
     Scan scan;
 } Scanned;
 
+/* Which of some workers is behind which slot; NULL where it is none of them. */
+typedef struct {
+    WorkerState **states;
+    uint32_t count;
+    uint64_t changes; /* of the Approx whose slots they are */
+} Slots;
+
+/* What is believed cached: what this replica routed, and what others told that they did. */
+enum { ROUTED, HEARD, BELIEFS };
+
 /* Which of the workers that may take a request is behind which slot. */
 typedef struct {
     PyObject *states; /* tuple of WorkerState; NULL: nothing here */
     View *view;       /* NULL: no index */
-    uint64_t routed_changes;
-    WorkerState **told, **routed; /* by slot, of `states`; NULL where it is none of them */
-    uint32_t told_count, routed_count;
+    Slots told, believed[BELIEFS]; /* of `states` */
     uint64_t used; /* when, in questions */
 } Cohort;
 
@@ -50,7 +59,8 @@ typedef struct {
     Sequences *sequences;
     Speeds *speeds;
     Lengths *lengths;
-    Approx *routed;  /* NULL: none */
+    Approx *believed[BELIEFS]; /* NULL: none */
+    BookingOutbox *outbox; /* NULL: nobody is told of bookings */
     Ring *ring;
     Totals *totals;
     TokenCounts *counts;
@@ -75,7 +85,7 @@ typedef struct {
     Cohort cohorts[COHORTS];
     uint64_t question; /* of cohorts */
     /* Scratch, kept from call to call. */
-    Drops told_drops, routed_drops;
+    Drops told_drops, believed_drops;
     ScanTokens ids;
     uint64_t *hashes;
     double *costs;

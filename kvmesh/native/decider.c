@@ -27,12 +27,13 @@ static const char *const modes[MODES] = {
 static PyObject **decider_owned(Decider *self, size_t place) {
     PyObject **owned[] = {
         (PyObject **)&self->sequences, (PyObject **)&self->speeds, (PyObject **)&self->lengths,
-        (PyObject **)&self->routed,    (PyObject **)&self->ring,   (PyObject **)&self->totals,
+        (PyObject **)&self->believed[ROUTED], (PyObject **)&self->believed[HEARD],
+        (PyObject **)&self->ring,      (PyObject **)&self->totals,
         (PyObject **)&self->formula,   &self->index,               &self->distrusted,
         &self->out,                    &self->health,              &self->random,
         &self->unseen,                 &self->policy,              &self->maker,
         &self->replica,                (PyObject **)&self->decide_s,
-        (PyObject **)&self->counts,
+        (PyObject **)&self->counts,    (PyObject **)&self->outbox,
     };
     return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
 }
@@ -60,7 +61,7 @@ static void decider_dealloc(Decider *self) {
     PyObject_GC_UnTrack(self);
     decider_clear(self);
     drops_free(&self->told_drops);
-    drops_free(&self->routed_drops);
+    drops_free(&self->believed_drops);
     scan_release(&self->ids);
     PyMem_Free(self->hashes);
     PyMem_Free(self->costs);
@@ -86,14 +87,14 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
 static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
                             "out",       "health", "random",  "unseen", "replica", "routed",
-                            "index",     "decide_s", NULL};
+                            "heard",     "index",  "decide_s", NULL};
     PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
-    PyObject *tokens, *unseen, *replica, *routed, *index, *decide_s;
+    PyObject *tokens, *unseen, *replica, *routed, *heard, *index, *decide_s;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOO", names, &sequences_type, &sequences,
+            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOOO", names, &sequences_type, &sequences,
             &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
             &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random, &unseen,
-            &replica, &routed, &index, &decide_s)) {
+            &replica, &routed, &heard, &index, &decide_s)) {
         return NULL;
     }
     Decider *self = (Decider *)type->tp_alloc(type, 0);
@@ -113,7 +114,9 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->unseen = Py_NewRef(unseen);
     self->replica = Py_NewRef(replica);
     self->block_size = self->sequences->block_size;
-    if (keep_optional((PyObject **)&self->routed, routed, &approx_type, "routed") < 0 ||
+    PyObject **believed = (PyObject **)self->believed;
+    if (keep_optional(believed + ROUTED, routed, &approx_type, "routed") < 0 ||
+        keep_optional(believed + HEARD, heard, &approx_type, "heard") < 0 ||
         keep_optional(&self->index, index, NULL, "index") < 0 ||
         keep_optional((PyObject **)&self->decide_s, decide_s, &histogram_type, "decide_s") < 0) {
         Py_CLEAR(self);
@@ -185,6 +188,16 @@ static PyObject *decider_resize(Decider *self, PyObject *size) {
     Py_RETURN_NONE;
 }
 
+/* tell(outbox | None) */
+static PyObject *decider_tell(Decider *self, PyObject *outbox) {
+    if (outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type)) {
+        return PyErr_Format(PyExc_TypeError, "an outbox is a BookingOutbox or None, not %.100R",
+                            outbox);
+    }
+    Py_XSETREF(self->outbox, outbox == Py_None ? NULL : (BookingOutbox *)Py_NewRef(outbox));
+    Py_RETURN_NONE;
+}
+
 static PyMemberDef decider_members[] = {
     {"decisions", T_LONGLONG, offsetof(Decider, decisions), READONLY, "Made here."},
     {"overlap_blocks", T_LONGLONG, offsetof(Decider, overlap_blocks), READONLY, "Found cached."},
@@ -195,6 +208,7 @@ static PyMemberDef decider_members[] = {
 static PyMethodDef decider_methods[] = {
     {"follow", (PyCFunction)decider_follow, METH_VARARGS, "Decide by this policy from now on."},
     {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
+    {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
      "decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,

@@ -26,6 +26,9 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
         return -1;
     }
     speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
+    if (self->outbox != NULL) {
+        outbox_first_token(self->outbox, placed->request_id);
+    }
     return ask_health(self, "began", booking->worker, now) < 0 ? -1 : 0;
 }
 
@@ -138,6 +141,9 @@ PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     int served = 1, live = booking != NULL && booking->loads != NULL;
+    if (self->outbox != NULL) {
+        outbox_served(self->outbox, placed->request_id);
+    }
     if (live && (served = release(self, placed, booking, now)) < 0) {
         return NULL;
     }

@@ -23,7 +23,7 @@ static void queue_take(Queue *self, Booking *booking) {
     self->count--;
 }
 
-int loads_begin(Loads *self, Booking *booking, long long stride, double now) {
+int loads_begin(Loads *self, Booking *booking, double now) {
     if (booking->loads != NULL) {
         PyErr_Format(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
         return -1;
@@ -43,7 +43,7 @@ int loads_begin(Loads *self, Booking *booking, long long stride, double now) {
     self->active_requests++;
     self->expected_blocks += booking->expected_blocks;
     self->active_blocks += booking->private_blocks +
-                           stride * shared_hold(&self->shared, booking->keys, Py_SIZE(booking));
+                           shared_hold(&self->shared, booking->keys, Py_SIZE(booking));
     return 0;
 }
 
@@ -58,7 +58,7 @@ void loads_end_prefill(Loads *self, Booking *booking) {
     self->silent -= !booking->streams;
 }
 
-void loads_end(Loads *self, Booking *booking, long long stride) {
+void loads_end(Loads *self, Booking *booking) {
     if (booking->place != DECODING) {
         return;
     }
@@ -68,7 +68,7 @@ void loads_end(Loads *self, Booking *booking, long long stride) {
     self->active_requests--;
     self->expected_blocks -= booking->expected_blocks;
     self->active_blocks -= booking->private_blocks +
-                           stride * shared_release(&self->shared, booking->keys, Py_SIZE(booking));
+                           shared_release(&self->shared, booking->keys, Py_SIZE(booking));
     Py_DECREF(booking);
 }
 
@@ -111,16 +111,15 @@ static Booking *check_booking(const Loads *self, PyObject *given, uint8_t place)
 }
 
 static PyObject *call_begin(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long stride;
-    if (check_count("begin", nargs, 3) < 0) {
+    if (check_count("begin", nargs, 2) < 0) {
         return NULL;
     }
     Booking *booking = check_booking(self, args[0], NOWHERE);
-    if (booking == NULL || read_all(args + 1, 1, &stride) < 0) {
+    if (booking == NULL) {
         return NULL;
     }
-    double now = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred() || loads_begin(self, booking, stride, now) < 0) {
+    double now = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || loads_begin(self, booking, now) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -144,16 +143,12 @@ static PyObject *call_grow(Loads *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-static PyObject *call_end(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long stride;
-    if (check_count("end", nargs, 2) < 0 || read_all(args + 1, 1, &stride) < 0) {
-        return NULL;
-    }
-    Booking *booking = check_booking(self, args[0], DECODING);
+static PyObject *call_end(Loads *self, PyObject *given) {
+    Booking *booking = check_booking(self, given, DECODING);
     if (booking == NULL) {
         return NULL;
     }
-    loads_end(self, booking, stride);
+    loads_end(self, booking);
     Py_RETURN_NONE;
 }
 
@@ -187,19 +182,17 @@ static PyObject *call_wait_ms(Loads *self, PyObject *args, PyObject *keywords) {
 }
 
 static PyObject *call_shared_blocks(Loads *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"keys", "stride", "overlap", NULL};
+    static char *names[] = {"keys", "overlap", NULL};
     PyObject *given;
-    long long stride, overlap;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OLL", names, &given, &stride, &overlap)) {
+    long long overlap;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL", names, &given, &overlap)) {
         return NULL;
-    }
-    if (stride < 1) {
-        return PyErr_Format(PyExc_ValueError, "a stride is at least 1, not %lld", stride);
     }
     Keys keys;
     PyObject *blocks = NULL;
     if (keys_read(&keys, given) == 0) {
-        blocks = PyLong_FromLongLong(loads_shared_blocks(self, keys.at, keys.count, 1, stride, overlap));
+        SharingKeys sharing = {keys.at, keys.count, 1};
+        blocks = PyLong_FromLongLong(loads_shared_blocks(self, &sharing, overlap));
     }
     keys_free(&keys);
     return blocks;
@@ -261,7 +254,7 @@ static PyMethodDef methods[] = {
     {"begin", (PyCFunction)(void (*)(void))call_begin, METH_FASTCALL, "Take a booking in."},
     {"end_prefill", (PyCFunction)call_end_prefill, METH_O, "Take one out of the backlog."},
     {"grow", (PyCFunction)(void (*)(void))call_grow, METH_FASTCALL, "Take more blocks."},
-    {"end", (PyCFunction)(void (*)(void))call_end, METH_FASTCALL, "Let a booking go."},
+    {"end", (PyCFunction)call_end, METH_O, "Let a booking go."},
     {"correct", (PyCFunction)(void (*)(void))call_correct, METH_FASTCALL,
      "Count load that nobody booked."},
     {"wait_ms", (PyCFunction)(void (*)(void))call_wait_ms, METH_VARARGS | METH_KEYWORDS,

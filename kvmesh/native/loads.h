@@ -6,6 +6,7 @@
 #define KVMESH_LOADS_H
 
 #include "core.h"
+#include "graded.h"
 
 typedef struct Booking Booking;
 typedef struct Loads Loads;
@@ -35,11 +36,12 @@ typedef struct {
     Py_ssize_t count;
 } Queue;
 
-/* The sharing keys that a worker's requests hold, with how many of them do: open addressing, a place
- * without holders is empty.
+/* The sharing keys that a worker's requests hold, with how many of them do, and the blocks that each
+ * stands for: open addressing, a place without holders is empty.
  */
 typedef struct {
-    uint64_t key, holders;
+    uint64_t key;
+    uint32_t holders, blocks;
 } SharedKey;
 
 typedef struct {
@@ -96,7 +98,7 @@ Booking *booking_make(Py_ssize_t keys);
 /* Take a booking in, the last of those that wait for their prefill; -1 with an error set and nothing
  * changed.
  */
-int loads_begin(Loads *self, Booking *booking, long long stride, double now);
+int loads_begin(Loads *self, Booking *booking, double now);
 
 /* Take one out of the backlog, if it is there. */
 void loads_end_prefill(Loads *self, Booking *booking);
@@ -112,34 +114,51 @@ void loads_correct(Loads *self, long long requests, long long blocks, long long 
                    long long block_size);
 
 /* Let a booking go whose prefill has ended, and the reference on it: hold it. */
-void loads_end(Loads *self, Booking *booking, long long stride);
+void loads_end(Loads *self, Booking *booking);
 
-/* Return how many of `count` keys of a prefix somebody holds, none deeper than one that nobody does:
- * key `i` stands at `keys[(i + 1) * step - 1]`.
+/* The sharing keys of a prompt: `count` of them, or, without `are_keys`, so many of its sequence
+ * hashes, from the root on, of which core.blocks.graded makes some the keys.
  */
-Py_ssize_t shared_depth(const Shared *self, const uint64_t *keys, Py_ssize_t count, Py_ssize_t step);
+typedef struct {
+    const uint64_t *hashes;
+    Py_ssize_t count;
+    int are_keys;
+} SharingKeys;
 
-/* Return `core.loads.Loads.shared_blocks` of keys that stand `step` apart: 1, or `stride` in sequence
- * hashes known from the root on. A stride is at least 1.
- */
-static inline long long loads_shared_blocks(const Loads *self, const uint64_t *keys,
-                                            Py_ssize_t count, Py_ssize_t step, long long stride,
+/* Return how many there are. */
+static inline long long sharing_count(const SharingKeys *self) {
+    return self->are_keys ? self->count : key_count(self->count);
+}
+
+/* Return the key of that number, from 1. */
+static inline uint64_t sharing_key(const SharingKeys *self, long long number) {
+    return self->hashes[(self->are_keys ? number : key_depth(number)) - 1];
+}
+
+/* Return how many of the first `count` keys somebody holds, none deeper than one that nobody does. */
+long long shared_depth(const Shared *self, const SharingKeys *keys, long long count);
+
+/* Return `core.loads.Loads.shared_blocks`. */
+static inline long long loads_shared_blocks(const Loads *self, const SharingKeys *keys,
                                             long long overlap) {
-    if (overlap < stride || count < 1 || self->shared.used == 0) {
+    if (overlap < key_depth(1) || self->shared.used == 0) {
         return 0;
     }
-    long long high = overlap / stride < count ? overlap / stride : count;
-    return stride * shared_depth(&self->shared, keys, (Py_ssize_t)high, step);
+    long long within_overlap = key_count(overlap), count = sharing_count(keys);
+    count = within_overlap < count ? within_overlap : count;
+    return count < 1 ? 0 : key_depth(shared_depth(&self->shared, keys, count));
 }
 
 /* Make room for `more` keys, so that `shared_hold` cannot fail; -1 with MemoryError set. */
 int shared_reserve(Shared *self, size_t more);
 
-/* Take a reference on each key; return how many had none before. */
-Py_ssize_t shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count);
+/* Take a reference on each key; return the blocks of those that had none before. */
+long long shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count);
 
-/* Give a reference of each key back, all of which are held; return how many have none left. */
-Py_ssize_t shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count);
+/* Give a reference of each key back, all of which are held; return the blocks of those that have
+ * none left.
+ */
+long long shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count);
 
 /* Return them as a dict of counts. */
 PyObject *shared_dict(const Shared *self);

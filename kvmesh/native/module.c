@@ -1,6 +1,7 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "decide.h"
 #include "packer.h"
+#include "peer.h"
 #include "prompt.h"
 #include "readers.h"
 #include "turns.h"
@@ -10,6 +11,8 @@ static int (*const preparations[])(void) = {
     approx_ready,
     decider_ready,
     hashed_ready,
+    message_fold_ready,
+    outbox_ready,
     packer_ready,
     prompt_ready,
     records_ready,
@@ -27,6 +30,7 @@ static PyTypeObject *const inner_types[] = {
     &loader_type,
     &placed_type,
     &scanned_type,
+    &told_type,
     &view_type,
 };
 
@@ -41,6 +45,9 @@ static PyTypeObject *const types[] = {
     &histogram_type,
     &lengths_type,
     &loads_type,
+    &message_fold_type,
+    &outbox_type,
+    &peer_type,
     &prefix_counts_type,
     &ratio_type,
     &record_type,

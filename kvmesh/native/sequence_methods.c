@@ -5,8 +5,6 @@
 #include <math.h>
 #include <structmember.h>
 
-#define MOST_STRIDE (1LL << 40)
-
 static PyObject *prompt_name, *uncached_name, *expected_name, *keys_name, *streams_name,
     *hashes_name, *turn_name;
 
@@ -69,9 +67,7 @@ static int read_demand(PyObject *given, DemandC *demand, Keys *keys) {
     if (demand->hashes == Py_None) {
         Py_CLEAR(demand->hashes);
     }
-    demand->sequence_hashes = keys->at;
-    demand->known = keys->count;
-    demand->are_keys = 1;
+    demand->keys = (SharingKeys){keys->at, keys->count, 1};
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -188,17 +184,6 @@ static PyObject *call_settle(Sequences *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-static PyObject *call_sharing_keys(Sequences *self, PyObject *hashes) {
-    PyObject *start = PyLong_FromLongLong(self->stride - 1);
-    PyObject *step = PyLong_FromLongLong(self->stride);
-    PyObject *slice = start == NULL || step == NULL ? NULL : PySlice_New(start, NULL, step);
-    PyObject *keys = slice == NULL ? NULL : PyObject_GetItem(hashes, slice);
-    Py_XDECREF(start);
-    Py_XDECREF(step);
-    Py_XDECREF(slice);
-    return keys;
-}
-
 static PyObject *call_loads(Sequences *self, PyObject *worker) {
     return Py_XNewRef((PyObject *)sequences_loads(self, worker));
 }
@@ -276,6 +261,24 @@ static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t n
     }
     Py_XDECREF(iterator);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *call_renew_owner(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
+                                  PyObject *keywords) {
+    static const char *const names[] = {"owner", "now"};
+    PyObject *given[2];
+    double now;
+    if (sort_arguments("renew_owner", names, 2, 2, args, nargs, keywords, given) < 0 ||
+        read_time(given[1], &now) < 0) {
+        return NULL;
+    }
+    PyObject *owner = read_text("an owner", given[0]);
+    if (owner == NULL) {
+        return NULL;
+    }
+    sequences_renew_owner(self, owner, now);
+    Py_DECREF(owner);
+    Py_RETURN_NONE;
 }
 
 /* Which bookings are meant: those of an owner, at a worker or without a life sign since. */
@@ -400,15 +403,14 @@ static PyObject *call_statistics(Sequences *self, PyObject *nothing) {
 }
 
 static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"block_size", "lease_s", "stride", "turns", "statistics", NULL};
-    PyObject *block_size, *stride = NULL, *turns = NULL, *statistics = NULL;
-    long long size, every = 16;
+    static char *names[] = {"block_size", "lease_s", "turns", "statistics", NULL};
+    PyObject *block_size, *turns = NULL, *statistics = NULL;
+    long long size;
     double lease_s = 60.0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$dOOO", names, &block_size, &lease_s,
-                                     &stride, &turns, &statistics) ||
-        read_amount(block_size, &size) < 0 || check_size("block_size", size, MOST_BLOCK_SIZE) < 0 ||
-        (stride != NULL && read_amount(stride, &every) < 0) ||
-        check_size("stride", every, MOST_STRIDE) < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$dOO", names, &block_size, &lease_s, &turns,
+                                     &statistics) ||
+        read_amount(block_size, &size) < 0 ||
+        check_size("block_size", size, MOST_BLOCK_SIZE) < 0) {
         return NULL;
     }
     if (turns == NULL || statistics == NULL) {
@@ -420,7 +422,6 @@ static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *key
         return NULL;
     }
     self->block_size = size;
-    self->stride = every;
     self->lease_s = lease_s;
     self->settled_s = -INFINITY;
     self->statistics = Py_NewRef(statistics);
@@ -469,7 +470,6 @@ static PyMemberDef members[] = {
     {"turns", T_OBJECT_EX, offsetof(Sequences, turns), READONLY, NULL},
     {"arrivals", T_OBJECT_EX, offsetof(Sequences, arrivals), READONLY, NULL},
     {"block_size", T_LONGLONG, offsetof(Sequences, block_size), READONLY, NULL},
-    {"stride", T_LONGLONG, offsetof(Sequences, stride), READONLY, NULL},
     {"generation", T_LONGLONG, offsetof(Sequences, generation), READONLY, NULL},
     {"lease_s", T_DOUBLE, offsetof(Sequences, lease_s), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -481,7 +481,6 @@ static PyMemberDef members[] = {
     { #name, (PyCFunction)call_##name, METH_O, doc }
 
 static PyMethodDef methods[] = {
-    ONE(sharing_keys, "What `add` needs of sequence hashes."),
     ONE(loads, "The worker's live sums."),
     NAMED(add, "Book a request."),
     NAMED(first_token, "Note the end of a prefill."),
@@ -492,6 +491,7 @@ static PyMethodDef methods[] = {
     NAMED(correct, "Count load that nobody booked."),
     ONE(resize, "Count blocks of another size."),
     NAMED(renew, "Take signs of life."),
+    NAMED(renew_owner, "Take a peer's sign of life."),
     NAMED(expire, "Release what shows no life sign."),
     ONE(remove_worker, "Release a worker's bookings."),
     ONE(remove_owner, "Release a peer's bookings."),

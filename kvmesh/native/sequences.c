@@ -50,8 +50,7 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
                              const DemandC *demand) {
     long long prompt = within(0, demand->prompt_tokens, MOST_TOKENS);
     long long blocks = blocks_of(self, prompt);
-    long long step = demand->are_keys ? 1 : self->stride;
-    long long keys = within(0, demand->known / step, blocks / self->stride);
+    long long keys = within(0, sharing_count(&demand->keys), key_count(blocks));
     PyObject *owner = read_text("an owner", demand->owner == NULL ? local_owner : demand->owner);
     PyObject *name = owner == NULL ? NULL : read_text("a request id", request_id);
     Booking *booking = name == NULL ? NULL : booking_make((Py_ssize_t)keys);
@@ -67,14 +66,14 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
     booking->prompt_tokens = prompt;
     booking->uncached_tokens = within(0, demand->uncached_tokens, prompt);
     booking->service_tokens = booking->uncached_tokens;
-    booking->private_blocks = blocks - keys * self->stride;
+    booking->private_blocks = blocks - key_depth(keys);
     booking->expected_blocks =
         blocks_of(self, within(0, demand->expected_output_tokens, MOST_TOKENS));
     booking->streams = demand->streams != 0;
     booking->prefilling = 1;
     booking->turn = demand->turn != 0;
     for (long long i = 0; i < keys; i++) {
-        booking->keys[i] = demand->sequence_hashes[(i + 1) * step - 1];
+        booking->keys[i] = sharing_key(&demand->keys, i + 1);
     }
     return booking;
 }
@@ -85,12 +84,12 @@ static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
         PyDict_SetItem(self->silent, loads->worker, (PyObject *)loads) < 0) {
         return -1;
     }
-    if (loads_begin(loads, booking, self->stride, now) < 0) {
+    if (loads_begin(loads, booking, now) < 0) {
         return -1;
     }
     if (PyDict_SetItem(self->bookings, booking->request_id, (PyObject *)booking) < 0) {
         loads_end_prefill(loads, booking);
-        loads_end(loads, booking, self->stride);
+        loads_end(loads, booking);
         return -1;
     }
     arrivals_fold(self->arrivals, now);
@@ -212,9 +211,21 @@ int sequences_finish(Sequences *self, Booking *booking) {
         if (booking->prefilling) {
             end_prefill(self, loads, booking);
         }
-        loads_end(loads, booking, self->stride);
+        loads_end(loads, booking);
     }
     return 1;
+}
+
+void sequences_renew_owner(Sequences *self, PyObject *owner, double now) {
+    PyObject *key, *value;
+    Py_ssize_t place = 0;
+    while (PyDict_Next(self->bookings, &place, &key, &value)) {
+        Booking *booking = (Booking *)value;
+        if (Py_IS_TYPE(value, &booking_type) && now > booking->renewed_s &&
+            (booking->owner == owner || PyUnicode_Compare(booking->owner, owner) == 0)) {
+            booking->renewed_s = now;
+        }
+    }
 }
 
 /* End the overdue prefills of one worker. */

@@ -23,21 +23,19 @@ typedef struct {
     PyObject *turns;    /* core.workers.turns.WorkerTurns */
     PyObject *statistics; /* what makes a core.workers.loads.SequencesStatistics */
     Arrivals *arrivals;
-    long long block_size, stride, generation;
+    long long block_size, generation;
     long long expired, dropped_with_worker, dropped_with_owner;
     double lease_s, settled_s;
 } Sequences;
 
-/* What one request asks of its worker: core.workers.loads.Demand. `sequence_hashes` are `known` of
- * them, from the root on, of which every `stride`-th is a sharing key; with `are_keys` only those.
- */
+/* What one request asks of its worker: core.workers.loads.Demand. */
 typedef struct {
     long long prompt_tokens, uncached_tokens, expected_output_tokens;
-    const uint64_t *sequence_hashes;
-    Py_ssize_t known;
-    PyObject *hashes; /* kept until the first token; NULL: none */
+    SharingKeys keys;
+    PyObject *hashes; /* kept until the first token; NULL: none. Of a peer's: the bytes of its graded
+                       * hashes */
     PyObject *owner;  /* a str; NULL: this replica */
-    int streams, turn, are_keys;
+    int streams, turn;
 } DemandC;
 
 /* Ms per uncached token of a worker; -1 with an error set. May run anything. */
@@ -83,6 +81,9 @@ void sequences_foresee(Booking *booking, long long blocks);
  * booking; `booking->loads` is NULL afterwards.
  */
 int sequences_finish(Sequences *self, Booking *booking);
+
+/* Take a sign of life for every booking of one owner, a str. */
+void sequences_renew_owner(Sequences *self, PyObject *owner, double now);
 
 /* End the prefills that nobody will see end, once they are overdue by half; -1 when `speed_of` said
  * so.

@@ -45,14 +45,18 @@ int shared_reserve(Shared *self, size_t more) {
     return 0;
 }
 
-Py_ssize_t shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count) {
-    Py_ssize_t fresh = 0;
+long long shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count) {
+    long long fresh = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         SharedKey *place = self->places + find_place(self, keys[i]);
-        place->key = keys[i];
-        fresh += place->holders++ == 0;
+        if (place->holders++ == 0) {
+            /* Kept: who gives the last reference back may know the key by another number. */
+            place->key = keys[i];
+            place->blocks = (uint32_t)key_blocks(i + 1);
+            fresh += place->blocks;
+            self->used++;
+        }
     }
-    self->used += (size_t)fresh;
     return fresh;
 }
 
@@ -69,13 +73,13 @@ static void erase(Shared *self, size_t hole) {
     self->used--;
 }
 
-Py_ssize_t shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count) {
-    Py_ssize_t freed = 0;
+long long shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count) {
+    long long freed = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         size_t at = find_place(self, keys[i]);
         if (--self->places[at].holders == 0) {
+            freed += self->places[at].blocks;
             erase(self, at);
-            freed++;
         }
     }
     if (self->room > KEPT_ROOM && self->used < self->room / 8) {
@@ -84,15 +88,14 @@ Py_ssize_t shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count) 
     return freed;
 }
 
-Py_ssize_t shared_depth(const Shared *self, const uint64_t *keys, Py_ssize_t count,
-                        Py_ssize_t step) {
-    Py_ssize_t low = 1, high = count;
-    if (!self->places[find_place(self, keys[step - 1])].holders) {
+long long shared_depth(const Shared *self, const SharingKeys *keys, long long count) {
+    long long low = 1, high = count;
+    if (!self->places[find_place(self, sharing_key(keys, 1))].holders) {
         return 0;
     }
     while (low < high) {
-        Py_ssize_t middle = (low + high + 1) >> 1;
-        if (self->places[find_place(self, keys[middle * step - 1])].holders) {
+        long long middle = (low + high + 1) >> 1;
+        if (self->places[find_place(self, sharing_key(keys, middle))].holders) {
             low = middle;
         } else {
             high = middle - 1;

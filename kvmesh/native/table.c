@@ -132,7 +132,7 @@ static inline void prefetch(const Table *self, const uint8_t *run, Py_ssize_t at
     }
 }
 
-static int store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count) {
+int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count) {
     uint32_t single = single_of(self, holding->slot), before = NO_SET, after = NO_SET;
     if (single == NO_SET || table_keep_run(self, run, count) < 0) {
         return -1;
@@ -189,13 +189,13 @@ static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t narg
     if (open_run(args, 1, &view) < 0) {
         return NULL;
     }
-    int failed = store_run(self, (Holding *)args[0], view.buf, view.len / BLOCK_BYTES);
+    int failed = table_store_run(self, (Holding *)args[0], view.buf, view.len / BLOCK_BYTES);
     PyBuffer_Release(&view);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
 /* Return whether a slot holds a block. */
-static int held_by(const Table *self, uint64_t block, uint32_t slot) {
+int table_held_by(const Table *self, uint64_t block, uint32_t slot) {
     const Entry *entry = shard_find(self->shards + (block & 255), block);
     return entry != NULL && sets_has(&self->sets, entry->set, slot);
 }
@@ -214,8 +214,8 @@ static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nar
         return NULL;
     }
     Holding *holding = (Holding *)args[0];
-    known = known && (!parent || held_by(self, parent, holding->slot));
-    int failed = known && store_run(self, holding, view.buf, view.len / BLOCK_BYTES) < 0;
+    known = known && (!parent || table_held_by(self, parent, holding->slot));
+    int failed = known && table_store_run(self, holding, view.buf, view.len / BLOCK_BYTES) < 0;
     PyBuffer_Release(&view);
     return failed ? NULL : PyBool_FromLong(known);
 }
@@ -268,11 +268,15 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
 }
 
 int table_put(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count) {
-    return store_run(self, holding, (const uint8_t *)blocks, count);
+    return table_store_run(self, holding, (const uint8_t *)blocks, count);
 }
 
 int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count) {
-    return remove_run(self, holding, (const uint8_t *)blocks, count, NULL);
+    return table_remove_run(self, holding, (const uint8_t *)blocks, count);
+}
+
+int table_remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count) {
+    return remove_run(self, holding, run, count, NULL);
 }
 
 PyDoc_STRVAR(remove_doc, "remove(holding, run) -> list[int]\n\n"
@@ -295,6 +299,9 @@ static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nar
     return missing;
 }
 
+PyDoc_STRVAR(fold_doc, "fold(holding, data, epoch, first_seq, room) -> tuple | None\n\n"
+"Apply an ordinary journal message, see kvmesh.core.index.block_table.");
+
 PyDoc_STRVAR(holds_doc, "holds(bit, block) -> bool\n\n"
 "Return whether the worker with that bit holds `block`.");
 
@@ -305,7 +312,7 @@ static PyObject *table_holds(Table *self, PyObject *const *args, Py_ssize_t narg
     }
     int64_t slot = mask_slot(args[0]);
     int known = slot < 0 ? -1 : read_block(args[1], &block);
-    return known < 0 ? NULL : PyBool_FromLong(known && held_by(self, block, (uint32_t)slot));
+    return known < 0 ? NULL : PyBool_FromLong(known && table_held_by(self, block, (uint32_t)slot));
 }
 
 PyDoc_STRVAR(mask_doc, "mask(block) -> int\n\nReturn the mask of those who hold a block, 0: nobody.");
@@ -347,6 +354,7 @@ static PyMethodDef methods[] = {
     {"store", FAST(table_store), METH_FASTCALL, store_doc},
     {"extend", FAST(table_extend), METH_FASTCALL, extend_doc},
     {"remove", FAST(table_remove), METH_FASTCALL, remove_doc},
+    {"fold", FAST(table_fold), METH_FASTCALL, fold_doc},
     {"holds", FAST(table_holds), METH_FASTCALL, holds_doc},
     {"mask", (PyCFunction)table_mask, METH_O, mask_doc},
     {"move", FAST(table_move), METH_FASTCALL, move_doc},

@@ -64,12 +64,18 @@ Holding *holding_make(uint32_t slot);
 int table_put(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count);
 int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count);
 
+/* The same with packed blocks, aligned or not; and whether a slot holds a block. */
+int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count);
+int table_remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count);
+int table_held_by(const Table *self, uint64_t block, uint32_t slot);
+
 /* Let open views copy one shard; -1 with MemoryError set and nothing changed. */
 int table_keep(Table *self, uint32_t number);
 
 /* The same for the segments that the blocks of a packed run belong to. */
 int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
 
+PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_pieces(Table *self, PyObject *nothing);

@@ -82,8 +82,7 @@ static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py
     for (Py_ssize_t i = 0; i < count; i++) {
         const Loads *loads = states[i]->loads;
         long long shared =
-            loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
-                                asked->stride, overlap_at(asked, states[i]));
+            loads_shared_blocks(loads, &asked->keys, overlap_at(asked, states[i]));
         column[i] = (double)(loads->active_blocks + asked->request_blocks - shared);
     }
     return 0;
@@ -108,9 +107,7 @@ int memory_wait_of(const Asked *asked, const WorkerState *state, long long decod
 static int wait_in_full(const Asked *asked, WorkerState *state, double *ms) {
     if (asked->memory_wait == NULL) {
         const Loads *loads = state->loads;
-        long long shared =
-            loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
-                                asked->stride, overlap_at(asked, state));
+        long long shared = loads_shared_blocks(loads, &asked->keys, overlap_at(asked, state));
         long long blocks = loads->active_blocks + asked->request_blocks - shared;
         return memory_wait_of(asked, state, blocks, ms);
     }

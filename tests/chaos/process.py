@@ -40,11 +40,12 @@ class MeshProcess:
         arguments: Sequence[str],
         log_path: Path,
         log_format: str = "console",
+        program: Sequence[str] = ("-m", "kvmesh"),
     ) -> None:
         self.name = name
         self.url = url
         self.starts = 0
-        self._argv = [sys.executable, "-m", "kvmesh", *arguments]
+        self._argv = [sys.executable, *program, *arguments]
         self._argv += ["--log-format", log_format]
         self._log_path = log_path
         # Modules are compiled once, not at every start: that is a third of it.

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh import cli
+from kvmesh.app.process.build import own_build
 
 
 def run_cli(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
@@ -26,6 +27,12 @@ def test_help_lists_every_command() -> None:
     assert code == 0
     for name in cli.COMMANDS:
         assert f" {name} " in out
+
+
+def test_the_version_names_the_core_and_the_formats() -> None:
+    code, out, _ = run_cli("--version")
+
+    assert (code, out) == (0, f"{own_build()}\n")
 
 
 def test_command_help_shows_default_and_environment_name_of_a_flag() -> None:

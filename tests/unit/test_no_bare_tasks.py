@@ -18,6 +18,7 @@ RULE: Final = {
     "transport/zmq/socket.py": "the reader, whose callback is guarded",
     "transport/zmq/subscriber.py": "one deadline, set anew whatever its callback raised",
     "transport/nats/journal/pull.py": "looks at heartbeats; ends by telling its listener",
+    "transport/nats/link/client.py": "a flush, awaited; one that is late ends by itself",
     "transport/nats/link/connection.py": "one attempt to connect, awaited",
     "transport/nats/link/troubles.py": "ends one warning",
     "transport/http/wire/deadlines.py": "the wheel: turns on whatever an item raises",

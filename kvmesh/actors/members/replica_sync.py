@@ -1,16 +1,15 @@
 """Shares bookings among router replicas, so that many decide as well as one."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
-    Booked,
+    BookingsWait,
     BusMessage,
-    Finished,
-    FirstToken,
     RouterGone,
     RouterSeen,
     SharesChanged,
@@ -19,30 +18,22 @@ from kvmesh.actors.messages import (
     Tick,
 )
 from kvmesh.actors.refusals import Refusals
-from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.admission.shares import Shares
-from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.health.outcomes import Attempt, Verdict
-from kvmesh.core.routing.booking_events import (
-    MAX_HASHES,
-    BookingEvent,
-    Ended,
-    Grew,
-    Placed,
-    Prefilled,
-    StateBegins,
-    StateEnds,
-    decode_bookings,
-    encode_booking,
-    join_bookings,
-)
-from kvmesh.core.routing.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
+from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.records import RECORDS_VERSION
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking
+from kvmesh.core.workers.loads import Booking
+from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import CodecError
+from kvmesh.formats import OWN, Formats, writable
 
-_EVENT_BYTES: Final = 128
-"""Of an event without its hashes, at most: two names of up to 40 bytes and numbers."""
+HEARD_S: Final = 1.2
+"""By then every live replica has been heard of: heartbeats come once a second."""
+
+_OLD: Final = 1
 
 
 class ReplicaSyncOptions(msgspec.Struct, frozen=True):
@@ -51,7 +42,8 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
     A booking after a quiet time is sent at once, those of the next `flush_s` together; at 100 ms
     replicas already herd. Each `beat_s` a replica says how far it is, so that a lost message shows
     and its bookings' leases are renewed. A message ends after `max_events` or with the event that
-    fills `max_bytes`: one is folded in a turn, at about 1 us a block that was not believed yet.
+    fills `max_bytes`: one is folded in a turn. `reads` are the formats that this build knows.
+    A state is told `state_slice` bookings a turn.
     """
 
     router: str
@@ -63,11 +55,14 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
     state_pause_s: float = 0.5
     max_events: int = 256
     max_bytes: int = 64 * 1024
+    reads: Formats = OWN
+    state_slice: int = 256
 
 
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     """Counters since the start. `gaps` counts messages of peers that never came, `refused` those
-    and bookings for which there was no room, `untold` events that could not be encoded.
+    and bookings for which there was no room, `untold` events that could not be told. `format` is
+    what bookings are told in now.
     """
 
     events_sent: int
@@ -78,48 +73,53 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     garbage: int
     refused: int
     untold: int = 0
+    format: int = 1
 
 
 class ReplicaSync:
     """Sends this replica's bookings in numbered batches and applies the peers'.
 
-    Messages may be lost (core NATS): a gap in a peer's numbers makes this replica ask for the
-    peer's whole state. Every event is idempotent, so state and batches may overlap. A peer that
-    dies or restarts takes its bookings along.
+    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here. Messages may be
+    lost (core NATS): a gap in a peer's numbers makes this replica ask for the peer's whole state.
+    Every event is idempotent, so state and batches may overlap. A peer that dies or restarts takes
+    its bookings along.
+
+    Bookings are told in the newest format that all live replicas read: in format 1 until they had
+    time to be heard of, and while one of them reads no other. After a change the whole state is
+    told in the new one.
     """
 
     def __init__(
         self, scheduler: Scheduler, options: ReplicaSyncOptions, *, name: str = "replica_sync"
     ) -> None:
         self.name = name
+        self.outbox = new_booking_outbox(scheduler.sequences, options.epoch)
         self._sequences = scheduler.sequences
         self._ledger = scheduler.ledger
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
+        self._own_subject = self._subjects.bookings(options.router)
+        self._bookings = self._subjects.bookings("")
         self._peers = PeerBookings(scheduler)
-        self._pending: list[tuple[msgspec.Raw, int]] = []
-        self._pending_bytes = 0
-        self._gathering = False
-        self._next_seq = 1
-        self._grown: dict[str, int] = {}
+        self._old = OldBookingOutbox(scheduler.sequences, options.epoch)
+        self._teller: BookingOutbox | OldBookingOutbox = self._old
+        self.outbox.other = self._old
+        self._readers: dict[str, Formats] = {}
+        self._choose_s: float | None = None
+        self._flushing = False
+        self._retelling: Iterator[Booking] | None = None
         self._state_s: float | None = None
         self._asked: dict[str, float] = {}
         self._garbage = Refusals()
-        self._sent = self._states_sent = self._states_asked = self._untold = 0
+        self._sent = self._states_sent = self._states_asked = self._told_untold = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
         match message:
-            case Booked(request_id):
-                booking = self._sequences.bookings.get(request_id)
-                return self._queue(self._placed(booking)) if booking is not None else ()
-            case FirstToken(request_id):
-                return self._queue(Prefilled(request_id))
-            case Finished(request_id, attempt):
-                self._grown.pop(request_id, None)
-                return self._queue(_ended(request_id, attempt))
             case BusMessage(subject, data):
                 return self._on_bus(subject, data, now)
+            case BookingsWait() | SharesChanged():
+                return () if self._flushing else self._send_and_gather()
             case Tick(kind):
                 return self._on_tick(kind, now)
             case _:
@@ -131,74 +131,49 @@ class ReplicaSync:
 
     def statistics(self) -> ReplicaSyncStatistics:
         """Return the present counts."""
+        peers = self._peers.statistics()
         return ReplicaSyncStatistics(
             events_sent=self._sent,
-            events_applied=self._peers.applied,
+            events_applied=peers.applied,
             states_sent=self._states_sent,
             states_asked=self._states_asked,
-            gaps=self._peers.gaps,
+            gaps=peers.gaps,
             garbage=self._garbage.count,
-            refused=self._peers.refused,
-            untold=self._untold,
+            refused=peers.refused,
+            untold=self._untold(),
+            format=_OLD if self._teller is self._old else RECORDS_VERSION,
         )
 
-    def _queue(self, event: BookingEvent) -> Iterable[Effect]:
-        if (log := self._enter(event)) is not None:
-            return (log,)
-        options = self._options
-        if len(self._pending) >= options.max_events or self._pending_bytes >= options.max_bytes:
-            return self._flush()
-        return () if self._gathering else self._send_and_gather()
+    def _untold(self) -> int:
+        return self.outbox.untold + self._old.untold
 
-    def _enter(self, event: BookingEvent) -> Log | None:
-        """Have an event told with the next batch; one that cannot be is left out, and logged."""
-        try:
-            encoded = encode_booking(event)
-        except CodecError as error:
-            self._untold += 1
-            return Log("error", "booking is not told to other replicas", {"error": str(error)})
-        self._pending.append((encoded, _size(event)))
-        self._pending_bytes += _size(event)
-        return None
-
-    def _send_and_gather(self) -> Iterable[Effect]:
-        self._gathering = True
-        return (*self._flush(), Wake(self._options.flush_s, Tick("flush")))
+    def _send_and_gather(self) -> list[Effect]:
+        self._flushing = self.outbox.gathering = True
+        return [*self._flush(), Wake(self._options.flush_s, Tick("flush"))]
 
     def _flush(self) -> list[Effect]:
-        """Send what waits, in batches within the bounds."""
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
-        options, sent = self._options, list[Effect]()
-        start = size = 0
-        for end, (_, event_bytes) in enumerate(pending, 1):
-            size += event_bytes
-            if end - start == options.max_events or size >= options.max_bytes:
-                sent.append(self._publish(pending[start:end]))
-                start, size = end, 0
+        """Send what waits, in batches within the bounds, and what of tenants' shares is new."""
         shares = self._ledger.tell()
-        if start < len(pending) or shares is not None:
-            sent.append(self._publish(pending[start:], shares))
-        return sent
+        if not self._teller.waiting and shares is None:
+            return []
+        options, teller = self._options, self._teller
+        packed = b"" if shares is None else _pack(shares)
+        self._sent += teller.waiting
+        messages = teller.take(options.max_events, options.max_bytes, packed)
+        return [self._publish(message) for message in messages]
 
-    def _publish(
-        self, events: list[tuple[msgspec.Raw, int]], shares: Shares | None = None
-    ) -> Effect:
-        encoded = [event for event, _ in events]
-        data = join_bookings(self._options.epoch, self._next_seq, encoded, shares)
-        self._next_seq += len(events)
-        self._sent += len(events)
-        return Publish(self._subjects.bookings(self._options.router), data)
+    def _publish(self, message: bytes) -> Effect:
+        return Publish(self._subjects.bookings(self._options.router), message)
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
-        peer = last_token(subject)
+        if subject == self._own_subject:
+            return ()
+        peer = subject.removeprefix(self._bookings)
         try:
-            if subject == self._subjects.bookings(peer):
-                if peer == self._options.router:
-                    return ()
-                batch = decode_bookings(data)
-                if not self._peers.admits(peer):
+            if 0 < len(peer) < len(subject):
+                complete = self._peers.hear(peer, data, now)
+                if complete is None:
                     return self._garbage.note(subject, "too many peers send bookings", now)
-                complete = self._peers.apply(peer, batch, now)
                 return () if complete else self._ask(peer, now)
             return self._on_state_wanted(decode(data, StateWanted), now)
         except CodecError as error:
@@ -217,93 +192,107 @@ class ReplicaSync:
     def _on_state_wanted(self, wanted: StateWanted, now: float) -> Iterable[Effect]:
         """Send the whole state to everybody; several askers get one answer."""
         pause = self._options.state_pause_s / 2
-        if wanted.router == self._options.router:
+        if wanted.router == self._options.router or self._retelling is not None:
             return ()
         if self._state_s is not None and now < self._state_s + pause:
             return ()
+        return self._tell_state(now)
+
+    def _tell_state(self, now: float) -> list[Effect]:
         self._state_s = now
         self._states_sent += 1
-        logs = [self._enter(event) for event in self._state()]
-        return [*filter(None, logs), *self._flush()]
+        self._teller.begin_state()
+        idle = self._retelling is None
+        self._retelling = iter(self._sequences.owned())
+        return self._tell_slice() if idle else self._flush()
 
-    def _state(self) -> Iterator[BookingEvent]:
-        yield StateBegins()
-        for booking in self._sequences.owned():
-            yield self._placed(booking)
-            if not booking.prefilling:
-                yield Prefilled(booking.request_id)
-            if booking.output_tokens:
-                yield Grew(booking.request_id, booking.output_tokens)
-        yield StateEnds()
+    def _tell_slice(self) -> list[Effect]:
+        """Tell of some more bookings, and of the others in a later turn."""
+        if self._retelling is None:
+            return []
+        bookings = list(islice(self._retelling, self._options.state_slice))
+        self._teller.retell(bookings)
+        if len(bookings) == self._options.state_slice:
+            return [*self._flush(), Wake(0.0, Tick("state"))]
+        self._retelling = None
+        self._teller.end_state()
+        return self._flush()
 
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
-        if kind == "flush":
-            if self._pending or self._ledger.news:
-                return self._send_and_gather()
-            self._gathering = False
-            return ()
+        match kind:
+            case "flush":
+                if self._teller.waiting or self._ledger.news:
+                    return self._send_and_gather()
+                self._flushing = self.outbox.gathering = False
+                return ()
+            case "state":
+                return self._tell_slice()
+            case "format":
+                return self._choose_format(now)
+            case _:
+                return self._beat(now)
+
+    def _beat(self, now: float) -> Iterable[Effect]:
         self._peers.forget_strangers(now)
         late_s = now - self._options.state_pause_s
         self._asked = {peer: asked_s for peer, asked_s in self._asked.items() if asked_s > late_s}
-        own = self._sequences.owned()
-        self._sequences.renew((one.request_id for one in own), now)
+        self._sequences.renew_owner(LOCAL, now)
         for booking in self._sequences.expire(now):
             # A peer long unheard that had no news since would come back without a gap.
             self._peers.doubt(booking.owner)
-        for booking in own:
-            if booking.output_tokens > self._grown.get(booking.request_id, 0):
-                self._grown[booking.request_id] = booking.output_tokens
-                self._enter(Grew(booking.request_id, booking.output_tokens))
-        effects = [*self._flush(), self._publish([], self._ledger.tell_again())]
+        self._teller.tell_growth()
+        effects = [*self._flush(), *self._log_untold()]
+        effects.append(self._publish(self._teller.beat(_pack(self._ledger.tell_again()))))
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
+        # A `BookingsWait` that found the mailbox full must not leave the next ones unsent.
+        self.outbox.gathering = self._flushing
         return (*effects, Wake(self._options.beat_s, Tick("beat")))
+
+    def _log_untold(self) -> Iterator[Effect]:
+        untold = self._untold()
+        if untold > self._told_untold:
+            news, self._told_untold = untold - self._told_untold, untold
+            yield Log("error", "bookings were not told to other replicas", {"events": news})
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
-            case SharesChanged():
-                return () if self._gathering else self._send_and_gather()
             case Started():
-                return (Wake(self._options.beat_s, Tick("beat")),)
+                self._choose_s = now + HEARD_S
+                beat = Wake(self._options.beat_s, Tick("beat"))
+                return (beat, Wake(HEARD_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
-                self._peers.heard(heartbeat.router)
-                return self._ask(heartbeat.router, now) if joined else ()
+                peer = heartbeat.router
+                self._peers.heard(peer)
+                asked = self._ask(peer, now) if joined else ()
+                if self._readers.get(peer) == heartbeat.formats:
+                    return asked
+                self._readers[peer] = heartbeat.formats
+                return (*asked, *self._choose_format(now))
             case RouterGone(router):
                 self._peers.remove(router)
                 self._asked.pop(router, None)
-                return ()
+                self._readers.pop(router, None)
+                return self._choose_format(now)
             case StateWanted():
                 return self._on_state_wanted(message, now)
             case _:
                 return ()
 
-    def _placed(self, booking: Booking) -> Placed:
-        """Return a booking as it was placed; what came of it follows in events of its own."""
-        size = self._sequences.block_size
-        end = booking.prompt_tokens + booking.output_tokens
-        grown_blocks = -(-end // size) + (-booking.prompt_tokens // size)
-        expected = booking.expected_blocks + grown_blocks + booking.foreseen_blocks
-        hashes = booking.hashes.upto(MAX_HASHES) if booking.hashes is not None else ()
-        return Placed(
-            request_id=booking.request_id,
-            worker=booking.worker,
-            prompt_tokens=booking.prompt_tokens,
-            uncached_tokens=booking.uncached_tokens,
-            expected_blocks=min(expected, MOST_TOKENS),
-            keys=pack_hashes(booking.keys),
-            streams=booking.streams,
-            hashes=pack_hashes(hashes[:MAX_HASHES]),
-            turn=booking.turn,
-        )
+    def _choose_format(self, now: float) -> Iterable[Effect]:
+        """Tell in the newest format that all read, the whole state first if it is another one."""
+        if self._choose_s is None or now < self._choose_s:
+            return ()
+        chosen = writable("bookings", self._readers.values(), self._options.reads)
+        teller = self.outbox if chosen >= RECORDS_VERSION else self._old
+        if teller is self._teller:
+            return ()
+        last = self._flush()
+        teller.restart(self._teller.next_seq)
+        self._teller = teller
+        self.outbox.other = None if teller is self.outbox else self._old
+        log = Log("info", "bookings are told in another format", {"format": chosen})
+        return (log, *last, *self._tell_state(now))
 
 
-def _ended(request_id: str, attempt: Attempt) -> Ended:
-    if attempt.verdict is Verdict.SERVED:
-        return Ended(request_id)
-    return Ended(request_id, attempt.verdict, attempt.kind, attempt.lost_s, attempt.retry_after_s)
-
-
-def _size(event: BookingEvent) -> int:
-    """Return about how many bytes an event takes."""
-    if isinstance(event, Placed):
-        return _EVENT_BYTES + len(event.keys) + len(event.hashes)
-    return _EVENT_BYTES
+def _pack(shares: Shares) -> bytes:
+    return msgspec.msgpack.encode(shares)

@@ -152,6 +152,7 @@ class StaticWorkers:
         return 0, 0
 
     tell: None = None
+    outbox: None = None
     """Nobody: a router alone has no replicas."""
 
     @property

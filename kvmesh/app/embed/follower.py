@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import Booked, Finished
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.embed.opening import ClosedByBlock
@@ -83,6 +82,7 @@ class Follower(ClosedByBlock):
             index=self._index,
             routed=new_approx(thinned=True),
         )
+        scheduler.overlaps.listen(new_approx(graded=True))
         self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
         self._router = Router(scheduler, given, secret_mark=secret_mark(secret))
         self._router.resized.append(scheduler.resize)
@@ -128,7 +128,7 @@ class Follower(ClosedByBlock):
             return
         if owned := self._scheduler.sequences.owned():
             for booking in owned:
-                self._mesh.tell(Finished(booking.request_id, UNKNOWN))
+                self._mesh.outbox.ended(booking.request_id, UNKNOWN)
             await asyncio.sleep(TOLD_S)
         await end_tasks(self._running)
 
@@ -189,8 +189,9 @@ class Follower(ClosedByBlock):
             streams=options.streams,
         )
         self._scheduler.schedule(request, view.now)
-        self._mesh.tell(Booked(request_id))
-        return Reservation(request_id, worker_id, self._scheduler, self._mesh.tell)
+        outbox = self._mesh.outbox
+        outbox.placed(self._scheduler.sequences.bookings[request_id])
+        return Reservation(request_id, worker_id, self._scheduler, outbox)
 
     def status(self) -> dict[str, object]:
         """Return how far the journal is read, the index and the peers, as a router's `/v1/status`

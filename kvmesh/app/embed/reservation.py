@@ -2,15 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Finished, FirstToken
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.observe import get_logger
 
@@ -41,12 +39,12 @@ class Reservation:
         request_id: str,
         worker_id: str,
         scheduler: Scheduler,
-        tell: Callable[[Message], None],
+        outbox: BookingOutbox,
     ) -> None:
         self.request_id = request_id
         self.worker_id = worker_id
         self._scheduler = scheduler
-        self._tell = tell
+        self._outbox = outbox
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._prefilled = False
@@ -68,11 +66,11 @@ class Reservation:
         """Release what was dropped; the collector may run in any thread."""
         if not self._open or self._loop.is_closed():
             return
-        request_id, scheduler, tell = self.request_id, self._scheduler, self._tell
+        request_id, scheduler, outbox = self.request_id, self._scheduler, self._outbox
 
         def release() -> None:
             get_logger().warning("booking dropped unfinished", request_id=request_id)
-            _finish(request_id, scheduler, tell, UNKNOWN)
+            _finish(request_id, scheduler, outbox, UNKNOWN)
 
         self._loop.call_soon_threadsafe(release)
 
@@ -80,7 +78,7 @@ class Reservation:
         """Note the request's first token: its prompt waits no longer."""
         if self._open and not self._prefilled:
             self._prefilled = True
-            self._tell(FirstToken(self.request_id))
+            self._outbox.first_token(self.request_id)
             self._scheduler.first_token(self.request_id, time.monotonic())
 
     def grow(self, output_tokens: int) -> None:
@@ -94,11 +92,9 @@ class Reservation:
         """
         if self._open:
             self._open = False
-            _finish(self.request_id, self._scheduler, self._tell, attempt)
+            _finish(self.request_id, self._scheduler, self._outbox, attempt)
 
 
-def _finish(
-    request_id: str, scheduler: Scheduler, tell: Callable[[Message], None], attempt: Attempt
-) -> None:
-    tell(Finished(request_id, attempt))
+def _finish(request_id: str, scheduler: Scheduler, outbox: BookingOutbox, attempt: Attempt) -> None:
+    outbox.ended(request_id, attempt)
     scheduler.finish(request_id, time.monotonic(), attempt)

@@ -27,7 +27,9 @@ Labels = tuple[str, ...]
 Value = float | Histogram | tuple[int, float]
 """A number; a histogram; a summary's count and sum."""
 
-Reading = Value | Mapping[str, Value] | Mapping[tuple[str, str], Value] | None
+Words = Mapping[str, Value] | Mapping[tuple[str, str], Value] | Mapping[tuple[str, ...], Value]
+
+Reading = Value | Words | None
 """A value, or one for each word of the figure's own labels; None: nothing to show now."""
 
 _FAMILIES: Final = {

@@ -3,7 +3,9 @@
 from typing import Final
 
 from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.app.process.build import Build
 from kvmesh.app.process.internal_errors import InternalErrors
+from kvmesh.formats import KINDS
 
 # How a figure is read, then what it is.
 # fmt: off
@@ -11,4 +13,13 @@ INTERNAL_ERRORS: Final = Table[InternalErrors](
     Figure("counter", "kvmesh_internal_errors", lambda one: one.counts(),
            "Faults in tasks and callbacks that live as long as the process: each is a bug.",
            ("task",)),
+)
+
+BUILD: Final = Table[Build](
+    Figure("gauge", "kvmesh_build_info", lambda one: {
+               (one.version, one.python, one.core.partition(" ")[0],
+                *(str(one.formats.of(kind)) for kind in KINDS)): 1.0},
+           "1; the labels say what the process runs: its version, Python's, whether its core is "
+           "native or pure, and of each kind the formats that it reads, e.g. `1 to 2`.",
+           ("version", "python", "core", *KINDS)),
 )

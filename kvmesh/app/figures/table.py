@@ -7,6 +7,7 @@ from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS,
 from kvmesh.app.figures.mesh import (
     APPROX,
     BOOKINGS,
+    HEARD,
     HEARING,
     HEARTBEATS,
     INDEX,
@@ -14,9 +15,11 @@ from kvmesh.app.figures.mesh import (
     PEERS,
     SNAPSHOTS,
     TRUST,
+    UNREAD,
+    VERSIONS,
 )
 from kvmesh.app.figures.policies import POLICIES
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import (
     ADMISSION,
     FORMULAS,
@@ -38,9 +41,10 @@ from kvmesh.app.figures.workers import (
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
-    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
+    *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
+    *(VERSIONS, UNREAD),
     *(TOKENS, URLS),
-    *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
+    *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
 )
 
 Rows = Literal["workers", "replicas", "buckets"]

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -11,14 +12,24 @@ from kvmesh.actors.asking import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import BOOKINGS, HEARING, HEARTBEATS, PEERS, TRUST, PeerCounts
+from kvmesh.app.figures.mesh import (
+    BOOKINGS,
+    HEARING,
+    HEARTBEATS,
+    PEERS,
+    TRUST,
+    VERSIONS,
+    MemberVersions,
+    PeerCounts,
+)
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
+from kvmesh.app.process.build import own_version
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -62,6 +73,8 @@ class PeerLink:
         self._hears_workers = options.hears_workers
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
+        self._router = router
+        self._follows = options.role == "follower"
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
         self.registry = Registry(
             RegistryOptions(
@@ -103,11 +116,17 @@ class PeerLink:
     async def listen(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
         """Feed the two actors, which `driver` runs, until `stack` ends."""
         subjects, name = self.subjects, self.registry.name
-        patterns = [(subjects.routers(), name), (subjects.bookings(), self.replica_sync.name)]
+        sync = self.replica_sync
+        sync.outbox.on_first = partial(driver.post, sync.name, BookingsWait())
+        heartbeats = driver.deliver_to(name)
+        subscribers = [
+            (subjects.routers(), heartbeats),
+            (subjects.bookings(), driver.hand_to(sync.name)),
+        ]
         if self._hears_workers:
-            patterns.append((subjects.heartbeats(), name))
-        for pattern, actor in patterns:
-            subscription = await self.plane.bus.subscribe(pattern, driver.deliver_to(actor))
+            subscribers.append((subjects.heartbeats(), heartbeats))
+        for pattern, deliver in subscribers:
+            subscription = await self.plane.bus.subscribe(pattern, deliver)
             stack.push_async_callback(subscription.close)
 
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
@@ -158,6 +177,7 @@ class PeerLink:
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)
+        yield VERSIONS.of(self.versions)
         yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
@@ -170,6 +190,18 @@ class PeerLink:
     def _count(self) -> PeerCounts:
         followers = [peer.follower for peer in self._heard()]
         return PeerCounts(followers.count(False), followers.count(True))
+
+    def versions(self) -> MemberVersions:
+        """Return the versions of all members of the bucket, this one's too."""
+        beats = list(self._heard())
+        told: dict[bool, list[str]] = {False: [], True: []}
+        told[self._follows].append(own_version())
+        for beat in beats:
+            told[beat.follower].append(beat.version)
+        workers = self._router.workers() if self._hears_workers else ()
+        return MemberVersions(
+            tuple(told[False]), tuple(told[True]), tuple(one.version for one in workers)
+        )
 
     def _heard(self) -> Iterator[RouterHeartbeat]:
         found = map(self.registry.replica, self.peers.members())

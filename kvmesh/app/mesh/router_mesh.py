@@ -8,6 +8,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
 
 
@@ -45,7 +46,12 @@ class MeshPart(Protocol):
 
     @property
     def tell(self) -> Callable[[Message], None] | None:
-        """Return what passes a booking on to the other replicas; None where there can be none."""
+        """Return what tells news to the other replicas; None where there can be none."""
+        ...
+
+    @property
+    def outbox(self) -> BookingOutbox | None:
+        """Return what is told of bookings, for other replicas; None where there can be none."""
         ...
 
     @property

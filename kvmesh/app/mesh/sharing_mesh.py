@@ -13,10 +13,13 @@ from kvmesh.app.alone.static_workers import StaticWorkers
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
+from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
@@ -87,6 +90,8 @@ class SharingMesh:
             policy=self._router.policy,
             workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
+            version=own_version(),
+            formats=OWN,
         )
 
     def describe(self) -> dict[str, object]:
@@ -97,6 +102,7 @@ class SharingMesh:
         return {
             **own,
             "signatures": self.link.signatures(),
+            "versions": self.link.versions().by_role(),
             "registry": self.link.registry.statistics(),
             "replica_sync": self.link.replica_sync.statistics(),
             "peers": self.link.peers.view(time.monotonic()),
@@ -116,8 +122,13 @@ class SharingMesh:
         """Return that nothing is ever compared."""
         return 0, 0
 
+    @property
+    def outbox(self) -> BookingOutbox:
+        """Return what is told of bookings, for the other replicas."""
+        return self.link.replica_sync.outbox
+
     def tell(self, message: Message) -> None:
-        """Pass a booking on to the siblings."""
+        """Pass news on to the siblings."""
         if self._driver is not None:
             self._driver.post(self.link.replica_sync.name, message)
 

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Final, Protocol
+from typing import Final, Protocol
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.alone.static_replicas import StaticReplicas
@@ -16,7 +16,7 @@ from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Labels
 from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, URLS, MetaReplica
 from kvmesh.app.figures.mesh import HEARING
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import REPLICA_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -35,6 +35,7 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
+from kvmesh.app.process.build import own_build
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
@@ -50,7 +51,6 @@ from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
@@ -190,6 +190,7 @@ class MetaServer:
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
             INTERNAL_ERRORS.of(lambda: errors),
+            BUILD.of(own_build),
             *self._feed.figures(),
         )
 
@@ -342,9 +343,8 @@ class MetaServer:
         answer_json(exchange, {"object": "list", "data": models})
 
 
-def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:
+def command(settings: MetaRouterSettings) -> None:
     """Run the front door over all buckets and replicas."""
-    options = settings or MetaRouterSettings()
-    configure_logging(options.log.log_level, options.log.log_format, role="meta-router")
-    server = MetaServer(options)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="meta-router")
+    server = MetaServer(settings)
     run(server.serve)

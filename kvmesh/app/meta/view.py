@@ -3,13 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
@@ -91,7 +91,7 @@ class MetaView:
         self._asking = asyncio.Lock()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._started = int(time.time())
-        self._package = version("kvmesh")
+        self._build = own_build()
 
     async def refresh(self, *, watched: bool) -> None:
         """Ask all replicas, unless nobody looks or the last answers are fresh."""
@@ -126,7 +126,7 @@ class MetaView:
         return Overview(
             role="meta-router",
             name=self._name,
-            version=self._package,
+            version=self._build.version,
             started=self._started,
             now=time.time(),
             ready=ready,
@@ -155,6 +155,7 @@ class MetaView:
                 *self._own_warnings(),
                 *merge_warnings((one.name, one.warnings) for one in heard),
             ],
+            formats=in_words(self._build.formats),
         )
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:

@@ -6,20 +6,17 @@ import random
 import time
 from functools import partial
 from sys import maxsize
-from typing import Annotated
 
 import msgspec
 
 from kvmesh.actors.members.router import Router
-from kvmesh.app.alone.discovery import Discovery, parse_source
-from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
-from kvmesh.app.figures.mesh import APPROX
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.mesh import APPROX, HEARD
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -32,15 +29,15 @@ from kvmesh.app.front.front import (
 )
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.front.viewers import viewers_of
-from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
-from kvmesh.app.mesh.sharing_mesh import SharingMesh
+from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.mesh_choice import RouterParts, find_mesh
 from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
@@ -66,7 +63,6 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
@@ -80,6 +76,7 @@ class RouterServer:
         self.router_id = router_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
+        self.heard = new_approx(graded=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
@@ -91,6 +88,7 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
+        self.scheduler.overlaps.listen(self.heard)
         static = parse_workers(settings.worker, empty=True)
         self._guard = url_guard(settings.upstream, [one.url for one in static])
         self.scheduler.workers.guard = self._guard
@@ -119,27 +117,9 @@ class RouterServer:
 
     def _mesh(self) -> MeshPart:
         settings = self.settings
-        static = None
-        if settings.worker or settings.discover:
-            workers = parse_workers(settings.worker, empty=bool(settings.discover))
-            index = self.index if settings.kv_events else None
-            static = StaticWorkers(
-                workers,
-                self.router,
-                StaticOptions(settings.bucket, self._secret, settings.probe_panic),
-                index,
-                partial(upstream_pool, settings.upstream, self._guard),
-            )
-            if settings.discover:
-                sources = [parse_source(text) for text in settings.discover]
-                static.discover_by(
-                    Discovery(sources, settings.worker, self._guard, most=settings.max_workers)
-                )
-            if not settings.nats.nats_url:
-                return static
-        if static is not None or not settings.kv_events:
-            return SharingMesh(settings, self.router_id, self.router, static)
-        return RouterMesh(settings, self.router_id, self.router, self.index)
+        pool = partial(upstream_pool, settings.upstream, self._guard)
+        parts = RouterParts(self.router_id, self.router, self.index, self._guard, self._secret)
+        return find_mesh(settings, parts, pool)
 
     def _context(self) -> RoutingContext:
         settings = self.settings
@@ -170,7 +150,7 @@ class RouterServer:
                 (b"x-kvmesh-bucket", settings.bucket.encode()),
             ),
             open_requests=set(),
-            tell=self.mesh.tell,
+            outbox=self.mesh.outbox,
             released=self.mesh.released,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
@@ -206,7 +186,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
-            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
+            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors), BUILD.of(own_build))
             pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
             pages.mount(routes)
             front = FrontDoor(settings.http, routes, tenant_header=settings.admission.tenant_header)
@@ -257,6 +237,7 @@ class RouterServer:
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
+        admin.sources.add(HEARD.of(self.heard.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
@@ -286,10 +267,9 @@ class RouterServer:
                     accesses.forget(worker)
 
 
-def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
+def command(settings: RouterSettings) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
-    options = settings or RouterSettings()
-    configure_logging(options.log.log_level, options.log.log_format, role="router")
-    server = RouterServer(options)
-    get_logger().info("router starts", router=server.router_id, bucket=options.bucket, core=CORE)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="router")
+    server = RouterServer(settings)
+    get_logger().info("router starts", router=server.router_id, bucket=settings.bucket, core=CORE)
     run(server.serve)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvmesh.actors.messages import Booked, Finished, WorkerHeartbeat
+from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.core.blocks.events import WorkerId
@@ -130,8 +130,7 @@ class DisaggregatedRequest:
             self._booked = ""
             return self._without_prefill()
         context.open_requests.add(wanted.request_id)
-        if context.tell is not None:
-            context.tell(Booked(wanted.request_id))
+        context.tell_booked(wanted.request_id)
         self._prefiller = prefiller = context.router.heartbeats.get(decision.worker)
         if prefiller is None:
             self._end_prefill()
@@ -248,8 +247,8 @@ class DisaggregatedRequest:
         if booked:
             context = self._context
             context.open_requests.discard(booked)
-            if context.tell is not None:
-                context.tell(Finished(booked, attempt))
+            if context.outbox is not None:
+                context.outbox.ended(booked, attempt)
             booking = context.scheduler.finish(booked, context.clock(), attempt)
             if context.released is not None and booking is not None:
                 context.released(booking)

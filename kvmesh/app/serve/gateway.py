@@ -67,6 +67,8 @@ class Gateway:
         )
         self._split = split
         self._compiled = CompiledDispatch(context.routing, reader.root) if NATIVE else None
+        if self._compiled is not None:
+            self._compiled.tell(context.outbox)
 
     def mount(self, routes: Routes, *, others: bool = True) -> None:
         """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""

@@ -3,7 +3,6 @@
 from math import isfinite
 from typing import Final
 
-from kvmesh.actors.messages import Finished
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.dispatch import Dispatched
@@ -118,8 +117,8 @@ class Placement:
         self._open = False
         context, request_id = self._context, self._request_id
         context.open_requests.discard(request_id)
-        if context.tell is not None:
-            context.tell(Finished(request_id, attempt))
+        if context.outbox is not None:
+            context.outbox.ended(request_id, attempt)
         booking = context.routing.release(self._one, attempt, context.clock())
         if context.released is not None and booking is not None:
             context.released(booking)

@@ -2,7 +2,6 @@
 well; as any other request from its first failure on.
 """
 
-from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.app.serve.placement import Placement, told_headers
 from kvmesh.app.serve.routed import RoutedRequest, say_accessed
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
@@ -10,7 +9,7 @@ from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED, SUCCESS
+from kvmesh.core.health.outcomes import SUCCESS
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
@@ -58,8 +57,6 @@ class QuickRequest(RoutedRequest):
             return None
         request_id = placed.request_id
         context.open_requests.add(request_id)
-        if context.tell is not None:
-            context.tell(Booked(request_id))
         context.hangs.waiting[self] = None
         if context.debug:
             say_routed(context.log, placed.record.decision)
@@ -107,11 +104,8 @@ class QuickRequest(RoutedRequest):
         placed, context = self._placed, self._context
         if placed is None:
             super().progress(tokens)
-        elif self._compiled.seen(placed, tokens, context.clock()):
-            if context.gate.waiting:
-                context.gate.load_fell()
-            if context.tell is not None:
-                context.tell(FirstToken(placed.request_id))
+        elif self._compiled.seen(placed, tokens, context.clock()) and context.gate.waiting:
+            context.gate.load_fell()
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Release what was served, and learn from it."""
@@ -123,8 +117,6 @@ class QuickRequest(RoutedRequest):
         request_id = placed.request_id
         context.hangs.waiting.pop(self, None)
         context.open_requests.discard(request_id)
-        if context.tell is not None:
-            context.tell(Finished(request_id, SERVED))
         booking = self._compiled.finish(placed, outcome.status, usage, context.clock())
         self._ended = True
         if booking is not None and context.released is not None:

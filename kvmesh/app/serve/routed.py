@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
@@ -101,8 +100,7 @@ class RoutedRequest:
         self._attempts += 1
         request_id = self._one.request.request_id
         context.open_requests.add(request_id)
-        if context.tell is not None:
-            context.tell(Booked(request_id))
+        context.tell_booked(request_id)
         heartbeat = context.router.heartbeats.get(decision.worker)
         if heartbeat is None:
             self._release(UNKNOWN)
@@ -209,8 +207,8 @@ class RoutedRequest:
         if context.routing.seen(one, tokens, context.clock()):
             if context.gate.waiting:
                 context.gate.load_fell()
-            if context.tell is not None:
-                context.tell(FirstToken(one.request.request_id))
+            if context.outbox is not None:
+                context.outbox.first_token(one.request.request_id)
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
@@ -274,8 +272,8 @@ def take_back(context: RoutingContext, request_id: str) -> None:
     scheduler = context.scheduler
     if scheduler.sequences.bookings.get(request_id) is not None:
         booking = scheduler.finish(request_id, context.clock(), UNKNOWN)
-        if context.tell is not None:
-            context.tell(Finished(request_id, UNKNOWN))
+        if context.outbox is not None:
+            context.outbox.ended(request_id, UNKNOWN)
         if context.released is not None and booking is not None:
             context.released(booking)
         context.gate.load_fell()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.care.failure_counts import FailureCounts
@@ -21,6 +20,7 @@ from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.totals import TokenCounts
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
@@ -73,8 +73,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
     `routing` decides, `decisions` is its log, `gate` tells those it holds of their turn.
-    `open_requests` are those booked and not released; `tell` passes bookings on to the
-    replicas, `released` takes what was released; None: to nobody.
+    `open_requests` are those booked and not released; `outbox` is told what becomes of bookings,
+    for the replicas, `released` takes what was released; None: nobody.
     `ask_suspects` has workers asked at once that a failure made suspect.
     `debug`: each decision is logged.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
@@ -88,7 +88,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     log: FilteringBoundLogger
     fixed_headers: Headers
     open_requests: set[str]
-    tell: Callable[[Message], None] | None
+    outbox: BookingOutbox | None
     released: Callable[[Booking], None] | None
     scheduler: Scheduler
     workers: WorkerRegistry
@@ -110,6 +110,12 @@ class RoutingContext(msgspec.Struct, frozen=True):
         binding = self.routing.binding
         held = binding.bounded or bool(binding.waiting)
         return held or self.decisions.ring is not None or bool(self.router.prefillers)
+
+    def tell_booked(self, request_id: str) -> None:
+        """Have the replicas told of a request that was just booked here."""
+        booking = self.scheduler.sequences.bookings.get(request_id)
+        if self.outbox is not None and booking is not None:
+            self.outbox.placed(booking)
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.

@@ -23,8 +23,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     `cached_blocks` as the index knows. `active_requests`, `prefill_tokens` are what routers booked.
 
     `ttft_ms` is the median of the last first tokens, None before any. Of its last `attempts`
-    requests `failures` failed; `stage` is where that puts it, a `Standing`. `figures` are all
-    other numbers that `app.figures` shows of it.
+    requests `failures` failed; `stage` is where that puts it, a `Standing`. `figures` are its other
+    numbers. `version` is the sidecar's, "": it tells none; its records have `journal_format`.
     """
 
     worker: str
@@ -48,6 +48,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     failures: int = 0
     attempts: int = 0
     figures: dict[str, float] = {}
+    version: str = ""
+    journal_format: int = 1
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
@@ -55,7 +57,8 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     `queued` how many requests it holds back; that and `figures` are only told by itself.
 
     `digest` is of the index at `applied_sequence` of the stream `created`, over the workers that
-    `scope` names; digests compare where the other three are equal.
+    `scope` names; digests compare where the other three are equal. `version` is "" where it tells
+    none, `formats` are those it reads, in words.
     """
 
     replica: str
@@ -76,6 +79,8 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     lag: int = 0
     agreement: Agreement = "unchecked"
     figures: dict[str, float] = {}
+    version: str = ""
+    formats: str = ""
 
 
 class BucketRow(msgspec.Struct, frozen=True):
@@ -112,11 +117,10 @@ class PrefixRow(msgspec.Struct, frozen=True):
 
 class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment. `now` and the seconds of `seconds` are Unix time.
-
-    `started` tells one life of the process from another, `cursor` is where the changes go on that
-    come behind `decisions`. `policies` are of buckets whose policy was changed while they ran,
-    `tuning` of replicas that tune. `warnings` are sentences: what makes routing worse than it could
-    be.
+    `formats` are those the process reads, in words, `started` tells one life of it from another,
+    `cursor` is where the changes go on that come behind `decisions`. `policies` are of buckets
+    whose policy was changed while they ran, `tuning` of replicas that tune. `warnings` are
+    sentences: what makes routing worse than it could be.
     """
 
     role: Literal["router", "meta-router"]
@@ -140,6 +144,7 @@ class Overview(msgspec.Struct, frozen=True):
     tuning: list[TuningRow] = []
     cursor: int = 0
     warnings: list[str] = []
+    formats: str = ""
 
 
 RowT = TypeVar("RowT", WorkerRow, ReplicaRow, BucketRow)

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Protocol
 
 import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.app.figures.figure import Sources
+from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.decision_view import DecisionRow, Recorder
 from kvmesh.app.views.overview import (
@@ -81,7 +81,7 @@ class RouterView:
         self._offset_s = time.time() - context.clock()
         self._recorder = Recorder(context.router_id, context.bucket, self._offset_s)
         self._started = int(time.time())
-        self._version = version("kvmesh")
+        self._build = own_build()
 
     async def refresh(self, *, watched: bool) -> None:
         """Have the decision log look into what it put off, as far as there is time for it."""
@@ -107,7 +107,7 @@ class RouterView:
         return Overview(
             role="router",
             name=context.router_id,
-            version=self._version,
+            version=self._build.version,
             started=self._started,
             now=time.time(),
             ready=not reason,
@@ -126,6 +126,7 @@ class RouterView:
             tuning=self.tuning(),
             cursor=log.version,
             warnings=self._warnings(),
+            formats=in_words(self._build.formats),
         )
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
@@ -173,6 +174,8 @@ class RouterView:
             stage=membership.health.standing(worker, now),
             failures=failures,
             attempts=attempts,
+            version=beat.version,
+            journal_format=beat.journal_format,
         )
         return with_numbers(row, numbers)
 
@@ -220,6 +223,8 @@ class RouterView:
                 reason=reason,
                 draining=mesh.draining,
                 kv_events=False,
+                version=self._build.version,
+                formats=in_words(self._build.formats),
             )
             rows.append(with_numbers(alone, numbers))
         return compare_replicas(rows)
@@ -239,6 +244,8 @@ def _replica(beat: RouterHeartbeat) -> ReplicaRow:
         digest=f"{beat.digest:016x}",
         scope=f"{beat.scope:016x}",
         active_requests=beat.active_requests,
+        version=beat.version,
+        formats=in_words(beat.formats),
     )
 
 

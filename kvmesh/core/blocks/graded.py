@@ -7,7 +7,8 @@ Those at multiples of 16 are *sharing keys*: each stands for the blocks since th
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise, repeat
 from typing import Final
 
 GRADES: Final = ((32, 4), (256, 16), (1024, 64), (1 << 62, 256))
@@ -17,6 +18,12 @@ KEY_GRADES: Final = ((256, 16), (1024, 64), (1 << 62, 256))
 """The same of sharing keys."""
 
 _Grades = tuple[tuple[int, int], ...]
+
+_KEY_STEPS: Final = tuple(
+    step
+    for (before, _), (upto, step) in pairwise(((0, 0), *KEY_GRADES[:-1]))
+    for _ in range((upto - before) // step)
+)
 
 
 def graded_count(blocks: int) -> int:
@@ -29,6 +36,12 @@ def graded_depth(number: int) -> int:
     return _depth(number, GRADES)
 
 
+def graded_length(blocks: int) -> int:
+    """Return how many hashes `grade` makes of all those of a prompt."""
+    count = graded_count(blocks)
+    return count + (graded_depth(count) != blocks)
+
+
 def key_count(blocks: int) -> int:
     """Return how many sharing keys the first `blocks` have."""
     return _count(blocks, KEY_GRADES)
@@ -37,6 +50,11 @@ def key_count(blocks: int) -> int:
 def key_depth(number: int) -> int:
     """Return where the sharing key of that number, from 1, stands; 0 for number 0."""
     return _depth(number, KEY_GRADES)
+
+
+def key_steps() -> Iterator[int]:
+    """Yield for how many blocks each sharing key stands, the first one first; without end."""
+    return chain(_KEY_STEPS, repeat(KEY_GRADES[-1][1]))
 
 
 def grade(hashes: Sequence[int], blocks: int) -> "array[int]":
@@ -63,6 +81,16 @@ def keys_of_graded(graded: Sequence[int], blocks: int) -> "array[int]":
     depths = map(graded_depth, range(1, len(placed) + 1))
     step = KEY_GRADES[0][1]
     return array("Q", (one for one, depth in zip(placed, depths, strict=True) if not depth % step))
+
+
+def keys_of_strided(strided: Sequence[int]) -> "array[int]":
+    """Return the sharing keys among the hashes of each 16th block, the first of them block 16's.
+
+    Version 1 of the bookings tells those.
+    """
+    step = KEY_GRADES[0][1]
+    numbers = range(1, key_count(len(strided) * step) + 1)
+    return array("Q", (strided[key_depth(number) // step - 1] for number in numbers))
 
 
 def _count(blocks: int, grades: _Grades) -> int:

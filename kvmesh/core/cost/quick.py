@@ -54,12 +54,12 @@ def _uncached_tokens(weighing: Weighing, states: States) -> Iterable[int]:
 
 
 def _decode_blocks(weighing: Weighing, states: States) -> Iterable[int]:
-    blocks, keys, stride = weighing.request_blocks, weighing.keys, weighing.stride
+    blocks, keys = weighing.request_blocks, weighing.keys
     overlap_of = weighing.overlaps.get
     return [
         loads.active_blocks
         + blocks
-        - (loads.shared_blocks(keys, stride, overlap) if (overlap := overlap_of(worker, 0)) else 0)
+        - (loads.shared_blocks(keys, overlap) if (overlap := overlap_of(worker, 0)) else 0)
         for worker, loads in ((state.worker, state.loads) for state in states)
     ]
 
@@ -201,7 +201,6 @@ def native_find_ties(native: Native, cost: Cost) -> FindTies:
             weighing.prompt_tokens,
             weighing.request_blocks,
             weighing.output_blocks,
-            weighing.stride,
             weighing.now,
             speeds.fleet_ms_per_token,
             speeds.steps.step_tokens,

@@ -52,7 +52,6 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     overlaps: Mapping[WorkerId, int]
     groups: Groups
     keys: Sequence[int]
-    stride: int
     weights: Weights
     speeds: Speeds
     arrivals_per_ms: float
@@ -71,7 +70,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             uncached += int(self.slower.get(state.worker, 0.0) * self.block_size)
         decode_blocks = loads.active_blocks + self.request_blocks
         if self.keys and overlap:
-            decode_blocks -= loads.shared_blocks(self.keys, self.stride, overlap)
+            decode_blocks -= loads.shared_blocks(self.keys, overlap)
         ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
         step_tokens = self.speeds.steps.step_tokens
         usage = memory_wait_ms = 0.0
@@ -110,7 +109,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     def memory_wait_of(self, state: WorkerState) -> float:
         """Return `memory_wait_ms` with what the request shares there counted once."""
         overlap = self.overlaps.get(state.worker, 0)
-        shared = state.loads.shared_blocks(self.keys, self.stride, overlap)
+        shared = state.loads.shared_blocks(self.keys, overlap)
         return self.memory_wait_ms(state, state.loads.active_blocks + self.request_blocks - shared)
 
     def memory_wait_ms(self, state: WorkerState, decode_blocks: int) -> float:

@@ -23,6 +23,7 @@ from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.predictions import AnswerSeen
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
 
 MODES: Final = frozenset({"kv", "round-robin", "random", "least-loaded", "power-of-two"})
@@ -116,6 +117,7 @@ class CompiledDispatch:
             unseen=scheduler.unseen_speeds,
             replica=scheduler.options.replica,
             routed=overlaps.routed,
+            heard=overlaps.heard,
             index=overlaps.index,
             decide_s=dispatch.phases.decide,
         )
@@ -163,6 +165,10 @@ class CompiledDispatch:
             if dispatch.follows_events and now >= dispatch.predictions.look_at_s:
                 self._look(placed, now)
         return placed
+
+    def tell(self, outbox: BookingOutbox | None) -> None:
+        """Have an outbox of `new_booking_outbox` told of bookings from now on, None: nobody."""
+        self._decider.tell(outbox)
 
     def _look(self, placed: Placed, now: float) -> None:
         """Note what its worker's events had told of the prompt, where that is evidence."""

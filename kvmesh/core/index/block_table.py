@@ -10,6 +10,12 @@ Drops = list[tuple[int, int]]
 """(depth in blocks, mask of the workers whose cached prefix ends there), deepest first."""
 
 
+FoldedMessage = tuple[int, int, int, int, int, list[bytes] | None]
+"""What a message did: events; blocks stored, refused ones included; removed, those not held
+included; not held; refused behind a parent not held; and each run removed, None without any.
+"""
+
+
 class Holding(Protocol):
     """What one worker holds in one table; `digest` is the sum of its hashes, perhaps mod 2^64."""
 
@@ -127,6 +133,16 @@ class Table(Protocol):
 
     def remove(self, holding: Holding, run: bytes, /) -> list[int]:
         """Take blocks away; return those that were not held."""
+        ...
+
+    def fold(
+        self, holding: Holding, data: bytes, epoch: int, first_seq: int, room: int, /
+    ) -> FoldedMessage | None:
+        """Apply a journal message at once if it is ordinary; None, and no change, if it is not.
+
+        Ordinary ones are of that epoch, begin with that event, and hold nothing but what is stored,
+        at most `room` blocks, and removed in device memory. A table may take none for ordinary.
+        """
         ...
 
     def move(self, run: bytes, mask: int, target: Self, /) -> None:

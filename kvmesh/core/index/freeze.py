@@ -1,13 +1,16 @@
 """An index as it was at one moment, read while the index moves on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.index.block_table import FrozenTable
+from kvmesh.core.index.block_table import FrozenTable, Holding
 from kvmesh.core.index.search import SHARDS
 from kvmesh.core.index.shards import SetNumbers, columns_of, masked
+
+_U64: Final = (1 << 64) - 1
 
 
 class FrozenWorker(msgspec.Struct, frozen=True):
@@ -18,6 +21,19 @@ class FrozenWorker(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
     digests: tuple[int, ...]
     truncated: bool
+
+
+def freeze_worker(
+    worker: WorkerId, bit: int, held: Sequence[Sequence[Holding]], *, truncated: bool
+) -> FrozenWorker:
+    """Return a worker as it is now; `held` is what it holds in the tables of each tier."""
+    return FrozenWorker(
+        worker=worker,
+        bit=bit,
+        blocks=tuple(sum(one.blocks for one in holdings) for holdings in held),
+        digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
+        truncated=truncated,
+    )
 
 
 class FrozenIndex:

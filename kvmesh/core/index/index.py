@@ -9,7 +9,7 @@ from kvmesh.core.blocks.events import ROOT, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.index.block_table import IndexView, NewTable, Table
 from kvmesh.core.index.cap import BlockCap
-from kvmesh.core.index.freeze import FrozenIndex, FrozenWorker
+from kvmesh.core.index.freeze import FrozenIndex, freeze_worker
 from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.prefix_index import Groups
@@ -34,7 +34,8 @@ class KvIndex:
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
     high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled. `tiers`
     are those ever used, the device's first: to be counted by others. `view` is of the device's:
-    another one, or None for a time, when slots or tables change.
+    another one, or None for a time, when slots or tables change. `stored` and `removed` count
+    blocks of events.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class KvIndex:
         self.note_match = self._cap.note_match  # for whoever searches a `view`
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
-        self._stored = self._removed = 0
+        self.stored = self.removed = 0
         self._watchers: list[Callable[[WorkerId, bytes], None]] = []
 
     def apply(self, worker: WorkerId, event: Event) -> int:
@@ -68,6 +69,31 @@ class KvIndex:
             self.clear(worker)
         return 0
 
+    def fold(
+        self, worker: WorkerId, data: bytes, epoch: int, first_seq: int
+    ) -> tuple[int, int] | None:
+        """Apply a journal message at once: return its events, and the blocks a gap kept out.
+
+        None, and no change, for any but an ordinary one: see `Table.fold`.
+        """
+        table = self._only_table
+        holding = None if table is None else table.holdings.get(worker)
+        if table is None or holding is None:
+            return None
+        folded = table.fold(holding, data, epoch, first_seq, self._cap.room)
+        if folded is None:
+            return None
+        events, stored, removed, missing, orphans, gone = folded
+        self.stored += stored
+        self._cap.room -= stored
+        if gone is not None:
+            self.removed += removed - missing
+            self._missing += missing
+            for watcher in self._watchers:
+                for run in gone:
+                    watcher(worker, run)
+        return events, self._refuse(worker, orphans) if orphans else 0
+
     def store(self, worker: WorkerId, parent: int, hashes: bytes, tier: int = 0) -> int:
         """Take a run of blocks behind `parent` (ROOT for none), packed little-endian u64s.
 
@@ -75,7 +101,7 @@ class KvIndex:
         truncated worker that is expected, and counted apart.
         """
         blocks = len(hashes) >> 3
-        self._stored += blocks
+        self.stored += blocks
         table = self._only_table
         if table is not None and tier == 0 and blocks <= self._cap.room:
             # Nearly all stores take this short cut, which halves the cost of a single block.
@@ -98,7 +124,7 @@ class KvIndex:
         else:
             missing = len(hashes) >> 3
         self._missing += missing
-        self._removed += (len(hashes) >> 3) - missing
+        self.removed += (len(hashes) >> 3) - missing
         if tier == 0:
             for watcher in self._watchers:
                 watcher(worker, hashes)
@@ -201,8 +227,8 @@ class KvIndex:
             evicted=self._cap.evicted,
             unknown_tier=self._unknown_tier,
             unclean=self._slots.released(),
-            stored=self._stored,
-            removed=self._removed,
+            stored=self.stored,
+            removed=self.removed,
         )
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
@@ -245,7 +271,13 @@ class KvIndex:
 
     def freeze(self) -> FrozenIndex:
         """Return a view of everything as it is now, to be read while the index moves on."""
-        workers = tuple(self._freeze_worker(*item) for item in self._slots.bits.items())
+        truncated, tiers_now = self._cap.truncated, self.tiers
+        workers = tuple(
+            freeze_worker(
+                one, bit, [tier.holdings(one) for tier in tiers_now], truncated=one in truncated
+            )
+            for one, bit in self._slots.bits.items()
+        )
         tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self.tiers)
         return FrozenIndex(workers, tiers, unclean=self._slots.released() > 0)
 
@@ -288,21 +320,15 @@ class KvIndex:
                 self.view = None
             if place.store(worker, bit, parent, run):
                 return 0
+        return self._refuse(worker, blocks)
+
+    def _refuse(self, worker: WorkerId, blocks: int) -> int:
+        """Count blocks behind one not held; return those of them that a gap kept out."""
         if worker in self._cap.truncated:
             self._truncated_orphans += blocks
             return 0
         self._orphans += blocks
         return blocks
-
-    def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
-        held = [tier.holdings(worker) for tier in self.tiers]
-        return FrozenWorker(
-            worker=worker,
-            bit=bit,
-            blocks=tuple(sum(one.blocks for one in holdings) for holdings in held),
-            digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
-            truncated=worker in self._cap.truncated,
-        )
 
     def _note_age(self) -> None:
         """Keep the one table of the device tier at hand, while there is only one."""

@@ -73,6 +73,12 @@ class Ordering:
         self._verdicts[admission.verdict] = self._verdicts.get(admission.verdict, 0) + 1
         return admission
 
+    def advance(self, worker: WorkerId, cursor: Cursor, events: int) -> Cursor:
+        """Move the worker's cursor behind so many events, the next ones: return where it is now."""
+        self._verdicts["apply"] = self._verdicts.get("apply", 0) + 1
+        after = self._cursors[worker] = Cursor(cursor.epoch, cursor.next_seq + events)
+        return after
+
     def verdicts(self) -> Mapping[str, int]:
         """Return how many batches got each verdict."""
         return dict(self._verdicts)

@@ -1,6 +1,7 @@
 """Who is there and may be given work, by heartbeats and outcomes: workers or replicas."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -78,8 +79,9 @@ class _Member:
 class Membership:
     """Members by name. A sign of life keeps one for `dead_after_s`; a static one stays for ever.
 
-    `signs` tell who is silent and has to be asked. Members are given up by `expire` alone, so that
-    after a pause of this process what was sent meanwhile is read first.
+    `by_name` has all of them, to be looked up alone. `signs` tell who is silent and has to be
+    asked. Members are given up by `expire` alone, so that after a pause of this process what was
+    sent meanwhile is read first.
 
     `health` leaves those out whose requests fail, and knows their way back: only requests and
     answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a
@@ -96,6 +98,7 @@ class Membership:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self.signs = Signs(dead_after_s)
         self._members: SortedDict[str, _Member] = SortedDict()
+        self.by_name: Mapping[str, object] = self._members
         self._usable: tuple[str, ...] = ()
         self._usable_until = -NEVER
 

@@ -11,6 +11,7 @@ from sortedcontainers import SortedDict
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import grade, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.prefix_index import Groups
@@ -18,7 +19,7 @@ from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.table import clear_released
 from kvmesh.core.overlap.leases import Leases
 from kvmesh.core.overlap.overlaps import by_worker
-from kvmesh.core.overlap.thinned import WHOLE_BLOCKS, Thinned, depth_of, thin
+from kvmesh.core.overlap.thinned import WHOLE_BLOCKS, Graded, Thinned, depth_of, thin
 
 DEFAULT_TTL_S: Final = 120.0
 DEFAULT_MAX_ENTRIES: Final = 1 << 20
@@ -28,6 +29,7 @@ _LONGEST_TICK_S: Final = 8.0
 _LRU_TICK_S: Final = 1.0
 _SLICE: Final = 2048
 _MAX_RELEASED: Final = 256
+_KEEP_GRADED: Final = 2
 
 
 class ApproxStatistics(msgspec.Struct, frozen=True):
@@ -58,7 +60,8 @@ class ApproxIndex:
 
     Entries leave in `expire` and `record`, not by themselves, none before `next_end`. They take 150
     to 350 B each, compiled 86 to 118. `thinned`: of prompts longer than `WHOLE_BLOCKS` only some
-    blocks are kept (see `Thinned`), 511 entries for 6,250 new ones.
+    blocks are kept (see `Thinned`), 511 entries for 6,250 new ones. `graded`: of every prompt only
+    the graded ones are (`core.blocks.graded`), 55; sizes count those.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class ApproxIndex:
         prune_target: float = PRUNE_TARGET,
         worker_blocks: int | None = None,
         thinned: bool = False,
+        graded: bool = False,
     ) -> None:
         self.ttl_s = ttl_s
         self._max_entries = max_entries
         self._prune_to = int(max_entries * prune_target)
         self._worker_blocks = worker_blocks
         self._thinned = thinned
+        self._graded = graded
         self._longest_tick_s = _LONGEST_TICK_S if worker_blocks is None else _LRU_TICK_S
         self._slots = Slots()
         self._table = new_table()
@@ -97,14 +102,38 @@ class ApproxIndex:
         `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
         the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
         """
+        blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
+        if self._graded:
+            blocks = grade(blocks, len(blocks))
+        elif self._thinned and len(blocks) > WHOLE_BLOCKS:
+            blocks = thin(blocks, len(blocks))
+        self._believe(worker, blocks, now, ttl_s)
+
+    def record_graded(
+        self,
+        worker: WorkerId,
+        graded: Sequence[int],
+        blocks: int,
+        now: float,
+        ttl_s: float | None = None,
+    ) -> None:
+        """Do as `record` with a prompt of so many `blocks` of which `grade` made `graded`.
+
+        What `grade` cannot have made of so many does not count. Raises `ValueError` unless the
+        index is `graded`.
+        """
+        if not self._graded:
+            raise ValueError("an index that keeps no graded blocks takes whole prompts")
+        self._believe(worker, graded[: graded_length(max(0, blocks))], now, ttl_s)
+
+    def _believe(
+        self, worker: WorkerId, blocks: Sequence[int], now: float, ttl_s: float | None
+    ) -> None:
         if self.next_end <= now:
             self.expire(now, _SLICE)
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
-        blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
         if not blocks or ttl_s <= 0:
             return
-        if self._thinned and len(blocks) > WHOLE_BLOCKS:
-            blocks = thin(blocks, len(blocks))
         tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
         until = ceil((now + ttl_s) / tick_s) * tick_s
         leases = self._leases.get(worker) or self._admit(worker)
@@ -188,7 +217,12 @@ class ApproxIndex:
 
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return disjoint (depth, workers), deepest first; complexity as `KvIndex.find_groups`."""
-        if self._thinned and (blocks := hashes.blocks) > WHOLE_BLOCKS:
+        if self._graded:
+            drops = (
+                self._table.find_drops(Graded(hashes), self._slots.live) if self._entries else []
+            )
+            drops = [(min(graded_depth(kept), hashes.blocks), mask) for kept, mask in drops]
+        elif self._thinned and (blocks := hashes.blocks) > WHOLE_BLOCKS:
             drops = self._table.find_drops(Thinned(hashes), self._slots.live)
             drops = [(min(depth_of(kept), blocks), mask) for kept, mask in drops]
         else:
@@ -263,6 +297,7 @@ def new_approx(
     prune_target: float = PRUNE_TARGET,
     worker_blocks: int | None = None,
     thinned: bool = False,
+    graded: bool = False,
 ) -> ApproxIndex:
     """Return an empty index, the compiled one where there is one. Arguments as of `ApproxIndex`."""
     if NATIVE is None:
@@ -272,13 +307,14 @@ def new_approx(
             prune_target=prune_target,
             worker_blocks=worker_blocks,
             thinned=thinned,
+            graded=graded,
         )
     made = NATIVE.Approx(
         ApproxStatistics,
         ttl_s,
         (max_entries, int(max_entries * prune_target), worker_blocks),
         _LONGEST_TICK_S if worker_blocks is None else _LRU_TICK_S,
-        thinned,
+        _KEEP_GRADED if graded else int(thinned),
     )
     return cast("ApproxIndex", made)
 

@@ -1,13 +1,15 @@
-"""How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
+"""How much of a prompt each worker holds: events where they are trusted, decisions beside."""
 
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from operator import itemgetter
 from typing import Final, Protocol
 
 import msgspec
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.blocks.graded import graded_count
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
 from kvmesh.core.index.prefix_index import Groups, PrefixIndex
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, slower_parts
@@ -72,6 +74,16 @@ class RoutedIndex(SizedIndex, Protocol):
         ...
 
 
+class HeardIndex(RoutedIndex, Protocol):
+    """The same fed by what other replicas tell of their decisions: graded blocks."""
+
+    def record_graded(
+        self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float, ttl_s: float
+    ) -> None:
+        """Believe a prompt of so many `blocks`, of which `grade` made `graded`."""
+        ...
+
+
 class Found(msgspec.Struct, frozen=True, gc=False):
     """What is cached of a prompt, in blocks.
 
@@ -90,7 +102,8 @@ NOTHING_FOUND: Final = Found({}, [], [])
 
 
 class OverlapView:
-    """The union of the event-fed `index` and the decision-fed `routed`; either may be None.
+    """The union of the event-fed `index`, the `routed` that own decisions feed and the `heard` that
+    other replicas' decisions do (see `listen`); each may be None.
 
     What events remove from a worker is believed of it no longer, whatever was sent there before.
     """
@@ -110,17 +123,24 @@ class OverlapView:
         self._approx_ttl_s = approx_ttl_s
         self.index = index
         self.routed = routed
+        self.heard: HeardIndex | None = None
         self._distrusted = distrusted
         if index is not None and routed is not None:
             index.watch_removals(routed.revoke)
 
+    def listen(self, heard: HeardIndex) -> None:
+        """Keep in `heard`, from now on, what other replicas tell of their decisions."""
+        self.heard = heard
+        if self.index is not None:
+            self.index.watch_removals(heard.revoke)
+
     def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
-        """Return the cached prefix in blocks per worker, the longer of both views, and by depth."""
+        """Return the cached prefix in blocks per worker, the longest of all views, and by depth."""
         found = self.find(hashes, now, device_only=True)
         return found.overlaps, found.groups
 
     def find(self, hashes: Hashes, now: float, *, device_only: bool = False) -> Found:
-        """Return what is cached of a prompt, in the longer of both views.
+        """Return what is cached of a prompt, in the longest of all views.
 
         The event-fed view does not count for `distrusted` workers. Unless `device_only`, overlaps
         are lengthened by what is held in slower memory than the device's.
@@ -128,20 +148,22 @@ class OverlapView:
         index = self.index
         told = index.find_groups(hashes) if index is not None else []
         routed: Groups = []
-        if self.routed is not None:
-            if self.routed.next_end <= now:
-                self.routed.expire(now, _EXPIRED_AT_ONCE)
-            routed = self.routed.find_groups(hashes)
+        for believed in (self.routed, self.heard):
+            # Nothing is believed of which no end is near: a replica alone hears nothing.
+            if believed is not None and believed.next_end != inf:
+                if believed.next_end <= now:
+                    believed.expire(now, _EXPIRED_AT_ONCE)
+                routed = routed + believed.find_groups(hashes)
         groups = told
         if routed:
-            groups = sorted(told + routed, key=_DEPTH, reverse=True) if told else routed
+            groups = sorted(told + routed, key=_DEPTH, reverse=True)
         overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
         if device_only or index is None or len(index.tiers) == 1:
             return Found(overlaps, groups, told)
         return Found(overlaps, groups, told, self._add_slower(index, hashes, overlaps))
 
     def _trusted(self, told: Groups, routed: Groups) -> dict[WorkerId, int]:
-        """Return the longer of both views where events do not count for everybody."""
+        """Return the longest of all views where events do not count for everybody."""
         overlaps = by_worker(told)
         for worker in self._distrusted:
             overlaps.pop(worker, None)
@@ -168,14 +190,13 @@ class OverlapView:
     def record(
         self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False
     ) -> "array[int] | None":
-        """Count a routed prompt as cached: briefly where events will confirm it, else longer.
+        """Count a routed prompt as cached; return the blocks counted, None for none.
 
-        No event ever confirms `approximate` hashes. Return the blocks counted, None for none.
+        No event ever confirms `approximate` hashes.
         """
         if self.routed is None:
             return None
-        exact = self.index is not None and worker not in self._distrusted and not approximate
-        ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
+        ttl_s = self._approx_ttl_s if approximate else self.ttl_s(worker)
         if ttl_s <= 0.0:
             return None
         blocks = hashes.upto(ALL_BLOCKS)
@@ -184,15 +205,39 @@ class OverlapView:
         self.routed.record(worker, blocks, now, ttl_s)
         return blocks
 
-    def retract(self, worker: WorkerId, hashes: Hashes, known_blocks: int) -> None:
-        """Believe of a prompt that was not served no more than its first `known_blocks`."""
-        if self.routed is not None:
+    def hear(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
+        """Count a prompt of so many `blocks` as cached that another replica routed: `grade` made
+        `graded` of it.
+        """
+        if self.heard is not None:
+            self.heard.record_graded(worker, graded, blocks, now, self.ttl_s(worker))
+
+    def ttl_s(self, worker: WorkerId) -> float:
+        """Return how long a routed prompt counts as cached: briefly where events will confirm it,
+        else longer.
+        """
+        exact = self.index is not None and worker not in self._distrusted
+        return self._predict_ttl_s if exact else self._approx_ttl_s
+
+    def retract(self, worker: WorkerId, hashes: Hashes | bytes, known_blocks: int) -> None:
+        """Believe of a prompt that was not served no more than its first `known_blocks`.
+
+        `hashes` of one that was heard of are its graded ones, packed.
+        """
+        if isinstance(hashes, bytes):
+            if self.heard is not None:
+                kept = graded_count(max(0, known_blocks)) * HASH_BYTES
+                self.heard.revoke(worker, hashes[kept:])
+        elif self.routed is not None:
             expected = hashes.upto(ALL_BLOCKS)[known_blocks:]
             if expected:
                 self.routed.revoke(worker, pack_hashes(expected))
 
     def cached_blocks(self, workers: Sequence[WorkerId]) -> list[int]:
-        """Return the size of each worker's cached tree in the view that counts for it."""
+        """Return the size of each worker's cached tree in the view that counts for it.
+
+        That is by events, or by own decisions alone: of what was heard only some blocks are kept.
+        """
         index, distrusted = self.index, self._distrusted
         if index is not None and not distrusted:
             return index.sizes(workers)
@@ -204,8 +249,9 @@ class OverlapView:
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
-        if self.routed is not None:
-            self.routed.remove_worker(worker)
+        for believed in (self.routed, self.heard):
+            if believed is not None:
+                believed.remove_worker(worker)
 
 
 def by_worker(groups: Groups) -> dict[WorkerId, int]:

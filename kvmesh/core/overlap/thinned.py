@@ -1,9 +1,13 @@
-"""A long prompt's routing, remembered by some of its blocks: each of the first, then each 16th."""
+"""A prompt's routing, remembered by some of its blocks.
+
+Own decisions by each of the first blocks, then each 16th; those of other replicas by graded ones.
+"""
 
 from array import array
 from collections.abc import Sequence
 from typing import Final
 
+from kvmesh.core.blocks.graded import grade, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import Hashes
 
 WHOLE_BLOCKS: Final = 128
@@ -29,6 +33,20 @@ class Thinned:
     def upto(self, count: int) -> "array[int]":
         """Return the first `count` of the kept hashes or more."""
         return thin(self._hashes.upto(depth_of(count)), self._hashes.blocks)
+
+
+class Graded:
+    """A prompt's graded hashes (`core.blocks.graded`), computed when asked for."""
+
+    __slots__ = ("_hashes", "blocks")
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._hashes = hashes
+        self.blocks = graded_length(hashes.blocks)
+
+    def upto(self, count: int) -> "array[int]":
+        """Return the first `count` of the graded hashes or more."""
+        return grade(self._hashes.upto(graded_depth(count)), self._hashes.blocks)
 
 
 def thin(hashes: Sequence[int], blocks: int) -> "array[int]":

@@ -13,7 +13,7 @@ from msgspec import Meta
 from kvmesh.bounds import Epoch, Name, Sequence
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
-from kvmesh.core.health.outcomes import Attempt, Verdict
+from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
 
@@ -79,6 +79,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
         """Return what the end showed, bounded: a figure that no clock shows counts as 0."""
         known = 0 <= self.verdict < len(Verdict)
         verdict = Verdict(self.verdict) if known else Verdict.UNKNOWN
+        if verdict is Verdict.SERVED:
+            return SERVED
         lost_s, retry_after_s = _seconds(self.lost_s), _seconds(self.retry_after_s)
         return Attempt(verdict, self.kind[:MAX_KIND], lost_s, retry_after_s)
 
@@ -125,9 +127,9 @@ def encode_booking(event: BookingEvent) -> msgspec.Raw:
 
 
 def join_bookings(
-    epoch: int, first_seq: int, events: list[msgspec.Raw], shares: Shares | None = None
+    epoch: int, first_seq: int, events: list[msgspec.Raw], shares: msgspec.Raw | None = None
 ) -> bytes:
-    """Return the message of a batch of encoded events."""
+    """Return the message of a batch of encoded events, and encoded shares."""
     return _encoder.encode((BOOKING_VERSION, epoch, first_seq, events, shares))
 
 

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import Pricing, reweigh
 from kvmesh.core.cost.formulas import score_of, scores_of
 from kvmesh.core.cost.own import OwnFormula
@@ -137,7 +138,7 @@ class Chooser:
         deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
         usual = int(OUTPUT_CAP * self._speeds.output_tokens) or MOST_TOKENS
-        size, stride = options.block_size, sequences.stride
+        size = options.block_size
         return Weighing(
             now=now,
             policy=cost.name if mode == "kv" else mode,
@@ -148,8 +149,7 @@ class Chooser:
             output_blocks=-(-min(request.expected_output_tokens, usual) // size),
             overlaps=overlaps,
             groups=groups,
-            keys=blocks[stride - 1 :: stride] if deepest else (),
-            stride=stride,
+            keys=sharing_keys(blocks) if deepest else (),
             weights=pricing.weights,
             speeds=self._speeds,
             blocks=blocks,

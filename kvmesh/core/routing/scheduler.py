@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
@@ -65,7 +66,7 @@ class Scheduler:
     """Chooses a worker per request and books it in the same turn; deterministic given `rng`.
 
     `membership` says who is alive, `workers` adds what they say of themselves.
-    `index` is the event-fed view (None without events), `routed` the view fed by decisions.
+    `index` is the event-fed view (None without events), `routed` the view fed by own decisions.
     A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
     first tokens, growth and ends may come through here, so that speeds are learned from all.
     With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
@@ -294,7 +295,7 @@ class Scheduler:
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=decision.chosen.uncached_tokens,
             expected_output_tokens=request.expected_output_tokens,
-            keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
+            keys=tuple(sharing_keys(known)),
             streams=request.streams,
             hashes=None if counted is None else hashes,
             turn=decision.policy == "round-robin",

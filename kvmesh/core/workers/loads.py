@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_count, key_depth, key_steps
 from kvmesh.core.blocks.hashing import Hashes
 
 MOST_TOKENS: Final = 1 << 40
@@ -14,10 +15,11 @@ MOST_TOKENS: Final = 1 << 40
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
-    """What one request asks of its worker. `keys` as `ActiveSequences.sharing_keys` gives them.
+    """What one request asks of its worker. `keys` as `graded.sharing_keys` gives them.
 
     `streams` False: nobody will see its first token, so the end of its prefill is inferred.
     `hashes` are the prompt's, where it is believed cached from now on: peers shall believe it too.
+    Of one that a peer told of they are its graded ones, packed.
     `turn`: it went there because it was the worker's turn.
     """
 
@@ -26,7 +28,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     expected_output_tokens: int = 0
     keys: tuple[int, ...] = ()
     streams: bool = True
-    hashes: Hashes | None = None
+    hashes: Hashes | bytes | None = None
     turn: bool = False
 
 
@@ -54,7 +56,7 @@ class Booking(msgspec.Struct, eq=False):
     output_s: float
     streams: bool = True
     keys: tuple[int, ...] = ()
-    hashes: Hashes | None = None
+    hashes: Hashes | bytes | None = None
     private_blocks: int = 0
     expected_blocks: int = 0
     foreseen_blocks: int = 0
@@ -90,6 +92,7 @@ class Loads:
     """
 
     __slots__ = (
+        "_key_blocks",
         "active_blocks",
         "active_requests",
         "expected_blocks",
@@ -119,8 +122,9 @@ class Loads:
         self.unseen_tokens = 0
         self.prefilling: dict[str, Booking] = {}
         self.shared: dict[int, int] = {}
+        self._key_blocks: dict[int, int] = {}
 
-    def begin(self, booking: Booking, stride: int, now: float) -> None:
+    def begin(self, booking: Booking, now: float) -> None:
         """Take a booking in, the last of those that wait for their prefill."""
         if not self.prefilling:
             self.progress_s = now
@@ -130,7 +134,7 @@ class Loads:
         self.prompt_tokens += booking.prompt_tokens
         self.active_requests += 1
         self.expected_blocks += booking.expected_blocks
-        self.active_blocks += booking.private_blocks + stride * self.hold(booking.keys)
+        self.active_blocks += booking.private_blocks + self.hold(booking.keys)
 
     def end_prefill(self, booking: Booking) -> None:
         """Take a booking that is in `prefilling` out of the backlog."""
@@ -143,12 +147,12 @@ class Loads:
         self.active_blocks += blocks
         self.expected_blocks -= expected_blocks
 
-    def end(self, booking: Booking, stride: int) -> None:
+    def end(self, booking: Booking) -> None:
         """Let a booking go whose prefill has ended."""
         self.prompt_tokens -= booking.prompt_tokens
         self.active_requests -= 1
         self.expected_blocks -= booking.expected_blocks
-        self.active_blocks -= booking.private_blocks + stride * self.release(booking.keys)
+        self.active_blocks -= booking.private_blocks + self.release(booking.keys)
 
     def correct(self, requests: int, blocks: int, prefill_tokens: int, block_size: int) -> None:
         """Count load that nobody booked in place of what was counted before."""
@@ -196,13 +200,14 @@ class Loads:
         own_ms = ms_per_token * (oldest.uncached_tokens + step_tokens)
         return whole_ms - (elapsed_ms if elapsed_ms < own_ms else own_ms)  # noqa: FURB136  # 60 ns sooner
 
-    def shared_blocks(self, keys: Sequence[int], stride: int, overlap: int) -> int:
-        """Return how many of the first `overlap` blocks active requests here already hold.
+    def shared_blocks(self, keys: Sequence[int], overlap: int) -> int:
+        """Return how many of the first `overlap` blocks active requests here already hold, as
+        sharing keys tell.
 
         Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
         """
         shared = self.shared
-        high = min(len(keys), overlap // stride)
+        high = min(len(keys), key_count(overlap))
         if not shared or not high or keys[0] not in shared:
             return 0
         low = 1
@@ -212,19 +217,22 @@ class Loads:
                 low = middle
             else:
                 high = middle - 1
-        return low * stride
+        return key_depth(low)
 
     def hold(self, keys: Sequence[int]) -> int:
-        """Take a reference on each key; return how many had none before."""
+        """Take a reference on each key; return the blocks of those that had none before."""
         new = 0
-        for key in keys:
+        for key, blocks in zip(keys, key_steps(), strict=False):
             count = self.shared.get(key, 0)
             self.shared[key] = count + 1
-            new += not count
+            if not count:
+                # Kept: who gives the last reference back may know the key by another number.
+                self._key_blocks[key] = blocks
+                new += blocks
         return new
 
     def release(self, keys: Sequence[int]) -> int:
-        """Give a reference of each key back; return how many have none left."""
+        """Give a reference of each key back; return the blocks of those that have none left."""
         freed = 0
         for key in keys:
             count = self.shared[key] - 1
@@ -232,7 +240,7 @@ class Loads:
                 self.shared[key] = count
             else:
                 del self.shared[key]
-                freed += 1
+                freed += self._key_blocks.pop(key)
         return freed
 
 

@@ -1,12 +1,13 @@
 """What every worker has been given and has not finished yet: the router's own load view."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from typing import Final, cast
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_count, key_depth
 from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.core.workers.loads import (
     MOST_TOKENS,
@@ -19,9 +20,6 @@ from kvmesh.core.workers.turns import WorkerTurns, new_turns
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
-
-DEFAULT_STRIDE: Final = 16
-"""Blocks per sharing key: to add and finish 512 blocks takes 9 us instead of 100."""
 
 SETTLE_EVERY_S: Final = 0.01
 """So many workers may have prefills nobody sees end that asking each time would be the loop."""
@@ -36,9 +34,9 @@ class ActiveSequences:
     nothing. Request ids must be unique among all replicas. A booking lives while life signs renew
     its lease, however long the request runs.
 
-    Blocks shared by requests at one worker are counted once, at a resolution of `stride` blocks,
-    and only as far as the caller has hashed: `add` takes every `stride`-th sequence hash it
-    happens to know (`sharing_keys`) and never asks for more.
+    Blocks shared by requests at one worker are counted once, as far as sharing keys tell
+    (`core.blocks.graded`): to 15 blocks of the first 256, to 63 up to 1,024, to 255 beyond. `add`
+    takes those of the hashes that the caller happens to know, and never asks for more.
 
     `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
     removed, whose `Loads` are then no longer live.
@@ -46,12 +44,9 @@ class ActiveSequences:
     In C where there is a compiled core (kvmesh/native/sequences.c): `new_sequences` knows.
     """
 
-    def __init__(
-        self, block_size: int, *, lease_s: float = 60.0, stride: int = DEFAULT_STRIDE
-    ) -> None:
+    def __init__(self, block_size: int, *, lease_s: float = 60.0) -> None:
         self.block_size = block_size
         self.lease_s = lease_s
-        self.stride = stride
         self.generation = 0
         self.arrivals = Arrivals()
         self.turns = WorkerTurns()
@@ -62,10 +57,6 @@ class ActiveSequences:
         self._expired = 0
         self._dropped_with_worker = 0
         self._dropped_with_owner = 0
-
-    def sharing_keys(self, hashes: Sequence[int]) -> Sequence[int]:
-        """Return what `add` needs of sequence hashes known from the root on."""
-        return hashes[self.stride - 1 :: self.stride]
 
     def loads(self, worker: WorkerId) -> Loads:
         """Return the worker's live sums; a worker never seen has zeros."""
@@ -92,7 +83,7 @@ class ActiveSequences:
         uncached_tokens = min(max(0, demand.uncached_tokens), prompt_tokens)
         expected_tokens = min(max(0, demand.expected_output_tokens), MOST_TOKENS)
         blocks = -(-prompt_tokens // self.block_size)
-        keys = demand.keys[: blocks // self.stride]
+        keys = demand.keys[: key_count(blocks)]
         booking = self.bookings[request_id] = Booking(
             request_id=request_id,
             worker=worker,
@@ -106,10 +97,10 @@ class ActiveSequences:
             streams=demand.streams,
             keys=keys,
             hashes=demand.hashes,
-            private_blocks=blocks - len(keys) * self.stride,
+            private_blocks=blocks - key_depth(len(keys)),
             expected_blocks=-(-expected_tokens // self.block_size),
         )
-        loads.begin(booking, self.stride, now)
+        loads.begin(booking, now)
         if demand.turn:
             booking.turn = True
             self.turns.take(worker)
@@ -210,7 +201,7 @@ class ActiveSequences:
         loads = self._loads[booking.worker]
         if booking.prefilling:
             self._end_prefill(loads, booking)
-        loads.end(booking, self.stride)
+        loads.end(booking)
         return booking
 
     def correct(self, worker: WorkerId, requests: int, blocks: int, prefill_tokens: int) -> None:
@@ -239,6 +230,12 @@ class ActiveSequences:
         for request_id in request_ids:
             booking = self.bookings.get(request_id)
             if booking is not None:
+                booking.renewed_s = max(booking.renewed_s, now)
+
+    def renew_owner(self, owner: str, now: float) -> None:
+        """Take a sign of life for every booking of one owner. O(requests)."""
+        for booking in self.bookings.values():
+            if booking.owner == owner:
                 booking.renewed_s = max(booking.renewed_s, now)
 
     def expire(self, now: float) -> list[Booking]:

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_depth
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import ActiveSequences
 
@@ -80,7 +81,7 @@ def grow_unseen(sequences: ActiveSequences, work: UnseenWork, now: float) -> Non
         if at is None:
             at = workers[booking.worker] = _AtWorker()
         if booking.prefilling:
-            at.waiting_blocks += booking.private_blocks + sequences.stride * len(booking.keys)
+            at.waiting_blocks += booking.private_blocks + key_depth(len(booking.keys))
         elif not booking.output_tokens:
             at.growing.append(booking)
             at.grown += booking.foreseen_blocks

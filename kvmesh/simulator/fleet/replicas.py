@@ -6,6 +6,7 @@ from math import inf
 from typing import Final
 
 from kvmesh.core.admission.shares import Shares
+from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
@@ -110,8 +111,9 @@ def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float)
     if booked is not None:
         worker, demand = booked
         peer.sequences.add(request_id, worker, demand, now, owner=sender.name)
-        if demand.hashes is not None:
-            peer.scheduler.overlaps.record(worker, demand.hashes, now)
+        if isinstance(demand.hashes, bytes):
+            blocks = demand.prompt_tokens // peer.sequences.block_size
+            peer.scheduler.overlaps.hear(worker, unpack_hashes(demand.hashes), blocks, now)
 
 
 def _shares(sender: str, shares: Shares, peer: FleetRouter, now: float) -> None:

@@ -10,7 +10,8 @@ import msgspec
 
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.graded import grade
+from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, pack_hashes
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import (
     SERVED,
@@ -33,9 +34,6 @@ from kvmesh.errors import NoWorkerError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import Errand
-
-KEY_TOKENS: Final = 256
-"""Tokens between two sharing keys, as with 16 blocks of 16."""
 
 SETTLE_S: Final = 0.5
 """Old failures cost less from time to time, as in `app.care.failure_care`."""
@@ -94,9 +92,7 @@ class FleetRouter:
         """Know `workers`, each with its KV blocks."""
         self.name = name
         self.ended: Counter[tuple[WorkerId, AttemptKind]] = Counter()
-        self.sequences = new_sequences(
-            policy.block_size, stride=max(1, KEY_TOKENS // policy.block_size)
-        )
+        self.sequences = new_sequences(policy.block_size)
         membership = Membership()
         self.scheduler = Scheduler(
             policy,
@@ -106,6 +102,7 @@ class FleetRouter:
             index=index,
             routed=new_approx(thinned=True),
         )
+        self.scheduler.overlaps.listen(new_approx(graded=True))
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
         self.decided: Callable[[Decision], None] | None = None
@@ -201,11 +198,14 @@ class FleetRouter:
         booking = self.sequences.bookings.get(request_id)
         if booking is None:
             return None
+        hashes, graded = booking.hashes, b""
+        if hashes is not None and not isinstance(hashes, bytes):
+            graded = pack_hashes(grade(hashes.upto(ALL_BLOCKS), hashes.blocks))
         demand = Demand(
             prompt_tokens=booking.prompt_tokens,
             uncached_tokens=booking.uncached_tokens,
             expected_output_tokens=booking.expected_blocks * self.sequences.block_size,
             keys=booking.keys,
-            hashes=booking.hashes,
+            hashes=graded or None,
         )
         return booking.worker, demand

@@ -69,11 +69,11 @@ class LoopSocket:
     def _read(self) -> None:
         self._read_is_due = False
         for _ in range(READS_PER_TURN):
-            if self._closed or self._on_message is None:
+            # Asking first is cheaper than an `Again` for each wake-up.
+            if self._closed or self._on_message is None or not self._is_readable():
                 return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._on_message(frames)
+            self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
         self._read_soon()
+
+    def _is_readable(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

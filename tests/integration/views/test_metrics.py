@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.router.command import RouterServer
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
@@ -122,6 +123,20 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
     eventually(settled, "the journal is read, the sibling known")
     metrics = families(mesh.http.get(f"{mesh.router_url(0)}/metrics").text)
 
+    build = own_build()
+    [told] = metrics["kvmesh_build_info"].samples
+    assert (told.labels["version"], told.labels["bookings"]) == (
+        build.version,
+        str(build.formats.bookings),
+    )
+    assert value(metrics, "kvmesh_members", role="router", version=build.version) == 2
+    assert value(metrics, "kvmesh_members", role="worker", version=build.version) == 2
+    overview = mesh.http.get(f"{mesh.router_url(0)}/v1/overview?limit=0").json()
+    rows = [*overview["replicas"], *overview["workers"], overview]
+    assert {one["version"] for one in rows} == {build.version}
+    assert {one["formats"] for one in (*overview["replicas"], overview)} == {
+        in_words(build.formats)
+    }
     assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
     known = documented()
     sometimes = {name for name in known if name.startswith(("kvmesh_snapshot_", "kvmesh_remote_"))}

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.cost.catalogue import PUBLISHED
@@ -36,7 +37,7 @@ from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
@@ -48,7 +49,15 @@ MODES: tuple[RouterMode, ...] = ("kv", "round-robin", "random", "least-loaded", 
 MODEL = "m"
 SIZE = 4
 LABELS = {one: frozenset({"zone=b" if one > "w2" else "zone=a"}) for one in WORKERS}
-TEXTS = ["a" * 40, "a" * 40 + "b" * 90, "a" * 40 + "c" * 33, "x" * 200, "short", "é" * 30]
+TEXTS = [
+    "a" * 40,
+    "a" * 40 + "b" * 90,
+    "a" * 40 + "c" * 33,
+    "x" * 200,
+    "short",
+    "é" * 30,
+    "a" * 40 + "b" * 1500,
+]
 
 tokenizer = ByteTokenizer()
 
@@ -60,6 +69,12 @@ def ids_of(text: str) -> str:
 def hashes_of(text: str, size: int = SIZE) -> BlockHashes:
     ids = ids_of(text)
     return BlockHashes(ids if len(ids) % size else ids[:-1], size)
+
+
+def known_of(booking: Booking) -> list[int] | None:
+    """Return the hashes that a booking of one's own keeps."""
+    assert not isinstance(booking.hashes, bytes)
+    return None if booking.hashes is None else list(booking.hashes.upto(1 << 40))
 
 
 def same_name(worker: WorkerId) -> WorkerId:
@@ -80,10 +95,12 @@ class Side:
             options,
             random.Random(seed),
             membership=membership,
-            sequences=new_sequences(SIZE, stride=2),
+            sequences=new_sequences(SIZE),
             index=self.index,
             routed=self.routed,
         )
+        self.heard = new_approx(graded=True)
+        self.scheduler.overlaps.listen(self.heard)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
         self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
@@ -125,12 +142,13 @@ class Side:
                     "service_s", "turn",
                 )
             ]
-            + [None if one.hashes is None else list(one.hashes.upto(1 << 40))]
+            + [known_of(one)]
             for name, one in sequences.bookings.items()
         }  # fmt: skip
         size = scheduler.options.block_size
         found["held"] = [scheduler.overlaps.find(hashes_of(text, size), now) for text in TEXTS]
         found["routed"] = self.routed.statistics()
+        found["heard"] = self.heard.statistics()
         found["speeds"] = (
             speeds.fleet_ms_per_token,
             speeds.output_tokens,
@@ -254,6 +272,13 @@ class TwoWays(RuleBasedStateMachine):
                 side.index.clear(worker)
             elif side.index is not None:
                 side.index.remove(worker, pack_hashes(hashes[-3:]))
+
+    @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), share=st.floats(0, 1))
+    def hear(self, worker: WorkerId, text: str, share: float) -> None:
+        hashes = hashes_of(text, self.size).upto(1 << 40)
+        blocks = int(share * len(hashes))
+        for side in self.sides:
+            side.scheduler.overlaps.hear(worker, grade(hashes, blocks), blocks, self.now)
 
     @rule(
         texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=5),

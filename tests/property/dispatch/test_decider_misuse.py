@@ -60,10 +60,11 @@ class Core:
             options,
             random.Random(1),
             membership=Membership(),
-            sequences=new_sequences(SIZE, stride=2),
+            sequences=new_sequences(SIZE),
             index=self.index,
             routed=new_approx(thinned=True),
         )
+        scheduler.overlaps.listen(new_approx(graded=True))
         self.log = DecisionLog(capacity=16, whole_per_s=0)
         self.dispatch = Dispatch(
             scheduler, self.log, lambda: 0.0, lambda _worker, _doubt: None, follows_events=True
@@ -83,6 +84,7 @@ class Core:
             "unseen": scheduler.unseen_speeds,
             "replica": "r",
             "routed": scheduler.overlaps.routed,
+            "heard": scheduler.overlaps.heard,
             "index": self.index,
             "decide_s": self.dispatch.phases.decide,
         }
@@ -129,6 +131,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "a decider of nothing": lambda _: native.Decider(),
     "a decider of words": lambda _: Core(sequences="sequences"),
     "an index of beliefs": lambda _: Core(routed={}),
+    "an index of what was heard": lambda _: Core(heard=KvIndex()),
     "a histogram of words": lambda _: Core(decide_s="s"),
     "a replica of no name": lambda _: Core(replica=1),
     "a placed one": lambda _: native.Placed(),
@@ -204,7 +207,7 @@ def test_a_decider_that_follows_nothing_decides_nothing() -> None:
     empty = native.Decider(
         **dict(zip(names, given, strict=True)),
         distrusted=set(), out=set(), health=None, random=None, unseen=None, replica="",
-        routed=None, index=None, decide_s=None,
+        routed=None, heard=None, index=None, decide_s=None,
     )  # fmt: skip
 
     with pytest.raises(RuntimeError, match="follows no policy"):
@@ -295,6 +298,10 @@ NUISANCES: dict[str, Callable[[Core], object]] = {
     "remove the workers": lambda core: [core.scheduler.remove_worker(one) for one in WORKERS],
     "remove them from the index": lambda core: each(core.index.remove_worker, WORKERS),
     "forget beliefs": lambda core: core.scheduler.overlaps.routed.remove_worker(WORKERS[0]),  # type: ignore[union-attr]
+    "hear more": lambda core: [
+        core.scheduler.overlaps.heard.record_graded(f"h{one}", [one], 1, 1.0, 9.0)  # type: ignore[union-attr,arg-type]
+        for one in range(99)
+    ],
     "believe more": lambda core: [
         core.scheduler.overlaps.routed.record(f"n{one}", [one], 1.0, 9.0)  # type: ignore[union-attr,arg-type]
         for one in range(99)

@@ -33,7 +33,6 @@ from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.silent_members import MOST_LOST, SilentMembers
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.routing import peer_bookings
 from kvmesh.core.routing.booking_events import (
     BOOKING_VERSION,
     BookingBatch,
@@ -44,6 +43,7 @@ from kvmesh.core.routing.booking_events import (
     encode_bookings,
 )
 from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.peers import event_fold, peer_bookings
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
@@ -267,9 +267,9 @@ class Booked:
 @pytest.fixture
 def booked(monkeypatch: pytest.MonkeyPatch) -> Booked:
     monkeypatch.setattr(peer_bookings, "MOST_PEERS", MOST)
-    monkeypatch.setattr(peer_bookings, "MOST_BOOKINGS", MOST)
-    monkeypatch.setattr(peer_bookings, "MOST_IN_ALL", 4 * MOST)
-    monkeypatch.setattr(peer_bookings, "MOST_STRANGERS", MOST)
+    monkeypatch.setattr(event_fold, "MOST_BOOKINGS", MOST)
+    monkeypatch.setattr(event_fold, "MOST_IN_ALL", 4 * MOST)
+    monkeypatch.setattr(event_fold, "MOST_STRANGERS", MOST)
     return Booked()
 
 
@@ -320,7 +320,7 @@ def test_a_stranger_that_joins_is_one_no_more(booked: Booked) -> None:
     list(booked.sync.receive(Tick("beat"), 1.0))
     list(booked.sync.receive(Tick("beat"), 9.0))
 
-    assert booked.sync._peers._strangers == {}
+    assert booked.sync._peers._events.strangers == {}
     assert booked.sequences.loads(WorkerId("late")).active_requests == 1
 
 

@@ -19,10 +19,9 @@ from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import (
     Appended,
-    Booked,
+    BookingsWait,
     BusMessage,
     CaughtUp,
-    Finished,
     JournalOpened,
     JournalRecord,
     RouterHeartbeat,
@@ -220,11 +219,16 @@ class Bucket:
         request = RouteRequest(f"x{self.steps}", hashes, self.rng.choice([0, 16, 100]))
         try:
             self.rng.choice([self.scheduler.schedule, self.scheduler.explain])(request, self.now)
-            self.give("replica_sync", Booked(request.request_id))
+            sync = self.actors["replica_sync"]
+            assert isinstance(sync, ReplicaSync)
+            if (booking := self.scheduler.sequences.bookings.get(request.request_id)) is not None:
+                sync.outbox.placed(booking)
+            self.give("replica_sync", BookingsWait())
             if self.rng.random() < 0.7:
                 self.scheduler.first_token(request.request_id, self.now)
                 self.scheduler.finish(request.request_id, self.now)
-                self.give("replica_sync", Finished(request.request_id))
+                sync.outbox.ended(request.request_id)
+                self.give("replica_sync", BookingsWait())
         except KvMeshError:
             return
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 
@@ -28,7 +29,7 @@ WORKERS = [WorkerId(f"w{number}") for number in range(4)]
 
 def tree() -> list[list[int]]:
     """Return prompts that part from a trunk within its runs, at their ends and between them."""
-    trunk = list(range(400))
+    trunk = list(range(1400))
     tokens = [trunk]
     for cut in (1, 30, 64, 65, 128, 256, 271, 272, 300):
         tokens.append([*trunk[:cut], *range(1000 * cut, 1000 * cut + 90)])
@@ -37,8 +38,8 @@ def tree() -> list[list[int]]:
 
 
 PATHS = tree()
-lengths = st.sampled_from([0, 1, 31, 63, 64, 65, 128, 255, 256, 257, 272, 400]) | st.integers(
-    1, 400
+lengths = st.sampled_from([0, 1, 31, 63, 64, 65, 128, 255, 256, 257, 272, 400, 1400]) | (
+    st.integers(1, 400)
 )
 paths = st.builds(
     lambda number, length: PATHS[number][:length], st.integers(0, len(PATHS) - 1), lengths
@@ -56,19 +57,20 @@ class TwinMachine(RuleBasedStateMachine):
         limits=st.sampled_from(
             [(1 << 20, 0.8, None), (500, 0.5, None), (900, 0.8, 150), (3, 0.0, 0)]
         ),
-        thinned=st.booleans(),
+        keeps=st.sampled_from(["all", "thinned", "graded"]),
         earlier=st.booleans(),
     )
-    def start(self, limits: tuple[int, float, int | None], *, thinned: bool, earlier: bool) -> None:
+    def start(self, limits: tuple[int, float, int | None], keeps: str, *, earlier: bool) -> None:
         most, target, worker_blocks = limits
-        self.thinned = thinned
+        self.graded = keeps == "graded"
         self.twins: list[Any] = [
             make(
                 120.0,
                 max_entries=most,
                 prune_target=target,
                 worker_blocks=worker_blocks,
-                thinned=thinned,
+                thinned=keeps == "thinned",
+                graded=self.graded,
             )
             for make in (ApproxIndex, new_approx)
         ]
@@ -87,6 +89,18 @@ class TwinMachine(RuleBasedStateMachine):
     def record_hashes(self, worker: WorkerId, prompt: list[int]) -> None:
         for twin in self.twins:
             twin.record(worker, BlockHashes.of(prompt, 1), self.now)
+
+    @rule(worker=workers, prompt=prompts, ttl_s=ttls, known=st.integers(-1, 500))
+    def record_graded(
+        self, worker: WorkerId, prompt: list[int], ttl_s: float | None, known: int
+    ) -> None:
+        graded = grade(prompt, len(prompt))
+        for twin in self.twins:
+            if self.graded:
+                twin.record_graded(worker, graded, known, self.now, ttl_s)
+            else:
+                with pytest.raises(ValueError, match="keeps no graded blocks"):
+                    twin.record_graded(worker, graded, known, self.now, ttl_s)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, 8.0, 60.0, -5.0]))
     def wait(self, seconds: float) -> None:

@@ -19,6 +19,11 @@ if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
 
 A, B = WorkerId("a"), WorkerId("b")
+KEEPS: dict[str, dict[str, bool]] = {
+    "all": {},
+    "thinned": {"thinned": True},
+    "graded": {"graded": True},
+}
 PROMPT = list(range(1, 101))
 
 
@@ -31,9 +36,16 @@ def filled(**options: Any) -> Any:
 MISUSES: dict[str, Callable[[Any], object]] = {
     "made of nothing": lambda index: type(index)(),
     "made by names": lambda index: type(index)(ApproxStatistics, ttl_s=1.0),
-    "made of words": lambda index: type(index)(ApproxStatistics, "1", (1, 1, None), 8.0, False),
-    "a limit below 0": lambda index: type(index)(ApproxStatistics, 1.0, (1, 1, -1), 8.0, False),
-    "a limit in words": lambda index: type(index)(ApproxStatistics, 1.0, (1, 1, "1"), 8.0, False),
+    "made of words": lambda index: type(index)(ApproxStatistics, "1", (1, 1, None), 8.0, 0),
+    "a limit below 0": lambda index: type(index)(ApproxStatistics, 1.0, (1, 1, -1), 8.0, 0),
+    "a limit in words": lambda index: type(index)(ApproxStatistics, 1.0, (1, 1, "1"), 8.0, 0),
+    "another way to keep": lambda index: type(index)(ApproxStatistics, 1.0, (1, 1, None), 8.0, 3),
+    "a way to keep below 0": lambda index: type(index)(
+        ApproxStatistics, 1.0, (1, 1, None), 8.0, -1
+    ),
+    "a way to keep in words": lambda index: type(index)(
+        ApproxStatistics, 1.0, (1, 1, None), 8.0, ""
+    ),
     "record alone": lambda index: index.record(A, [1]),
     "record too much": lambda index: index.record(A, [1], 1.0, 2.0, 3.0),
     "record by another name": lambda index: index.record(A, [1], 1.0, ttl=2.0),
@@ -52,6 +64,11 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "record for an instant": lambda index: index.record(A, [1], 0.0, 5e-324),
     "record what has no hashes": lambda index: index.record(A, Meddler(lambda _: None), 1.0),
     "record what fails": lambda index: index.record(A, Meddler(lambda _: 1 // 0), 1.0),
+    "record graded alone": lambda index: index.record_graded(A, [1], 1),
+    "record graded of words": lambda index: index.record_graded(A, ["1"], 1, 1.0),
+    "record graded of so many words": lambda index: index.record_graded(A, [1], "1", 1.0),
+    "record graded at no time": lambda index: index.record_graded(A, [1], 1, nan),
+    "record graded by another name": lambda index: index.record_graded(A, [1], 1, 1.0, ttl=2.0),
     "expire alone": lambda index: index.expire(),
     "expire in words": lambda index: index.expire("1"),
     "expire by words": lambda index: index.expire(1e9, "1"),
@@ -87,16 +104,16 @@ class Meddler:
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
-@pytest.mark.parametrize("thinned", [False, True])
-def test_misuse_is_an_error_and_changes_nothing(misuse: str, *, thinned: bool) -> None:
-    index = filled(thinned=thinned)
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_misuse_is_an_error_and_changes_nothing(misuse: str, keeps: str) -> None:
+    index = filled(**KEEPS[keeps])
     before = index.statistics()
 
     with pytest.raises(ERRORS):
         MISUSES[misuse](index)
 
     assert index.statistics() == before
-    assert index.find_matches(BlockHashes.of([*PROMPT, 101], 1)) == {A: 100}
+    assert index.find_matches(BlockHashes.of(PROMPT, 1)) == {A: 100}
 
 
 def test_an_error_names_what_was_wrong() -> None:
@@ -111,24 +128,25 @@ def test_an_error_names_what_was_wrong() -> None:
 
 
 @pytest.mark.parametrize("blocks", [None, "1", 1 << 70])
-def test_a_prompt_of_no_length_ends_a_search(blocks: object) -> None:
-    index = filled(thinned=True)
+@pytest.mark.parametrize("keeps", ["thinned", "graded"])
+def test_a_prompt_of_no_length_ends_a_search(blocks: object, keeps: str) -> None:
+    index = filled(**KEEPS[keeps])
 
     with pytest.raises((TypeError, OverflowError)):
         index.find_groups(Meddler(lambda _: array("Q", PROMPT), blocks))
 
 
-@pytest.mark.parametrize("thinned", [False, True])
-def test_an_index_that_changes_under_a_search_ends_it(*, thinned: bool) -> None:
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_an_index_that_changes_under_a_search_ends_it(keeps: str) -> None:
     meddlings: list[Callable[[Any, int], object]] = [
         lambda index, _: index.record(B, PROMPT, 1.0),
-        lambda index, _: index.revoke(A, pack_hashes([50])),
+        lambda index, _: index.revoke(A, pack_hashes([48])),
         lambda index, _: index.remove_worker(A),
         lambda index, count: [index.record(f"w{n}", [n], 1.0) for n in range(count, count + 200)],
         lambda index, _: index.expire(1e9),
     ]
     for meddle in meddlings:
-        index = filled(thinned=thinned)
+        index = filled(**KEEPS[keeps])
 
         def asked(count: int, index: Any = index, meddle: Any = meddle) -> "array[int]":
             meddle(index, count)

@@ -11,7 +11,7 @@ from kvmesh.core.index.block_table import NewTable
 from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.table import BlockTable
-from kvmesh.core.routing import peer_bookings
+from kvmesh.core.routing.peers import event_fold
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 from kvmesh.settings.types import MOST_BLOCK_TOKENS
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(NATIVE is None, reason="there is no compiled cor
 
 U64: Final = 2**64 - 1
 W: Final = WorkerId("w")
-MOST_AT_ONCE: Final = peer_bookings.MOST_IN_ALL
+MOST_AT_ONCE: Final = event_fold.MOST_IN_ALL
 FIGURES: Final = (
     *("prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks"),
 )

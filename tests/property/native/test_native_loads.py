@@ -59,13 +59,13 @@ class BothLoads(RuleBasedStateMachine):
         self.live: dict[str, list[Booking]] = {}
         self.now = 0.0
 
-    @rule(tokens=counts, uncached=counts, keys=st.integers(0, 6), streams=st.booleans())
+    @rule(tokens=counts, uncached=counts, keys=st.integers(0, 40), streams=st.booleans())
     def book(self, *, tokens: int, uncached: int, keys: int, streams: bool) -> None:
         self.now += 0.25
         name = f"r{self.now}"
         self.live[name] = make_bookings(name, tokens, uncached, keys, streams=streams)
         for twin, booking in zip(self.twins, self.live[name], strict=True):
-            twin.begin(booking, 4, self.now)
+            twin.begin(booking, self.now)
 
     @rule(number=st.integers(0, 50))
     def end_prefill(self, number: int) -> None:
@@ -79,7 +79,7 @@ class BothLoads(RuleBasedStateMachine):
         done = [one for one in self.live if one not in self.twins[0].prefilling]
         bookings = self.live.pop(done[number % len(done)]) if done else []
         for twin, booking in zip(self.twins, bookings, strict=False):
-            twin.end(booking, 4)
+            twin.end(booking)
 
     @rule(blocks=counts, expected=counts)
     def grow(self, blocks: int, expected: int) -> None:
@@ -91,11 +91,11 @@ class BothLoads(RuleBasedStateMachine):
         for twin in self.twins:
             twin.correct(requests, blocks, tokens, 16)
 
-    @rule(keys=st.integers(0, 8), overlap=st.integers(0, 40), later=st.floats(-1.0, 3.0))
+    @rule(keys=st.integers(0, 40), overlap=st.integers(-1, 5000), later=st.floats(-1.0, 3.0))
     def ask(self, keys: int, overlap: int, later: float) -> None:
         pure, native = self.twins
         known = list(range(keys))
-        assert pure.shared_blocks(known, 4, overlap) == native.shared_blocks(known, 4, overlap)
+        assert pure.shared_blocks(known, overlap) == native.shared_blocks(known, overlap)
         for step_tokens in (0.0, 12.5):
             asked = (0.0731, self.now + later, step_tokens)
             assert pure.wait_ms(*asked) == native.wait_ms(*asked)
@@ -154,7 +154,7 @@ class TwoFleets:
                 twin.capacity_blocks = capacity
                 twin.failure_share, twin.lost_ms = price
                 for place, booking in enumerate(bookings):
-                    twin.loads.begin(booking[core], 2, 10.0 + place / 100)
+                    twin.loads.begin(booking[core], 10.0 + place / 100)
             pure.append(twins[0])
             native.append(twins[1])
         self.pure, self.native = tuple(pure), tuple(native)
@@ -165,7 +165,7 @@ class TwoFleets:
 
     def weighing(self, cost: str) -> Weighing:
         rng = self.rng
-        overlaps = {one.worker: rng.randint(1, 30) for one in self.pure if rng.random() < 0.5} | {
+        overlaps = {one.worker: rng.randint(1, 99) for one in self.pure if rng.random() < 0.5} | {
             WorkerId("stranger"): 3
         }
         prompt_tokens = rng.randrange(600)
@@ -182,7 +182,6 @@ class TwoFleets:
             overlaps=overlaps,
             groups=[],
             keys=list(range(6)),
-            stride=2,
             weights=table.make(own, "test"),
             speeds=self.speeds,
             arrivals_per_ms=rng.choice([0.0, 0.004]),

@@ -27,12 +27,12 @@ def begun(*names: str) -> Any:
     """Return loads at which a booking began for each name."""
     loads = new_loads(W)
     for name in names:
-        loads.begin(make_booking(name, 4), 1, 0.0)
+        loads.begin(make_booking(name, 4), 0.0)
     return loads
 
 
 def begin_elsewhere(loads: Loads) -> None:
-    new_loads(W).begin(loads.prefilling["r"], 1, 0.0)
+    new_loads(W).begin(loads.prefilling["r"], 0.0)
 
 
 def native_state() -> Any:
@@ -44,7 +44,7 @@ def pure_state() -> WorkerState:
     return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
 
 
-REQUEST = (16, 100, 7, 0, 1, 1.0, 0.05, 0.0, 0.1, 0.05, (), lambda _: "long")
+REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 0.05, (), lambda _: "long")
 WEIGHTS = (1.0, 0.4)
 FORMULA = ("ms_per_token", 0, "*", "memory_wait_ms", "+", 1, "decode_blocks", "*", "+")
 
@@ -61,7 +61,7 @@ def ask(
     native: Any = NATIVE
     asked = list(REQUEST)
     for name, value in request.items():
-        asked[("size", "prompt", "", "", "stride", "", "", "", "", "", "keys").index(name)] = value
+        asked[("size", "prompt", "", "", "", "", "", "", "", "keys").index(name)] = value
     return native.Formula(formula, ("failure_ms",)).find_ties(
         states,
         {W: 1} if known is None else known,
@@ -81,21 +81,19 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "loads of nobody": lambda native: native.Loads(),
     "loads of a number": lambda native: native.Loads(1),
     "begin alone": lambda native: native.Loads("w").begin(),
-    "begin nothing": lambda native: native.Loads("w").begin(None, 1, 0.0),
+    "begin nothing": lambda native: native.Loads("w").begin(None, 0.0),
     "begin a pure booking": lambda native: native.Loads("w").begin(
-        Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 1, 0.0
+        Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 0.0
     ),
-    "begin in words": lambda native: native.Loads("w").begin(make_booking("r", 1), "1", 0.0),
-    "begin at no time": lambda native: native.Loads("w").begin(make_booking("r", 1), 1, "now"),
-    "begin twice": lambda _: (one := begun("r")).begin(one.prefilling["r"], 1, 0.0),
+    "begin at no time": lambda native: native.Loads("w").begin(make_booking("r", 1), "now"),
+    "begin twice": lambda _: (one := begun("r")).begin(one.prefilling["r"], 0.0),
     "begin at two": lambda _: begin_elsewhere(begun("r")),
     "end elsewhere": lambda _: begun("r").end_prefill(begun("r").prefilling["r"]),
-    "end before its prefill": lambda _: begun("r").end(begun("r").prefilling["r"], 1),
-    "a stride far away": lambda native: native.Loads("w").begin(make_booking("r", 1), 1 << 41, 0.0),
+    "end before its prefill": lambda _: begun("r").end(begun("r").prefilling["r"]),
     "end what never began": lambda native: native.Loads("w").end_prefill(make_booking("r", 0)),
-    "end nothing": lambda native: native.Loads("w").end(None, 1),
+    "end nothing": lambda native: native.Loads("w").end(None),
     "end alone": lambda native: native.Loads("w").end(),
-    "end keys nobody holds": lambda native: native.Loads("w").end(make_booking("r", 4), 1),
+    "end keys nobody holds": lambda native: native.Loads("w").end(make_booking("r", 4)),
     "grow alone": lambda native: native.Loads("w").grow(1),
     "grow in words": lambda native: native.Loads("w").grow("1", 1),
     "correct alone": lambda native: native.Loads("w").correct(1),
@@ -118,12 +116,12 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "keys in a number, of a booking": lambda native: native.Booking(
         "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=1
     ),
-    "a key beyond a u64": lambda native: native.Loads("w").shared_blocks((1 << 64,), 1, 1),
+    "a key beyond a u64": lambda native: native.Loads("w").shared_blocks((1 << 64,), 1),
     "another worker": lambda _: setattr(make_booking("r", 1), "worker", "x"),
     "another prompt": lambda _: setattr(make_booking("r", 1), "prompt_tokens", 1),
     "ended by hand": lambda _: setattr(make_booking("r", 1), "prefilling", False),
-    "share without a stride": lambda native: native.Loads("w").shared_blocks((), 0, 1),
-    "share a number": lambda native: native.Loads("w").shared_blocks(1, 1, 1),
+    "share in words": lambda native: native.Loads("w").shared_blocks((), "1"),
+    "share a number": lambda native: native.Loads("w").shared_blocks(1, 1),
     "wait in words": lambda native: native.Loads("w").wait_ms("1", 1.0),
     "count beyond": lambda native: setattr(native.Loads("w"), "active_blocks", 1 << 70),
     "count nothing": lambda native: delattr(native.Loads("w"), "active_blocks"),
@@ -145,7 +143,6 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "too few weights": lambda _: ask((native_state(),), weights=(1.0,)),
     "too many weights": lambda _: ask((native_state(),), weights=(1.0,) * 100),
     "waits in words": lambda _: ask((full_state(),)),
-    "no stride": lambda _: ask((native_state(),), stride=0),
     "no block size": lambda _: ask((native_state(),), size=0),
     "keys in a number": lambda _: ask((native_state(),), keys=1),
     "a formula of nothing": lambda _: ask(formula=()),
@@ -198,7 +195,7 @@ def test_loads_and_states_give_their_memory_back() -> None:
     def live() -> None:
         for _ in range(200):
             state = native_state()
-            state.loads.begin(make_booking("r", 40), 2, 1.0)
+            state.loads.begin(make_booking("r", 40), 1.0)
             state.gaps = (1, 2)
             state.loads = new_loads(W)
             assert ask((state,), known={W: state}, overlaps={W: 3}) == [W]

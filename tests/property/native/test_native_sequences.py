@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvmesh.compiled import CORE, NATIVE, Native
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand
@@ -33,12 +34,12 @@ ids = st.integers(0, 12).map(lambda number: f"r{number}")
 workers = st.sampled_from(WORKERS)
 owners = st.sampled_from([LOCAL, "router-b", "router-c"])
 amounts = st.integers(-3, 90) | st.sampled_from(
-    [0, MOST_TOKENS, MOST_TOKENS + 1, 1 << 70, -(1 << 70)]
+    [0, 400, 5000, 30_000, MOST_TOKENS, MOST_TOKENS + 1, 1 << 70, -(1 << 70)]
 )
 hashes = st.builds(
-    lambda family, count: [family * 1000 + depth for depth in range(count)],
+    lambda family, count: [family * 10000 + depth for depth in range(count)],
     st.integers(0, 2),
-    st.integers(0, 30) | st.just(300),
+    st.integers(0, 30) | st.sampled_from([300, 1100, 1800]),
 )  # fmt: skip
 
 
@@ -58,10 +59,10 @@ def seen(bookings: Booking | list[Booking] | None) -> object:
 class BothSequences(RuleBasedStateMachine):
     """The same requests, kept twice."""
 
-    @initialize(stride=st.integers(1, 5), size=st.sampled_from([1, 4, 16]))
-    def begin(self, stride: int, size: int) -> None:
-        self.pure = ActiveSequences(size, lease_s=5.0, stride=stride)
-        self.native = new_sequences(size, lease_s=5.0, stride=stride)
+    @initialize(size=st.sampled_from([1, 4, 16]))
+    def begin(self, size: int) -> None:
+        self.pure = ActiveSequences(size, lease_s=5.0)
+        self.native = new_sequences(size, lease_s=5.0)
         assert type(self.native) is not type(self.pure)
         self.now = 1000.0
 
@@ -93,9 +94,8 @@ class BothSequences(RuleBasedStateMachine):
     ) -> None:
         streams, believed, turn = flags
         kept = BlockHashes.of(known, 4) if believed else None
-        keys = [tuple(twin.sharing_keys(known)) for twin in self.twins]
-        assert keys[0] == keys[1]
-        demand = Demand(*tokens, keys[0], streams=streams, hashes=kept, turn=turn)
+        keys = tuple(sharing_keys(known))
+        demand = Demand(*tokens, keys, streams=streams, hashes=kept, turn=turn)
         pure, native = (
             twin.add(request_id, worker, demand, self.now, owner=owner) for twin in self.twins
         )
@@ -191,18 +191,15 @@ class BothSequences(RuleBasedStateMachine):
                 asked = (0.0731, self.now + later_s, 12.5)
                 assert ours.wait_ms(*asked) == theirs.wait_ms(*asked)
             for family in range(3):
-                keys = tuple(range(family * 1000, family * 1000 + 30))[
-                    pure.stride - 1 :: pure.stride
-                ]
-                shared = [
-                    one.shared_blocks(keys, pure.stride, overlap=19) for one in (ours, theirs)
-                ]
-                assert shared[0] == shared[1]
+                keys = tuple(sharing_keys(range(family * 10000, family * 10000 + 2000)))
+                for overlap in (19, 300, 1999):
+                    shared = [one.shared_blocks(keys, overlap) for one in (ours, theirs)]
+                    assert shared[0] == shared[1]
         for owner in (LOCAL, "router-b"):
             assert seen(pure.owned(owner)) == seen(native.owned(owner))
         assert pure.statistics() == native.statistics()
         assert pure.arrivals.per_ms(self.now) == native.arrivals.per_ms(self.now)
-        for name in ("block_size", "stride", "lease_s", "generation"):
+        for name in ("block_size", "lease_s", "generation"):
             assert getattr(pure, name) == getattr(native, name)
 
 
@@ -263,7 +260,7 @@ def test_turns_of_many_workers_are_the_same() -> None:
 
 
 def test_many_requests_share_and_free_their_keys_in_any_order() -> None:
-    twins = ActiveSequences(16, stride=1), new_sequences(16, stride=1)
+    twins = ActiveSequences(16), new_sequences(16)
     rng = random.Random(5)
     live: list[str] = []
     for number in range(3000):
@@ -276,8 +273,9 @@ def test_many_requests_share_and_free_their_keys_in_any_order() -> None:
             family, depth = rng.randrange(40) * 1000, rng.choice([1, 5, 40, 400])
             # Equal in their low or in their high bits, so that their places meet.
             keys = tuple((family + one) << (44 * (number & 1)) for one in range(depth))
+            tokens = 16 * key_depth(depth)
             for twin in twins:
-                twin.add(live[-1], WORKERS[0], Demand(depth * 16, 0, keys=keys), 0.0)
+                twin.add(live[-1], WORKERS[0], Demand(tokens, 0, keys=keys), 0.0)
         if number % 100 == 0:
             assert twins[0].loads(WORKERS[0]).shared == twins[1].loads(WORKERS[0]).shared
     assert twins[0].loads(WORKERS[0]).active_blocks == twins[1].loads(WORKERS[0]).active_blocks

@@ -42,9 +42,9 @@ class Strange:
 
 def booked(*names: str, **wishes: Any) -> Any:
     """Return sequences with a booking for each name."""
-    sequences = new_sequences(16, stride=2)
+    sequences = new_sequences(16)
     for name in names:
-        demand = Demand(160, 80, 40, keys=(1, 2, 3, 4), **wishes)
+        demand = Demand(1024, 80, 40, keys=(1, 2, 3, 4), **wishes)
         assert sequences.add(name, W, demand, 1.0)
     return sequences
 
@@ -57,7 +57,6 @@ MISUSES: dict[str, Callable[[Any], object]] = {
         "16", turns=dict, statistics=dict
     ),
     "blocks too large": lambda native: native.ActiveSequences(1 << 21, turns=dict, statistics=dict),
-    "no stride": lambda native: native.ActiveSequences(1, stride=0, turns=dict, statistics=dict),
     "turns of a number": lambda native: native.ActiveSequences(1, turns=1, statistics=dict),
     "add alone": lambda _: booked().add(),
     "add too much": lambda _: booked().add("r", W, Demand(1, 1), 0.0, "", 1),
@@ -170,10 +169,10 @@ def test_who_is_asked_for_a_speed_may_do_anything(nuisance: str) -> None:
 @pytest.mark.parametrize("nuisance", NUISANCES)
 @pytest.mark.parametrize("ending", ["first_token", "finish", "remove_worker", "forget", "clear"])
 def test_what_a_booking_lets_go_may_do_anything(nuisance: str, ending: str) -> None:
-    sequences = new_sequences(16, stride=2)
+    sequences = new_sequences(16)
     for number in range(4):
         hashes = cast("Any", Strange(lambda: NUISANCES[nuisance](sequences)))
-        sequences.add(f"r{number}", W, Demand(160, 80, keys=(1, 2, 3), hashes=hashes), 1.0)
+        sequences.add(f"r{number}", W, Demand(1024, 80, keys=(1, 2, 3), hashes=hashes), 1.0)
         del hashes
 
     match ending:

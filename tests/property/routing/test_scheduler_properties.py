@@ -19,9 +19,8 @@ from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 BLOCK_SIZE = 4
-STRIDE = 2
 WORKERS = [WorkerId(f"w{number}") for number in range(9)]
-LONGEST = 12
+LONGEST = 40
 
 workers = st.sampled_from(WORKERS)
 families = st.integers(0, 2)
@@ -58,7 +57,7 @@ def make_way(options: RouterOptions, seed: int) -> Way:
         options,
         random.Random(seed),
         membership=membership,
-        sequences=new_sequences(BLOCK_SIZE, stride=STRIDE),
+        sequences=new_sequences(BLOCK_SIZE),
         index=index,
         routed=ApproxIndex(),
     )

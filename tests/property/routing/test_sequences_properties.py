@@ -2,12 +2,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_count, key_depth, sharing_keys
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 BLOCK_SIZE = 4
-STRIDE = 2
 LEASE_S = 10.0
 TOKEN_MS = 250.0
 WORKERS = [WorkerId("w1"), WorkerId("w2"), WorkerId("w3")]
@@ -24,7 +24,7 @@ class NaiveBooking:
         self.prompt = max(0, demand.prompt_tokens)
         self.uncached = min(max(0, demand.uncached_tokens), self.prompt)
         self.expected = -(-max(0, demand.expected_output_tokens) // BLOCK_SIZE)
-        self.keys = demand.keys[: -(-self.prompt // BLOCK_SIZE) // STRIDE]
+        self.keys = demand.keys[: key_count(-(-self.prompt // BLOCK_SIZE))]
         self.streams = demand.streams
         self.output = 0
         self.foreseen = 0
@@ -34,7 +34,7 @@ class NaiveBooking:
 
     def private(self) -> int:
         whole = -(-(self.prompt + self.output) // BLOCK_SIZE) + self.foreseen
-        return whole - STRIDE * len(self.keys)
+        return whole - key_depth(len(self.keys))
 
     def still_expected(self) -> int:
         came = -(-(self.prompt + self.output) // BLOCK_SIZE) - -(-self.prompt // BLOCK_SIZE)
@@ -50,6 +50,16 @@ class NaiveBooking:
         return min(self.expected, blocks[-1] - blocks[0])
 
 
+def shared_of(bookings: list[NaiveBooking]) -> int:
+    """Count the blocks that the keys of all stand for, each once."""
+    blocks = {
+        key: key_depth(number) - key_depth(number - 1)
+        for one in bookings
+        for number, key in enumerate(one.keys, 1)
+    }
+    return sum(blocks.values())
+
+
 class SequencesAgainstModel(RuleBasedStateMachine):
     """Any interleaving of calls, repeats and unknown ids; the model sums everything anew."""
 
@@ -57,7 +67,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.settled = -1e9
-        self.sequences = new_sequences(BLOCK_SIZE, lease_s=LEASE_S, stride=STRIDE)
+        self.sequences = new_sequences(BLOCK_SIZE, lease_s=LEASE_S)
         self.model: dict[str, NaiveBooking] = {}
         self.unseen = dict.fromkeys(WORKERS, (0, 0, 0))
 
@@ -69,11 +79,11 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         request_id=ids,
         worker=workers,
         owner=owners,
-        prompt=st.integers(-2, 40),
+        prompt=st.integers(-2, 40) | st.sampled_from([64, 500, 1500, 6000]),
         uncached=st.integers(-2, 60),
         expected=st.integers(-2, 20),
         family=st.integers(0, 1),
-        known=st.integers(0, 8),
+        known=st.sampled_from([0, 15, 16, 40, 256, 400, 1100, 1500]),
         streams=st.booleans(),
     )
     def add(
@@ -89,8 +99,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         known: int,
         streams: bool,
     ) -> None:
-        hashes = [100 * family + depth for depth in range(known)]
-        keys = tuple(self.sequences.sharing_keys(hashes))
+        keys = tuple(sharing_keys(range(10000 * family, 10000 * family + known)))
         demand = Demand(prompt, uncached, expected, keys, streams=streams)
 
         added = self.sequences.add(request_id, worker, demand, self.now, owner=owner)
@@ -126,7 +135,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
             if output > naive.output:
                 naive.output, naive.foreseen = output, 0
 
-    @rule(reported=st.dictionaries(workers, st.integers(0, 60)))
+    @rule(reported=st.dictionaries(workers, st.integers(0, 60) | st.integers(0, 3000)))
     def grow_unseen(self, reported: dict[WorkerId, int]) -> None:
         grow_unseen(self.sequences, UnseenWork(lambda _: TOKEN_MS, reported.get), self.now)
 
@@ -138,9 +147,10 @@ class SequencesAgainstModel(RuleBasedStateMachine):
             due = sum(one.foreseen for one in growing)
             if worker not in reported or not due:
                 continue
-            keys = {key for one in mine for key in one.keys}
-            certain = STRIDE * len(keys) + sum(one.private() for one in mine) - due
-            certain -= sum(one.private() + STRIDE * len(one.keys) for one in mine if one.prefilling)
+            certain = shared_of(mine) + sum(one.private() for one in mine) - due
+            certain -= sum(
+                one.private() + key_depth(len(one.keys)) for one in mine if one.prefilling
+            )
             room = min(due, max(0, reported[worker] - certain))
             for one in growing:
                 one.foreseen = one.foreseen * room // due
@@ -221,8 +231,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
             mine = [one for one in self.model.values() if one.worker == worker]
             loads = self.sequences.loads(worker)
             unseen_requests, unseen_blocks, unseen_tokens = self.unseen[worker]
-            keys = {key for one in mine for key in one.keys}
-            blocks = STRIDE * len(keys) + sum(one.private() for one in mine)
+            blocks = shared_of(mine) + sum(one.private() for one in mine)
             waiting = [one for one in mine if one.prefilling]
             assert loads.booked_requests == len(mine)
             assert loads.active_requests == len(mine) + unseen_requests

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_depth
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
-SIZE, STRIDE = 4, 2
+SIZE = 4
 WORKERS = [WorkerId("w1"), WorkerId("w2")]
 workers = st.sampled_from(WORKERS)
 
@@ -40,9 +41,9 @@ requests = st.lists(
     st.builds(
         Asked,
         workers,
-        st.integers(0, 20),
+        st.integers(0, 20) | st.sampled_from([64, 150, 5000]),
         st.integers(0, 30),
-        st.integers(0, 3),
+        st.integers(0, 3) | st.just(30),
         st.sampled_from([False, False, False, True]),
         st.sampled_from([None, 0.0, 0.0, 1.0, 2.5]),
         st.sampled_from([0, 0, 0, 5]),
@@ -53,7 +54,7 @@ looks = st.lists(
     st.builds(
         Look,
         st.sampled_from([0.0, 0.5, 1.0, 3.0, 60.0, -2.0]),
-        st.dictionaries(workers, st.integers(0, 50)),
+        st.dictionaries(workers, st.integers(0, 50) | st.integers(0, 3000)),
         st.sampled_from([0.0, 125.0, 250.0, 1000.0]),
     ),
     min_size=1,
@@ -62,7 +63,7 @@ looks = st.lists(
 
 
 def book(asked: Sequence[Asked], owner: str = "") -> ActiveSequences:
-    sequences = new_sequences(SIZE, stride=STRIDE)
+    sequences = new_sequences(SIZE)
     for number, one in enumerate(asked):
         demand = Demand(
             one.prompt, one.prompt, one.expected, tuple(range(one.keys)), streams=one.streams
@@ -115,7 +116,7 @@ def test_every_answer_grows_as_its_worker_generates_within_what_the_engine_uses(
                 if one.worker != worker:
                     continue
                 if booking.prefilling:
-                    waiting += booking.private_blocks + STRIDE * len(booking.keys)
+                    waiting += booking.private_blocks + key_depth(len(booking.keys))
                 elif not one.streams and not booking.output_tokens:
                     due[str(number)] = come(one, booking.output_s, look, now)
             room = whole = sum(due.values())

@@ -1,32 +1,31 @@
 """Router replicas that book random requests and share them under faults."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 
-from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Send, Wake
+import msgspec
+
+from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Wake
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
-from kvmesh.actors.messages import (
-    Booked,
-    BusMessage,
-    Finished,
-    FirstToken,
-    RouterHeartbeat,
-    Started,
-    Tick,
-)
+from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import sharing_keys
+from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
+from kvmesh.formats import OWN, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
 from tests.simulation.planes.history import BookedHistory
+from tests.simulation.planes.teller import Teller
 
 SUBJECTS = Subjects("kvmesh", "code")
 BLOCK_SIZE = 4
@@ -39,50 +38,90 @@ class Clients:
     """Random requests of one replica until `stop_s`; some of them never end."""
 
     def __init__(
-        self, sequences: ActiveSequences, birth: Birth, prefix: str, stop_s: float
+        self, sequences: ActiveSequences, teller: Teller, birth: Birth, plane: "BookingPlane"
     ) -> None:
         self.name = "clients"
         self._sequences = sequences
+        self._teller = teller
+        self._plane = plane
         self._rng = random.Random(birth.seed)
-        self._prefix = f"{prefix}-{birth.incarnation}"
-        self._stop_s = stop_s
-        self._count = 0
         self._live: list[str] = []
 
     def receive(self, message: Message, now: float) -> list[Effect]:
         assert isinstance(message, Started | Tick)
-        if now >= self._stop_s:
+        if now >= self._plane.stop_s:
             return []
         rng, wake = self._rng, Wake(self._rng.random() * 0.1, Tick("next"))
         dice = rng.random()
         if dice < 0.4 or not self._live:
-            return [Send("replica_sync", self._book(now)), wake]
+            self._book(now)
+            return [*self._teller.news(), wake]
         request_id = rng.choice(self._live)
         if dice < 0.6:
             self._sequences.first_token(request_id, now)
-            return [Send("replica_sync", FirstToken(request_id)), wake]
+            self._teller.outbox.first_token(request_id)
+            return [*self._teller.news(), wake]
         if dice < 0.7:
             self._sequences.grow(request_id, rng.randrange(40), now)
             return [wake]
         self._live.remove(request_id)
         self._sequences.finish(request_id)
-        return [Send("replica_sync", Finished(request_id)), wake]
+        self._teller.outbox.ended(request_id)
+        return [*self._teller.news(), wake]
 
-    def _book(self, now: float) -> Booked:
-        rng = self._rng
-        request_id = f"{self._prefix}-{self._count}"
-        self._count += 1
-        tokens = rng.randrange(1, 200)
-        keys = tuple(rng.randrange(1, 6) for _ in range(rng.randrange(3)))
-        demand = Demand(tokens, rng.randrange(tokens + 1), rng.randrange(50), keys)
+    def _book(self, now: float) -> None:
+        """Book a request that is like no other; its hashes or some of its keys are known."""
+        rng, serial = self._rng, next(self._plane.serial)
+        request_id = f"{serial}"
+        hashes = [rng.randrange(1, 4) << 40 | depth for depth in range(serial // BLOCK_SIZE)]
+        whole = BlockHashes.of(hashes, BLOCK_SIZE) if rng.random() < 0.5 else None
+        demand = Demand(
+            serial,
+            rng.randrange(serial + 1),
+            rng.randrange(50),
+            tuple(sharing_keys(hashes)),
+            hashes=whole,
+        )
         self._sequences.add(request_id, rng.choice(WORKERS), demand, now)
+        self._teller.outbox.placed(self._sequences.bookings[request_id])
         self._live.append(request_id)
-        return Booked(request_id)
+
+
+class OldReplica:
+    """A replica that knows format 1 only: it can read no other."""
+
+    def __init__(self, replica: ReplicaSync) -> None:
+        self.name = replica.name
+        self._replica = replica
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        if isinstance(message, BusMessage) and message.data[:1] == b"\x02":
+            message = msgspec.structs.replace(message, data=b"\xc1")
+        return self._replica.receive(message, now)
+
+
+def new_formats(router: str, now: float) -> Formats:
+    """Return what every replica of a fleet reads that is up to date."""
+    del router, now
+    return OWN
 
 
 class BookingPlane:
-    def __init__(self, seed: int, plan: SimFaults, *, replicas: int, stop_s: float) -> None:
+    """`replicas` that read what `formats` says when they are started."""
+
+    def __init__(
+        self,
+        seed: int,
+        plan: SimFaults,
+        *,
+        replicas: int,
+        stop_s: float,
+        formats: Callable[[str, float], Formats] = new_formats,
+    ) -> None:
         self.sim = Simulation(seed, plan)
+        self.serial = count(1)
+        self.stop_s = stop_s
+        self._formats = formats
         self.bus = SimBus(self.sim)
         self.sequences: dict[str, ActiveSequences] = {}
         self.history = BookedHistory()
@@ -97,7 +136,6 @@ class BookingPlane:
 
         self.sim.carriers[Publish] = carry
         self.sim.on_step.append(self.check)
-        self._stop_s = stop_s
         self._heard: dict[tuple[str, str], float] = {}
         self._expired: dict[str, int] = {}
         for number in range(replicas):
@@ -106,8 +144,8 @@ class BookingPlane:
     def check(self, process: Process, actor: str, message: Message) -> None:  # noqa: ARG002
         """What holds after every turn.
 
-        The sums are those of the bookings; nobody books in this replica's own name; of a peer
-        known completely exactly its bookings are known.
+        The sums are those of the bookings; of a peer known completely exactly its bookings are
+        known.
         """
         sequences = self.sequences[process.name]
         for worker in WORKERS:
@@ -118,7 +156,6 @@ class BookingPlane:
             assert loads.prefill_tokens == sum(
                 one.uncached_tokens for one in held if one.prefilling
             )
-        assert all(one.request_id.startswith(process.name) for one in sequences.owned())
         self._check_leases(process.name, message)
         for peer in self.sequences:
             known = self._replicas[process.name].known_upto(peer)
@@ -150,12 +187,13 @@ class BookingPlane:
         return all(view == views[0] for view in views)
 
     def view(self, name: str) -> list[tuple[str | int | tuple[int, ...], ...]]:
-        """Return everything a replica believes of requests, whoever owns them."""
+        """Return everything a replica believes of requests, whoever owns them; of each first its
+        prompt's tokens, which no two have alike.
+        """
         return sorted(
             (
-                one.request_id,
-                one.worker,
                 one.prompt_tokens,
+                one.worker,
                 one.uncached_tokens,
                 one.prefilling,
                 one.output_tokens,
@@ -167,6 +205,14 @@ class BookingPlane:
             for one in bookings(self.sequences[name])
         )
 
+    def formats(self) -> set[int]:
+        """Return what the replicas tell their bookings in."""
+        return {one.statistics().format for one in self._replicas.values()}
+
+    def garbage(self) -> int:
+        """Return how many messages no replica could read."""
+        return sum(one.statistics().garbage for one in self._replicas.values())
+
     def differences(self) -> list[str]:
         """Say what some replicas know and others do not, for a failed run."""
         views = {name: set(self.view(name)) for name in self.sequences}
@@ -177,11 +223,14 @@ class BookingPlane:
         def build(birth: Birth) -> Sequence[Actor]:
             scheduler = new_scheduler(birth.seed)
             sequences = self.sequences[router] = scheduler.sequences
-            options = ReplicaSyncOptions(router, "code", birth.incarnation, max_events=4)
+            formats, epoch = self._formats(router, birth.now), birth.incarnation
+            options = ReplicaSyncOptions(
+                router, "code", epoch, max_events=4, reads=formats, state_slice=3
+            )
             replica = self._replicas[router] = ReplicaSync(scheduler, options)
 
             def status() -> RouterHeartbeat:
-                return RouterHeartbeat(router, "code", "", ready=True, epoch=birth.incarnation)
+                return RouterHeartbeat(router, "code", "", ready=True, epoch=epoch, formats=formats)
 
             registry = Registry(
                 RegistryOptions(router, "code", routers_to=("replica_sync",)),
@@ -189,11 +238,8 @@ class BookingPlane:
                 Membership(),
                 status=status,
             )
-            return [
-                replica,
-                registry,
-                Clients(sequences, birth, router, self._stop_s),
-            ]
+            clients = Clients(sequences, Teller(replica.outbox), birth, self)
+            return [replica if formats == OWN else OldReplica(replica), registry, clients]
 
         patterns = (
             (SUBJECTS.routers(), "registry"),
@@ -204,13 +250,15 @@ class BookingPlane:
 
 
 def new_scheduler(seed: int) -> Scheduler:
-    return Scheduler(
+    scheduler = Scheduler(
         RouterOptions(block_size=BLOCK_SIZE),
         random.Random(seed),
         membership=Membership(),
-        sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S, stride=2),
+        sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S),
         routed=ApproxIndex(),
     )
+    scheduler.overlaps.listen(new_approx(graded=True))
+    return scheduler
 
 
 def bookings(sequences: ActiveSequences) -> list[Booking]:

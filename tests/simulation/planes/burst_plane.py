@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
-from kvmesh.actors.kernel import Actor, Effect, Message, Send, Wake
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
-from kvmesh.actors.messages import Booked, Started, Tick
+from kvmesh.actors.kernel import Actor, Effect, Message, Wake
+from kvmesh.actors.members.replica_sync import HEARD_S, ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.messages import Started, Tick
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
@@ -15,9 +15,12 @@ from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
 from tests.simulation.planes.booking_plane import BLOCK_SIZE, new_scheduler
+from tests.simulation.planes.teller import Teller
 
 SUBJECTS = Subjects("kvmesh", "code")
 WORKERS = [WorkerId(f"w{number}") for number in range(4)]
+FIRST_S = HEARD_S + 0.1
+"""By then all tell in the newest format."""
 PAUSE_S = 0.01
 SHARED_BLOCKS = 64
 OWN_BLOCKS = 8
@@ -26,13 +29,13 @@ OWN_BLOCKS = 8
 class BurstClient:
     """Sends one replica its share of the burst."""
 
-    def __init__(self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], first_s: float,
-                 pause_s: float, plane: "BurstPlane") -> None:  # fmt: skip
+    def __init__(self, scheduler: Scheduler, teller: Teller, prompts: Sequence[Sequence[int]],
+                 times_s: tuple[float, float], plane: "BurstPlane") -> None:  # fmt: skip
         self.name = "client"
+        self._teller = teller
         self._scheduler = scheduler
         self._prompts = list(prompts)
-        self._first_s = first_s
-        self._pause_s = pause_s
+        self._first_s, self._pause_s = times_s
         self._plane = plane
 
     def receive(self, message: Message, now: float) -> list[Effect]:
@@ -48,7 +51,8 @@ class BurstClient:
         request = RouteRequest(request_id, BlockHashes.of(prompt, BLOCK_SIZE), tokens)
         decision = self._scheduler.schedule(request, now)
         self._plane.prompts_at[decision.worker].append(prompt)
-        return [Send("replica_sync", Booked(request_id)), Wake(self._pause_s, Tick())]
+        self._teller.outbox.placed(self._scheduler.sequences.bookings[request_id])
+        return [*self._teller.news(), Wake(self._pause_s, Tick())]
 
 
 class BurstPlane:
@@ -67,7 +71,7 @@ class BurstPlane:
         SimBus(sim)
         for place in range(replicas):
             self._add(sim, f"r{place}", prompts[place::replicas], place, replicas)
-        sim.run(1.0 + requests * PAUSE_S)
+        sim.run(FIRST_S + 1.0 + requests * PAUSE_S)
 
     def hits(self) -> float:
         """Return the share of blocks that the workers had been sent before."""
@@ -94,11 +98,10 @@ class BurstPlane:
         def build(birth: Birth) -> Sequence[Actor]:
             scheduler = new_scheduler(birth.seed)
             options = ReplicaSyncOptions(router, "code", birth.incarnation)
-            first_s = 0.1 + place * PAUSE_S
-            return [
-                ReplicaSync(scheduler, options),
-                BurstClient(scheduler, prompts, first_s, of * PAUSE_S, self),
-            ]
+            first_s = FIRST_S + place * PAUSE_S
+            sync = ReplicaSync(scheduler, options)
+            times_s = first_s, of * PAUSE_S
+            return [sync, BurstClient(scheduler, Teller(sync.outbox), prompts, times_s, self)]
 
         patterns = ((SUBJECTS.bookings(), "replica_sync"),)
         sim.add(ProcessPlan(router, build, subscriptions=patterns))

@@ -14,9 +14,14 @@ from kvmesh.core.routing.booking_events import (
     StateEnds,
     decode_bookings,
 )
+from kvmesh.core.routing.peers.records import PlacedRecord, Record, read_records
 from kvmesh.errors import CodecError
+from kvmesh.formats import FormatRange
 from kvmesh.testing.sim.journal import SimJournal
 from tests.simulation.planes.engine import MASK
+
+ALL = FormatRange(1, 9)
+"""A model reads what any process of a run may write."""
 
 
 class PublishedHistory:
@@ -27,7 +32,7 @@ class PublishedHistory:
         self._held: dict[tuple[WorkerId, int], set[tuple[int, int]]] = {}
 
     def sent(self, worker: WorkerId, data: bytes) -> None:
-        batch = decode_batch(data)
+        batch = decode_batch(data, ALL)
         key = worker, batch.epoch
         digests = self._digests.setdefault(key, [0])
         held = self._held.setdefault(key, set())
@@ -57,7 +62,7 @@ class PerfectReader:
 
     def _read(self, _: int, subject: str, data: bytes) -> None:
         with contextlib.suppress(CodecError):
-            self._ordering.admit(WorkerId(last_token(subject)), decode_batch(data))
+            self._ordering.admit(WorkerId(last_token(subject)), decode_batch(data, ALL))
 
     def has_read(self, worker: WorkerId, epoch: int, seq: int) -> bool:
         """Whether it could apply that event, or knows the epoch to be over."""
@@ -78,7 +83,8 @@ class BookedHistory:
         self._told: dict[tuple[str, int], set[str] | None] = {}
 
     def sent(self, router: str, data: bytes) -> None:
-        batch = decode_bookings(data)
+        records = data[:1] == b"\x02"
+        batch = read_records(router, data) if records else decode_bookings(data)
         key = router, batch.epoch
         history = self._live.setdefault(key, [frozenset()])
         assert batch.first_seq == len(history), "a replica skipped numbers"
@@ -89,15 +95,18 @@ class BookedHistory:
         return self._live[router, epoch][next_seq - 1]
 
     def _after(
-        self, key: tuple[str, int], live: frozenset[str], event: BookingEvent
+        self, key: tuple[str, int], live: frozenset[str], event: BookingEvent | Record
     ) -> frozenset[str]:
         told = self._told.get(key)
         match event:
-            case Placed(request_id):
+            case Placed() | PlacedRecord():
+                request_id = event.request_id
                 if told is not None:
                     told.add(request_id)
                 return live | {request_id}
             case Ended(request_id):
+                if told is not None:
+                    told.discard(request_id)
                 return live - {request_id}
             case StateBegins():
                 self._told[key] = set()

@@ -4,23 +4,25 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from kvmesh.actors.kernel import Actor, Effect, Message, Send, Wake
+from kvmesh.actors.kernel import Actor, Effect, Message, Wake
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
-from kvmesh.actors.messages import Booked, Finished, FirstToken, RouterHeartbeat, Started, Tick
+from kvmesh.actors.messages import RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.health.record import Stage
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.formats import OWN
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
+from tests.simulation.planes.teller import Teller
 
 SUBJECTS = Subjects("kvmesh", "code")
 BLOCK_SIZE = 4
@@ -33,8 +35,11 @@ FAILED_S = 0.001
 class Clients:
     """Requests of one replica, tried at another engine once more when the sick one fails them."""
 
-    def __init__(self, scheduler: Scheduler, birth: Birth, plane: "OutcomePlane") -> None:
+    def __init__(
+        self, scheduler: Scheduler, teller: Teller, birth: Birth, plane: "OutcomePlane"
+    ) -> None:
         self.name = "clients"
+        self._teller = teller
         self._scheduler = scheduler
         self._rng = random.Random(birth.seed)
         self._plane = plane
@@ -62,30 +67,30 @@ class Clients:
     def _attempt(self, request: RouteRequest, now: float) -> list[Effect]:
         worker = self._scheduler.schedule(request, now).worker
         request_id = request.request_id
-        booked = Send("replica_sync", Booked(request_id))
+        self._teller.outbox.placed(self._scheduler.sequences.bookings[request_id])
+        booked = self._teller.news()
         self._plane.sent[worker] += 1
         if worker != SICK or not self._plane.sick(now):
-            return [booked, Wake(SERVED_S, Tick(request_id))]
+            return [*booked, Wake(SERVED_S, Tick(request_id))]
         self._failing[request_id] = request
-        return [booked, Wake(FAILED_S, Tick(request_id))]
+        return [*booked, Wake(FAILED_S, Tick(request_id))]
 
     def _fail(self, request: RouteRequest, now: float) -> list[Effect]:
         request_id, fault = request.request_id, self._plane.fault
         self._scheduler.finish(request_id, now, fault)
-        failed = Send("replica_sync", Finished(request_id, fault))
+        self._teller.outbox.ended(request_id, fault)
         again = RouteRequest(
             request_id, request.hashes, request.prompt_tokens, excluded=frozenset([SICK])
         )
-        return [failed, *self._attempt(again, now)]
+        return [*self._teller.news(), *self._attempt(again, now)]
 
     def _serve(self, request_id: str, now: float) -> list[Effect]:
         self._scheduler.first_token(request_id, now)
         self._scheduler.finish(request_id, now, SERVED)
         self._plane.served += 1
-        return [
-            Send("replica_sync", FirstToken(request_id)),
-            Send("replica_sync", Finished(request_id)),
-        ]
+        self._teller.outbox.first_token(request_id)
+        self._teller.outbox.ended(request_id)
+        return self._teller.news()
 
 
 class OutcomePlane:
@@ -144,12 +149,14 @@ class OutcomePlane:
                 RouterOptions(block_size=BLOCK_SIZE, mode=self._mode),
                 random.Random(birth.seed),
                 membership=membership,
-                sequences=new_sequences(BLOCK_SIZE, lease_s=6.5, stride=2),
+                sequences=new_sequences(BLOCK_SIZE, lease_s=6.5),
                 routed=ApproxIndex(),
             )
+            scheduler.overlaps.listen(new_approx(graded=True))
 
             def status() -> RouterHeartbeat:
-                return RouterHeartbeat(router, "code", "", ready=True, epoch=birth.incarnation)
+                epoch = birth.incarnation
+                return RouterHeartbeat(router, "code", "", ready=True, epoch=epoch, formats=OWN)
 
             registry = Registry(
                 RegistryOptions(router, "code", routers_to=("replica_sync",)),
@@ -158,7 +165,8 @@ class OutcomePlane:
                 status=status,
             )
             options = ReplicaSyncOptions(router, "code", birth.incarnation, max_events=4)
-            return [ReplicaSync(scheduler, options), registry, Clients(scheduler, birth, self)]
+            sync = ReplicaSync(scheduler, options)
+            return [sync, registry, Clients(scheduler, Teller(sync.outbox), birth, self)]
 
         patterns = (
             (SUBJECTS.routers(), "registry"),

@@ -1,7 +1,14 @@
 import pytest
 
+from benchmarks.fleet.law import (
+    Costs,
+    costs_of,
+    mesh_rate,
+    modelled,
+    replicas_rate,
+    speed_up,
+)
 from benchmarks.measure import Comparison
-from benchmarks.proxy.bench_replicas import Costs, costs_of, mesh_rate, modelled, replicas_rate
 
 COSTS = Costs(alone=200.0, meta=50.0, replica=220.0, sibling=60.0)
 
@@ -30,3 +37,9 @@ def test_the_table_has_a_row_for_each_number_of_processors() -> None:
     assert list(table.samples) == [f"{count} processors" for count in range(1, 9)]
     found = table.median("3 processors", "replicas, balancer req/s")
     assert found == replicas_rate(COSTS, 3)
+
+
+def test_a_siblings_share_bounds_what_any_number_of_replicas_does() -> None:
+    assert speed_up(0.0, 8) == 8
+    assert speed_up(0.25, 4) == pytest.approx(4 / 1.75)
+    assert speed_up(0.25, 10**6) == pytest.approx(4.0, rel=1e-3)

@@ -138,7 +138,6 @@ async def test_a_server_out_of_reach_is_a_failure_of_unknown_outcome(world: Worl
 async def test_closing_gives_up_what_is_under_way(world: World) -> None:
     world.wisher.wishes.append(ReadKey("k", 1))
     world.driver.press("wisher", Message())
-    await asyncio.sleep(0)
 
     await world.carrier.close()
 

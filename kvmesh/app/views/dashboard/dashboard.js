@@ -228,7 +228,7 @@ function renderRequests() {
 }
 
 const WORKERS = [
-  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}`; } },
+  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
   { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "State", value: (row) => (row.usable ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
     const [words, kind] = standingOf(row);
@@ -260,7 +260,7 @@ function renderWorkers(overview) {
 
 const AGREEMENT = { agrees: ["✓ agrees", "good"], disagrees: ["✗ disagrees", "bad"], unchecked: ["unchecked", "soft"] };
 const REPLICAS = [
-  { name: "Replica", head: true, fill: (cell, row) => { cell.textContent = row.replica; cell.title = row.url; } },
+  { name: "Replica", head: true, fill: (cell, row) => { cell.textContent = row.replica; cell.title = `${row.url}, version ${row.version || "not told"}, reads ${row.formats || "formats not told"}`; } },
   { name: "Bucket", kind: "p2", fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "State", fill: (cell, row) => {
     cell.textContent = row.draining ? "draining" : row.ready ? "ready" : row.reason;

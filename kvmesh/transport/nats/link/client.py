@@ -3,101 +3,54 @@
 What nats-py 2.16 does, and what this client does instead:
 
 - A frozen server with unsent bytes: it waits for the socket to close, for ever. Here a dead
-  connection is aborted, and the kernel gives up on unacknowledged bytes after 3 s.
+  connection is aborted (`AbortingTransport`), and the kernel gives up on unacknowledged bytes.
 - Any `-ERR` but two closes the client for good. Here none does.
-- A late PONG of a cancelled flush ends its read loop. Here it is taken.
+- A late PONG of a cancelled flush ends its read loop. Here a flush is never cancelled.
 - A flush is answered before what was queued has been sent. Here it is answered after.
 - A subscription drops messages over its pending limit, and `fetch` makes a task per message. Here
   `listen` calls back straight from the parser: nothing is queued, so nothing can be dropped, and
   at most a socket buffer (64 KiB) is handled per turn of the event loop.
+- What is published wakes a task that writes it. Here a callback of the event loop writes it.
+
+`PRIVATE` names what of nats-py is used that it does not document; nothing else of kvmesh uses any.
 """
 
 import asyncio
-import socket
-import ssl
+import contextlib
 from collections.abc import Callable
-from urllib.parse import ParseResult
+from typing import Any, Final
 
 import nats.errors
-from nats.aio.client import Client, Srv
-from nats.aio.transport import TcpTransport
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 from nats.protocol.parser import STALE_CONNECTION
 
 from kvmesh.tasks import report
+from kvmesh.transport.nats.link.abort import AbortingTransport
 from kvmesh.transport.nats.trust.signing import Signing
 
-USER_TIMEOUT_MS = 3000
+PRIVATE: Final = {
+    "_process_msg": "overridden: each message, before it is queued for a subscription",
+    "_process_err": "overridden: each `-ERR`, which must not close the client",
+    "_process_op_err": "overridden: why a connection is given up, for the log",
+    "_transport": "set: the transport to connect with; there is no option for it",
+    "_flush_pending": "overridden: writes without waking a task; called before a flush's PING",
+    "_pending": "written, or emptied: what was queued and not sent is stale after an outage",
+    "_pending_data_size": "set to 0 with it",
+    "_id": "read: a subscription's number, which messages come with",
+}
+"""Private names of nats-py's `Client` and `Subscription`, and what for. A new minor version of
+nats-py may change each, so pyproject.toml pins it and `make next-nats` tries the next.
+"""
+
 CONTROL_LINE_BYTES = 512
 """At most what goes with a message: its command, its signature."""
 
 FLUSH_TIMEOUT_S = 10
+"""Longer than it takes to give up a connection: then its flushes are forgotten, not cancelled."""
 
 Deliver = Callable[[str, bytes, bytes, bytes | None], None]
 """Takes (subject, reply, payload, raw header block or None)."""
-
-
-class AbortingTransport(TcpTransport):
-    """A TCP or TLS connection whose close never waits for the peer.
-
-    Once it is closing, what is written is lost in silence: uvloop would raise a RuntimeError that
-    nats-py takes for the end of the process. Its read loop sees the end and reconnects.
-    """
-
-    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        """Open a connection; whatever was open before is aborted, not leaked."""
-        self.close()
-        await super().connect(uri, buffer_size, connect_timeout)
-        self._tune()
-
-    async def connect_tls(
-        self,
-        uri: str | ParseResult,
-        ssl_context: ssl.SSLContext,
-        buffer_size: int,
-        connect_timeout: int,
-    ) -> None:
-        """Upgrade to TLS within `connect_timeout` seconds."""
-        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
-
-    def close(self) -> None:
-        """Drop the connection at once: unsent bytes are lost, `wait_closed` returns next turn."""
-        for writer in {self._io_writer, self._bare_io_writer}:
-            if writer is not None:
-                writer.transport.abort()
-
-    def write(self, payload: bytes) -> None:
-        """Queue bytes."""
-        if not self._is_closing():
-            super().write(payload)  # type: ignore[no-untyped-call]  # nats-py's
-
-    def writelines(self, payload: list[bytes]) -> None:
-        """Queue several pieces."""
-        if not self._is_closing():
-            super().writelines(payload)  # type: ignore[no-untyped-call]  # nats-py's
-
-    async def drain(self) -> None:
-        """Wait until the socket takes more bytes."""
-        if not self._is_closing():
-            await super().drain()  # type: ignore[no-untyped-call]  # nats-py's
-
-    async def wait_closed(self) -> None:
-        """Return when the connection is gone; how it went does not matter any more."""
-        if self._io_writer is not None:
-            await asyncio.gather(self._io_writer.wait_closed(), return_exceptions=True)
-
-    def __bool__(self) -> bool:
-        """Return True always, or nats-py would replace this transport by its own."""
-        return True
-
-    def _is_closing(self) -> bool:
-        return self._io_writer is None or self._io_writer.is_closing()
-
-    def _tune(self) -> None:
-        assert self._io_writer is not None
-        sock: socket.socket | None = self._io_writer.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 class NatsClient(Client):
@@ -112,6 +65,11 @@ class NatsClient(Client):
         self.loss = ""
         self._signing = signing
         self._listeners: dict[int, Deliver] = {}
+        self._heard: dict[int, Subscription] = {}
+        self._room = 0
+        self._is_write_due = False
+        self._told: Callable[[Exception], Any] | None = None
+        self._aborting = AbortingTransport()
 
     async def publish(
         self,
@@ -132,7 +90,7 @@ class NatsClient(Client):
         Raises `nats.errors.Error` for what cannot be sent: a bad subject, more than the server's
         `max_payload`, a closed connection, or no room left in the outbound buffer.
         """
-        room = self._max_pending_size - self._pending_data_size - len(subject) - len(reply)
+        room = self._room - self.pending_data_size - len(subject) - len(reply)
         if not self.is_connected or len(data) + CONTROL_LINE_BYTES > room:
             raise nats.errors.OutboundBufferLimitError
         # With room in the buffer the coroutine never suspends, so one step completes it; that
@@ -148,18 +106,39 @@ class NatsClient(Client):
         """Call `deliver` for every message on `subject`, in order, until `unlisten`."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         subscription = await self.subscribe(subject, future=never)
-        # nats-py shows the number on messages only.
-        number: int = subscription._id  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        number = self.number_of(subscription)
+        self._heard[number] = subscription
         self._listeners[number] = deliver
         return number
 
     async def unlisten(self, number: int) -> None:
         """End what `listen` began; safe on a connection that is down or closed."""
-        if self._listeners.pop(number, None) is None:
-            return
-        self._remove_sub(number)
-        if self.is_connected and not self.is_draining:
-            await self._send_unsubscribe(number)
+        if self._listeners.pop(number, None) is not None:
+            await self.end(self._heard.pop(number))
+
+    async def end(self, subscription: Subscription) -> None:
+        """Unsubscribe; safe on a connection that is down or closed."""
+        if self._signing.guard is not None:
+            self._signing.guard.forget(self.number_of(subscription))
+        with contextlib.suppress(
+            nats.errors.ConnectionClosedError,
+            nats.errors.ConnectionDrainingError,
+            nats.errors.BadSubscriptionError,
+        ):
+            await subscription.unsubscribe()
+
+    @staticmethod
+    def number_of(subscription: Subscription) -> int:
+        """Return the number that its messages come with."""
+        number: int = subscription._id  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return number
+
+    async def connect(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  nats-py's
+        """Connect as nats-py does; `pending_size` and `error_cb` must be given."""
+        self._room, self._told = options["pending_size"], options["error_cb"]
+        if not any(str(url).startswith("ws") for url in options["servers"]):
+            self._transport = self._aborting
+        await super().connect(*arguments, **options)
 
     async def flush(self, timeout: int = FLUSH_TIMEOUT_S) -> None:  # noqa: ASYNC109  nats-py's
         """Return when the server has processed everything sent so far.
@@ -168,12 +147,12 @@ class NatsClient(Client):
         """
         # nats-py writes its PING past what is queued, so the answer would prove nothing.
         await self._flush_pending(force_flush=True)
-        await super().flush(timeout)
-
-    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
-        if self._signing.guard is not None:
-            self._signing.guard.forget(sid)
-        super()._remove_sub(sid, max_msgs)
+        flushing = asyncio.ensure_future(super().flush(FLUSH_TIMEOUT_S))
+        flushing.add_done_callback(_retrieve)
+        done, _ = await asyncio.wait({flushing}, timeout=timeout)
+        if not done:
+            raise nats.errors.FlushTimeoutError
+        flushing.result()
 
     def abort(self) -> None:
         """Drop the connection at once; the client reconnects unless it is closed."""
@@ -182,35 +161,40 @@ class NatsClient(Client):
 
     def server_fact(self, name: str) -> str:
         """Return what the server said of itself when it was connected to; "" for nothing."""
-        return str(self._server_info.get(name) or "")
+        return str(self._aborting.server_info().get(name) or "")
 
     def discard_unsent(self) -> None:
         """Forget what was queued and not sent: after an outage it would arrive stale."""
         self._pending.clear()
         self._pending_data_size = 0
 
-    async def _connect_to_server(self, s: Srv) -> None:
-        if self._transport is None and s.uri.scheme not in ("ws", "wss"):
-            self._transport = AbortingTransport()  # type: ignore[no-untyped-call]  # nats-py's
-        await super()._connect_to_server(s)
+    async def _flush_pending(self, force_flush: bool = False) -> None:
+        if not force_flush and self._is_write_due:
+            return
+        transport = self._transport
+        if force_flush or transport is not self._aborting or not self._aborting.takes_more():
+            # nats-py's task waits for the socket meanwhile, and `pending_size` bounds what waits.
+            await super()._flush_pending(force_flush)
+            return
+        self._is_write_due = True
+        asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_write_due = False
+        if self.is_connected and self._pending:
+            pending, self._pending, self._pending_data_size = self._pending, [], 0
+            self._aborting.writelines(pending)
 
     async def _process_err(self, err_msg: str) -> None:
         # When an error is the end of a connection the server closes it, which shows as its end.
         if STALE_CONNECTION in err_msg:
             await super()._process_err(err_msg)
-        else:
-            await self._error_cb(nats.errors.Error(f"nats: {err_msg.strip(chr(39))}"))
+        elif self._told is not None:
+            await self._told(nats.errors.Error(f"nats: {err_msg.strip(chr(39))}"))
 
     async def _process_op_err(self, e: Exception) -> None:
         self.loss = str(e) or type(e).__name__
         await super()._process_op_err(e)
-
-    async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():
-            self._pongs.pop(0)
-            self._pings_outstanding = 0
-            return
-        await super()._process_pong()
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
@@ -235,3 +219,9 @@ class NatsClient(Client):
             deliver(subject.decode("utf-8", "backslashreplace"), reply, data, headers)
         except Exception as error:  # noqa: BLE001  a listener's bug must not end the read loop
             report("subscription", error, detail=f"listener on {subject!r}")
+
+
+def _retrieve(flushing: asyncio.Future[None]) -> None:
+    """Have nobody complain that the error of a late flush was not looked at."""
+    if not flushing.cancelled():
+        flushing.exception()

@@ -5,10 +5,8 @@ import msgspec
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import (
-    Booked,
+    BookingsWait,
     BusMessage,
-    Finished,
-    FirstToken,
     RouterGone,
     RouterHeartbeat,
     RouterSeen,
@@ -21,9 +19,9 @@ from kvmesh.actors.wire import decode, encode
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.health.outcomes import Verdict, status_attempt
+from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, status_attempt
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.booking_events import (
     MAX_HASHES,
     BookingBatch,
@@ -54,26 +52,49 @@ class Driver:
             sequences=self.sequences,
             routed=ApproxIndex(),
         )
+        self.scheduler.overlaps.listen(new_approx(graded=True))
         options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)
         self.sync = ReplicaSync(self.scheduler, options)
         self.now = 0.0
         self.published: list[Publish] = []
+        self._waits = False
+        self.sync.outbox.on_first = self._note_first
 
     def tell(self, message: Message) -> list[Effect]:
         effects = list(self.sync.receive(message, self.now))
         self.published += of(Publish, effects)
         return effects
 
+    def _note_first(self) -> None:
+        self._waits = True
+
+    def send(self) -> list[Effect]:
+        """Do as the driver does when the outbox says that something waits."""
+        waits, self._waits = self._waits, False
+        return self.tell(BookingsWait()) if waits else []
+
+    def placed(self, request_id: str) -> list[Effect]:
+        self.sync.outbox.placed(self.sequences.bookings[request_id])
+        return self.send()
+
+    def first_token(self, request_id: str) -> list[Effect]:
+        self.sync.outbox.first_token(request_id)
+        return self.send()
+
+    def finished(self, request_id: str, attempt: Attempt = SERVED) -> list[Effect]:
+        self.sync.outbox.ended(request_id, attempt)
+        return self.send()
+
     def book(self, request_id: str, tokens: int = 40) -> list[Effect]:
         self.sequences.add(request_id, W, Demand(tokens, 30, 20), self.now)
-        return self.tell(Booked(request_id))
+        return self.placed(request_id)
 
     def route(self, request_id: str, hashes: list[int]) -> list[Effect]:
         self.scheduler.workers.membership.add(W, self.now)
         self.scheduler.schedule(
             RouteRequest(request_id, BlockHashes.of(hashes, 4), len(hashes) * 4), self.now
         )
-        return self.tell(Booked(request_id))
+        return self.placed(request_id)
 
     def batches(self) -> list[BookingBatch]:
         return [
@@ -91,7 +112,7 @@ def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
     assert driver.book("q")[1:] == [Wake(0.005, Tick("flush"))]
     assert driver.tell(Tick("flush")) == []
 
-    assert driver.tell(FirstToken("q"))[1:] == [Wake(0.005, Tick("flush"))]
+    assert driver.first_token("q")[1:] == [Wake(0.005, Tick("flush"))]
 
     assert driver.published[0].subject == "kvmesh.seq.code.r1"
     assert [one.events for one in driver.batches()] == [[PLACED], [Prefilled("q")]]
@@ -100,9 +121,9 @@ def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
 def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
     driver = Driver()
     driver.book("q")
-    assert driver.tell(FirstToken("q")) == []
+    assert driver.first_token("q") == []
     driver.sequences.finish("q")
-    assert driver.tell(Finished("q")) == []
+    assert driver.finished("q") == []
 
     assert driver.tell(Tick("flush"))[1:] == [Wake(0.005, Tick("flush"))]
 
@@ -110,20 +131,17 @@ def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
     assert driver.sync.statistics().events_sent == 3
 
 
-def test_a_request_that_ended_meanwhile_is_not_placed() -> None:
-    assert Driver().tell(Booked("gone")) == []
-
-
-def test_many_bookings_do_not_wait() -> None:
+def test_a_message_has_so_many_events() -> None:
     driver = Driver(max_events=2)
-    driver.book("a")
-    driver.book("b")
-    driver.book("c")
+    for request_id in "abcd":
+        driver.book(request_id)
 
-    assert [len(one.events) for one in driver.batches()] == [1, 2]
+    driver.tell(Tick("flush"))
+
+    assert [len(one.events) for one in driver.batches()] == [1, 2, 1]
 
 
-def test_long_prompts_do_not_wait_and_never_fill_a_message() -> None:
+def test_long_prompts_never_fill_a_message() -> None:
     driver = Driver(max_bytes=10_000)
     driver.route("a", list(range(1000)))
     driver.route("b", list(range(1000)))
@@ -152,7 +170,7 @@ def test_the_hashes_of_a_routed_prompt_go_along_up_to_a_bound() -> None:
 
 def test_each_second_a_replica_says_how_far_it_is() -> None:
     driver = Driver()
-    assert driver.tell(Started()) == [Wake(1.0, Tick("beat"))]
+    assert driver.tell(Started()) == [Wake(1.0, Tick("beat")), Wake(1.2, Tick("format"))]
     driver.book("q")
     driver.tell(Tick("flush"))
 
@@ -237,8 +255,8 @@ def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
 def talk(driver: Driver, first_seq: int, router: str = "r2") -> list[Effect]:
     peer = Driver(router)
     peer.sequences.add("theirs", W, Demand(40, 30), 0.0)
-    peer.sync._next_seq = first_seq
-    peer.tell(Booked("theirs"))
+    peer.sync._teller.restart(first_seq)
+    peer.placed("theirs")
     peer.tell(Tick("flush"))
     return driver.tell(BusMessage(peer.published[-1].subject, peer.published[-1].data))
 
@@ -316,8 +334,8 @@ def test_what_an_attempt_showed_is_told_with_its_end() -> None:
     driver.tell(Tick("flush"))
     driver.tell(Tick("flush"))
 
-    driver.tell(Finished("q", status_attempt(429, 0.5, 4.0)))
-    driver.tell(Finished("s"))
+    driver.finished("q", status_attempt(429, 0.5, 4.0))
+    driver.finished("s")
     driver.tell(Tick("flush"))
 
     ended = [event for batch in driver.batches() for event in batch.events][1:]

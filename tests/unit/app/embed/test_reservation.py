@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Finished, FirstToken
 from kvmesh.app.embed.reservation import Reservation
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
@@ -16,6 +14,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
+from tests.unit.app.told_outbox import noted_outbox
 
 WORKER = WorkerId("w0")
 
@@ -32,12 +31,12 @@ class Bookings:
             membership=membership,
             sequences=new_sequences(16),
         )
-        self.told: list[Message] = []
+        self.outbox, self.told = noted_outbox(self.scheduler.sequences)
         request = RouteRequest("r", BlockHashes([1] * 32, 16), 32, pinned_worker=WORKER)
         self.scheduler.schedule(request, 0.0)
 
     def reserve(self) -> Reservation:
-        return Reservation("r", WORKER, self.scheduler, self.told.append)
+        return Reservation("r", WORKER, self.scheduler, self.outbox)
 
     def active(self) -> int:
         return self.scheduler.sequences.loads(WORKER).active_requests
@@ -57,8 +56,8 @@ async def test_a_block_that_ends_well_was_served_and_one_that_raises_says_nothin
     with pytest.raises(KeyError), badly.reserve():
         raise KeyError
 
-    assert (well.told, well.active()) == ([Finished("r", SERVED)], 0)
-    assert (badly.told, badly.active()) == ([Finished("r", UNKNOWN)], 0)
+    assert (well.told, well.active()) == ([("ended", "r", SERVED)], 0)
+    assert (badly.told, badly.active()) == ([("ended", "r", UNKNOWN)], 0)
 
 
 async def test_each_step_counts_once_and_none_after_the_end() -> None:
@@ -75,7 +74,7 @@ async def test_each_step_counts_once_and_none_after_the_end() -> None:
         reservation.grow(32)
 
     assert grown == 16
-    assert bookings.told == [FirstToken("r"), Finished("r", status_attempt(500))]
+    assert bookings.told == [("first token", "r"), ("ended", "r", status_attempt(500))]
     assert bookings.active() == 0
 
 
@@ -88,7 +87,7 @@ async def test_what_is_dropped_unfinished_is_released_and_logged(
     gc.collect()
     await asyncio.sleep(0)
 
-    assert (bookings.told, bookings.active()) == ([Finished("r", UNKNOWN)], 0)
+    assert (bookings.told, bookings.active()) == ([("ended", "r", UNKNOWN)], 0)
     assert [line["event"] for line in logs] == ["booking dropped unfinished"]
 
 

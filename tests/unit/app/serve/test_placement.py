@@ -3,9 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import Finished
 from kvmesh.app.care.failure_counts import FailureCounts
 from kvmesh.app.care.hang_watch import HangWatch
 from kvmesh.app.care.patience import Patience
@@ -31,6 +29,7 @@ from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.upstream.client import UpstreamFailure
+from tests.unit.app.told_outbox import noted_outbox
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 RESET = UpstreamFailure("after_send", "reset", "w1: reset", "http://w1")
@@ -43,7 +42,6 @@ class Routing:
 
     def __init__(self, hang_s: float = 10.0) -> None:
         self.now = 100.0
-        self.told: list[Message] = []
         self.asked = 0
         membership = Membership()
         self.scheduler = Scheduler(
@@ -56,6 +54,7 @@ class Routing:
         for worker in (W1, W2):
             membership.add(worker, 0.0)
         self.health = membership.health
+        outbox, self.told = noted_outbox(self.scheduler.sequences)
 
         def clock() -> float:
             return self.now
@@ -77,7 +76,7 @@ class Routing:
             log=get_logger().bind(),
             fixed_headers=((b"x-kvmesh-router", b"r1"),),
             open_requests=set(),
-            tell=self.told.append,
+            outbox=outbox,
             released=None,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
@@ -125,7 +124,7 @@ def test_a_placement_is_told_and_released_once() -> None:
     assert placement.release(SERVED)
     assert not placement.release(UNKNOWN)
 
-    assert routing.told == [Finished("q", SERVED)]
+    assert routing.told == [("ended", "q", SERVED)]
     assert routing.context.open_requests == set()
     assert routing.booked() == []
     assert routing.health.recent(W1) == (0, 1)
@@ -155,7 +154,7 @@ def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
     attempt = placement.fail(RESET, Blame())
 
     assert (attempt.verdict, attempt.kind, attempt.lost_s) == (Verdict.WORKER, "reset", 1.5)
-    assert routing.told[-1] == Finished("q", attempt)
+    assert routing.told[-1] == ("ended", "q", attempt)
     assert routing.booked() == []
     assert routing.asked == 1
     assert routing.health.recent(W1) == (1, 1)

@@ -1,3 +1,5 @@
+from itertools import accumulate, islice
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -5,9 +7,12 @@ from kvmesh.core.blocks.graded import (
     grade,
     graded_count,
     graded_depth,
+    graded_length,
     key_count,
     key_depth,
+    key_steps,
     keys_of_graded,
+    keys_of_strided,
     sharing_keys,
 )
 
@@ -31,8 +36,10 @@ def test_counts_and_depths_are_those_of_the_naive_list(blocks: int) -> None:
 
     assert graded_count(blocks) == len(graded)
     assert [graded_depth(number) for number in range(1, len(graded) + 1)] == graded
+    numbers = range(1, len(keys) + 1)
     assert key_count(blocks) == len(keys)
-    assert [key_depth(number) for number in range(1, len(keys) + 1)] == keys
+    assert [key_depth(number) for number in numbers] == keys
+    assert list(accumulate(islice(key_steps(), len(keys)))) == keys
 
 
 @given(_BLOCKS, st.integers(0, 300))
@@ -44,6 +51,7 @@ def test_the_last_block_is_kept_where_it_is_known(known: int, more: int) -> None
 
     depths = [depth for depth in hashes if _is_graded(depth) or depth == blocks]
     assert kept == depths
+    assert graded_length(known) == len(grade(hashes, known))
 
 
 @given(_BLOCKS)
@@ -54,6 +62,13 @@ def test_sharing_keys_are_found_among_graded_blocks(blocks: int) -> None:
 
     assert keys == [depth for depth in hashes if _is_key(depth)]
     assert list(keys_of_graded(grade(hashes, blocks), blocks)) == keys
+
+
+@given(_BLOCKS)
+def test_sharing_keys_are_found_among_each_16th_block(blocks: int) -> None:
+    hashes = list(range(1, blocks + 1))
+
+    assert keys_of_strided(hashes[15::16]) == sharing_keys(hashes)
 
 
 def test_a_long_prompt_is_told_in_few_blocks() -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_count
 from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import COSTS, make_cost, score_of
 from kvmesh.core.cost.quick import (
@@ -24,7 +25,6 @@ from kvmesh.core.workers.state import WorkerState
 
 W = WorkerId("w")
 SIZE = 16
-STRIDE = 4
 PROMPT_BLOCKS = 20
 KEYS = (104, 108, 112, 116)
 WEIGHTS = {
@@ -46,7 +46,7 @@ class Case:
         table = self.cost.weights
         own = {name: number for name, number in WEIGHTS.items() if name in table}
         self.weights = table.make(own, "test")
-        self.sequences = new_sequences(SIZE, stride=STRIDE)
+        self.sequences = new_sequences(SIZE)
         self.speeds = Speeds()
         self.speeds.steps.step_tokens = 48.0
         self.registry = WorkerRegistry(Membership(), self.sequences, self.speeds)
@@ -75,8 +75,7 @@ class Case:
             output_blocks=5,
             overlaps={W: overlap} if overlap else {},
             groups=[(overlap, (W,))] if overlap else [],
-            keys=KEYS[: overlap // STRIDE],
-            stride=STRIDE,
+            keys=KEYS[: key_count(overlap)],
             weights=self.weights,
             speeds=self.speeds,
             arrivals_per_ms=0.0078125,
@@ -162,7 +161,6 @@ class Fleet:
             overlaps={worker: depth for depth, group in reversed(groups) for worker in group},
             groups=groups,
             keys=(),
-            stride=SIZE,
             weights=self.cost.weights.default,
             speeds=self.speeds,
             arrivals_per_ms=0.01,

@@ -1,7 +1,8 @@
 from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.overlap.overlaps import OverlapView
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
@@ -165,5 +166,78 @@ def test_without_a_view_of_decisions_there_is_nothing_to_retract() -> None:
     view = make_view(make_index(w1=4), None)
 
     view.retract(W1, PROMPT, known_blocks=0)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}
+
+
+def listening(index: KvIndex | None, distrusted: frozenset[WorkerId] = frozenset()) -> OverlapView:
+    view = make_view(index, ApproxIndex(), distrusted)
+    view.listen(new_approx(graded=True))
+    return view
+
+
+def hear(view: OverlapView, worker: WorkerId, blocks: int, now: float = 0.0) -> bytes:
+    graded = grade(range(1, blocks + 1), blocks)
+    view.hear(worker, graded, blocks, now)
+    return pack_hashes(graded)
+
+
+def test_what_other_replicas_routed_counts_beside_events_and_own_decisions() -> None:
+    view = listening(make_index(w1=4, w2=3))
+    view.record(W2, BlockHashes.of([1, 2, 3, 4, 5], 16), now=0.0)
+    hear(view, W1, 8)
+    hear(view, W2, 4)
+    hear(view, W3, 6)
+
+    found = view.find(PROMPT, now=0.0)
+
+    assert found.overlaps == {W1: 8, W2: 5, W3: 4}
+    depths = [depth for depth, _ in found.groups]
+    assert depths == sorted(depths, reverse=True)
+    assert found.told == [(4, (W1,)), (3, (W2,))]
+    assert view.cached_blocks((W1, W3)) == [4, 0]
+
+
+def test_what_other_replicas_routed_ends_as_own_decisions_do() -> None:
+    view = listening(make_index(w1=4), frozenset([W2]))
+    hear(view, W1, 8)
+    hear(view, W2, 8)
+
+    assert (view.ttl_s(W1), view.ttl_s(W2)) == (5.0, 120.0)
+    assert view.find_groups(PROMPT, now=4.9)[0] == {W1: 8, W2: 8}
+    assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 4, W2: 8}
+    assert view.find_groups(PROMPT, now=130.0)[0] == {W1: 4}
+
+
+def test_what_a_worker_removes_or_leaves_with_ends_what_was_heard() -> None:
+    index = make_index(w1=8)
+    view = listening(index)
+    for worker in (W1, W2, W3):
+        hear(view, worker, 8)
+
+    index.remove(W1, pack_hashes([7, 8]))
+    view.remove_worker(W2)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 6, W3: 8}
+
+
+def test_what_another_replica_saw_fail_is_believed_no_longer() -> None:
+    view = listening(make_index())
+    packed = [hear(view, worker, 8) for worker in (W1, W2, W3)]
+
+    view.retract(W1, packed[0], known_blocks=7)
+    view.retract(W2, packed[1], known_blocks=0)
+    view.retract(W3, packed[2], known_blocks=8)
+    view.retract(W3, packed[2], known_blocks=1 << 60)
+    view.retract(W1, packed[0], known_blocks=5)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4, W3: 8}
+
+
+def test_who_listens_to_nobody_takes_nothing_from_others() -> None:
+    view = make_view(make_index(w1=4), ApproxIndex())
+
+    packed = hear(view, W1, 8)
+    view.retract(W1, packed, known_blocks=0)
 
     assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}

@@ -52,7 +52,7 @@ def make_scheduler(
         RouterOptions(**options),  # type: ignore[arg-type]  # any option
         random.Random(seed),
         membership=membership,
-        sequences=new_sequences(16, stride=2),
+        sequences=new_sequences(16),
         index=index,
         routed=ApproxIndex() if routed else None,
     )
@@ -455,13 +455,13 @@ def test_the_weight_of_the_overlap_may_be_overridden() -> None:
 
 def test_shared_blocks_of_running_requests_are_counted_once() -> None:
     scheduler, index = make_scheduler(W1, cost="prefill-decode")
-    store(index, W1, 10)
-    scheduler.schedule(make_request("r1"), 0.0)
+    store(index, W1, 40)
+    scheduler.schedule(make_request("r1", 40), 0.0)
 
-    decision = scheduler.explain(make_request("r2"), 0.0)
+    decision = scheduler.explain(make_request("r2", 40), 0.0)
 
-    assert decision.chosen.active_blocks == 10
-    assert decision.chosen.decode_blocks == 10
+    assert decision.chosen.active_blocks == 40
+    assert decision.chosen.decode_blocks == 40 + (40 - 32)
 
 
 def test_speeds_are_learned_from_what_requests_show() -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 
@@ -17,8 +18,8 @@ def _each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         pytest.skip(CORE)
 
 
-def make_sequences(*, stride: int = 1, lease_s: float = 60.0) -> ActiveSequences:
-    return new_sequences(16, stride=stride, lease_s=lease_s)
+def make_sequences(*, lease_s: float = 60.0) -> ActiveSequences:
+    return new_sequences(16, lease_s=lease_s)
 
 
 def test_a_booking_loads_its_worker_until_it_ends() -> None:
@@ -151,47 +152,61 @@ def test_waiting_counts_down_as_far_as_the_oldest_prompt() -> None:
     assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 0.0
 
 
-def test_blocks_shared_by_requests_count_once_to_the_stride() -> None:
-    sequences = make_sequences(stride=4)
-    shared = list(range(1, 11))
-    keys = tuple(sequences.sharing_keys(shared))
-    assert keys == (4, 8)
+@pytest.mark.parametrize(
+    ("blocks", "shared"), [(15, 0), (42, 32), (330, 320), (1100, 1024), (6250, 6144)]
+)
+def test_blocks_shared_by_requests_count_once_as_far_as_keys_tell(blocks: int, shared: int) -> None:
+    sequences = make_sequences()
+    loads, tokens = sequences.loads(W1), blocks * 16
+    keys = tuple(sharing_keys(range(1, blocks + 1)))
 
-    sequences.add("r1", W1, Demand(160, 160, keys=keys), now=0.0)
-    assert sequences.loads(W1).active_blocks == 10
-    sequences.add("r2", W1, Demand(160, 0, keys=keys), now=0.0)
-    assert sequences.loads(W1).active_blocks == 10 + 2
+    sequences.add("r1", W1, Demand(tokens, tokens, keys=keys), now=0.0)
+    assert loads.active_blocks == blocks
+    sequences.add("r2", W1, Demand(tokens, 0, keys=keys), now=0.0)
+    assert loads.active_blocks == blocks + (blocks - shared)
     sequences.finish("r1")
-    assert sequences.loads(W1).active_blocks == 10
+    assert loads.active_blocks == blocks
     sequences.finish("r2")
-    assert sequences.loads(W1).active_blocks == 0
+    assert loads.active_blocks == 0
+
+
+def test_a_key_that_two_requests_number_differently_leaves_nothing_behind() -> None:
+    sequences = make_sequences()
+    loads = sequences.loads(W1)
+    sequences.add("r1", W1, Demand(16 * 320, 0, keys=tuple(range(17))), now=0.0)
+    sequences.add("r2", W1, Demand(16 * 16, 0, keys=(16,)), now=0.0)
+
+    sequences.finish("r1")
+    assert loads.active_blocks == 64
+    sequences.finish("r2")
+
+    assert loads.active_blocks == 0
+    assert not loads.shared
 
 
 def test_shared_blocks_are_found_by_depth() -> None:
     sequences = make_sequences()
-    sequences.add("r1", W1, Demand(6 * 16, 0, keys=(1, 2, 3, 4, 5, 6)), now=0.0)
+    sequences.add("r1", W1, Demand(6 * 256, 0, keys=(1, 2, 3, 4, 5, 6)), now=0.0)
     loads = sequences.loads(W1)
 
-    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), 1, overlap=7) == 4
-    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), 1, overlap=2) == 2
-    assert loads.shared_blocks((9, 2), 1, overlap=2) == 0
-    assert loads.shared_blocks((), 1, overlap=2) == 0
-    assert sequences.loads(W2).shared_blocks((1,), 1, overlap=1) == 0
+    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), overlap=112) == 64
+    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), overlap=47) == 32
+    assert loads.shared_blocks((9, 2), overlap=32) == 0
+    assert loads.shared_blocks((), overlap=32) == 0
+    assert loads.shared_blocks((1,), overlap=15) == 0
+    assert sequences.loads(W2).shared_blocks((1,), overlap=16) == 0
 
 
-@pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("held", range(8))
-@pytest.mark.parametrize("overlap", range(24))
-def test_shared_blocks_are_whole_strides_within_the_overlap(
-    stride: int, held: int, overlap: int
-) -> None:
-    keys = tuple(range(1, 8))
+@pytest.mark.parametrize("held", [0, 1, 15, 16, 17, 28, 29, 40])
+@pytest.mark.parametrize("overlap", [0, 15, 16, 255, 256, 319, 320, 1023, 1024, 1279, 1280, 9999])
+def test_shared_blocks_are_those_of_whole_keys_within_the_overlap(held: int, overlap: int) -> None:
+    keys = tuple(range(1, 41))
     sequences = make_sequences()
-    sequences.add("r1", W1, Demand(held * 16, 0, keys=keys[:held]), now=0.0)
+    sequences.add("r1", W1, Demand(16 * key_depth(held), 0, keys=keys[:held]), now=0.0)
 
-    shared = sequences.loads(W1).shared_blocks(keys, stride, overlap)
+    shared = sequences.loads(W1).shared_blocks(keys, overlap)
 
-    assert shared == min(held, overlap // stride) * stride
+    assert shared == max(key_depth(n) for n in range(held + 1) if key_depth(n) <= overlap)
 
 
 def test_settling_is_not_repeated_within_a_moment() -> None:
@@ -342,18 +357,19 @@ def test_load_that_nobody_booked_is_replaced_not_added_up() -> None:
 
 
 def test_impossible_demands_are_made_possible() -> None:
-    sequences = make_sequences(stride=2)
+    sequences = make_sequences()
 
     sequences.add("r1", W1, Demand(-5, 10, -3, keys=(1, 2, 3)), now=0.0)
-    sequences.add("r2", W1, Demand(64, 999, keys=(1, 2, 3, 4, 5)), now=0.0)
+    sequences.add("r2", W1, Demand(640, 999, keys=(1, 2, 3, 4, 5)), now=0.0)
 
     loads = sequences.loads(W1)
-    assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (64, 64, 4)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (640, 640, 40)
+    assert len(loads.shared) == 2
     assert loads.expected_blocks == 0
 
 
 def test_after_another_block_size_everything_still_ends_at_nothing() -> None:
-    sequences = make_sequences(stride=2)
+    sequences = make_sequences()
     demand = Demand(100, 68, expected_output_tokens=40, keys=(1, 2))
     sequences.add("old", W1, demand, now=1.0)
     sequences.correct(W1, requests=2, blocks=10, prefill_tokens=100)

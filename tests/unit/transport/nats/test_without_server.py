@@ -237,7 +237,7 @@ async def test_a_message_without_a_stream_is_homeless_and_not_refused() -> None:
 async def test_a_message_that_cannot_be_sent_is_refused() -> None:
     journal = NatsJournal(NatsConnection(NatsOptions()), JOURNAL)
     journal._client._status = journal._client.CONNECTED
-    journal._client._max_pending_size = 1024
+    journal._client._room = 1024
 
     journal.append("two words", b"x", lambda _: pytest.fail("nothing was sent"))
 

@@ -6,7 +6,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.booking_events import (
     BookingBatch,
     BookingEvent,
@@ -18,7 +18,7 @@ from kvmesh.core.routing.booking_events import (
     StateEnds,
 )
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.core.routing.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
@@ -30,7 +30,7 @@ class Heard:
     """One replica that hears of another's bookings."""
 
     def __init__(self) -> None:
-        self.sequences = new_sequences(4, lease_s=10.0, stride=2)
+        self.sequences = new_sequences(4, lease_s=10.0)
         self.scheduler = Scheduler(
             RouterOptions(block_size=4),
             random.Random(1),
@@ -38,6 +38,7 @@ class Heard:
             sequences=self.sequences,
             routed=ApproxIndex(),
         )
+        self.scheduler.overlaps.listen(new_approx(graded=True))
         self.peers = PeerBookings(self.scheduler)
 
     def hear(self, first_seq: int, *events: BookingEvent, epoch: int = 1, now: float = 0.0) -> bool:
@@ -48,7 +49,7 @@ class Heard:
 
 
 def placed(request_id: str) -> Placed:
-    return Placed(request_id, W, 40, 30, 5, pack_hashes([1, 2]))
+    return Placed(request_id, W, 136, 30, 5, pack_hashes([1, 2]))
 
 
 def test_a_peers_request_counts_in_the_loads() -> None:
@@ -57,7 +58,7 @@ def test_a_peers_request_counts_in_the_loads() -> None:
     assert heard.hear(1, placed("q"))
 
     loads = heard.sequences.loads(W)
-    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (40, 30, 5)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (136, 30, 5)
     booking = heard.sequences.bookings.get("q")
     assert booking is not None
     assert (booking.owner, booking.keys) == ("p", (1, 2))
@@ -65,13 +66,14 @@ def test_a_peers_request_counts_in_the_loads() -> None:
 
 def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
     heard = Heard()
-    prompt = [11, 12, 13]
+    prompt = [*range(11, 21)]
 
-    heard.hear(1, Placed("q", W, 12, 12, hashes=pack_hashes(prompt)))
-    heard.hear(2, Placed("q", "elsewhere", 12, 12, hashes=pack_hashes(prompt)))
+    heard.hear(1, Placed("q", W, 40, 40, hashes=pack_hashes(prompt)))
+    heard.hear(2, Placed("q", "elsewhere", 40, 40, hashes=pack_hashes(prompt)))
 
-    overlaps, _ = heard.scheduler.overlaps.find_groups(BlockHashes.of([*prompt, 14], 4), 1.0)
-    assert overlaps == {W: 3}
+    overlaps = heard.scheduler.overlaps
+    assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 10}
+    assert overlaps.find_groups(BlockHashes.of([*prompt, 99], 4), 1.0)[0] == {W: 8}
 
 
 def test_speeds_are_learned_from_what_peers_see() -> None:
@@ -118,7 +120,7 @@ def test_events_heard_before_are_skipped() -> None:
     assert heard.hear(1, placed("q"), Ended("q"), placed("r"))
 
     assert heard.ids() == ["r"]
-    assert heard.peers.applied == 3
+    assert heard.peers.statistics().applied == 3
 
 
 def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
@@ -131,7 +133,7 @@ def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
 
     assert heard.ids() == ["kept", "new"]
     assert heard.peers.incomplete() == []
-    assert heard.peers.gaps == 1
+    assert heard.peers.statistics().gaps == 1
 
 
 def test_a_gap_within_a_state_makes_it_worthless() -> None:

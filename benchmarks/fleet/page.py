@@ -1,0 +1,118 @@
+"""`python -m benchmarks.fleet.page COSTS.jsonl FLEET.jsonl > docs/fleet.md`: how large a fleet is.
+
+The files are what `bench_replicas` and `bench_fleet` append with `--json`.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.cost.page import Run, table
+from benchmarks.fleet.bench_fleet import HEAD as FLEET_HEAD
+from benchmarks.fleet.bench_fleet import Outcome, cells
+from benchmarks.fleet.law import Costs, speed_up
+
+KINDS: Final = ("without KV events", "with KV events")
+SIZES: Final = ("400 B", "4 KB", "100 KB")
+REPLICAS: Final = (2, 4, 8)
+GOALS: Final = {"400 B": (0.03, 150.0), "4 KB": (0.05, 500.0), "100 KB": (0.05, 2_000.0)}
+"""Most that a sibling's share and the bytes of a request shall be."""
+
+INTRODUCTION: Final = """# How large a fleet one bucket serves
+Replicas of a bucket each hold the whole index and know all bookings, so that each decides as one
+would. What does not divide among them is what each has to hear: its siblings' bookings, the
+journal of all workers, heartbeats. This page says what that costs, and where it ends. Made by
+`make bench-fleet`; [benchmarks/README.md](../benchmarks/README.md) says how figures are made.
+"""
+
+LAW: Final = """
+## What a sibling pays
+Processor time of one request, microseconds: at a router alone, at a replica that serves it and at
+each other replica, which only hears of it; and its bytes on NATS. sigma is the sibling's share
+of the replica's time: R replicas do R / (1 + sigma (R - 1)) times the work of one, and no number
+of them more than 1 / sigma. Byte tokens, one process of each on one processor; a goal that is
+met is bold. Left out: TLS, signatures, streams.
+"""
+
+PLANE: Final = """
+## What the event plane costs a replica
+Microseconds of a replica's processor, whoever serves the requests: a record of the journal (a
+batch of one worker's events), each block in it, a worker's heartbeat.
+"""
+
+PLAN: Final = """
+## A fleet in virtual time
+Each replica is one processor that does one thing after another, the NATS server has two; every
+message takes the processor time that was measured, a hop takes 0.2 ms. Each of 1,000 workers'
+sidecars appends what its engine stored and removed 20 times a second; blocks have 16 tokens, half
+of a prompt's are new. "late" is from a decision, or an engine's batch, until the last replica has
+applied it. Costs of NATS are those of `benchmarks/fleet/costs.py`. Left out: snapshots, collisions
+of several timers, the network's bandwidth, garbage collection.
+"""
+
+BENDS: Final = Path(__file__).with_name("bends.md")
+
+
+def page(run: Run, outcomes: Sequence[Outcome]) -> str:
+    """Return the whole page."""
+    lines = INTRODUCTION.splitlines()
+    for facts in run.facts[:1]:
+        told = ", ".join(f"{name} {value}" for name, value in facts.items())
+        lines += ["", f"Recorded: {told}."]
+    head = ["request", "alone", "replica", "sibling", "sigma", "bytes", *_times()]
+    for kind in KINDS:
+        rows = [row for size in SIZES if (row := law_row(run, kind, size))]
+        lines += [
+            *(LAW.splitlines() if kind == KINDS[0] else []),
+            "",
+            f"{kind[0].upper()}{kind[1:]}:",
+            "",
+        ]
+        lines += table(head, rows)
+    if titles := run.titles("processor time of what the event plane"):
+        figures = run.figures(titles[0])
+        values = [f"{run.median(titles[0], 'plane', one) or 0.0:.2f}" for one in figures]
+        lines += [*PLANE.splitlines(), "", *table(figures, [values])]
+    lines += [*PLAN.splitlines(), "", *table(FLEET_HEAD, map(cells, outcomes))]
+    return "\n".join([*lines, "", BENDS.read_text()])
+
+
+def law_row(run: Run, kind: str, size: str) -> list[str]:
+    """Return what was measured of one size, and what follows for some replicas."""
+    titles = run.titles(f"processor time a request, {kind}, {size},")
+    if not titles:
+        return []
+    found = {name: run.median(titles[0], size, f"{name} us") for name in Costs.__struct_fields__}
+    costs = Costs(**{name: us or 0.0 for name, us in found.items()})
+    sent = run.median(titles[0], size, "bytes") or 0.0
+    most_sigma, most_bytes = GOALS[size]
+    return [
+        size,
+        *(f"{us:,.1f}" for us in (costs.alone, costs.replica, costs.sibling)),
+        _goal(f"{costs.sigma:.3f}", met=costs.sigma <= most_sigma),
+        _goal(f"{sent:,.0f}", met=sent <= most_bytes),
+        *(f"{speed_up(costs.sigma, count):.2f}" for count in REPLICAS),
+    ]
+
+
+def _goal(shown: str, *, met: bool) -> str:
+    return f"**{shown}**" if met else shown
+
+
+def _times() -> list[str]:
+    return [f"{count} replicas do" for count in REPLICAS]
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m benchmarks.fleet.page COSTS.jsonl FLEET.jsonl")
+    costs, fleet = (Path(name).read_bytes().splitlines() for name in sys.argv[1:])
+    outcomes = [msgspec.json.decode(line, type=Outcome) for line in fleet if line.strip()]
+    sys.stdout.write(page(Run(costs), outcomes))
+
+
+if __name__ == "__main__":
+    main()

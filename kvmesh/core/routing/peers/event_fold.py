@@ -1,0 +1,233 @@
+"""One event of a peer's bookings, folded into this replica's own view."""
+
+from typing import Final
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import grade, keys_of_graded, keys_of_strided
+from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
+from kvmesh.core.health.outcomes import SERVED, Verdict
+from kvmesh.core.routing.booking_events import (
+    BookingEvent,
+    Ended,
+    Grew,
+    Placed,
+    Prefilled,
+    StateBegins,
+)
+from kvmesh.core.routing.peers.peer import Peer
+from kvmesh.core.routing.peers.records import (
+    Named,
+    PlacedRecord,
+    Record,
+    read_record,
+    read_shares,
+)
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Demand
+
+MOST_BOOKINGS: Final = 1 << 16
+"""Live bookings of one peer: it has far fewer connections than that."""
+
+MOST_IN_ALL: Final = 1 << 18
+"""Live bookings of all replicas together."""
+
+COUNT_EVERY_S: Final = 1.0
+"""So often the bookings of one peer that has many are counted."""
+
+MOST_STRANGERS: Final = 1024
+"""Workers of bookings that this replica does not know yet, or no more."""
+
+MOST_NAMED: Final = 1 << 14
+"""Workers that a peer has given a number; beyond that all of its numbers are asked for anew."""
+
+STRANGE_S: Final = 60.0
+"""How long what bookings tell of such a worker is kept: it may join."""
+
+
+class EventFold:
+    """Folds peers' events, each under its peer's name as owner, into `scheduler`.
+
+    How many bookings there are, and of which workers, is bounded; `refused` counts those beyond.
+    `strangers` are the workers of bookings that are no members, with when they were met.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.strangers: dict[WorkerId, float] = {}
+        self.refused = 0
+        self._scheduler = scheduler
+        self._sequences = scheduler.sequences
+
+    def fold(self, peer: Peer, event: BookingEvent | Record, now: float) -> None:
+        """Fold one event."""
+        if isinstance(event, PlacedRecord | Placed):
+            self._fold_placed(peer, event, now)
+        elif isinstance(event, Prefilled | Grew | Ended):
+            booking = self._sequences.bookings.get(event.request_id)
+            if booking is None or booking.owner != peer.name:
+                peer.retold.discard(event.request_id)
+            elif event.request_id in peer.retold:
+                self._follow(peer, event, now)
+            else:
+                self._learn(event, now)
+        elif isinstance(event, Named):
+            if len(peer.workers) >= MOST_NAMED and event.worker not in peer.workers:
+                peer.workers.clear()
+            peer.workers[event.worker] = event.name
+        elif isinstance(event, StateBegins):
+            peer.unconfirmed = {one.request_id for one in self._sequences.owned(peer.name)}
+        elif peer.unconfirmed is not None:
+            for request_id in peer.unconfirmed:
+                peer.retold.discard(request_id)
+                self._sequences.finish(request_id)
+            peer.unconfirmed = None
+            peer.complete = True
+
+    def fold_record(self, peer: Peer, record: bytes, now: float) -> None:
+        """Fold one record that was read before."""
+        self.fold(peer, read_record(peer.name, record, 0)[0], now)
+
+    def hear_shares(self, peer: Peer, data: bytes) -> None:
+        """Take the shares of a message. Raises `CodecError`."""
+        self._scheduler.ledger.hear(peer.name, peer.epoch, read_shares(data))
+
+    def note_answers(
+        self, worker: WorkerId, began: bool, served: int, now: float, request_id: str
+    ) -> None:
+        """Take that an answer began at a worker, or none, and that so many were complete."""
+        workers = self._scheduler.workers
+        if began:
+            workers.membership.health.began(worker, now)
+        for _ in range(served):
+            workers.note(worker, SERVED, now, request_id)
+
+    def forget_strangers(self, now: float) -> None:
+        """Keep nothing of workers that did not join, and that no booking is left of."""
+        scheduler = self._scheduler
+        for worker, met_s in tuple(self.strangers.items()):
+            known = worker in scheduler.workers.membership
+            idle = not self._sequences.loads(worker).active_requests
+            if not known and idle and now >= met_s + STRANGE_S:
+                scheduler.remove_worker(worker)
+                known = True
+            if known:
+                del self.strangers[worker]
+
+    def _fold_placed(self, peer: Peer, event: Placed | PlacedRecord, now: float) -> None:
+        name = event.worker if isinstance(event, Placed) else peer.workers.get(event.worker)
+        if name is None:
+            # Its name was lost, or never told: the state that is asked for now tells it.
+            lose(peer)
+            return
+        worker = WorkerId(name)
+        added = self._admits(peer, worker, now) and self._place(peer.name, worker, event, now)
+        peer.booked += added
+        if peer.unconfirmed is not None:
+            peer.unconfirmed.discard(event.request_id)
+            if added:
+                peer.retold.add(event.request_id)
+
+    def _admits(self, peer: Peer, worker: WorkerId, now: float) -> bool:
+        """Return whether there is room for a booking, and for its worker if it is a stranger."""
+        if not self._has_room(peer, now):
+            self.refused += 1
+            return False
+        strangers = self.strangers
+        if worker not in self._scheduler.workers.membership and worker not in strangers:
+            if len(strangers) >= MOST_STRANGERS:
+                self.refused += 1
+                return False
+            strangers[worker] = now
+        return True
+
+    def _has_room(self, peer: Peer, now: float) -> bool:
+        """Return whether the peer may have another booking. O(1), O(bookings) once a second when it
+        had many.
+        """
+        bookings = self._sequences.bookings
+        if len(bookings) >= MOST_IN_ALL:
+            return False
+        if peer.booked < MOST_BOOKINGS:
+            return True
+        if now >= peer.counted_s + COUNT_EVERY_S:
+            peer.counted_s = now
+            peer.booked = len(self._sequences.owned(peer.name))
+            peer.retold.intersection_update(bookings)
+        return peer.booked < MOST_BOOKINGS
+
+    def _place(
+        self, owner: str, worker: WorkerId, event: Placed | PlacedRecord, now: float
+    ) -> bool:
+        """Book as the peer did and expect its worker to cache the prompt; False when known."""
+        if isinstance(event, PlacedRecord):
+            return self._place_graded(owner, worker, event, now)
+        block_size = self._sequences.block_size
+        known = unpack_hashes(event.hashes)
+        graded = grade(known, len(known))
+        demand = Demand(
+            prompt_tokens=event.prompt_tokens,
+            uncached_tokens=event.uncached_tokens,
+            expected_output_tokens=event.expected_blocks * block_size,
+            keys=tuple(keys_of_strided(unpack_hashes(event.keys))),
+            streams=event.streams,
+            hashes=pack_hashes(graded) if graded else None,
+            turn=event.turn,
+        )
+        if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
+            return False
+        if graded:
+            self._scheduler.overlaps.hear(worker, graded, len(known), now)
+        return True
+
+    def _place_graded(self, owner: str, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
+        graded = unpack_hashes(event.graded)
+        believed = event.believed and bool(graded)
+        demand = Demand(
+            prompt_tokens=event.prompt_tokens,
+            uncached_tokens=event.uncached_tokens,
+            expected_output_tokens=event.expected_blocks * self._sequences.block_size,
+            keys=tuple(keys_of_graded(graded, event.blocks)),
+            streams=event.streams,
+            hashes=event.graded if believed else None,
+            turn=event.turn,
+        )
+        if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
+            return False
+        if believed:
+            self._scheduler.overlaps.hear(worker, graded, event.blocks, now)
+        return True
+
+    def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:
+        """Fold what became of a booking followed from its beginning."""
+        if isinstance(event, Prefilled):
+            self._scheduler.first_token(event.request_id, now)
+        elif isinstance(event, Grew):
+            self._scheduler.grow(event.request_id, event.output_tokens, now)
+        else:
+            self._scheduler.finish(event.request_id, now, event.attempt())
+
+    def _follow(self, peer: Peer, event: Prefilled | Grew | Ended, now: float) -> None:
+        """Fold what became of a booking whose times say nothing of its worker's speed; how it
+        ended says all the more of its worker's health.
+        """
+        if isinstance(event, Prefilled):
+            self._sequences.first_token(event.request_id, now)
+        elif isinstance(event, Grew):
+            self._sequences.grow(event.request_id, event.output_tokens, now)
+        else:
+            peer.retold.discard(event.request_id)
+            self._follow_end(event, now)
+
+    def _follow_end(self, event: Ended, now: float) -> None:
+        attempt = event.attempt()
+        if attempt.verdict is not Verdict.SERVED:
+            self._scheduler.finish(event.request_id, now, attempt)
+            return
+        booking = self._sequences.finish(event.request_id)
+        assert booking is not None, "only what is booked is followed"
+        self._scheduler.workers.note(booking.worker, attempt, now, event.request_id)
+
+
+def lose(peer: Peer) -> None:
+    """Have a peer's state asked for; one that is being told misses something, too."""
+    peer.complete = False
+    peer.unconfirmed = None

@@ -1,0 +1,145 @@
+"""What the other replicas have booked, as far as their messages came."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.routing.booking_events import BookingBatch, BookingEvent, decode_bookings
+from kvmesh.core.routing.peers.event_fold import EventFold, lose
+from kvmesh.core.routing.peers.message_fold import new_message_fold
+from kvmesh.core.routing.peers.peer import Peer, new_peer
+from kvmesh.core.routing.peers.records import RECORDS_VERSION, Record, RecordBatch, read_records
+from kvmesh.core.routing.scheduler import Scheduler
+
+RENEW_S: Final = 0.5
+"""A living peer renews all its bookings, but not with each of its 200 messages a second."""
+
+MOST_PEERS: Final = 1024
+"""Siblings and followers whose bookings are kept."""
+
+_RECORDS: Final = bytes([RECORDS_VERSION])
+
+
+class PeerStatistics(msgspec.Struct, frozen=True):
+    """Counts since the start: events folded, messages that never came, and batches and bookings for
+    which there was no room.
+    """
+
+    applied: int
+    gaps: int
+    refused: int
+
+
+class PeerBookings:
+    """Applies peers' batches, each event once, under the peer's name as owner.
+
+    What peers decide and see of speeds counts in `scheduler` as if this replica had decided and
+    seen it, so that replicas that share a burst choose as one would. After a gap what comes is
+    still applied, and the peer counts as incomplete until its whole state came without one.
+
+    Who sends bookings, and how many, of which workers, is bounded; `refused` counts the batches
+    and bookings beyond the bounds. A peer that is `heard` of otherwise is preferred to one that is
+    not.
+
+    Where there is a compiled core, the ordinary records of a message are folded in one call of it
+    (kvmesh/native/message_fold.c), unless not `compiled`.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, compiled: bool = True) -> None:
+        self._scheduler = scheduler
+        self._sequences = scheduler.sequences
+        self._peers: dict[str, Peer] = {}
+        self._heard: set[str] = set()
+        self._events = EventFold(scheduler)
+        self._compiled = new_message_fold(scheduler, self._events) if compiled else None
+        self._applied = self._gaps = self._refused = 0
+
+    def heard(self, peer: str) -> None:
+        """Learn that a peer sends heartbeats."""
+        self._heard.add(peer)
+
+    def admits(self, peer: str) -> bool:
+        """Return whether there is room for a peer, made if need be by one that is not heard."""
+        if peer in self._peers or len(self._peers) < MOST_PEERS:
+            return True
+        unheard = next((one for one in self._peers if one not in self._heard), None)
+        if unheard is None or peer not in self._heard:
+            self._refused += 1
+            return False
+        self.remove(unheard)
+        return True
+
+    def hear(self, peer: str, data: bytes, now: float) -> bool | None:
+        """Fold a message of either version and renew the peer's leases; return whether the peer is
+        known completely, None where there is no room for it.
+
+        Raises `CodecError` for a message that cannot be read, of which nothing is folded.
+        """
+        known = self._peers.get(peer)
+        if known is not None and self._compiled is not None:
+            complete = self._compiled.fold(known, data, now)
+            if complete is not None:
+                return complete
+        records = data[:1] == _RECORDS
+        batch = read_records(peer, data) if records else decode_bookings(data)
+        return self.apply(peer, batch, now) if self.admits(peer) else None
+
+    def apply(self, peer: str, batch: BookingBatch | RecordBatch, now: float) -> bool:
+        """Fold a batch and renew the peer's leases; return whether the peer is known completely."""
+        known = self._peers.get(peer)
+        if known is None or batch.epoch > known.epoch:
+            self._sequences.remove_owner(peer)
+            known = self._peers[peer] = new_peer(peer, batch.epoch, now)
+        elif batch.epoch < known.epoch:
+            return known.complete
+        if batch.shares is not None:
+            self._scheduler.ledger.hear(peer, batch.epoch, batch.shares)
+        if batch.first_seq > known.next_seq:
+            self._gaps += 1
+            lose(known)
+        events: Sequence[BookingEvent | Record] = batch.events
+        for event in events[max(0, known.next_seq - batch.first_seq) :]:
+            self._applied += 1
+            self._events.fold(known, event, now)
+        known.next_seq = max(known.next_seq, batch.first_seq + len(events))
+        if now >= known.renewed_s + RENEW_S:
+            known.renewed_s = now
+            self._sequences.renew_owner(peer, now)
+        return known.complete
+
+    def known_upto(self, peer: str) -> tuple[int, int] | None:
+        """Return the epoch and number up to which all of the peer's bookings are known.
+
+        None for a peer never heard, and while something of it is missing.
+        """
+        known = self._peers.get(peer)
+        return (known.epoch, known.next_seq) if known is not None and known.complete else None
+
+    def doubt(self, peer: str) -> None:
+        """Have the peer's state asked for: it lives, but what it had booked is not known here."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.complete = False
+
+    def remove(self, peer: str) -> None:
+        """Drop a dead peer and its bookings."""
+        self._heard.discard(peer)
+        self._peers.pop(peer, None)
+        self._scheduler.ledger.forget_waiting(peer)
+        self._sequences.remove_owner(peer)
+
+    def incomplete(self) -> list[str]:
+        """Return the peers whose state must be asked for."""
+        return [name for name, peer in self._peers.items() if not peer.complete]
+
+    def statistics(self) -> PeerStatistics:
+        """Return the present counts."""
+        compiled = self._compiled
+        applied, gaps = (0, 0) if compiled is None else (compiled.applied, compiled.gaps)
+        refused = self._refused + self._events.refused
+        return PeerStatistics(self._applied + applied, self._gaps + gaps, refused)
+
+    def forget_strangers(self, now: float) -> None:
+        """Keep nothing of workers that did not join, and that no booking is left of."""
+        self._events.forget_strangers(now)

@@ -1,0 +1,32 @@
+"""An outbox of bookings that notes what it is told."""
+
+from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
+from kvmesh.core.workers.loads import Booking
+from kvmesh.core.workers.sequences import ActiveSequences
+
+
+class ToldOutbox:
+    """Takes what an outbox is told in its place, as one that writes another format does."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def placed(self, booking: Booking) -> None:
+        """Note it."""
+        self.told.append(("placed", booking.request_id))
+
+    def first_token(self, request_id: str) -> None:
+        """Note it."""
+        self.told.append(("first token", request_id))
+
+    def ended(self, request_id: str, attempt: Attempt = SERVED) -> None:
+        """Note it."""
+        self.told.append(("ended", request_id, attempt))
+
+
+def noted_outbox(sequences: ActiveSequences) -> tuple[BookingOutbox, list[tuple[object, ...]]]:
+    """Return an outbox and the list of what it is told."""
+    outbox, other = new_booking_outbox(sequences, 1), ToldOutbox()
+    outbox.other = other
+    return outbox, other.told

@@ -1,0 +1,47 @@
+"""Readers: the format that all who read understand, held while somebody may be unheard."""
+
+from kvmesh.core.members.readers import Readers
+from kvmesh.formats import FIRST, FormatRange, Formats
+
+NEW = Formats(journal=FormatRange(1, 2))
+NEXT = Formats(journal=FormatRange(2, 3))
+
+
+def test_the_oldest_is_written_until_all_must_have_been_heard() -> None:
+    readers = Readers(NEW, hold_s=1.2)
+    readers.begin(10.0)
+    readers.hear("r1", NEW)
+
+    assert [readers.format_of("journal", now) for now in (10.0, 11.19, 11.2)] == [1, 1, 2]
+
+
+def test_an_older_reader_is_minded_at_once_and_for_a_while_after_it_went() -> None:
+    readers = Readers(NEW, hold_s=1.2)
+    readers.hear("r1", NEW)
+
+    readers.hear("r2", FIRST)
+    heard = readers.format_of("journal", 20.0)
+    readers.forget("r2", 20.0)
+
+    assert heard == 1
+    assert [readers.format_of("journal", now) for now in (20.0, 21.1, 21.2)] == [1, 1, 2]
+
+
+def test_a_reader_that_was_updated_is_an_older_one_no_more() -> None:
+    readers = Readers(NEW)
+    readers.hear("r1", FIRST)
+    readers.forget("r1", 5.0)
+
+    readers.hear("r1", NEW)
+    readers.forget("unknown", 5.0)
+
+    assert readers.format_of("journal", 5.0) == 2
+
+
+def test_nobody_to_mind_leaves_the_newest_and_nobody_in_common_the_oldest() -> None:
+    alone = Readers(NEXT)
+    apart = Readers(NEXT)
+    apart.hear("r1", FIRST)
+
+    assert alone.format_of("journal", 0.0) == 3
+    assert apart.format_of("journal", 0.0) == 2

@@ -1,0 +1,37 @@
+import asyncio
+from urllib.parse import urlparse
+
+from kvmesh.transport.nats.link.abort import AbortingTransport
+
+
+async def test_before_it_is_connected_it_is_closed_and_takes_nothing() -> None:
+    transport = AbortingTransport()
+
+    transport.write(b"lost")
+    transport.writelines([b"lost"])
+    await transport.drain()
+    transport.close()
+    await transport.wait_closed()
+
+    assert transport.at_eof()
+    assert transport
+    assert transport.server_info() == {}
+
+
+async def test_an_info_that_is_no_json_says_nothing() -> None:
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO {\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport = AbortingTransport()
+    await transport.connect(urlparse(f"nats://127.0.0.1:{port}"), 1024, 5)
+
+    line = await transport.readline()
+    transport.close()
+    await transport.wait_closed()
+    server.close()
+
+    assert line == b"INFO {\r\n"
+    assert transport.server_info() == {}
