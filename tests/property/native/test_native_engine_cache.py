@@ -1,6 +1,8 @@
 """The compiled engine cache against the pure one: events, errors, counts and dumps, bit by bit."""
 
 import json
+import random
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events import closure, residency
-from kvmesh.core.engines.kv_events.cache import EngineCache
+from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.errors import CodecError
 
@@ -285,3 +287,99 @@ def test_both_fold_what_another_dialect_decodes_alike(told: list[list[EngineEven
         assert compiled.take(payload) == pure.take(payload)
         assert compiled.dump() == pure.dump()
     assert compiled.statistics() == pure.statistics()
+
+
+class Life:
+    """An engine that stores and evicts for long: what it says is chosen by a seed."""
+
+    def __init__(self, seed: int, *, width: int, depth: int) -> None:
+        self._rng = random.Random(seed)
+        self._width, self._depth = width, depth
+
+    def _prefix(self) -> list[int]:
+        rng = self._rng
+        return [rng.randrange(self._width) for _ in range(rng.randrange(1, self._depth))]
+
+    def _space(self) -> tuple[str | None, tuple[str, ...]]:
+        """Return a salt, and what an engine hash covers of it."""
+        salt = self._rng.choice([None, None, None, "a", "b", "c"])
+        return salt, ((salt,) if salt and self._rng.random() < 0.5 else ())
+
+    def next(self) -> EngineEvent:
+        rng, prefix = self._rng, self._prefix()
+        salt, space = self._space()
+        start = rng.randrange(len(prefix)) if rng.random() < 0.5 else 0
+        run = [digest(*prefix[: end + 1], *space) for end in range(start, len(prefix))]
+        tier = rng.choice([0, 0, 0, 0, 1, 2])
+        kind = rng.random()
+        if kind < 0.45:
+            rng.shuffle(run)
+            return EngineRemoved(tuple(run[: rng.randrange(1, 4)]), tier)
+        if kind < 0.451:
+            return EngineCleared()
+        size = rng.choice([1, 1, 1, 1, 2])
+        packed = array("I", [block + 5 for block in prefix[start:] for _ in range(size)])
+        return EngineStored(
+            tuple(run),
+            digest(*prefix[:start], *space) if start else None,
+            packed.tobytes() if rng.random() < 0.9 else b"",
+            size,
+            tier=tier,
+            salt=salt,
+            extras=tuple(rng.choice([0, 0, 7]) for _ in run) if rng.random() < 0.05 else (),
+        )
+
+
+def live(seed: int, steps: int, *, width: int, depth: int, hidden: int) -> EngineCacheStatistics:
+    life = Life(seed, width=width, depth=depth)
+    batch: list[EngineEvent] = []
+
+    def decode(_payload: bytes) -> EngineBatch:
+        return EngineBatch(0.0, 0, tuple(batch))
+
+    pure = EngineCache(1, decode=decode, max_hidden=hidden)
+    compiled = CompiledEngineCache(1, decode=decode, max_hidden=hidden)
+    for step in range(steps):
+        batch[:] = [life.next() for _ in range(3)]
+        assert compiled.take(b"") == pure.take(b"")
+        if step % 100 == 0:
+            assert compiled.statistics() == pure.statistics()
+            assert compiled.dump() == pure.dump()
+    assert compiled.statistics() == pure.statistics()
+    return pure.statistics()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_follow_a_long_life_alike(seed: int) -> None:
+    seen = live(seed, 600, width=9, depth=6, hidden=10_000)
+
+    assert seen.visible_blocks > 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_follow_a_long_life_with_little_room_alike(seed: int) -> None:
+    with narrow():
+        seen = live(seed, 600, width=3, depth=5, hidden=1)
+
+    assert seen.residency.crowded > 0
+    assert seen.residency.orphans > 0
+
+
+def test_both_keep_many_children_of_one_block_and_close_gaps_alike() -> None:
+    pure, compiled = EngineCache(1), CompiledEngineCache(1)
+    payloads = [encode([0.0, [["BlockStored", [1], None, [1], 1]], 0])]
+    payloads += [
+        encode([0.0, [["BlockStored", [number], 1, [number], 1]], 0]) for number in range(2, 6000)
+    ]
+    rng = random.Random(1)
+    gone = list(range(2, 6000))
+    rng.shuffle(gone)
+    payloads += [encode([0.0, [["BlockRemoved", gone[:2000]]], 0])]
+    payloads += [encode([0.0, [["BlockRemoved", [1]]], 0])]
+    payloads += [encode([0.0, [["BlockRemoved", gone[2000:5000]]], 0])]
+    payloads += [encode([0.0, [["BlockStored", [9001, 9002], None, [1, 7], 1, None, "CPU"]], 0])]
+    payloads += [payloads[0]]
+    for payload in payloads:
+        assert compiled.take(payload) == pure.take(payload)
+    assert compiled.statistics() == pure.statistics()
+    assert compiled.dump() == pure.dump()
