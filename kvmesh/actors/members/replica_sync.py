@@ -18,7 +18,7 @@ from kvmesh.actors.messages import (
     Tick,
 )
 from kvmesh.actors.refusals import Refusals
-from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
@@ -98,6 +98,8 @@ class ReplicaSync:
         self._ledger = scheduler.ledger
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
+        self._own_subject = self._subjects.bookings(options.router)
+        self._bookings = self._subjects.bookings("")
         self._peers = PeerBookings(scheduler)
         self._old = OldBookingOutbox(scheduler.sequences, options.epoch)
         self._teller: BookingOutbox | OldBookingOutbox = self._old
@@ -164,11 +166,11 @@ class ReplicaSync:
         return Publish(self._subjects.bookings(self._options.router), message)
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
-        peer = last_token(subject)
+        if subject == self._own_subject:
+            return ()
+        peer = subject.removeprefix(self._bookings)
         try:
-            if subject == self._subjects.bookings(peer):
-                if peer == self._options.router:
-                    return ()
+            if 0 < len(peer) < len(subject):
                 complete = self._peers.hear(peer, data, now)
                 if complete is None:
                     return self._garbage.note(subject, "too many peers send bookings", now)

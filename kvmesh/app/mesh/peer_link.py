@@ -118,11 +118,15 @@ class PeerLink:
         subjects, name = self.subjects, self.registry.name
         sync = self.replica_sync
         sync.outbox.on_first = partial(driver.post, sync.name, BookingsWait())
-        patterns = [(subjects.routers(), name), (subjects.bookings(), self.replica_sync.name)]
+        heartbeats = driver.deliver_to(name)
+        subscribers = [
+            (subjects.routers(), heartbeats),
+            (subjects.bookings(), driver.hand_to(sync.name)),
+        ]
         if self._hears_workers:
-            patterns.append((subjects.heartbeats(), name))
-        for pattern, actor in patterns:
-            subscription = await self.plane.bus.subscribe(pattern, driver.deliver_to(actor))
+            subscribers.append((subjects.heartbeats(), heartbeats))
+        for pattern, deliver in subscribers:
+            subscription = await self.plane.bus.subscribe(pattern, deliver)
             stack.push_async_callback(subscription.close)
 
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:

@@ -113,6 +113,60 @@ async def test_pressing_within_a_turn_does_not_run_turns_in_turns() -> None:
     assert actor.heard == [Tick("n", 0), Tick("inner"), Tick("n", 1)]
 
 
+async def test_what_is_handed_over_is_taken_at_once_and_in_order() -> None:
+    actor, driver = Recorder(), AioDriver()
+    driver.add(actor)
+    hand = driver.hand_to("a")
+
+    hand("s", b"before the start")
+    driver.start()
+    hand("s", b"before the first turn")
+    assert actor.heard == []
+    await asyncio.sleep(0)
+    hand("s", b"at once")
+
+    data = [b"before the start", b"before the first turn", b"at once"]
+    assert actor.heard == [Started(), *(BusMessage("s", one) for one in data)]
+    assert driver.statistics().mailboxes["a"].handled == 4
+    driver.stop()
+    hand("s", b"too late")
+    assert len(actor.heard) == 4
+
+
+async def test_what_is_handed_over_within_a_turn_waits_for_its_own(eventually: Eventually) -> None:
+    hands: list[Callable[[str, bytes], None]] = []
+    driver = AioDriver(log=lambda _: hands[0]("s", b"inner"))
+    actor = Recorder(answers=lambda message: [Log("info", "x")] if message == Tick("n", 0) else [])
+    driver.add(actor)
+    hands.append(driver.hand_to("a"))
+    driver.start()
+
+    driver.post("a", Tick("n", 0))
+    driver.post("a", Tick("n", 1))
+
+    await eventually(lambda: len(actor.heard) == 4)
+    assert actor.heard[2:] == [Tick("n", 1), BusMessage("s", b"inner")]
+    driver.stop()
+
+
+async def test_a_fault_in_what_was_handed_over_stops_the_driver() -> None:
+    def answers(message: Message) -> Sequence[Effect]:
+        if message == BusMessage("s", b"x"):
+            raise RuntimeError("a bug")
+        return ()
+
+    actor, driver = Recorder(answers=answers), AioDriver()
+    driver.add(actor)
+    driver.start()
+    await asyncio.sleep(0)
+
+    driver.hand_to("a")("s", b"x")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        await driver.run()
+    assert driver.statistics().faults == 1
+
+
 async def test_appends_are_answered_and_publishing_is_forgotten(eventually: Eventually) -> None:
     server = MemoryServer()
     journal, bus = MemoryJournal(server, "s"), MemoryBus(server)
