@@ -5,7 +5,6 @@ machine without NATS and `--help` is quick.
 import gc
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,25 +22,24 @@ from cyclopts import (
 from cyclopts.config import Dict, Env
 from cyclopts.types import ExistingTomlPath
 
-from kvmesh.app.process.build import own_build
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spellings
 
 COMMANDS = {
     "up": (
-        "app.ops.up",
+        "entries:up",
         "Serve a whole mesh on this machine: NATS, engines, routers, one front door.",
     ),
     "router": (
-        "app.router.command",
+        "entries:router",
         "Run one router replica of a bucket, or a router alone over the engines of --worker.",
     ),
-    "meta-router": ("app.meta.command", "Run the front door over all buckets and replicas."),
+    "meta-router": ("entries:meta_router", "Run the front door over all buckets and replicas."),
     "worker": (
-        "app.worker.command",
+        "entries:worker",
         "Run the sidecar that puts one engine's KV events and load on the mesh.",
     ),
-    "mocker": ("mocker.command", "Run a pretend vLLM: real HTTP, KV cache and events, no GPU."),
+    "mocker": ("entries:mocker", "Run a pretend vLLM: real HTTP, KV cache and events, no GPU."),
     "doctor": (
         "doctor.command",
         "Say why an engine's KV cache would not be seen by routers, and what to do.",
@@ -86,23 +84,35 @@ COMMANDS = {
         "Show why a request went where it went, or where a prompt would go.",
     ),
 }
-"""Each command's module below `kvmesh`, loaded when it is called, and what it does."""
+"""Each command's module below `kvmesh`, loaded when it is called, and what it does.
+
+`MODULE:FUNCTION` where the function is not called `command`.
+"""
 
 GC_WHILE_LOADING = 100_000
 
 CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."
 
+
+def say_version() -> str:
+    """Return which build this is, in a line."""
+    from kvmesh.app.process.build import own_build  # noqa: PLC0415  not for each start
+
+    return str(own_build())
+
+
 app = App(
     name="kvmesh",
     help="Route LLM requests to the worker that already holds their KV cache.",
-    version=lambda: str(own_build()),
+    version=say_version,
     default_parameter=Parameter(negative_iterable=()),
 )
 ENVIRONMENT = Env("KVMESH_", command=False)
 app.config = (ENVIRONMENT,)
 app.meta.group_parameters = Group("Configuration file", sort_key=1)
 for _name, (_module, _help) in COMMANDS.items():
-    app.command(f"kvmesh.{_module}:command", name=_name, help=_help)
+    _place = _module if ":" in _module else f"{_module}:command"
+    app.command(f"kvmesh.{_place}", name=_name, help=_help)
 
 
 @app.meta.default
@@ -142,6 +152,8 @@ def read_toml(path: Path) -> dict[str, object]:
     tables: a setting in one called like a command would count for nothing. The same for a setting
     that was removed.
     """
+    import tomllib  # noqa: PLC0415  takes 6 ms, and few starts read a file
+
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

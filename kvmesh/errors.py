@@ -76,7 +76,15 @@ class CodecError(KvMeshError):
 
 
 class NewerError(CodecError):
-    """What is stored was written by a newer kvmesh: it must be left as it is."""
+    """What is stored or sent was written by a newer kvmesh: it must be left as it is.
+
+    `number` is the format that it has (`kvmesh.formats`), `version` the writer's, where it is told.
+    """
+
+    def __init__(self, message: str, *, number: int = 0, version: str = "") -> None:
+        super().__init__(message)
+        self.number = number
+        self.version = version
 
 
 class TransportError(KvMeshError):

@@ -14,11 +14,15 @@ T = TypeVar("T")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One journal message. `sequence` counts from 1 over the whole stream."""
+    """One journal message. `sequence` counts from 1 over the whole stream.
+
+    `stored_ns` is when it was stored, by the server's clock, ns since 1970; 0 when it does not say.
+    """
 
     sequence: int
     subject: str
     data: bytes
+    stored_ns: int = 0
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -204,7 +208,8 @@ Handler = Callable[[Any], Awaitable[object]]
 Commands to one subject run one after another, in order: a long job answers first and runs on.
 """
 
-ASK_TIMEOUT_S = 2.0
+ASK_TIMEOUT_S = 5.0
+"""Long enough for who is asked to load what answers: on a busy machine a second."""
 
 
 class Control(Protocol):

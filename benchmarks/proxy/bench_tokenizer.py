@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from benchmarks.measure import Sample, compare, parse_options, report, time_work
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.prompts.hf_tokenizer import TokenizerOptions
+from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions
 from kvmesh.errors import ConfigError
 from tests.unit.app.prompts.tokenizer_models import CHATML, write_model
 

@@ -35,11 +35,15 @@ class Appended(Message, frozen=True):
 
 
 class JournalRecord(Message, frozen=True):
-    """One message read from the journal; `worker` is taken from its subject."""
+    """One message read from the journal; `worker` is taken from its subject.
+
+    `stored_s` is when it was stored, in this process's time; None when nobody knows.
+    """
 
     sequence: int
     worker: WorkerId
     data: bytes
+    stored_s: float | None = None
 
 
 class JournalGap(Message, frozen=True):
@@ -230,6 +234,17 @@ class Resync(Message, frozen=True, tag="resync"):
     epoch: Epoch
     next_seq: Sequence
     router: MaybeName = ""
+
+
+class WriteFormat(Message, frozen=True, tag="write-format"):
+    """Write journal records in format `number` from now on: `router` hears that all read it.
+
+    Sent as `Resync` is, and only to a worker whose heartbeats say that it can write it.
+    """
+
+    worker: WorkerName
+    number: FormatNumber
+    router: Member
 
 
 class Reload(Message, frozen=True, tag="reload"):

@@ -77,6 +77,14 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
+def decode_command(data: bytes, commands: "msgspec.msgpack.Decoder[_M]") -> _M:
+    """Return the command in `data`, one of those that `commands` reads. Raises `CodecError`."""
+    try:
+        return commands.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(f"command of {len(data)} bytes: {error}") from error
+
+
 def decode(data: bytes, kind: type[_M]) -> _M:
     """Return the message of that kind. Raises `CodecError`."""
     try:

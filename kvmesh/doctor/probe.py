@@ -50,6 +50,8 @@ class _Answer(msgspec.Struct):
 class _Mesh(msgspec.Struct):
     kv_events: bool = False
     signatures: Signatures = Signatures()
+    versions: dict[str, dict[str, int]] = {}
+    unread: tuple[str, ...] = ()
 
 
 class _Status(msgspec.Struct):
@@ -155,6 +157,8 @@ async def look_at_router(
         overlap_blocks=overlaps,
         refused=state.refused,
         signatures=state.mesh.signatures,
+        versions=state.mesh.versions,
+        unread=state.mesh.unread,
     )
 
 

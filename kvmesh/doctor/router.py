@@ -30,7 +30,8 @@ class Signatures(msgspec.Struct, frozen=True):
 class RouterFacts(msgspec.Struct, frozen=True):
     """A router's status. `block_size_from` says who decided on its block size.
     `prompt_tokens` and `overlap_blocks` (by worker) are what it made of the prompt that the engine
-    was sent before; None when it was not asked.
+    was sent before; None when it was not asked. `versions` counts members by role and version,
+    `unread` are sentences on what is of a format that it does not read.
     """
 
     url: str
@@ -45,6 +46,8 @@ class RouterFacts(msgspec.Struct, frozen=True):
     overlap_blocks: dict[str, int] | None = None
     refused: dict[str, str] = {}
     signatures: Signatures = Signatures()
+    versions: dict[str, dict[str, int]] = {}
+    unread: tuple[str, ...] = ()
 
 
 _SIZE_FROM: Final[Mapping[SizeSource, str]] = {
@@ -81,6 +84,7 @@ def check_router(router: RouterFacts, engine: EngineSeen) -> list[Finding]:
         *_check_state(router),
         *_check_refused(router),
         *_check_signatures(router.signatures),
+        *_check_versions(router),
         *_check_sizes(router, engine),
         *_check_workers(router, engine),
     ]
@@ -116,6 +120,23 @@ def _check_signatures(signatures: Signatures) -> Iterator[Finding]:
         )
         remedy = "when all processes are of this version, give --nats-trust trust.json to each"
         yield Finding(Level.WARN, "signatures", text, remedy)
+
+
+def _check_versions(router: RouterFacts) -> Iterator[Finding]:
+    for line in router.unread:
+        remedy = "update this router, or go back with the others: see docs/upgrade.md"
+        yield Finding(Level.FAIL, "versions", line, remedy)
+    known = {version for counts in router.versions.values() for version in counts}
+    if len(known) > 1:
+        told = ", ".join(
+            f"{count} {role}{'s' * (count > 1)} {version}"
+            for role, counts in router.versions.items()
+            for version, count in counts.items()
+        )
+        remedy = "finish the upgrade, or go back: see docs/upgrade.md"
+        yield Finding(Level.WARN, "versions", f"the bucket runs several: {told}", remedy)
+    elif known:
+        yield Finding(Level.OK, "versions", f"all members run {known.pop()}")
 
 
 def _check_sizes(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:

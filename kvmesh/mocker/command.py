@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -24,7 +24,6 @@ from kvmesh.mocker.service import GenerationService, ServedModels
 from kvmesh.mocker.sglang.meeting import MeetingPlace
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.mocker import MockerSettings
-from kvmesh.settings.types import Flat
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
@@ -278,11 +277,10 @@ def options_from(settings: MockerSettings) -> MockerOptions:
     )
 
 
-def command(*, settings: Annotated[MockerSettings, Flat] | None = None) -> None:
+def command(settings: MockerSettings) -> None:
     """Run a pretend vLLM: real HTTP, KV cache and events, no GPU."""
-    chosen = settings or MockerSettings()
-    configure_logging(chosen.log.log_level, chosen.log.log_format, role="mocker")
-    options = options_from(chosen)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="mocker")
+    options = options_from(settings)
 
     async def main(stop: Stop) -> None:
         await run_mocker(options, stop)

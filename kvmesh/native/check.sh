@@ -21,6 +21,7 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     -k "not leaks" tests/property/native tests/property/insight \
     tests/property/index/test_index_properties.py \
     tests/property/index/test_native_index.py tests/property/index/test_native_growth.py \
+    tests/property/index/test_native_fold.py tests/property/index/test_heard_properties.py \
     tests/property/index/test_approx_properties.py tests/unit/core/overlap/test_approx.py \
     tests/unit/core/overlap/test_thinned.py \
     tests/property/routing/test_scheduler_properties.py tests/property/routing/test_native_peers.py \

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Coroutine, Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 from rich.console import Console
@@ -21,6 +20,7 @@ from kvmesh.report.statistics import UNKNOWN, ReplayReport, ReplayRun, summarize
 from kvmesh.settings.types import Flat
 from kvmesh.traces.trace import infinite_cache_hit_rate
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
+from kvmesh.version import VERSION
 
 __all__ = ["ReplayOptions", "ReplayReport", "replay", "run_replay"]
 
@@ -156,7 +156,7 @@ def describe_replay(
         "load": loop,
         "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
         "seed": str(options.seed),
-        "kvmesh": version("kvmesh"),
+        "kvmesh": VERSION,
     }
     if options.bucket:
         by = f" by {options.bucket_by}" if options.bucket_by else ""

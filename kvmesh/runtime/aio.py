@@ -149,6 +149,10 @@ class AioDriver:
         """Take the answer to an effect; always accepted while running."""
         self._take(self._boxes[to], message)
 
+    def now(self) -> float:
+        """Return the time that actors are told, monotonic seconds."""
+        return self._clock()
+
     def deliver_to(self, to: str) -> Callable[[str, bytes], None]:
         """Return a bus subscriber that posts what it gets to actor `to`."""
 

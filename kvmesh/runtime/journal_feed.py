@@ -1,6 +1,7 @@
 """Brings a journal's tail to an actor."""
 
 import asyncio
+import time
 from functools import partial
 
 from kvmesh.actors.kernel import Effect
@@ -74,7 +75,10 @@ class JournalFeed:
     def on_record(self, record: Record) -> None:
         """Pass a record on; with a full mailbox this waits by working it off."""
         worker = WorkerId(last_token(record.subject))
-        self._driver.press(self._to, JournalRecord(record.sequence, worker, record.data))
+        stored_s: float | None = None
+        if record.stored_ns:
+            stored_s = self._driver.now() - (time.time_ns() - record.stored_ns) / 1e9
+        self._driver.press(self._to, JournalRecord(record.sequence, worker, record.data, stored_s))
 
     def on_gap(self, first: int, last: int) -> None:
         """Pass on that records are gone unread."""

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +26,7 @@ from kvmesh.simulator.slices import Setting, Simulator, find_settings
 from kvmesh.simulator.table import print_comparison
 from kvmesh.simulator.tune import split_slice, tune_policy
 from kvmesh.traces.trace import infinite_cache_hit_rate
+from kvmesh.version import VERSION
 
 
 class SimulationResult(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ def describe_simulation(
         "delays": f"events {options.event_delay_ms:g} ms, bookings {options.sync_delay_ms:g} ms",
         "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
         "seed": str(options.seed),
-        "kvmesh": version("kvmesh"),
+        "kvmesh": VERSION,
     }
     if options.fail:
         flapping = f", flapping {options.flap} s" if options.flap else ""

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from kvmesh.actors.doubts import Mispredicted, Reread
+from kvmesh.actors.journal.format_keeper import FormatKeeper
+from kvmesh.actors.journal.lacking_workers import LackingWorkers
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import (
     CaughtUp,
@@ -29,9 +31,11 @@ from kvmesh.actors.wire import Subjects, encode
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.event_sender import is_followable
+from kvmesh.core.journal.lag import JournalLag
 from kvmesh.core.journal.recovery import Missing
 from kvmesh.core.journal.replica import IndexReplica, ReplicaStatistics
 from kvmesh.core.workers.info import Trust
+from kvmesh.formats import OWN, Formats
 
 
 class IndexerOptions(msgspec.Struct, frozen=True):
@@ -40,7 +44,8 @@ class IndexerOptions(msgspec.Struct, frozen=True):
     `listeners` are the actors told of `TrustChanged`, `reload_to` the one that can load a snapshot
     ("" for none: workers are asked for dumps instead). A dead worker's blocks are kept for
     `retain_s`, in case it was only unreachable; `sweep_budget` is one slice of cleaning up. After
-    the start, workers have `first_beats_s` to make themselves heard.
+    the start, workers have `first_beats_s` to make themselves heard. `formats` are those that this
+    process, of `version`, reads.
     """
 
     router: str
@@ -53,10 +58,12 @@ class IndexerOptions(msgspec.Struct, frozen=True):
     first_beats_s: float = 1.2
     mismatch_pause_s: float = 10.0
     sweep_budget: int = 4096
+    formats: Formats = OWN
+    version: str = ""
 
 
 class IndexerStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start."""
+    """Counters since the start; the lags are of the last 1,024 records, see `JournalLag`."""
 
     replica: ReplicaStatistics
     gaps: int
@@ -64,6 +71,8 @@ class IndexerStatistics(msgspec.Struct, frozen=True):
     resyncs_asked: int
     mismatches: int
     workers_forgotten: int
+    lag_ms_p50: float | None
+    lag_ms_p99: float | None
 
 
 class Indexer:
@@ -75,8 +84,13 @@ class Indexer:
         self.name = name
         self.replica = replica
         self.caught_up = False
+        self.lag = JournalLag()
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
+        self.formats = FormatKeeper(
+            options.router, self._subjects, replica.unread, options.formats, options.version
+        )
+        self._lacking = LackingWorkers(replica.recovery)
         self._told: dict[WorkerId, Trust] = {}
         self._heard: set[WorkerId] = set()
         self._unheard: dict[WorkerId, float] = {}
@@ -101,6 +115,7 @@ class Indexer:
                 return self._on_router(heartbeat, now)
             case WorkerGone(worker):
                 self._heard.discard(worker)
+                self.formats.forget_worker(worker)
                 self._unheard.setdefault(worker, now)
                 return ()
             case _:
@@ -112,13 +127,16 @@ class Indexer:
             return Trust.CATCHING_UP
         return self.replica.recovery.trust(worker, now)
 
-    def awaits_workers(self, now: float) -> bool:
-        """Return whether a known worker may still show up: heartbeats come once a second.
+    def awaits(self, now: float) -> str:
+        """Return what of its workers a replica waits for after its start, "" for nothing.
 
-        A replica that serves earlier sends what the others hold to the first one it heard.
+        A known one may still show up: heartbeats come once a second. Who serves earlier sends what
+        the others hold to the first one it heard.
         """
         young = self._read_s is not None and now < self._read_s + self._options.first_beats_s
-        return young and len(self._unheard) > 0
+        if young and self._unheard:
+            return "waiting for the heartbeats of known workers"
+        return self._lacking.why_not(now, self._read_s)
 
     def statistics(self) -> IndexerStatistics:
         """Return the present counts."""
@@ -129,12 +147,16 @@ class Indexer:
             resyncs_asked=self._asked,
             mismatches=self._mismatches,
             workers_forgotten=self._forgotten,
+            lag_ms_p50=self.lag.percentile_ms(0.5),
+            lag_ms_p99=self.lag.percentile_ms(0.99),
         )
 
     def _on_record(self, record: JournalRecord, now: float) -> Iterable[Effect]:
         worker, replica = record.worker, self.replica
         room = () if replica.has_room(worker) else self._make_room(worker)
         folded = replica.fold(record.sequence, worker, record.data, now)
+        if record.stored_s is not None and self.caught_up:
+            self.lag.note(now - record.stored_s)
         if folded.refused:
             return (*room, *self._refusals.note(worker, folded.refused, now))
         if worker not in self._heard and worker not in self._unheard:
@@ -167,14 +189,18 @@ class Indexer:
         self._heard.add(worker)
         self._unheard.pop(worker, None)
         recovery = self.replica.recovery
-        recovery.describe(worker, events=heartbeat.events, complete=heartbeat.complete)
+        readable = heartbeat.journal_format in self._options.formats.journal
+        recovery.describe(
+            worker, events=heartbeat.events, complete=heartbeat.complete, readable=readable
+        )
         recovery.hear(worker, heartbeat.epoch, heartbeat.last_seq, now)
         self.replica.settle(worker)
-        return self._tell(worker, now)
+        return (*self.formats.hear_worker(heartbeat, now), *self._tell(worker, now))
 
     def _on_router(self, peer: RouterHeartbeat, now: float) -> Iterable[Effect]:
         if peer.router == self._options.router:
             return ()
+        self.formats.hear_router(peer)
         claim = Claim(peer.applied_sequence, peer.digest, peer.scope)
         wrong = self.replica.compare(peer.router, peer.created, claim)
         if wrong is None:
@@ -212,8 +238,9 @@ class Indexer:
                     effects += self._forget_epoch(missing)
                 else:
                     effects.append(self._ask(missing))
+            effects += self._lacking.look(now)
         effects += self._review(now)
-        effects += self._sweep_soon()
+        effects += (*self._sweep_soon(), *self.formats.look(now))
         return (*effects, Wake(self._options.check_s, Tick("check")))
 
     def _review(self, now: float) -> list[Effect]:
@@ -283,7 +310,9 @@ class Indexer:
                 return self._on_mispredicted(message)
             case RouterGone(router):
                 self.replica.forget_peer(router)
+                self.formats.forget_router(router, now)
             case Started():
+                self.formats.begin(now)
                 return (Wake(self._options.check_s, Tick("check")),)
             case _:
                 pass

@@ -12,7 +12,7 @@ from kvmesh.actors.engine_messages import (
     EngineRestarted,
 )
 from kvmesh.actors.journal.cache_report import CacheReport
-from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
+from kvmesh.actors.kernel import Append, Effect, Fields, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,
     BusMessage,
@@ -22,9 +22,10 @@ from kvmesh.actors.messages import (
     Tick,
     WorkerHeartbeat,
     WorkerLoad,
+    WriteFormat,
 )
 from kvmesh.actors.refusals import Refusals
-from kvmesh.actors.wire import Subjects, decode, encode
+from kvmesh.actors.wire import Subjects, decode_command, encode
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
@@ -37,8 +38,11 @@ from kvmesh.core.journal.event_sender import (
     Sends,
     is_followable,
 )
+from kvmesh.core.journal.told_formats import ToldFormats
 from kvmesh.errors import CodecError
-from kvmesh.formats import OWN
+from kvmesh.formats import OWN, Formats
+
+_commands = msgspec.msgpack.Decoder(Resync | WriteFormat)
 
 
 class PublisherOptions(msgspec.Struct, frozen=True):
@@ -47,7 +51,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
     `block_size` None is learned from the engine's events. `secret` keys the namespaces' roots.
     Without `events` the journal is left alone: routers guess what is cached. `log_batches` writes
-    a line for each batch of events.
+    a line for each batch of events. `formats` are those that this process, of `version`, writes.
     """
 
     worker: WorkerId
@@ -71,6 +75,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     engine: str = ""
     log_batches: bool = False
     version: str = ""
+    formats: Formats = OWN
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -99,7 +104,11 @@ class Publisher:
         self._cache = EngineCache(
             options.block_size, secret=options.secret, decode=decoder_of(options.engine)
         )
-        self._sender = EventSender(options.epoch, self.dump, options.limits)
+        writes = options.formats.journal
+        self._told = ToldFormats(writes.oldest, writes.newest)
+        self._sender = EventSender(
+            options.epoch, self.dump, options.limits, journal_format=writes.oldest
+        )
         self._report = CacheReport(options.worker, each_batch=options.log_batches)
         self._load = WorkerLoad()
         self._reading = 0
@@ -153,7 +162,8 @@ class Publisher:
             labels=options.labels,
             taints=options.taints,
             version=options.version,
-            formats=OWN,
+            formats=options.formats,
+            journal_format=self._sender.journal_format,
         )
 
     def dump(self) -> list[Event]:
@@ -180,8 +190,8 @@ class Publisher:
                 return (*said, *self._pace(now))
             case EngineLost(reason):
                 return self._on_lost(reason, now)
-            case Resync():
-                return self._on_resync(message, now)
+            case Resync() | WriteFormat():
+                return self._on_command(message, now)
             case Drain() | EngineAnswers():
                 return self._on_service(message)
             case _:
@@ -276,14 +286,35 @@ class Publisher:
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         try:
-            return self._on_resync(decode(data, Resync), now)
+            return self._on_command(decode_command(data, _commands), now)
         except CodecError as error:
             return self._refusals.note(subject, error, now)
 
+    def _on_command(self, command: Resync | WriteFormat, now: float) -> Iterable[Effect]:
+        if command.worker != self._options.worker or not self._options.events:
+            return ()
+        if isinstance(command, Resync):
+            return self._on_resync(command, now)
+        return self._on_format(command, now)
+
+    def _on_format(self, told: WriteFormat, now: float) -> Iterable[Effect]:
+        """Write the format that all replicas read. Its heartbeat goes first: they see it coming."""
+        sender, before = self._sender, self._sender.journal_format
+        number = self._told.take(told.router, told.number, now)
+        if number == before:
+            return ()
+        sender.write(number)
+        fields: Fields = {
+            "worker": told.worker,
+            "format": number,
+            "before": before,
+            "told_by": told.router,
+        }
+        log = Log("info", "journal format changed", fields)
+        return (log, self._heartbeat(), *self._pace(now))
+
     def _on_resync(self, asked: Resync, now: float) -> Iterable[Effect]:
         """Send what a replica misses, to all of them, through the journal."""
-        if asked.worker != self._options.worker or not self._options.events:
-            return ()
         if asked.epoch > self._sender.epoch and not is_followable(asked.epoch):
             why = f"epoch {asked.epoch} has none behind it: replicas have to forget this worker"
             return self._refusals.note(f"resync of {asked.router}", why, now)

@@ -13,9 +13,11 @@ from kvmesh.actors.storage import Failed, FetchObject, KeyRead, ObjectFetched, O
 from kvmesh.actors.wishes import PendingEffects
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.skew import Newer
 from kvmesh.core.snapshots.manifest import SnapshotGeneration, decode_manifest
 from kvmesh.core.snapshots.reading import Snapshot, decode_in_slices
-from kvmesh.errors import CodecError
+from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import OWN, Formats, Kind
 
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
@@ -34,11 +36,21 @@ class SnapshotLoader:
     """Brings `replica` to a snapshot at the start and on `Reload`, then has the tail opened.
 
     Decoding runs one slice a turn, so that requests are served meanwhile by the index as it was.
+    What has a format that is not among `formats` is left as it is; `newer` says so.
     """
 
-    def __init__(self, replica: IndexReplica, manifest_key: str, *, name: str = "loader") -> None:
+    def __init__(
+        self,
+        replica: IndexReplica,
+        manifest_key: str,
+        *,
+        formats: Formats = OWN,
+        name: str = "loader",
+    ) -> None:
         self.name = name
         self.loading = False
+        self.newer: Newer | None = None
+        self._formats = formats
         self._replica = replica
         self._manifest_key = manifest_key
         self._wishes = PendingEffects()
@@ -68,6 +80,7 @@ class SnapshotLoader:
 
     def _load(self, reason: str, at_least: int = 0) -> Iterable[Effect]:
         self.loading = True
+        self.newer = None
         self._at_least = at_least
         return (Log("info", "loading the index", {"reason": reason}), self._read_manifest())
 
@@ -79,7 +92,10 @@ class SnapshotLoader:
             return self._ask_again(_reason(answer))
         self._pause_s, self._error = RETRY_MIN_S, ""
         try:
-            manifest = decode_manifest(answer.value)
+            manifest = decode_manifest(answer.value, self._formats.manifest)
+        except NewerError as error:
+            self._meet("the snapshot manifest", "manifest", error.number, error.version)
+            return self._replay(now)
         except CodecError as error:
             self._rejected += 1
             bad = Log("error", "snapshot manifest is bad", {"error": str(error)})
@@ -106,6 +122,9 @@ class SnapshotLoader:
         if not generations:
             return self._replay(now)
         first, others = generations[0], generations[1:]
+        if first.number > self._formats.snapshot.newest:
+            self._meet(f"snapshot {first.name}", "snapshot", first.number, first.version or "")
+            return self._try(others, now)
 
         def on_fetched(answer: Message, now: float) -> Iterable[Effect]:
             if not isinstance(answer, ObjectFetched):
@@ -117,6 +136,11 @@ class SnapshotLoader:
             return (Log("info", "snapshot fetched", fields), Wake(0.0, Tick("slice")))
 
         return (self._wishes.make(partial(FetchObject, first.name), on_fetched),)
+
+    def _meet(self, where: str, kind: Kind, number: int, version: str) -> None:
+        """Count what a newer version wrote; the first is shown."""
+        self._rejected += 1
+        self.newer = self.newer or Newer(where, kind, number, version)
 
     def _reject(
         self,
@@ -147,8 +171,11 @@ class SnapshotLoader:
         now: float,
     ) -> Generator[Iterable[Effect]]:
         try:
-            for snapshot in decode_in_slices(data):
+            for snapshot in decode_in_slices(data, reads=self._formats.snapshot):
                 yield () if snapshot is None else self._take(snapshot, generation, now)
+        except NewerError as error:
+            self._meet(f"snapshot {generation.name}", "snapshot", error.number, "")
+            yield self._try(others, now)
         except CodecError as error:
             yield self._reject(generation, others, str(error), now)
 

@@ -11,22 +11,18 @@ from functools import partial
 
 import msgspec
 
+from kvmesh.actors.journal.journal_cutter import JournalCutter
 from kvmesh.actors.journal.lease_keeper import LeaseKeeper
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
 from kvmesh.actors.messages import RouterGone, RouterSeen, Started, TakeSnapshot, Tick
 from kvmesh.actors.storage import (
-    Deleted,
     DeleteObject,
-    DeleteOrphans,
     Failed,
     FetchObject,
     KeyRead,
     KeyWritten,
-    ListObjects,
     ObjectFetched,
-    ObjectsListed,
     ObjectStored,
-    PurgeJournal,
     ReadKey,
     StoreObject,
     WriteKey,
@@ -35,22 +31,24 @@ from kvmesh.actors.version_guard import VersionGuard
 from kvmesh.actors.wishes import PendingEffects, ignore
 from kvmesh.core.journal.lease import RENEW_S
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.store_rules import StoreRules
 from kvmesh.core.snapshots.due import SnapshotSchedule
 from kvmesh.core.snapshots.manifest import (
     Manifest,
     SnapshotGeneration,
-    decode_manifest,
     encode_manifest,
 )
 from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import OWN, Formats
 
 
 class SnapshotterOptions(msgspec.Struct, frozen=True):
     """Who this replica is, and when a snapshot is due. Times in seconds.
 
     `every_messages` and `every_s` are those of `SnapshotSchedule`.
-    Objects without a manifest are spared for `keep_s`: somebody may still be writing them.
+    `keep_s` is that of `JournalCutter`. `formats` are those that this process, of `version`, reads
+    and writes; `reload_to` is the actor that can load a snapshot, "" for none.
     """
 
     router: str
@@ -58,6 +56,9 @@ class SnapshotterOptions(msgspec.Struct, frozen=True):
     every_messages: int = 100_000
     every_s: float = 300.0
     keep_s: float = 600.0
+    formats: Formats = OWN
+    version: str = ""
+    reload_to: str = ""
 
 
 def manifest_key(bucket: str) -> str:
@@ -111,14 +112,18 @@ class Snapshotter:
         self._wishes = PendingEffects()
         self._keeper = LeaseKeeper(lease_key(options.bucket), options.router, self._wishes)
         self._lease = self._keeper.lease
-        self._guard = VersionGuard(manifest_key(options.bucket), self._wishes)
+        key = manifest_key(options.bucket)
+        self.guard = VersionGuard(key, self._wishes, options.formats, options.reload_to)
+        self._rules = StoreRules(replica)
+        self._cutter = JournalCutter(replica, self._wishes, options.keep_s)
+        self._formats = (1, 1)
+        self._why_not = ""
         self._slices: Generator[Iterable[Effect]] | None = None
         self._busy = False
         self._schedule = SnapshotSchedule(options.every_messages, options.every_s)
-        self._peers: dict[str, tuple[str, int]] = {}
         self._newest: SnapshotGeneration | None = None
         self._newest_s = self._took_s = 0.0
-        self._taken = self._failed = self._purged = self._overridden = 0
+        self._taken = self._failed = self._overridden = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` and `storage` for what each means."""
@@ -126,19 +131,19 @@ class Snapshotter:
             case Tick("slice"):
                 return self._go_on()
             case Tick() | Started():
-                renew = partial(self._keeper.renew, granted=self._take_if_due)
-                return (*self._guard.check(now, renew), Wake(RENEW_S, Tick("lease")))
+                return self._renew(now)
             case RouterSeen(beat):
-                self._peers[beat.router] = (beat.created, beat.applied_sequence)
-                return ()
+                self._cutter.hear(beat)
+                self.guard.readers.hear(beat.router, beat.formats)
             case RouterGone(router):
-                self._peers.pop(router, None)
-                return ()
+                self._cutter.forget(router)
+                self.guard.readers.forget(router, now)
             case TakeSnapshot():
                 self._schedule.want()
                 return self._take_if_due(now)
             case _:
                 return self._wishes.answer(message, now)
+        return ()
 
     def statistics(self, now: float) -> SnapshotterStatistics:
         """Return the present counts."""
@@ -147,7 +152,7 @@ class Snapshotter:
             fence=self._lease.fence,
             taken=self._taken,
             failed=self._failed,
-            purged_messages=self._purged,
+            purged_messages=self._cutter.purged,
             overridden=self._lease.overridden + self._overridden,
             newest=self._newest,
             age_s=now - self._newest_s if self._newest is not None else None,
@@ -156,16 +161,37 @@ class Snapshotter:
 
     def warnings(self) -> tuple[str, ...]:
         """Return why this replica writes no snapshots, in a line, if it must not."""
-        return self._guard.warnings()
+        waits = (f"no snapshots are written: {self._why_not}",) if self._why_not else ()
+        return (*self.guard.warnings(), *waits)
+
+    def _renew(self, now: float) -> Iterable[Effect]:
+        """Take or keep the lease, and write a snapshot if one is due.
+
+        Whoever cannot read all of the journal leaves the lease to others.
+        """
+        again = Wake(RENEW_S, Tick("lease"))
+        if self._replica.unread.formats(now):
+            return (*self._keeper.release(), again)
+        renew = partial(self._keeper.renew, granted=self._take_if_due)
+        return (*self.guard.check(now, renew), again)
 
     def _take_if_due(self, now: float) -> Iterable[Effect]:
         replica, schedule = self._replica, self._schedule
-        if self._busy or self._guard.newer or not self._lease.holds(now) or not self._may_take():
+        ready = self.guard.newer is None and self._may_take()
+        if self._busy or not ready or not self._lease.holds(now):
             return ()
+        if self.guard.must_rewrite(now):
+            schedule.want()
         if not schedule.is_due(now, replica.created, replica.applied_sequence):
             return ()
+        known, self._why_not = self._why_not, self._rules.why_not_store(now)
+        if self._why_not:
+            log = Log("warning", "snapshot waits", {"why": self._why_not})
+            return () if self._why_not == known else (log,)
         schedule.begin(now)
+        self._rules.freeze(now)
         self._busy = True
+        self._formats = self.guard.formats(now)
         self._slices = self._encode()
         return (Wake(0.0, Tick("slice")),)
 
@@ -185,7 +211,7 @@ class Snapshotter:
 
     def _encode(self) -> Generator[Iterable[Effect]]:
         """Freeze, encode in slices, then store."""
-        replica = self._replica
+        replica, number = self._replica, self._formats[0]
         sequence, created, fence = replica.applied_sequence, replica.created, self._lease.fence
         records = [
             WorkerRecord(worker, cursor.epoch, cursor.next_seq, cursor.gap)
@@ -195,7 +221,7 @@ class Snapshotter:
         blocks = sum(sum(one.blocks) for one in frozen.workers)
         digest = hashlib.sha256()
         pieces: list[bytes] = []
-        for piece in encode_snapshot(frozen, Position(created, sequence), records):
+        for piece in encode_snapshot(frozen, Position(created, sequence), records, number):
             digest.update(piece)
             pieces.append(piece)
             yield ()
@@ -209,6 +235,8 @@ class Snapshotter:
             sha256=digest.hexdigest(),
             fence=fence,
             blocks=blocks,
+            encoding=msgspec.UNSET if number == 1 else number,
+            version=self._options.version or msgspec.UNSET,
         )
         then = partial(self._on_stored, generation)
         yield (self._wishes.make(lambda token: StoreObject(generation.name, data, token), then),)
@@ -243,16 +271,17 @@ class Snapshotter:
             return self._give_up("manifest unreadable", answer)
         bad: tuple[Effect, ...] = ()
         try:
-            manifest = decode_manifest(answer.value)
+            manifest = self.guard.read(answer.value)
         except NewerError as error:
             unnamed = self._wishes.make(partial(DeleteObject, generation.name), ignore)
             self._give_up("", answer)
-            return (*self._guard.stop(error, now), unnamed, *self._keeper.release())
+            self.guard.stop(error, now)
+            return (unnamed, *self._keeper.release())
         except CodecError as error:
             self._overridden += 1
             bad = (Log("error", "bad snapshot manifest is written over", {"error": str(error)}),)
             manifest = Manifest()
-        newer = manifest.with_newest(generation)
+        newer = manifest.with_newest(generation, self._formats[1])
         if newer is None or not self._lease.holds(now):
             return self._give_up("another replica took over", answer)
         key, value = manifest_key(self._options.bucket), encode_manifest(newer)
@@ -263,50 +292,28 @@ class Snapshotter:
                 return self._give_up("manifest not written", answer)
             assert self._schedule.begun_s is not None
             self._newest_s, self._took_s = now, now - self._schedule.begun_s
-            return self._clean_up(newer, generation)
+            self.guard.written = self._formats
+            return self._clean_up(newer, generation, now)
 
         return (*bad, self._wishes.make(partial(WriteKey, key, value, expected), on_written))
 
-    def _clean_up(self, manifest: Manifest, generation: SnapshotGeneration) -> Iterable[Effect]:
-        """The manifest is written: purge what no kept generation and no live replica needs."""
+    def _clean_up(
+        self, manifest: Manifest, generation: SnapshotGeneration, now: float
+    ) -> Iterable[Effect]:
+        """The manifest is written: cut the journal behind it, if nothing is in doubt."""
         self._busy = False
         self._taken += 1
         self._newest = generation
-        created = generation.created
-        self._schedule.succeed(created, generation.sequence)
+        self._schedule.succeed(generation.created, generation.sequence)
         fields: Fields = {
             "object": generation.name,
             "sequence": generation.sequence,
             "bytes": generation.size,
             "blocks": generation.blocks,
         }
-        effects: list[Effect] = [Log("info", "snapshot stored", fields)]
-        peers = (applied for made, applied in self._peers.values() if made == created)
-        limit = min(manifest.purge_limit(created), self._replica.applied_sequence, *peers)
-        if limit > 0 and self._replica.created == created:
-            effects.append(self._wishes.make(partial(PurgeJournal, limit), self._on_purged))
-        on_listed = partial(self._on_listed, manifest)
-        effects.append(self._wishes.make(ListObjects, on_listed))
-        effects.append(self._wishes.make(partial(DeleteOrphans, self._options.keep_s), ignore))
-        return effects
-
-    def _on_purged(self, answer: Message, now: float) -> Iterable[Effect]:
-        del now
-        if isinstance(answer, Deleted):
-            self._purged += answer.count
-        return ()
-
-    def _on_listed(self, manifest: Manifest, answer: Message, now: float) -> Iterable[Effect]:
-        """Delete objects the manifest does not name, unless somebody may still be writing them."""
-        del now
-        if not isinstance(answer, ObjectsListed):
-            return ()
-        newest_s = max((one.modified_s for one in answer.objects), default=0.0)
-        return [
-            self._wishes.make(partial(DeleteObject, one.name), ignore)
-            for one in answer.objects
-            if one.name not in manifest.names() and one.modified_s < newest_s - self._options.keep_s
-        ]
+        log = Log("info", "snapshot stored", fields)
+        may_purge = self._rules.may_purge(now)
+        return (log, *self._cutter.clean_up(manifest, may_purge=may_purge))
 
     def _give_up(self, why: str, answer: Message | None) -> Iterable[Effect]:
         self._busy = False

@@ -9,11 +9,13 @@ from kvmesh.actors.journal.snapshotter import SnapshotterStatistics
 from kvmesh.actors.members.registry import RegistryStatistics
 from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.process.build import count_versions
 from kvmesh.core.index.statistics import IndexStatistics
+from kvmesh.core.journal.skew import Newer
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.formats import KINDS
 from kvmesh.ports import Refusals
 
 DIGEST_BITS: Final = 32
@@ -36,12 +38,16 @@ class MemberVersions(msgspec.Struct, frozen=True):
 
     def counts(self) -> dict[tuple[str, str], float]:
         """Return how many of each role run each version."""
-        told = {"router": self.routers, "follower": self.followers, "worker": self.workers}
         return {
             (role, version): count
-            for role, versions in told.items()
-            for version, count in count_versions(versions).items()
+            for role, versions in self.by_role().items()
+            for version, count in versions.items()
         }
+
+    def by_role(self) -> dict[str, dict[str, int]]:
+        """Return, for each role that is there, how many members run each version."""
+        told = {"router": self.routers, "follower": self.followers, "worker": self.workers}
+        return {role: count_versions(versions) for role, versions in told.items() if versions}
 
 
 class JournalFacts:
@@ -53,6 +59,7 @@ class JournalFacts:
         self.caught_up = indexer.caught_up
         self.own = own = beats[0]
         same = [beat.applied_sequence for beat in beats if beat.created == own.created]
+        self.seconds = indexer.lag.seconds
         self.lag = max(same) - own.applied_sequence
 
 
@@ -78,6 +85,12 @@ JOURNAL: Final = Table[JournalFacts](
            "Last journal message folded."),
     Figure("gauge", "kvmesh_journal_lag_messages", lambda one: one.lag,
            "Messages behind the furthest replica of the bucket."),
+    Figure("histogram", "kvmesh_journal_lag_seconds", lambda one: one.seconds,
+           "From an event message's storage in the journal until it was applied, by the clocks of"
+           " the server and of this machine."),
+    Figure("gauge", "", lambda one: one.counts.lag_ms_p99,
+           "99 % of the last event messages were applied so soon after they were stored.",
+           shown=Shown("event_lag_ms", top="event lag", format="ms")),
     Figure("gauge", "kvmesh_journal_caught_up", lambda one: one.caught_up,
            "1 once the history was read."),
     Figure("gauge", "kvmesh_index_digest",
@@ -182,6 +195,13 @@ VERSIONS: Final = Table[MemberVersions](
     Figure("gauge", "kvmesh_members", lambda one: one.counts(),
            "Members of the bucket by what they are and the version they run, this replica among "
            "them; `untold`: too old to say.", ("role", "version")),
+)
+
+UNREAD: Final = Table[list[Newer]](
+    Figure("gauge", "kvmesh_unread_formats", lambda met: dict[str, float](
+               (kind, sum(one.kind == kind for one in met)) for kind in KINDS),
+           "Workers and stored things of a newer format than this replica reads, by kind.",
+           ("kind",)),
 )
 
 APPROX: Final = Table[ApproxStatistics](

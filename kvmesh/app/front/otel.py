@@ -4,7 +4,6 @@ Only `app.front.tracing` loads this module: the library is an extra.
 """
 
 from functools import partial
-from importlib.metadata import version
 from typing import Final
 
 import msgspec
@@ -20,6 +19,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.version import VERSION
 
 OWN: Final = b"x-kvmesh-"
 TRACES: Final = "/v1/traces"
@@ -31,13 +31,11 @@ class OpenTelemetryTracer:
     """Makes a span of every request and sends them in batches from a thread of its own."""
 
     def __init__(self, endpoint: str, role: str) -> None:
-        resource = Resource.create(
-            {"service.name": f"kvmesh-{role}", "service.version": version("kvmesh")}
-        )
+        resource = Resource.create({"service.name": f"kvmesh-{role}", "service.version": VERSION})
         self._provider = TracerProvider(resource=resource)
         url = endpoint.rstrip("/").removesuffix(TRACES) + TRACES
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
-        self._tracer = self._provider.get_tracer("kvmesh", version("kvmesh"))
+        self._tracer = self._provider.get_tracer("kvmesh", VERSION)
 
     def watch(self, exchange: Exchange, plan: ForwardPlan) -> ForwardPlan:
         """Return the plan with a span around it, child of the client's `traceparent`."""

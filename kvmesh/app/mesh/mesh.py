@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
@@ -22,7 +23,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
+from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
@@ -31,9 +32,10 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.skew import Newer
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import Trust
-from kvmesh.formats import OWN
+from kvmesh.formats import OWN, Formats
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
@@ -41,6 +43,9 @@ from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import supervise
+
+MOST_UNREAD: Final = 16
+"""Things that a status names which this version does not read; the metric counts all."""
 
 
 class RouterMesh:
@@ -74,6 +79,7 @@ class RouterMesh:
                 namespace=settings.nats.namespace,
                 listeners=("registry",),
                 reload_to="loader",
+                version=own_version(),
             ),
         )
         self.loader = SnapshotLoader(self.indexer.replica, manifest_key(settings.bucket))
@@ -84,6 +90,8 @@ class RouterMesh:
                 bucket=settings.bucket,
                 every_messages=settings.snapshot.snapshot_messages,
                 every_s=settings.snapshot.snapshot_interval_s,
+                version=own_version(),
+                reload_to="loader",
             ),
             lambda: self.indexer.caught_up and not self.loader.loading,
         )
@@ -92,6 +100,7 @@ class RouterMesh:
         else:
             link = LinkOptions(router_id, listeners=("indexer", "snapshotter"))
         self.link = PeerLink(settings, router, self.heartbeat, link)
+        self.indexer.formats.sources.append(self._newer_stored)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
@@ -105,9 +114,10 @@ class RouterMesh:
             return waiting
         if not self.indexer.caught_up:
             return "catching up with the journal"
-        if self.indexer.awaits_workers(time.monotonic()):
-            return "waiting for the heartbeats of known workers"
-        usable = self._known.membership.usable(time.monotonic())
+        now = time.monotonic()
+        if waiting := self.indexer.awaits(now) or self.indexer.formats.why_not(now, self._ready()):
+            return waiting
+        usable = self._known.membership.usable(now)
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
@@ -117,7 +127,9 @@ class RouterMesh:
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
         lines = by_reason(doubted, "KV events do not count in full")
         never = by_reason(self._router.unmatched(), "no prefix can match")
-        return (*self.link.warnings(), *self.snapshotter.warnings(), *never, *lines)
+        formats = self.indexer.formats.warnings(time.monotonic())
+        stored = self.snapshotter.warnings()
+        return (*self.link.warnings(), *formats, *stored, *never, *lines)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
@@ -145,6 +157,18 @@ class RouterMesh:
             version=own_version(),
             formats=OWN,
         )
+
+    def _unread(self) -> list[Newer]:
+        return self.indexer.formats.met(time.monotonic())
+
+    def _ready(self) -> Iterator[Formats]:
+        """Yield what the replicas read that take requests now."""
+        return (peer.formats for peer in self.link.replicas() if peer.ready and not peer.draining)
+
+    def _newer_stored(self) -> Newer | None:
+        """Return what of the stored snapshots a newer version wrote, as was read last."""
+        guard = self.snapshotter.guard
+        return guard.newer if guard.has_looked else self.loader.newer
 
     released: None = None
     """Nobody: workers publish for themselves."""
@@ -217,6 +241,8 @@ class RouterMesh:
             "kv_events": True,
             "stream": self.link.subjects.stream(),
             "signatures": self.link.signatures(),
+            "versions": self.link.versions().by_role(),
+            "unread": [one.words(OWN, own_version()) for one in self._unread()[:MOST_UNREAD]],
             "created": replica.created,
             "applied_sequence": claim.sequence,
             "digest": f"{claim.digest:016x}",
@@ -239,6 +265,7 @@ class RouterMesh:
         yield INDEX.of(self.indexer.replica.index.statistics)
         yield JOURNAL.of(lambda: JournalFacts(self.indexer, self.replicas()))
         yield SNAPSHOTS.of(lambda: self.snapshotter.statistics(time.monotonic()))
+        yield UNREAD.of(self._unread)
         yield from self.link.figures()
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:

@@ -177,7 +177,7 @@ class PeerLink:
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)
-        yield VERSIONS.of(self._versions)
+        yield VERSIONS.of(self.versions)
         yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
@@ -191,7 +191,8 @@ class PeerLink:
         followers = [peer.follower for peer in self._heard()]
         return PeerCounts(followers.count(False), followers.count(True))
 
-    def _versions(self) -> MemberVersions:
+    def versions(self) -> MemberVersions:
+        """Return the versions of all members of the bucket, this one's too."""
         beats = list(self._heard())
         told: dict[bool, list[str]] = {False: [], True: []}
         told[self._follows].append(own_version())

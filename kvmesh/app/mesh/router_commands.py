@@ -1,4 +1,4 @@
-"""Answers the commands to one router, once what matters more is done."""
+"""Answers the commands to one router, and says what its events could be lost to."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,7 @@ WARM_POLL_S = 0.02
 
 
 class RouterCommands:
-    """Listens on `subject` from when the router is warm, 5 s after its start at the latest.
-
-    What answers takes a third of all processor time until then, were it loaded before.
-    """
+    """Listens on `subject`; what could go wrong is said when the router is warm, or after 5 s."""
 
     def __init__(
         self, plane: EventPlane, subject: str, handlers: Mapping[type[Message], Handler]
@@ -42,13 +39,13 @@ class RouterCommands:
             await end_tasks(self._running)
 
     async def _answer(self, is_warm: Callable[[], bool]) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LATEST_S):
-                while not is_warm():  # noqa: ASYNC110  an event costs each turn
-                    await asyncio.sleep(WARM_POLL_S)
-        await self._plane.warn_of_risks()
         control = await self._plane.control((self._subject,), self._handlers)
         try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LATEST_S):
+                    while not is_warm():  # noqa: ASYNC110  an event costs each turn
+                        await asyncio.sleep(WARM_POLL_S)
+            await self._plane.warn_of_risks()
             await asyncio.Event().wait()
         finally:
             await control.close()

@@ -102,6 +102,7 @@ class SharingMesh:
         return {
             **own,
             "signatures": self.link.signatures(),
+            "versions": self.link.versions().by_role(),
             "registry": self.link.registry.statistics(),
             "replica_sync": self.link.replica_sync.statistics(),
             "peers": self.link.peers.view(time.monotonic()),

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Final, Protocol
+from typing import Final, Protocol
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.alone.static_replicas import StaticReplicas
@@ -51,7 +51,6 @@ from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
@@ -344,9 +343,8 @@ class MetaServer:
         answer_json(exchange, {"object": "list", "data": models})
 
 
-def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:
+def command(settings: MetaRouterSettings) -> None:
     """Run the front door over all buckets and replicas."""
-    options = settings or MetaRouterSettings()
-    configure_logging(options.log.log_level, options.log.log_format, role="meta-router")
-    server = MetaServer(options)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="meta-router")
+    server = MetaServer(settings)
     run(server.serve)

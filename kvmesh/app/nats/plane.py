@@ -6,7 +6,7 @@ from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.layout import inbox_prefix
 from kvmesh.transport.nats.link.connection import NatsOptions
-from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions, load_control
+from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions
 
 NATS_URL: Final = "nats://127.0.0.1:4222"
 
@@ -22,9 +22,6 @@ def nats_plane(settings: NatsSettings, role: str, *names: str) -> NatsPlane:
 
     Raises `ConfigError` for a bad namespace.
     """
-    if role == "worker":
-        # A sidecar answers at once; what is loaded before the loop runs the collector leaves alone.
-        load_control()
     return NatsPlane(
         PlaneOptions(
             namespace=check_name(settings.namespace, "--namespace"),

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 from rich.console import Console
@@ -21,7 +20,6 @@ from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import NatsSettings, UpSettings
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import supervise
 
 ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
@@ -225,13 +223,12 @@ def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url
     )
 
 
-def command(*, settings: Annotated[UpSettings, Flat] | None = None) -> None:
+def command(settings: UpSettings) -> None:
     """Serve a whole mesh on this machine: NATS, engines, routers, one front door."""
-    options = settings or UpSettings()
-    configure_logging(options.log.log_level, options.log.log_format, role="up")
-    get_logger().debug("starting", engines=options.engines, buckets=options.buckets)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="up")
+    get_logger().debug("starting", engines=settings.engines, buckets=settings.buckets)
 
     async def main(stop: Stop) -> None:
-        await serve(options, stop)
+        await serve(settings, stop)
 
     run(main)

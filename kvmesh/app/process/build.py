@@ -2,14 +2,13 @@
 
 import platform
 from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import version
 from typing import Final
 
 import msgspec
 
 from kvmesh.compiled import CORE
 from kvmesh.formats import KINDS, OWN, Formats
+from kvmesh.version import VERSION
 
 UNTOLD: Final = "untold"
 """In place of the version of a member that tells none: older ones did not."""
@@ -30,10 +29,9 @@ class Build(msgspec.Struct, frozen=True):
         return f"{self.version}, core: {self.core}, formats: {in_words(self.formats)}"
 
 
-@cache
 def own_version() -> str:
-    """Return the version of the installed package, as heartbeats tell it."""
-    return version("kvmesh")[:_MOST]
+    """Return the version of this package, as heartbeats tell it."""
+    return VERSION[:_MOST]
 
 
 def own_build() -> Build:

@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.app.prompts.tokenizer import ModelTokenizer
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.chat.inference import InferenceRequest
-from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TokenizerStatistics
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
     ParityOptions,
@@ -20,6 +20,7 @@ from kvmesh.core.prompts.parity import (
 )
 from kvmesh.core.prompts.probe_request import one_token_body, tokenize_body, tokenized_ids
 from kvmesh.core.prompts.remote_prefixes import PrefixStatistics, RemotePrefixes, prefix_chain
+from kvmesh.core.prompts.tokenizer_facts import TokenizerStatistics
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.tasks import Jobs
@@ -81,7 +82,7 @@ class TokenCheck:
         self._holder = holder
         self.probe = ParityProbe(options)
         self._prefixes = RemotePrefixes()
-        self.tokenizer: HfTokenizer | None = None
+        self.tokenizer: ModelTokenizer | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks = Jobs("token check")
         self._unanswered = self._untold = 0

@@ -7,7 +7,12 @@ from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.app.prompts.token_check import Holder, TokenCheck
-from kvmesh.app.prompts.tokenizer import HfTokenizer, TokenizerOptions, load_tokenizer
+from kvmesh.app.prompts.tokenizer import (
+    ByteTokenizer,
+    Tokenizer,
+    TokenizerOptions,
+    load_tokenizer,
+)
 from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
@@ -36,13 +41,11 @@ def reader_of(
 
     `seconds` counts how long reading takes.
     """
-    tokenizer = load_tokenizer(
-        str(settings.tokenizer) if settings.tokenizer else None,
-        options=TokenizerOptions(engine=settings.tokenizer_engine),
-    )
-    if isinstance(tokenizer, HfTokenizer):
-        check.tokenizer = tokenizer
-        known = tokenizer.statistics()
+    tokenizer: Tokenizer = ByteTokenizer()
+    if settings.tokenizer is not None:
+        options = TokenizerOptions(engine=settings.tokenizer_engine)
+        tokenizer = check.tokenizer = load_tokenizer(str(settings.tokenizer), options=options)
+        known = check.tokenizer.statistics()
         get_logger().info(
             "tokenizer loaded", backend=known.backend, note=known.note, template_runs=known.unlike
         )

@@ -6,13 +6,10 @@ import random
 import time
 from functools import partial
 from sys import maxsize
-from typing import Annotated
 
 import msgspec
 
 from kvmesh.actors.members.router import Router
-from kvmesh.app.alone.discovery import Discovery, parse_source
-from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
@@ -32,9 +29,7 @@ from kvmesh.app.front.front import (
 )
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.front.viewers import viewers_of
-from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
-from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
@@ -42,6 +37,7 @@ from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.mesh_choice import RouterParts, find_mesh
 from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
@@ -67,7 +63,6 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
@@ -122,27 +117,9 @@ class RouterServer:
 
     def _mesh(self) -> MeshPart:
         settings = self.settings
-        static = None
-        if settings.worker or settings.discover:
-            workers = parse_workers(settings.worker, empty=bool(settings.discover))
-            index = self.index if settings.kv_events else None
-            static = StaticWorkers(
-                workers,
-                self.router,
-                StaticOptions(settings.bucket, self._secret, settings.probe_panic),
-                index,
-                partial(upstream_pool, settings.upstream, self._guard),
-            )
-            if settings.discover:
-                sources = [parse_source(text) for text in settings.discover]
-                static.discover_by(
-                    Discovery(sources, settings.worker, self._guard, most=settings.max_workers)
-                )
-            if not settings.nats.nats_url:
-                return static
-        if static is not None or not settings.kv_events:
-            return SharingMesh(settings, self.router_id, self.router, static)
-        return RouterMesh(settings, self.router_id, self.router, self.index)
+        pool = partial(upstream_pool, settings.upstream, self._guard)
+        parts = RouterParts(self.router_id, self.router, self.index, self._guard, self._secret)
+        return find_mesh(settings, parts, pool)
 
     def _context(self) -> RoutingContext:
         settings = self.settings
@@ -290,10 +267,9 @@ class RouterServer:
                     accesses.forget(worker)
 
 
-def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
+def command(settings: RouterSettings) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
-    options = settings or RouterSettings()
-    configure_logging(options.log.log_level, options.log.log_format, role="router")
-    server = RouterServer(options)
-    get_logger().info("router starts", router=server.router_id, bucket=options.bucket, core=CORE)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="router")
+    server = RouterServer(settings)
+    get_logger().info("router starts", router=server.router_id, bucket=settings.bucket, core=CORE)
     run(server.serve)

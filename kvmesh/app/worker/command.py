@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import time
 from functools import partial
-from typing import Annotated
 from urllib.parse import urlsplit
 
 from kvmesh.actors.doubts import Reread
 from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
+from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
 from kvmesh.app.engines.feed import EngineFeed
 from kvmesh.app.engines.load_feed import LoadFeed
 from kvmesh.app.engines.probe import given_endpoints, read_facts, refuse_collisions
@@ -31,7 +30,6 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.member_name import check_name, name_of
 from kvmesh.settings.roles import WorkerSettings
 from kvmesh.settings.secret_file import read_credential, read_hash_secret
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running, supervise
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
@@ -238,6 +236,7 @@ class Sidecar:
         subject = self._subjects.control(worker)
         handlers: dict[type[Message], Handler] = {
             Resync: pass_on,
+            WriteFormat: pass_on,
             Drain: pass_on,
             Reread: reread,
             Dump: dump,
@@ -288,7 +287,7 @@ class Sidecar:
             driver.post(publisher.name, message)
 
 
-def command(*, settings: Annotated[WorkerSettings, Flat]) -> None:
+def command(settings: WorkerSettings) -> None:
     """Run the sidecar that puts one engine's KV events and load on the mesh."""
     configure_logging(settings.log.log_level, settings.log.log_format, role="worker")
     sidecar = Sidecar(settings)

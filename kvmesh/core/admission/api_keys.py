@@ -1,6 +1,5 @@
 """Who may send requests: named keys, kept as hashes, with a tenant and a rate."""
 
-import tomllib
 from hashlib import sha256
 from typing import Final
 
@@ -46,6 +45,8 @@ def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
 
     Raises `ConfigError` naming `source` and the key.
     """
+    import tomllib  # noqa: PLC0415  takes 6 ms, and few routers have keys
+
     try:
         file = msgspec.convert(tomllib.loads(text), _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

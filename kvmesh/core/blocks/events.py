@@ -1,6 +1,8 @@
 """The journal's vocabulary: what a worker's cache did, in kvmesh's own content hashes.
 
 One batch is one journal message: msgpack `[version, epoch, first_seq, [event, ...]]`, no headers.
+Whatever a later format is, it begins with its number: as a byte, 1 to 31, or as the first item of a
+msgpack array. So who does not read it knows it from garbage.
 Hashes travel as packed little-endian u64 bytes, never as lists of integers.
 """
 
@@ -9,8 +11,9 @@ from typing import Annotated, Final, NewType
 import msgspec
 from msgspec import Meta
 
-from kvmesh.bounds import MAX_MEMBER, MAX_ORDINAL, Epoch, Hash, Sequence
-from kvmesh.errors import CodecError
+from kvmesh.bounds import MAX_MEMBER, MAX_ORDINAL, UNREADABLE, Epoch, Hash, Sequence, shown
+from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import MAX_FORMAT, OWN, FormatRange
 
 WorkerId = NewType("WorkerId", str)
 """One routable worker: an engine, or one data-parallel rank of it (`name` or `name-dp1`)."""
@@ -21,7 +24,7 @@ WorkerName = Annotated[WorkerId, Meta(min_length=1, max_length=MAX_MEMBER)]
 ROOT: Final = 0
 """Parent of a sequence's first block, whatever its namespace."""
 
-VERSION: Final = 1
+VERSION: Final = OWN.journal.newest
 HASH_BYTES: Final = 8
 
 TierNumber = Annotated[int, Meta(ge=0, le=255)]
@@ -66,8 +69,18 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     events: list[Event]
 
 
+class _Begin(msgspec.Struct, array_like=True):
+    """What a message of any format that is an array begins with."""
+
+    version: Annotated[int, Meta(ge=1, le=MAX_FORMAT)]
+
+
+_MOST_BARE: Final = 31
+"""The largest format told by a first byte alone: text begins with none of these."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Batch)
+_begin_decoder = msgspec.msgpack.Decoder(_Begin)
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -75,18 +88,23 @@ def encode_batch(batch: Batch) -> bytes:
     return _encoder.encode(batch)
 
 
-def decode_batch(data: bytes) -> Batch:
+def decode_batch(data: bytes, reads: FormatRange = OWN.journal) -> Batch:
     """Return the batch in `data`.
 
-    Raises `CodecError` for anything else, e.g. a PubAck written to the subject by a stranger, an
-    unknown version, a number out of range, or hashes that are not whole u64s.
+    Raises `NewerError` for a format beyond those that are read, `CodecError` for anything else,
+    e.g. a PubAck written to the subject by a stranger, a number out of range, or hashes that are
+    not whole u64s.
     """
     try:
         batch = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        refuse_newer(data, reads)
         raise CodecError(f"journal message of {len(data)} bytes: {error}") from error
-    if batch.version != VERSION:
-        raise CodecError(f"journal message has version {batch.version}, this build reads {VERSION}")
+    if batch.version not in reads:
+        refuse_newer(data, reads)
+        raise CodecError(
+            f"journal message has format {shown(batch.version)}, this build reads {reads}"
+        )
     if batch.first_seq + len(batch.events) > MAX_ORDINAL:
         raise CodecError(
             f"journal message has {len(batch.events)} events from {batch.first_seq} on:"
@@ -96,3 +114,19 @@ def decode_batch(data: bytes) -> Batch:
         if not isinstance(event, Cleared) and len(event.hashes) % HASH_BYTES:
             raise CodecError(f"journal event has {len(event.hashes)} hash bytes, no whole u64s")
     return batch
+
+
+def refuse_newer(data: bytes, reads: FormatRange) -> None:
+    """Raise `NewerError` if `data` says that its format is beyond `reads`."""
+    number = data[0] if data else 0
+    if number > _MOST_BARE:
+        try:
+            number = _begin_decoder.decode(data).version
+        except UNREADABLE:
+            return
+    if number > reads.newest:
+        raise NewerError(
+            f"journal message has format {number}, this build reads {reads}: "
+            "its worker is of a newer version; see docs/upgrade.md",
+            number=number,
+        )

@@ -7,7 +7,8 @@ Those at multiples of 16 are *sharing keys*: each stands for the blocks since th
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise, repeat
 from typing import Final
 
 GRADES: Final = ((32, 4), (256, 16), (1024, 64), (1 << 62, 256))
@@ -17,6 +18,12 @@ KEY_GRADES: Final = ((256, 16), (1024, 64), (1 << 62, 256))
 """The same of sharing keys."""
 
 _Grades = tuple[tuple[int, int], ...]
+
+_KEY_STEPS: Final = tuple(
+    step
+    for (before, _), (upto, step) in pairwise(((0, 0), *KEY_GRADES[:-1]))
+    for _ in range((upto - before) // step)
+)
 
 
 def graded_count(blocks: int) -> int:
@@ -45,9 +52,9 @@ def key_depth(number: int) -> int:
     return _depth(number, KEY_GRADES)
 
 
-def key_blocks(number: int) -> int:
-    """Return for how many blocks the sharing key of that number, from 1, stands."""
-    return key_depth(number) - key_depth(number - 1)
+def key_steps() -> Iterator[int]:
+    """Yield for how many blocks each sharing key stands, the first one first; without end."""
+    return chain(_KEY_STEPS, repeat(KEY_GRADES[-1][1]))
 
 
 def grade(hashes: Sequence[int], blocks: int) -> "array[int]":

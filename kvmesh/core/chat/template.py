@@ -5,7 +5,6 @@ Source: transformers 5.23 `utils/chat_template_utils.py`, `render_jinja_template
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Final, cast
 
 import jinja2
@@ -22,12 +21,9 @@ from kvmesh.core.chat.opaque_text import (
 )
 from kvmesh.core.chat.skeleton import Skeleton, merged
 from kvmesh.core.chat.syntax import new_environment
-from kvmesh.core.chat.template_call import MEDIA_TAG, ContentFormat, TemplateCall
+from kvmesh.core.chat.template_call import MEDIA_TAG, Clock, ContentFormat, TemplateCall
 from kvmesh.core.chat.tracing import TracingEnvironment
 from kvmesh.errors import ConfigError, RequestError
-
-Clock = Callable[[], datetime]
-"""The engines' local wall clock, for templates that print today's date."""
 
 CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the message to continue. Its trailing blank shows whether the template trims."""

@@ -1,11 +1,15 @@
 """What an engine's way with chats hands to a chat template, and what it asks of it before."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final, Literal, Protocol
 
 import msgspec
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, part_text
+
+Clock = Callable[[], datetime]
+"""The engines' local wall clock, for templates that print today's date."""
 
 ContentFormat = Literal["string", "openai"]
 """`openai`: a list of `{"type": "text", "text": ...}`; `string`: the parts' texts joined."""

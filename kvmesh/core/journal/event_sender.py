@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kvmesh.bounds import MAX_ORDINAL
-from kvmesh.core.blocks.events import VERSION, Batch, Event, encode_batch
+from kvmesh.core.blocks.events import Batch, Event, encode_batch
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS
 from kvmesh.core.journal.outbox import Outbox
 from kvmesh.core.journal.window import Parcel, SendWindow, WindowStatistics
@@ -50,9 +50,15 @@ class EventSender:
     """
 
     def __init__(
-        self, epoch: int, dump: Callable[[], Iterable[Event]], limits: SenderLimits | None = None
+        self,
+        epoch: int,
+        dump: Callable[[], Iterable[Event]],
+        limits: SenderLimits | None = None,
+        *,
+        journal_format: int = 1,
     ) -> None:
         self.epoch = epoch
+        self.journal_format = journal_format
         self._limits = limits = limits or SenderLimits()
         self._dump = dump
         self._outbox = Outbox(limits.max_pending_events)
@@ -100,7 +106,7 @@ class EventSender:
             self._dumped_seq = self._next_seq + len(self._outbox) - 1
         while len(self._outbox) and self._window.has_room():
             events = self._outbox.first(self._limits.flush_events)
-            data = encode_batch(Batch(VERSION, self.epoch, self._next_seq, events))
+            data = encode_batch(Batch(self.journal_format, self.epoch, self._next_seq, events))
             parcel = Parcel(self._next_seq, self._next_seq + len(events) - 1, data)
             self._outbox.drop(len(events))
             self._next_seq += len(events)
@@ -153,6 +159,16 @@ class EventSender:
         if window.confirmed_seq >= self._dumped_seq:
             self._dump_wanted = True
         return []
+
+    def write(self, journal_format: int) -> None:
+        """Make batches in that format from now on; call `send` then.
+
+        An older one begins with a dump: who reads only that has read nothing of what was sent.
+        """
+        older = journal_format < self.journal_format
+        self.journal_format = journal_format
+        if older:
+            self._restart()
 
     def statistics(self) -> SenderStatistics:
         """Return the present counts."""

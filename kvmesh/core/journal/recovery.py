@@ -47,6 +47,7 @@ class _Case:
         "asked_s",
         "behind_s",
         "behind_seq",
+        "claimed_s",
         "complete",
         "cursor",
         "doubt_s",
@@ -55,6 +56,8 @@ class _Case:
         "heard_s",
         "outdated_s",
         "suspect",
+        "unread",
+        "writes_unread",
     )
 
     def __init__(self) -> None:
@@ -69,14 +72,17 @@ class _Case:
         self.epoch = -1
         self.events = True
         self.complete = True
+        self.claimed_s: float | None = None
+        self.unread = self.writes_unread = False
 
 
 class Recovery:
     """Doubts about workers, from what the journal brought and what their heartbeats claim.
 
     A worker is in doubt while its cursor has a gap, while records of the journal were skipped and
-    no heartbeat has confirmed its cursor since (suspect), or while it claims events that do not
-    come (behind). Doubt ends by the journal or by a heartbeat, never by the passing of time.
+    no heartbeat has confirmed its cursor since (suspect), while it claims events that do not
+    come (behind), or while its records have a format that is not read (unread). Doubt ends by the
+    journal or by a heartbeat, never by the passing of time.
     """
 
     def __init__(self, options: RecoveryOptions | None = None) -> None:
@@ -87,8 +93,9 @@ class Recovery:
         """Take the cursor after a batch; `whole` when nothing before the batch matters any more."""
         case = self._case(worker)
         case.cursor = cursor
+        case.claimed_s = None
         if whole:
-            case.suspect = False
+            case.suspect = case.unread = case.writes_unread = False
         if case.behind_s is not None and cursor.next_seq > case.behind_seq:
             case.behind_s = None
         self._judge(case, now)
@@ -99,6 +106,12 @@ class Recovery:
             case.suspect = True
             self._judge(case, now)
 
+    def pass_over(self, worker: WorkerId, now: float) -> None:
+        """Take the news that a record of `worker` could not be read: only its whole state helps."""
+        case = self._case(worker)
+        case.unread = case.writes_unread = True
+        self._judge(case, now)
+
     def hear(self, worker: WorkerId, epoch: int, last_seq: int, now: float) -> None:
         """Compare a heartbeat with the cursor."""
         case = self._case(worker)
@@ -108,6 +121,8 @@ class Recovery:
             case.outdated_s = now if case.outdated_s is None else case.outdated_s
             return
         case.outdated_s = None
+        if case.cursor.epoch < 0 and last_seq >= FIRST_SEQ and case.claimed_s is None:
+            case.claimed_s = now
         same = epoch == case.cursor.epoch
         if last_seq < (case.cursor.next_seq if same else FIRST_SEQ):
             case.behind_s = None
@@ -116,10 +131,13 @@ class Recovery:
             case.behind_s, case.behind_seq = now, last_seq
         self._judge(case, now)
 
-    def describe(self, worker: WorkerId, *, events: bool, complete: bool) -> None:
-        """Note whether the worker sends events at all, and whether it knows its whole cache."""
+    def describe(
+        self, worker: WorkerId, *, events: bool, complete: bool, readable: bool = True
+    ) -> None:
+        """Note whether the worker sends events at all, knows its whole cache, and can be read."""
         case = self._case(worker)
         case.events, case.complete = events, complete
+        case.writes_unread = events and not readable
 
     def forget(self, worker: WorkerId) -> None:
         """Drop everything known of a worker."""
@@ -145,6 +163,17 @@ class Recovery:
         case = self._cases.get(worker)
         return case is not None and case.doubt_s is not None
 
+    def unknown(self, now: float) -> dict[WorkerId, float]:
+        """Return the live workers that sent events of which none was read, and since when.
+
+        An index without them is not whole, however exact the others are. O(workers).
+        """
+        return {
+            worker: case.claimed_s
+            for worker, case in self._cases.items()
+            if case.claimed_s is not None and case.events and _is_heard(case, now)
+        }
+
     def trust(self, worker: WorkerId, now: float) -> Trust:
         """Return how far the index may be believed about the worker."""
         case = self._cases.get(worker)
@@ -152,7 +181,7 @@ class Recovery:
             return Trust.CATCHING_UP
         if not case.events:
             return Trust.APPROX
-        if not case.complete:
+        if not case.complete or case.unread or case.writes_unread:
             return Trust.DEGRADED
         if case.doubt_s is None:
             return Trust.EXACT
@@ -167,7 +196,8 @@ class Recovery:
 
     def _judge(self, case: _Case, now: float) -> None:
         late = case.behind_s is not None and now >= case.behind_s + self._options.behind_s
-        if not (case.cursor.gap or case.suspect or late):
+        unread = case.unread or case.writes_unread
+        if not (case.cursor.gap or case.suspect or late or unread):
             case.doubt_s = None
         elif case.doubt_s is None:
             case.doubt_s = now
@@ -180,8 +210,16 @@ class Recovery:
             if now < case.outdated_s + options.outdated_s:
                 return None
             return Missing(worker, cursor.epoch, NOTHING_FITS, outdated=True)
-        if case.doubt_s is None or now < case.doubt_s + options.grace_s or not case.events:
+        early = case.doubt_s is None or now < case.doubt_s + options.grace_s
+        # What a worker would send that writes a format unread is not read either.
+        if early or not case.events or case.writes_unread:
             return None
+        if case.unread:
+            return Missing(worker, max(case.epoch, cursor.epoch), NOTHING_FITS)
+        return self._lacking(worker, case)
+
+    def _lacking(self, worker: WorkerId, case: _Case) -> Missing | None:
+        cursor = case.cursor
         if case.epoch > cursor.epoch:
             return Missing(worker, case.epoch, FIRST_SEQ)
         if cursor.gap or case.behind_s is not None:
@@ -189,5 +227,9 @@ class Recovery:
         return None
 
     def _may_ask(self, case: _Case, now: float) -> bool:
-        heard = case.heard_s is not None and now < case.heard_s + SILENT_AFTER_S
-        return heard and (case.asked_s is None or now >= case.asked_s + self._options.repeat_s)
+        waited = case.asked_s is None or now >= case.asked_s + self._options.repeat_s
+        return waited and _is_heard(case, now)
+
+
+def _is_heard(case: _Case, now: float) -> bool:
+    return case.heard_s is not None and now < case.heard_s + SILENT_AFTER_S

@@ -11,7 +11,9 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim, DigestHistory, IndexDigest
 from kvmesh.core.journal.ordering import Cursor, Ordering
 from kvmesh.core.journal.recovery import Recovery, RecoveryOptions
-from kvmesh.errors import CodecError
+from kvmesh.core.journal.unread import UnreadRecords
+from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import OWN, FormatRange
 
 MOST_WORKERS: Final = 4096
 """Workers followed at most, unless settings say otherwise."""
@@ -31,7 +33,8 @@ class Folded(msgspec.Struct, frozen=True):
 class ReplicaStatistics(msgspec.Struct, frozen=True):
     """Counters since the start; `verdicts` has one entry a kind of batch (see `Admission`).
 
-    `crowded` records were of workers for which there was no room.
+    `crowded` records were of workers for which there was no room, `unread` ones of a format that
+    is not read.
     """
 
     applied_sequence: int
@@ -44,6 +47,7 @@ class ReplicaStatistics(msgspec.Struct, frozen=True):
     orphans: int
     digests_compared: int
     doubted: int
+    unread: int = 0
 
 
 _NOTHING = Folded()
@@ -55,6 +59,7 @@ class IndexReplica:
     The index is a function of the journal up to `applied_sequence`, so replicas agree. What is not
     (a dead worker dropped, records missed, blocks evicted for lack of room) takes that worker out
     of the digest while it lasts. Of `max_workers` workers and no more: names come from subjects.
+    Records are read in the formats of `reads`; `unread` has what is met of others.
     """
 
     def __init__(
@@ -63,11 +68,14 @@ class IndexReplica:
         options: RecoveryOptions | None = None,
         *,
         max_workers: int = MOST_WORKERS,
+        reads: FormatRange = OWN.journal,
     ) -> None:
         self.index = index
         self.applied_sequence = 0
         self.created = ""
         self.recovery = Recovery(options)
+        self.unread = UnreadRecords(max_workers)
+        self._reads = reads
         self._max_workers = max_workers
         self._ordering = Ordering()
         self._digest = IndexDigest()
@@ -90,7 +98,9 @@ class IndexReplica:
             if folded is not None:
                 return self._on_folded(worker, cursor, *folded, now)
         try:
-            batch = _decode(worker, data)
+            batch = _decode(worker, data, self._reads)
+        except NewerError as error:
+            return self._pass_over(worker, error, now)
         except CodecError as error:
             self._garbage += 1
             self._remember()
@@ -126,6 +136,7 @@ class IndexReplica:
         former = [*self._digest.workers(), *self._ordering.cursors()]
         self._ordering = Ordering(cursors)
         self._history.clear()
+        self.unread.clear()
         for worker in {**dict.fromkeys(former), **cursors}:
             if worker in cursors:
                 self._note(worker, now, whole=True)
@@ -228,6 +239,7 @@ class IndexReplica:
             orphans=self._orphans,
             digests_compared=self._history.compared,
             doubted=sum(map(self.recovery.in_doubt, self._ordering.workers())),
+            unread=self.unread.count,
         )
 
     def _on_folded(
@@ -250,7 +262,20 @@ class IndexReplica:
         self._remember()
         return Folded(cleared, turned) if cleared or turned else _NOTHING
 
+    def _pass_over(self, worker: WorkerId, error: NewerError, now: float) -> Folded:
+        """Doubt a worker whose record could not be read: what is held of it may be wrong now."""
+        if not self.unread.meet(worker, error.number, now):
+            self._crowded += 1
+            self._remember()
+            return Folded(refused=str(error))
+        self.recovery.pass_over(worker, now)
+        turned = self.settle(worker)
+        self._remember()
+        return Folded(turned=turned or self._ordering.cursor(worker) is None)
+
     def _note(self, worker: WorkerId, now: float, *, whole: bool) -> None:
+        if whole:
+            self.unread.supersede(worker)
         cursor = self._ordering.cursor(worker)
         if cursor is not None:
             self.recovery.progress(worker, cursor, now, whole=whole)
@@ -259,7 +284,7 @@ class IndexReplica:
         self._history.record(self._digest.claim(self.applied_sequence))
 
 
-def _decode(worker: WorkerId, data: bytes) -> Batch:
+def _decode(worker: WorkerId, data: bytes, reads: FormatRange) -> Batch:
     if not 0 < len(worker) <= MAX_MEMBER:
         raise CodecError(f"a worker's name of {len(worker)} characters")
-    return decode_batch(data)
+    return decode_batch(data, reads)

@@ -37,9 +37,9 @@ class Readers:
         if formats is not None:
             self._gone[reader] = (formats, now + self._hold_s)
 
-    def format_of(self, kind: Kind, now: float) -> int:
-        """Return the format in which to write `kind`. O(readers)."""
+    def format_of(self, kind: Kind, now: float, writer: Formats | None = None) -> int:
+        """Return the format in which to write `kind`: this process, or `writer`. O(readers)."""
         for reader in [one for one, (_, until_s) in self._gone.items() if now >= until_s]:
             del self._gone[reader]
         gone = (formats for formats, _ in self._gone.values())
-        return writable(kind, (*self._live.values(), *gone), self._own)
+        return writable(kind, (*self._live.values(), *gone), writer or self._own)

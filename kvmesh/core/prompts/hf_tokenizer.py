@@ -1,73 +1,27 @@
 """A Hugging Face tokenizer with its chat templates and caches; what reads files is outside."""
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject, chat_of_texts
+from kvmesh.core.chat.chat import ChatInput, chat_of_texts
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
-from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
-from kvmesh.core.prompts.segment_cache import (
-    AddedToken,
-    ByteBudgetCache,
-    CacheStatistics,
-    EncodeBatch,
-    SegmentCache,
-    unpack_ids,
-)
+from kvmesh.core.prompts.segment_cache import ByteBudgetCache, SegmentCache, unpack_ids
 from kvmesh.core.prompts.text_packer import roles_and_texts
+from kvmesh.core.prompts.tokenizer_facts import (
+    TextBackend,
+    TokenizerOptions,
+    TokenizerStatistics,
+)
 from kvmesh.errors import RequestError
 
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
-
-
-class TextBackend(msgspec.Struct, frozen=True):
-    """A loaded tokenizer.json. `prefix` and `suffix` are what completions add around a text."""
-
-    name: str
-    note: str
-    vocab_size: int
-    added_tokens: tuple[AddedToken, ...]
-    encode_batch: EncodeBatch
-    decode: Callable[[Sequence[int]], str]
-    prefix: bytes
-    suffix: bytes
-    inline_characters: int
-
-
-class TokenizerOptions(msgspec.Struct, frozen=True):
-    """How to tokenise as the engine does.
-
-    `template_kwargs` are the engine's own default chat template arguments. `cache_bytes` bounds
-    both caches together. `backend` "auto" takes fastokens when it is installed and agrees.
-    """
-
-    engine: EngineKind = DEFAULT_KIND
-    template_kwargs: JsonObject = {}
-    cache_bytes: int = 64 << 20
-    backend: Literal["auto", "fastokens", "tokenizers"] = "auto"
-
-
-class TokenizerStatistics(msgspec.Struct, frozen=True):
-    """What runs and how well the caches do; `note` says why a faster backend is not used.
-
-    `plain_chats` needed no run of their template, `other_chats` did, or were found among `prompts`;
-    `unlike` says why the template must be run for chats that are only roles and texts, "" where
-    that is not so.
-    """
-
-    backend: str
-    note: str
-    segments: CacheStatistics
-    prompts: CacheStatistics
-    plain_chats: int
-    other_chats: int
-    unlike: str
 
 
 class HfTokenizer:

@@ -5,10 +5,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from kvmesh.bounds import Count, MaybeName, Name, Sequence
+from kvmesh.bounds import UNREADABLE, Count, MaybeName, Name, Sequence, shown
 from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import MAX_FORMAT, OWN, FormatNumber, FormatRange, VersionText
 
-SCHEMA: Final = 1
+SCHEMA: Final = OWN.manifest.newest
 GENERATIONS: Final = 3
 """Kept: the newest and two before it."""
 
@@ -19,7 +20,8 @@ MOST_LISTED: Final = 64
 class SnapshotGeneration(msgspec.Struct, frozen=True):
     """One verified snapshot: object `name` holds the index at `sequence` of stream `created`.
 
-    `fence` is the writer's fencing token; `blocks` counts (worker, block) entries.
+    `fence` is the writer's fencing token; `blocks` counts (worker, block) entries. The object has
+    format `encoding`, unset for 1, and was written by `version` of kvmesh.
     """
 
     name: Name
@@ -29,16 +31,25 @@ class SnapshotGeneration(msgspec.Struct, frozen=True):
     sha256: MaybeName
     fence: Sequence
     blocks: Count = 0
+    encoding: FormatNumber | msgspec.UnsetType = msgspec.UNSET
+    version: VersionText | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def number(self) -> int:
+        """Return the format of the object."""
+        return 1 if self.encoding is msgspec.UNSET else self.encoding
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """The kept generations, newest first."""
 
     generations: Annotated[tuple[SnapshotGeneration, ...], Meta(max_length=MOST_LISTED)] = ()
-    schema: int = SCHEMA
+    schema: int = 1
 
-    def with_newest(self, newest: SnapshotGeneration) -> "Manifest | None":
+    def with_newest(self, newest: SnapshotGeneration, schema: int = 1) -> "Manifest | None":
         """Return the manifest with `newest` in front; None when it must not supersede this one.
+
+        It has the format `schema`.
 
         Within one stream both sequence and fence must grow: a holder that was paused while
         another took over is refused here, whatever it believes of its lease.
@@ -49,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True):
                 return None
             if newest.created == last.created and newest.sequence <= last.sequence:
                 return None
-        return Manifest((newest, *self.generations)[:GENERATIONS])
+        return Manifest((newest, *self.generations)[:GENERATIONS], schema)
 
     def purge_limit(self, created: str) -> int:
         """Return the sequence up to which the journal is not needed to load a generation.
@@ -65,14 +76,28 @@ class Manifest(msgspec.Struct, frozen=True):
         return frozenset(one.name for one in self.generations)
 
 
+class _Writer(msgspec.Struct):
+    """Who wrote a generation."""
+
+    version: VersionText = ""
+
+
 class _Version(msgspec.Struct):
     """What a manifest of any version has."""
 
-    schema: int = SCHEMA
+    schema: int = 1
+    generations: tuple[_Writer, ...] = ()
+
+
+class _Schema(msgspec.Struct):
+    """The least that a manifest of any version has."""
+
+    schema: int = 1
 
 
 _decoder = msgspec.json.Decoder(Manifest)
 _version_decoder = msgspec.json.Decoder(_Version)
+_schema_decoder = msgspec.json.Decoder(_Schema)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -80,7 +105,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.encode(manifest)
 
 
-def decode_manifest(data: bytes | None) -> Manifest:
+def decode_manifest(data: bytes | None, reads: FormatRange = OWN.manifest) -> Manifest:
     """Return the manifest in `data`; an empty one for None.
 
     Raises `CodecError` for garbage, `NewerError` for one that must not be overwritten.
@@ -88,17 +113,40 @@ def decode_manifest(data: bytes | None) -> Manifest:
     if data is None:
         return Manifest()
     try:
-        schema = _version_decoder.decode(data).schema
-        if schema > SCHEMA:
+        schema = _schema_decoder.decode(data).schema
+        if schema > reads.newest:
             raise NewerError(
-                f"snapshot manifest has schema {schema}, this build reads {SCHEMA}: "
-                "it is a newer kvmesh's"
+                f"snapshot manifest has schema {shown(schema)}, this build reads {reads}: "
+                "it is a newer kvmesh's",
+                number=min(schema, MAX_FORMAT),
+                version=_writer(data),
             )
         manifest = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CodecError(f"snapshot manifest of {len(data)} bytes: {error}") from error
-    if manifest.schema != SCHEMA:
+    if manifest.schema not in reads:
         raise CodecError(
-            f"snapshot manifest has schema {manifest.schema}, this build reads {SCHEMA}"
+            f"snapshot manifest has schema {shown(manifest.schema)}, this build reads {reads}"
         )
     return manifest
+
+
+def refuse_newer(manifest: Manifest, reads: FormatRange = OWN.snapshot) -> None:
+    """Raise `NewerError` where the newest generation has a format beyond those that are read."""
+    for newest in manifest.generations[:1]:
+        if newest.number > reads.newest:
+            raise NewerError(
+                f"snapshot {newest.name} has format {newest.number}, this build reads {reads}: "
+                "it is a newer kvmesh's",
+                number=newest.number,
+                version=newest.version or "",
+            )
+
+
+def _writer(data: bytes) -> str:
+    """Return the version that wrote a manifest of any format, as far as that can be read."""
+    try:
+        told = _version_decoder.decode(data).generations
+    except UNREADABLE:
+        return ""
+    return told[0].version if told else ""

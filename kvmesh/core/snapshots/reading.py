@@ -25,7 +25,8 @@ from kvmesh.core.snapshots.writing import (
     Position,
     WorkerRecord,
 )
-from kvmesh.errors import CodecError
+from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import OWN, FormatRange
 
 _CHECKSUM_SLICE: Final = 1 << 24
 _SLICE_BLOCKS: Final = 16_384
@@ -44,20 +45,26 @@ class Snapshot(msgspec.Struct, frozen=True):
     truncated: tuple[WorkerId, ...]
 
 
-def decode_snapshot(data: bytes, new_table: NewTable = new_table) -> Snapshot:
-    """Return what `encode_snapshot` wrote, joined. Raises `CodecError` for anything else."""
-    *_, snapshot = decode_in_slices(data, new_table)
+def decode_snapshot(
+    data: bytes, new_table: NewTable = new_table, reads: FormatRange = OWN.snapshot
+) -> Snapshot:
+    """Return what `encode_snapshot` wrote, joined. Raises as `decode_in_slices`."""
+    *_, snapshot = decode_in_slices(data, new_table, reads)
     assert snapshot is not None
     return snapshot
 
 
-def decode_in_slices(data: bytes, new_table: NewTable = new_table) -> Iterator[Snapshot | None]:
+def decode_in_slices(
+    data: bytes, new_table: NewTable = new_table, reads: FormatRange = OWN.snapshot
+) -> Iterator[Snapshot | None]:
     """Yield None after each slice of the work, some 3 ms, and last the snapshot.
 
-    Raises `CodecError` as soon as something is wrong: cut, damaged, of another version, or in
-    contradiction to itself. Memory is used in proportion to `data`, whatever it says.
+    Raises `NewerError` for a format beyond those that are read, `CodecError` as soon as something
+    is wrong: cut, damaged, or in contradiction to itself. Memory is used in proportion to `data`,
+    whatever it says.
     """
     view = memoryview(data)
+    _check_format(view, reads)
     yield from _check_sum(view)
     sections = _find_sections(view)
     head = _read_head(sections[HEAD])
@@ -79,9 +86,19 @@ def _wrong(what: str) -> CodecError:
     return CodecError(f"snapshot: {what}; use an older one")
 
 
+def _check_format(view: memoryview, reads: FormatRange) -> None:
+    last = len(MAGIC) - 1
+    if len(view) < len(MAGIC) + HASH_BYTES or bytes(view[:last]) != MAGIC[:last]:
+        raise _wrong(f"{len(view)} bytes do not begin with {MAGIC[:last]!r}")
+    number = view[last]
+    if number > reads.newest:
+        why = f"snapshot: it has format {number}, this build reads {reads}: it is a newer kvmesh's"
+        raise NewerError(why, number=number)
+    if number not in reads:
+        raise _wrong(f"it has format {number}, this build reads {reads}")
+
+
 def _check_sum(view: memoryview) -> Iterator[None]:
-    if len(view) < len(MAGIC) + HASH_BYTES or bytes(view[: len(MAGIC)]) != MAGIC:
-        raise _wrong(f"{len(view)} bytes do not begin with {MAGIC!r}")
     checksum = xxh3_64()
     content = view[:-HASH_BYTES]
     for first in range(0, len(content), _CHECKSUM_SLICE):

@@ -1,6 +1,6 @@
 """A whole index as bytes: about 10 a block, written in slices, checked to the last bit.
 
-    magic             8 bytes, the last one the version
+    magic             8 bytes, the last one the format
     section, ...      kind u8, length u32, then that many bytes
     checksum          XXH3-64 of everything before it
 
@@ -25,6 +25,8 @@ from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.shards import SetNumbers
 
 MAGIC: Final = b"KVMINDX\x01"
+"""What a snapshot of format 1 begins with."""
+
 HEAD: Final = 1
 PART: Final = 2
 SETS: Final = 3
@@ -77,16 +79,20 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_snapshot(
-    frozen: FrozenIndex, position: Position, records: Iterable[WorkerRecord] = ()
+    frozen: FrozenIndex,
+    position: Position,
+    records: Iterable[WorkerRecord] = (),
+    number: int = 1,
 ) -> Iterator[bytes]:
-    """Yield the snapshot of a frozen index, piece by piece.
+    """Yield the snapshot of a frozen index in format `number`, piece by piece.
 
     Let other work go on between pieces: none takes more than about 1 ms, in an index of 5M blocks
     4 ms. The index may change meanwhile (see `FrozenIndex`); stopping early closes `frozen`.
     """
     checksum = xxh3_64()
     try:
-        for piece in _sections(frozen, position, tuple(records)):
+        begin = MAGIC[:-1] + bytes([number])
+        for piece in _sections(frozen, position, tuple(records), begin):
             checksum.update(piece)
             yield piece
     finally:
@@ -95,13 +101,13 @@ def encode_snapshot(
 
 
 def _sections(
-    frozen: FrozenIndex, position: Position, records: tuple[WorkerRecord, ...]
+    frozen: FrozenIndex, position: Position, records: tuple[WorkerRecord, ...], begin: bytes
 ) -> Iterator[bytes]:
     holders = tuple(
         HeldByWorker(one.worker, one.bit.bit_length() - 1, one.truncated, one.blocks, one.digests)
         for one in sorted(frozen.workers, key=lambda one: one.bit)
     )
-    yield MAGIC + _section(HEAD, msgspec.msgpack.encode(Head(position, records, holders)))
+    yield begin + _section(HEAD, msgspec.msgpack.encode(Head(position, records, holders)))
     numbers = SetNumbers()
     parts: list[bytes] = []
     blocks = 0

@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import key_blocks, key_count, key_depth
+from kvmesh.core.blocks.graded import key_count, key_depth, key_steps
 from kvmesh.core.blocks.hashing import Hashes
 
 MOST_TOKENS: Final = 1 << 40
@@ -222,13 +222,13 @@ class Loads:
     def hold(self, keys: Sequence[int]) -> int:
         """Take a reference on each key; return the blocks of those that had none before."""
         new = 0
-        for number, key in enumerate(keys, 1):
+        for key, blocks in zip(keys, key_steps(), strict=False):
             count = self.shared.get(key, 0)
             self.shared[key] = count + 1
             if not count:
                 # Kept: who gives the last reference back may know the key by another number.
-                self._key_blocks[key] = key_blocks(number)
-                new += self._key_blocks[key]
+                self._key_blocks[key] = blocks
+                new += blocks
         return new
 
     def release(self, keys: Sequence[int]) -> int:

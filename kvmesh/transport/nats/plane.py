@@ -1,6 +1,5 @@
 """The event plane on NATS: one connection, and all a mesh keeps and says over it."""
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,6 +19,7 @@ from kvmesh.transport.nats.layout import (
 )
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.link.control import ControlPlane
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 from kvmesh.transport.nats.stores.table import NatsTable
@@ -154,13 +154,7 @@ class NatsPlane:
         subjects: Sequence[str] = (),
         handlers: Mapping[type[Message], Handler] = {},
     ) -> Control:
-        """Answer commands on `subjects` from now on. Raises `TransportError`.
-
-        FastStream is loaded only now, in a thread: it takes as long as all the rest of a router.
-        """
-        await asyncio.to_thread(load_control)
-        from kvmesh.transport.nats.link.control import ControlPlane  # noqa: PLC0415  loaded by now
-
+        """Answer commands on `subjects` from now on. Raises `TransportError`."""
         control = ControlPlane(self.connection, subjects, handlers)
         try:
             await control.start()
@@ -186,10 +180,3 @@ class NatsPlane:
 
     def _subjects(self, bucket: str) -> Subjects:
         return Subjects(self._options.namespace, bucket)
-
-
-def load_control() -> None:
-    """Load what `control` needs now, for a process that answers commands from its start."""
-    from kvmesh.transport.nats.link import control  # noqa: PLC0415  slow: only who needs it waits
-
-    del control

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind, engine_of
-from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
+from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.segment_cache import AddedToken
+from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 from tests.unit.app.prompts.tokenizer_models import CHATML, PARTS
 from tests.unit.core.chat.template_forms import FORMS

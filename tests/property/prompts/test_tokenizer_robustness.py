@@ -15,7 +15,8 @@ from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
+from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
+from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 from tests.unit.app.prompts.tokenizer_models import CHATML, PARTS
 

@@ -2,7 +2,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import key_blocks, key_count, key_depth, sharing_keys
+from kvmesh.core.blocks.graded import key_count, key_depth, sharing_keys
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
@@ -52,7 +52,11 @@ class NaiveBooking:
 
 def shared_of(bookings: list[NaiveBooking]) -> int:
     """Count the blocks that the keys of all stand for, each once."""
-    blocks = {key: key_blocks(number) for one in bookings for number, key in enumerate(one.keys, 1)}
+    blocks = {
+        key: key_depth(number) - key_depth(number - 1)
+        for one in bookings
+        for number, key in enumerate(one.keys, 1)
+    }
     return sum(blocks.values())
 
 

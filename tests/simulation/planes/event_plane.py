@@ -24,6 +24,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import Trust
 from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.formats import OWN, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
@@ -209,6 +210,8 @@ class EventPlane:
                 url=f"http://{worker}",
                 block_size=BLOCK_SIZE,
                 limits=LIMITS,
+                version=self.version_of(worker),
+                formats=self.formats_of(worker),
             )
             return [Publisher(options), EngineLink(engine)]
 
@@ -220,11 +223,17 @@ class EventPlane:
         self.routers.append(router)
 
         def build(birth: Birth) -> Sequence[Actor]:
-            replica = IndexReplica(KvIndex())
-            indexer = Indexer(
-                replica,
-                IndexerOptions(router, "code", listeners=("registry",), reload_to=self.reload_to),
+            version, formats = self.version_of(router), self.formats_of(router)
+            replica = IndexReplica(KvIndex(), reads=formats.journal)
+            options = IndexerOptions(
+                router,
+                "code",
+                listeners=("registry",),
+                reload_to=self.reload_to,
+                formats=formats,
+                version=version,
             )
+            indexer = Indexer(replica, options)
             further = self.further_actors(router, indexer)
 
             def status() -> RouterHeartbeat:
@@ -233,22 +242,24 @@ class EventPlane:
                     router=router,
                     bucket="code",
                     url="",
-                    ready=indexer.caught_up,
+                    ready=self.is_ready(router, indexer),
                     epoch=birth.incarnation,
                     applied_sequence=claim.sequence,
                     created=replica.created,
                     digest=claim.digest,
                     scope=claim.scope,
+                    version=version,
+                    formats=formats,
                 )
 
-            options = RegistryOptions(
+            members = RegistryOptions(
                 router,
                 "code",
                 workers_to=("indexer",),
                 routers_to=("indexer", *(actor.name for actor in further)),
             )
             workers = WorkerRegistry(Membership(), new_sequences(BLOCK_SIZE))
-            return [Registry(options, workers, Membership(), status=status), indexer, *further]
+            return [Registry(members, workers, Membership(), status=status), indexer, *further]
 
         patterns = ((SUBJECTS.heartbeats(), "registry"), (SUBJECTS.routers(), "registry"))
         plan = ProcessPlan(
@@ -259,6 +270,21 @@ class EventPlane:
             waits_for_tail=bool(self.reload_to),
         )
         self.sim.add(plan)
+
+    def version_of(self, process: str) -> str:
+        """Return the version of kvmesh that a process has when it is started."""
+        del process
+        return "1"
+
+    def formats_of(self, process: str) -> Formats:
+        """Return the formats that a process reads and writes when it is started."""
+        del process
+        return OWN
+
+    def is_ready(self, router: str, indexer: Indexer) -> bool:
+        """Return whether a replica tells the others that it takes requests."""
+        del router
+        return indexer.caught_up
 
     def further_actors(self, router: str, indexer: Indexer) -> Sequence[Actor]:
         """Return what else runs in a router's process."""

@@ -16,8 +16,12 @@ from kvmesh.core.routing.booking_events import (
 )
 from kvmesh.core.routing.peers.records import PlacedRecord, Record, read_records
 from kvmesh.errors import CodecError
+from kvmesh.formats import FormatRange
 from kvmesh.testing.sim.journal import SimJournal
 from tests.simulation.planes.engine import MASK
+
+ALL = FormatRange(1, 9)
+"""A model reads what any process of a run may write."""
 
 
 class PublishedHistory:
@@ -28,7 +32,7 @@ class PublishedHistory:
         self._held: dict[tuple[WorkerId, int], set[tuple[int, int]]] = {}
 
     def sent(self, worker: WorkerId, data: bytes) -> None:
-        batch = decode_batch(data)
+        batch = decode_batch(data, ALL)
         key = worker, batch.epoch
         digests = self._digests.setdefault(key, [0])
         held = self._held.setdefault(key, set())
@@ -58,7 +62,7 @@ class PerfectReader:
 
     def _read(self, _: int, subject: str, data: bytes) -> None:
         with contextlib.suppress(CodecError):
-            self._ordering.admit(WorkerId(last_token(subject)), decode_batch(data))
+            self._ordering.admit(WorkerId(last_token(subject)), decode_batch(data, ALL))
 
     def has_read(self, worker: WorkerId, epoch: int, seq: int) -> bool:
         """Whether it could apply that event, or knows the epoch to be over."""

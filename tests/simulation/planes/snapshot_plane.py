@@ -34,6 +34,7 @@ from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults
 from kvmesh.testing.sim.stores import SimStores
 from tests.simulation.planes.event_plane import EventPlane
+from tests.simulation.planes.history import ALL
 
 KEY = manifest_key("code")
 LEASE_KEY = lease_key("code")
@@ -74,17 +75,29 @@ class SnapshotPlane(EventPlane):
         self.sim.on_step.append(self._check_loaded)
 
     def further_actors(self, router: str, indexer: Indexer) -> Sequence[Actor]:
-        loader = SnapshotLoader(indexer.replica, KEY)
-        options = SnapshotterOptions(router, "code", every_messages=20, every_s=0.5, keep_s=2.0)
+        version, formats = self.version_of(router), self.formats_of(router)
+        loader = SnapshotLoader(indexer.replica, KEY, formats=formats)
+        options = SnapshotterOptions(
+            router,
+            "code",
+            every_messages=20,
+            every_s=0.5,
+            keep_s=2.0,
+            formats=formats,
+            version=version,
+            reload_to=self.reload_to,
+        )
         snapshotter = Snapshotter(
             indexer.replica, options, lambda: indexer.caught_up and not loader.loading
         )
+        guard = snapshotter.guard
+        indexer.formats.sources.append(lambda: guard.newer if guard.has_looked else loader.newer)
         return (snapshotter, loader)
 
     def manifest(self) -> Manifest:
         entry = self.stores.live(KEY)
         try:
-            return decode_manifest(None if entry is None else entry.value)
+            return decode_manifest(None if entry is None else entry.value, ALL)
         except CodecError:
             return Manifest()
 
@@ -126,7 +139,7 @@ class SnapshotPlane(EventPlane):
             return None
         data, _ = self.stores.objects[one.name]
         assert hashlib.sha256(data).hexdigest() == one.sha256, "a bad object in the manifest"
-        snapshot = decode_snapshot(data)
+        snapshot = decode_snapshot(data, reads=ALL)
         assert snapshot.position == Position(one.created, one.sequence)
         return snapshot
 

@@ -152,3 +152,25 @@ def test_a_worker_refused_for_its_url_is_named_with_the_remedy() -> None:
     assert (finding.level, finding.topic) == (Level.FAIL, "worker w9")
     assert "link-local" in finding.text
     assert "--upstream-allow" in finding.remedy
+
+
+def test_members_of_several_versions_are_a_warning() -> None:
+    seen = router(versions={"router": {"1.4.0": 2}, "worker": {"1.4.0": 1, "untold": 3}})
+
+    assert one(seen) == (
+        Level.WARN,
+        "versions",
+        "the bucket runs several: 2 routers 1.4.0, 1 worker 1.4.0, 3 workers untold",
+    )
+
+
+def test_what_a_router_cannot_read_is_a_failure() -> None:
+    seen = router(unread=("journal of w0 has format 2",), versions={"router": {"1.4.0": 2}})
+
+    assert one(seen) == (Level.FAIL, "versions", "journal of w0 has format 2")
+
+
+def test_members_of_one_version_are_well() -> None:
+    findings = check_router(router(versions={"router": {"1.4.0": 2}}), ENGINE)
+
+    assert ("versions", "all members run 1.4.0") in [(one.topic, one.text) for one in findings]

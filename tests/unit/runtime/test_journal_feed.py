@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.storage import OpenTail
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
-from kvmesh.ports import Subscription, TailListener
+from kvmesh.ports import Record, Subscription, TailListener
 from kvmesh.runtime import journal_feed
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
@@ -81,6 +82,22 @@ async def test_a_tails_history_and_news_reach_the_actor_in_order(eventually: Eve
         CaughtUp(3),
         world.record(4),
     ]
+    await world.close()
+
+
+async def test_the_age_of_a_record_is_told_in_the_drivers_time(eventually: Eventually) -> None:
+    world = World(records=0)
+    await eventually(lambda: not world.reader.heard)
+    age_s = 5.0
+
+    now_s = world.driver.now()
+    stored_ns = time.time_ns() - int(age_s * 1e9)
+    world.feed.on_record(Record(1, "kvmesh.ev.code.w", b"", stored_ns))
+    await eventually(lambda: world.reader.heard)
+
+    heard = world.reader.heard[0]
+    assert isinstance(heard, JournalRecord)
+    assert heard.stored_s == pytest.approx(now_s - age_s, abs=2.0)
     await world.close()
 
 

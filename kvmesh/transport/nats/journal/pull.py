@@ -39,8 +39,8 @@ class PullSpec(msgspec.Struct, frozen=True, kw_only=True):
 class PullListener(Protocol):
     """Where a consumer delivers; calls come in stream order on the event loop."""
 
-    def on_message(self, sequence: int, subject: str, data: bytes) -> None:
-        """Take the next message."""
+    def on_message(self, sequence: int, subject: str, data: bytes, stored_ns: int) -> None:
+        """Take the next message, stored at `stored_ns` by the server's clock, ns since 1970."""
         ...
 
     def on_idle(self, sequence: int) -> None:
@@ -155,7 +155,7 @@ class PullConsumer:
         self._requested -= 1
         if self._requested <= self._spec.window // 2:
             self._pull()
-        self._listener.on_message(int(tokens[at]), subject, data)
+        self._listener.on_message(int(tokens[at]), subject, data, int(tokens[at + 2]))
 
     def _on_status(self, block: bytes) -> None:
         status, text, headers = parse_status(block)

@@ -98,7 +98,7 @@ class NatsTail:
             strangers=self._strangers,
         )
 
-    def on_message(self, sequence: int, subject: str, data: bytes) -> None:
+    def on_message(self, sequence: int, subject: str, data: bytes, stored_ns: int) -> None:
         """Deliver one message of the present consumer."""
         expected = self._position + 1
         if sequence != expected:
@@ -111,7 +111,7 @@ class NatsTail:
         self._position = sequence
         if subject.startswith(self._prefixes):
             self._records += 1
-            self._listener.on_record(Record(sequence, subject, data))
+            self._listener.on_record(Record(sequence, subject, data, stored_ns))
         else:
             self._pass_over(subject)
         if self._target is not None:

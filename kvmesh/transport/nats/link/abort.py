@@ -14,6 +14,9 @@ from kvmesh.bounds import UNREADABLE
 USER_TIMEOUT_MS: Final = 3000
 """The kernel gives up on bytes that nobody acknowledged for so long."""
 
+ENOUGH_BYTES: Final = 65_536
+"""Unwritten bytes of a connection from which on it counts as slow."""
+
 INFO: Final = b"INFO "
 
 
@@ -77,6 +80,12 @@ class AbortingTransport(Transport):
         """Queue several pieces."""
         if not self._is_closing():
             self._writers[-1].writelines(payload)
+
+    def takes_more(self) -> bool:
+        """Return whether little that was written waits for the socket."""
+        if self._is_closing():
+            return False
+        return self._writers[-1].transport.get_write_buffer_size() < ENOUGH_BYTES
 
     async def read(self, buffer_size: int) -> bytes:
         """Return the next bytes, at most so many."""

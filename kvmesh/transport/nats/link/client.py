@@ -10,6 +10,7 @@ What nats-py 2.16 does, and what this client does instead:
 - A subscription drops messages over its pending limit, and `fetch` makes a task per message. Here
   `listen` calls back straight from the parser: nothing is queued, so nothing can be dropped, and
   at most a socket buffer (64 KiB) is handled per turn of the event loop.
+- What is published wakes a task that writes it. Here a callback of the event loop writes it.
 
 `PRIVATE` names what of nats-py is used that it does not document; nothing else of kvmesh uses any.
 """
@@ -33,8 +34,8 @@ PRIVATE: Final = {
     "_process_err": "overridden: each `-ERR`, which must not close the client",
     "_process_op_err": "overridden: why a connection is given up, for the log",
     "_transport": "set: the transport to connect with; there is no option for it",
-    "_flush_pending": "called: has what was queued written before the PING of a flush",
-    "_pending": "emptied: what was queued and not sent, stale after an outage",
+    "_flush_pending": "overridden: writes without waking a task; called before a flush's PING",
+    "_pending": "written, or emptied: what was queued and not sent is stale after an outage",
     "_pending_data_size": "set to 0 with it",
     "_id": "read: a subscription's number, which messages come with",
 }
@@ -66,6 +67,7 @@ class NatsClient(Client):
         self._listeners: dict[int, Deliver] = {}
         self._heard: dict[int, Subscription] = {}
         self._room = 0
+        self._is_write_due = False
         self._told: Callable[[Exception], Any] | None = None
         self._aborting = AbortingTransport()
 
@@ -165,6 +167,23 @@ class NatsClient(Client):
         """Forget what was queued and not sent: after an outage it would arrive stale."""
         self._pending.clear()
         self._pending_data_size = 0
+
+    async def _flush_pending(self, force_flush: bool = False) -> None:
+        if not force_flush and self._is_write_due:
+            return
+        transport = self._transport
+        if force_flush or transport is not self._aborting or not self._aborting.takes_more():
+            # nats-py's task waits for the socket meanwhile, and `pending_size` bounds what waits.
+            await super()._flush_pending(force_flush)
+            return
+        self._is_write_due = True
+        asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_write_due = False
+        if self.is_connected and self._pending:
+            pending, self._pending, self._pending_data_size = self._pending, [], 0
+            self._aborting.writelines(pending)
 
     async def _process_err(self, err_msg: str) -> None:
         # When an error is the end of a connection the server closes it, which shows as its end.

@@ -4,14 +4,20 @@ One command is a tagged msgspec struct as msgpack on `<ns>.ctl.<bucket>.<worker>
 router; its answer says whether it was done. FastStream costs 100 us a command and 12-25 times a
 plain callback, so nothing frequent goes this way. It runs on the process's one connection: its own
 would lack the repairs.
+
+To load it takes 0.1 s of processor time and 13 MB, and most processes never get a command: the
+first one loads it, in a thread, and waits meanwhile.
 """
 
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import nats.errors
-from faststream.nats import NatsBroker, NatsMessage
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from kvmesh.actors.kernel import Message
 from kvmesh.errors import TransportError
@@ -24,30 +30,28 @@ from kvmesh.transport.commands import (
 )
 from kvmesh.transport.nats.link.connection import NatsConnection
 
-GRACEFUL_S = 5.0
+Handle = Callable[[bytes], Awaitable[bytes]]
+"""Takes the bytes of a command, returns those of its answer."""
 
 
-class SharedBroker(NatsBroker):
-    """FastStream's broker on a connection that is somebody else's to open and close."""
+class Broker(Protocol):
+    """What is used of `SharedBroker`, whose module loads FastStream."""
 
-    def __init__(self, connection: NatsConnection) -> None:
-        super().__init__(apply_types=False, logger=None, graceful_timeout=GRACEFUL_S)
-        self._shared = connection
+    async def start(self) -> None:
+        """Carry out what `consume` is given from now on."""
+        ...
 
-    async def _connect(self) -> Client:
-        self.config.connect(self._shared.client)
-        return self._shared.client
+    async def stop(self) -> None:
+        """End the subscriptions, after the commands under way."""
+        ...
 
-    async def stop(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_val: BaseException | None = None,
-        exc_tb: TracebackType | None = None,
-    ) -> None:
-        """End the subscriptions, waiting up to 5 s for the commands under way."""
-        # FastStream would drain and close what it believes to be its own connection.
-        self._connection = None
-        await super().stop(exc_type, exc_val, exc_tb)
+    async def consume(self, subject: str, message: Msg) -> None:
+        """Carry out one command and answer it."""
+        ...
+
+    async def send(self, subject: str, command: bytes, timeout_s: float) -> bytes:
+        """Return the answer to a command."""
+        ...
 
 
 class ControlPlane:
@@ -62,24 +66,31 @@ class ControlPlane:
         subjects: Sequence[str],
         handlers: Mapping[type[Message], Handler],
     ) -> None:
-        self.broker = SharedBroker(connection)
         self._connection = connection
+        self._subjects = tuple(subjects)
         self._desk = CommandDesk(handlers)
-        for subject in subjects:
-            # FastStream swallows what a decoder raises, so the asker would wait for nothing.
-            self.broker.subscriber(subject, decoder=_body)(self._desk.handle)
+        self._heard: dict[str, Subscription] = {}
+        self._broker: Broker | None = None
+        self._loading = asyncio.Lock()
 
     async def start(self) -> None:
         """Listen; commands sent from now on are answered. Raises `TransportError`."""
+        client = self._connection.client
         try:
-            await self.broker.start()
+            for subject in self._subjects:
+                command = partial(self._on_command, subject)
+                self._heard[subject] = await client.subscribe(subject, cb=command)
             await self._connection.flush()
         except nats.errors.Error as error:
             raise TransportError(f"control plane: {error}") from error
 
     async def close(self) -> None:
         """Stop listening, after the commands under way; safe to call twice."""
-        await self.broker.stop()
+        async with self._loading:
+            if self._broker is not None:
+                await self._broker.stop()
+        while self._heard:
+            await self._connection.client.end(self._heard.popitem()[1])
         await self._connection.flush()
 
     async def ask(
@@ -91,20 +102,36 @@ class ControlPlane:
         done), or the other side refused; `CodecError` for an answer of another type.
         """
         what = f"{type(command).__name__} to {subject}"
+        broker = await self._loaded()
         try:
-            reply = await self.broker.request(encode_command(command), subject, timeout=timeout_s)
+            reply = await broker.send(subject, encode_command(command), timeout_s)
         except nats.errors.NoRespondersError as error:
             raise TransportError(f"{what}: nobody listens, is it running?") from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
             raise TransportError(f"{what}: no answer in {timeout_s:g} s") from error
         except (nats.errors.Error, OSError) as error:
             raise TransportError(f"{what}: {error}") from error
-        return decode_reply(what, reply.body, result)
+        return decode_reply(what, reply, result)
 
     def statistics(self) -> ControlStatistics:
         """Return counts for metrics."""
         return self._desk.statistics()
 
+    async def _on_command(self, subject: str, message: Msg) -> None:
+        broker = await self._loaded()
+        await broker.consume(subject, message)
 
-async def _body(message: NatsMessage) -> bytes:
-    return message.body
+    async def _loaded(self) -> Broker:
+        async with self._loading:
+            if self._broker is None:
+                make = await asyncio.to_thread(load_broker)
+                self._broker = make(self._connection.client, self._heard, self._desk.handle)
+                await self._broker.start()
+            return self._broker
+
+
+def load_broker() -> Callable[[Client, Mapping[str, Subscription], Handle], Broker]:
+    """Load FastStream and return what makes a broker that carries commands."""
+    from kvmesh.transport.nats.link.broker import SharedBroker  # noqa: PLC0415  loads FastStream
+
+    return SharedBroker

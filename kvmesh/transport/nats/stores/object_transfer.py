@@ -119,8 +119,9 @@ class Download:
         self._idle = 0
         self._progress = asyncio.Event()
 
-    def on_message(self, sequence: int, subject: str, data: bytes) -> None:  # noqa: ARG002  one subject
-        """Take one chunk."""
+    def on_message(self, sequence: int, subject: str, data: bytes, stored_ns: int) -> None:
+        """Take one chunk, of the one subject, whenever it was stored."""
+        del subject, stored_ns
         self._sequence = sequence
         self._chunks.append(data)
         self._bytes += len(data)

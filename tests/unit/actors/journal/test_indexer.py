@@ -106,11 +106,12 @@ def test_what_is_read_is_exact_once_the_history_is_caught_up() -> None:
 def test_a_restarted_replica_waits_a_moment_for_the_workers_it_knows() -> None:
     driver = Driver()
 
-    waits = [driver.indexer.awaits_workers(now) for now in (0.0, 1.1, 1.2)]
+    waits = [driver.indexer.awaits(now) for now in (0.0, 1.1, 1.2)]
     driver.tell(WorkerSeen(heartbeat()))
 
-    assert waits == [True, True, False]
-    assert not driver.indexer.awaits_workers(0.5)
+    known = "waiting for the heartbeats of known workers"
+    assert waits == [known, known, ""]
+    assert not driver.indexer.awaits(0.5)
 
 
 def test_a_worker_that_died_before_the_start_is_forgotten_in_time() -> None:
@@ -359,3 +360,18 @@ def test_when_that_does_not_help_its_sidecar_is_asked_to_read_the_engine_anew() 
 
     assert request.subject == "kvmesh.ctl.code.a"
     assert decode(request.data, Reread) == Reread(A)
+
+
+def test_lag_is_of_records_that_say_when_they_were_stored_once_the_history_is_read() -> None:
+    driver = Driver()
+    driver.now = 10.0
+    data = [encode_batch(Batch(VERSION, 1, seq, [stored(ROOT, seq)])) for seq in (3, 4, 5)]
+
+    driver.tell(JournalRecord(2, A, data[0], 9.75))
+    driver.tell(JournalRecord(3, A, data[1]))
+    driver.tell(JournalOpened("today"))
+    driver.tell(JournalRecord(4, A, data[2], 1.0))
+
+    statistics = driver.indexer.statistics()
+    assert (statistics.lag_ms_p50, statistics.lag_ms_p99) == (250.0, 250.0)
+    assert driver.indexer.lag.seconds.total == 0.25

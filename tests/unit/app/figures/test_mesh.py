@@ -1,4 +1,5 @@
-from kvmesh.app.figures.mesh import VERSIONS, MemberVersions
+from kvmesh.app.figures.mesh import UNREAD, VERSIONS, MemberVersions
+from kvmesh.core.journal.skew import Newer
 
 
 def test_members_are_counted_by_role_and_version() -> None:
@@ -12,3 +13,16 @@ def test_members_are_counted_by_role_and_version() -> None:
         ("worker", "1.3.0", 2),
         ("worker", "untold", 1),
     ]
+
+
+def test_what_is_not_read_is_counted_by_kind() -> None:
+    met = [Newer("worker w0", "journal", 2), Newer("worker w1", "journal", 3)]
+
+    [metric] = UNREAD.of(lambda: met).metrics()
+
+    assert {one.labels["kind"]: one.value for one in metric.samples} == {
+        "journal": 2,
+        "bookings": 0,
+        "snapshot": 0,
+        "manifest": 0,
+    }

@@ -15,8 +15,9 @@ from tokenizers.processors import TemplateProcessing
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TokenizerOptions
+from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.segment_cache import AddedToken
+from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions
 from kvmesh.errors import ConfigError, RequestError
 from tests.unit.app.prompts.tokenizer_models import CHATML, random_chat, train, write_model
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.prompts.hf_tokenizer import TokenizerOptions
+from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions
 from tests.unit.app.prompts.tokenizer_models import CHATML, Chat, random_chat, train, write_model
 
 SEEDS = range(240)

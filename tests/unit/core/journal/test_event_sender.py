@@ -3,7 +3,7 @@ from unittest.mock import ANY
 import pytest
 
 from kvmesh.bounds import MAX_ORDINAL
-from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, decode_batch
+from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, decode_batch, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.journal.event_sender import (
     EventSender,
@@ -14,6 +14,7 @@ from kvmesh.core.journal.event_sender import (
 )
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.journal.window import WindowStatistics
+from kvmesh.formats import FormatRange
 
 STATE = [Stored(ROOT, pack_hashes([1, 2]))]
 LIMITS = SenderLimits(flush_events=2, window=2, max_pending_events=3)
@@ -269,3 +270,19 @@ def test_an_epoch_that_has_none_behind_it_is_not_followed() -> None:
     assert sender.is_waiting(), "in its own epoch it still sends what is missed"
     assert is_followable(7)
     assert not is_followable(sender.epoch)
+
+
+def test_an_older_format_begins_with_a_dump_and_a_newer_one_just_goes_on() -> None:
+    sender = EventSender(7, lambda: STATE, LIMITS, journal_format=1)
+    confirm(sender, sender.send(0.0), 1)
+
+    sender.write(2)
+    sender.add([change(9)])
+    newer = [decode_batch(data, FormatRange(1, 2)) for _, data in sender.send(0.0)]
+    sender.write(1)
+    older = batches(sender.send(0.0))
+
+    assert [(one.version, one.first_seq, one.events) for one in newer] == [(2, 3, [change(9)])]
+    assert [(one.version, one.first_seq) for one in older] == [(1, 4)]
+    assert older[0].events == [Cleared(), *STATE]
+    assert sender.retry(1.0) == [(ANY, encode_batch(older[0]))]

@@ -173,3 +173,46 @@ def test_a_forgotten_worker_is_unknown() -> None:
 
     assert recovery.check(9.0) == []
     assert not recovery.in_doubt(W)
+
+
+def test_a_worker_that_cannot_be_read_is_degraded_and_not_asked_while_it_writes_so() -> None:
+    recovery = followed()
+    recovery.pass_over(W, 1.0)
+    asked = recovery.check(2.0)
+    recovery.hear(W, 1, 9, 3.0)
+    recovery.describe(W, events=True, complete=True, readable=False)
+
+    assert recovery.trust(W, 1.0) is Trust.DEGRADED
+    assert recovery.in_doubt(W)
+    assert (asked, recovery.check(5.0)) == ([], [])
+
+    recovery.describe(W, events=True, complete=True)
+    recovery.hear(W, 1, 9, 6.0)
+    assert recovery.trust(W, 6.0) is Trust.DEGRADED
+    assert recovery.check(6.0) == [Missing(W, 1, NOTHING_FITS)]
+
+    recovery.progress(W, Cursor(1, 12), 7.0, whole=True)
+    assert recovery.trust(W, 7.0) is Trust.EXACT
+
+
+def test_a_worker_that_says_it_writes_what_is_not_read_is_degraded_before_it_does() -> None:
+    recovery = followed()
+
+    recovery.describe(W, events=True, complete=True, readable=False)
+    recovery.hear(W, 1, 4, 1.0)
+
+    assert recovery.trust(W, 1.0) is Trust.DEGRADED
+    assert recovery.in_doubt(W)
+
+
+def test_live_workers_of_which_nothing_was_read_are_unknown() -> None:
+    recovery = Recovery(OPTIONS)
+    recovery.hear(W, 1, 3, 1.0)
+    recovery.hear(W, 1, 4, 2.0)
+    unknown = recovery.unknown(2.0)
+    gone = recovery.unknown(20.0)
+
+    recovery.progress(W, Cursor(1, 5), 2.0, whole=True)
+
+    assert (unknown, gone) == ({W: 1.0}, {})
+    assert recovery.unknown(2.0) == {}

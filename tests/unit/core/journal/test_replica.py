@@ -18,6 +18,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import Folded, IndexReplica
+from kvmesh.formats import FormatRange
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -195,3 +196,61 @@ def test_a_record_with_impossible_numbers_makes_no_worker() -> None:
 
     assert list(made.workers()) == []
     assert made.statistics().verdicts == {"stale": 1}
+
+
+def newer(first_seq: int, *events: Event) -> bytes:
+    return encode(Batch(VERSION + 1, 1, first_seq, list(events)))
+
+
+def test_a_newer_record_is_no_garbage_and_puts_its_worker_in_doubt() -> None:
+    made = replica((A, batch(1, Cleared(), stored(ROOT, 1))))
+
+    folded = made.fold(2, A, newer(3, stored(ROOT, 2)), 0.0)
+    unknown = made.fold(3, B, newer(1, Cleared()), 0.0)
+
+    assert (folded, unknown) == (Folded(turned=True), Folded(turned=True))
+    assert (made.statistics().garbage, made.statistics().unread) == (0, 2)
+    assert made.unread.formats(0.0) == {A: VERSION + 1, B: VERSION + 1}
+    assert made.recovery.in_doubt(A)
+    assert made.applied_sequence == 3
+
+
+def test_a_whole_state_in_a_format_that_is_read_ends_the_doubt() -> None:
+    made = replica((A, newer(1, Cleared())))
+
+    folded = made.fold(2, A, batch(7, Cleared(), stored(ROOT, 2)), 0.0)
+
+    assert folded == Folded(cleared=True, turned=True)
+    assert made.unread.formats(0.0) == {}
+    assert not made.recovery.in_doubt(A)
+    assert held(made)[A] == 1
+
+
+def test_a_restored_snapshot_has_what_could_not_be_read() -> None:
+    made = replica((A, newer(1, Cleared())))
+
+    made.restore(5, "today", {A: Cursor(1, 3)}, 0.0)
+
+    assert made.unread.formats(0.0) == {}
+    assert not made.recovery.in_doubt(A)
+
+
+def test_newer_records_of_more_workers_than_there_is_room_for_are_refused() -> None:
+    made = IndexReplica(KvIndex(), max_workers=1)
+    made.open("today", 0.0)
+    made.fold(1, A, newer(1, Cleared()), 0.0)
+
+    folded = made.fold(2, B, newer(1, Cleared()), 0.0)
+
+    assert f"has format {VERSION + 1}" in folded.refused
+    assert made.statistics().crowded == 1
+
+
+def test_a_replica_reads_the_formats_it_is_made_for() -> None:
+    made = IndexReplica(KvIndex(), reads=FormatRange(1, VERSION + 1))
+    made.open("today", 0.0)
+
+    made.fold(1, A, newer(1, stored(ROOT, 1)), 0.0)
+
+    assert held(made)[A] == 1
+    assert made.statistics().unread == 0

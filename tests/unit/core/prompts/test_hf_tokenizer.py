@@ -8,7 +8,8 @@ import pytest
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind
-from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
+from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
+from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 
 TEMPLATE = (

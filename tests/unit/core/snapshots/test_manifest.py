@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from kvmesh.core.snapshots.manifest import (
@@ -6,8 +7,10 @@ from kvmesh.core.snapshots.manifest import (
     SnapshotGeneration,
     decode_manifest,
     encode_manifest,
+    refuse_newer,
 )
 from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import MAX_FORMAT, FormatRange
 
 
 def generation(sequence: int, *, fence: int = 1, created: str = "a") -> SnapshotGeneration:
@@ -52,6 +55,56 @@ def test_a_newer_kvmeshs_manifest_is_told_from_garbage() -> None:
         with pytest.raises(CodecError) as caught:
             decode_manifest(garbage)
         assert not isinstance(caught.value, NewerError)
+
+
+def test_a_newer_manifest_tells_its_writer_as_far_as_that_can_be_read() -> None:
+    told = b'{"schema":3,"generations":[{"version":"9.1","shape":0}]}'
+    empty = b'{"schema":3,"generations":[]}'
+    huge = b'{"schema":100000000000000000}'
+
+    errors: list[NewerError] = []
+    for data in (told, empty, huge):
+        with pytest.raises(NewerError) as caught:
+            decode_manifest(data)
+        errors.append(caught.value)
+
+    assert [(one.number, one.version) for one in errors] == [(3, "9.1"), (3, ""), (MAX_FORMAT, "")]
+
+
+def test_a_manifest_of_each_format_that_is_read_is_written_and_read() -> None:
+    manifest = Manifest().with_newest(generation(10), 2)
+    assert manifest is not None
+
+    data = encode_manifest(manifest)
+
+    assert decode_manifest(data, FormatRange(1, 2)) == manifest
+    with pytest.raises(CodecError, match="schema 1, this build reads 2 to 3"):
+        decode_manifest(encode_manifest(kept(10)), FormatRange(2, 3))
+
+
+def test_a_newest_snapshot_of_a_newer_format_is_refused_and_older_ones_do_not_matter() -> None:
+    newer = msgspec.structs.replace(generation(20), encoding=2, version="9.1")
+
+    with pytest.raises(NewerError, match="idx-a-20-1 has format 2, this build reads 1") as caught:
+        refuse_newer(Manifest((newer, generation(10))))
+    refuse_newer(Manifest((generation(30), newer)))
+    refuse_newer(Manifest())
+
+    assert (caught.value.number, caught.value.version) == (2, "9.1")
+
+
+def test_a_generation_of_the_first_format_has_the_bytes_it_always_had() -> None:
+    data = msgspec.json.decode(encode_manifest(kept(10)))
+
+    assert set(data["generations"][0]) == {
+        "name",
+        "created",
+        "sequence",
+        "size",
+        "sha256",
+        "fence",
+        "blocks",
+    }
 
 
 def test_a_paused_writer_is_fenced_off() -> None:

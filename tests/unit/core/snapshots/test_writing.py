@@ -25,7 +25,8 @@ from kvmesh.core.snapshots.writing import (
     WorkerRecord,
     encode_snapshot,
 )
-from kvmesh.errors import CodecError
+from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import FormatRange
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -289,12 +290,24 @@ def test_a_section_longer_than_the_snapshot_is_found(size: int) -> None:
         decode_snapshot(checked(MAGIC + b"\x01"))
 
 
-@pytest.mark.parametrize("version", [0, 2])
-def test_another_version_is_refused_however_whole_it_is(version: int) -> None:
+def test_a_newer_format_is_refused_however_whole_it_is_and_told_from_damage() -> None:
     body = snapshot_of(index_of((A, 50, 0)))[:-8]
+    newer = checked(MAGIC[:-1] + bytes([2]) + body[8:])
 
-    with pytest.raises(CodecError, match="bytes do not begin with b'KVMINDX"):
-        decode_snapshot(checked(MAGIC[:-1] + bytes([version]) + body[8:]))
+    with pytest.raises(NewerError, match="it has format 2, this build reads 1") as caught:
+        decode_snapshot(newer)
+
+    assert caught.value.number == 2
+    assert decode_snapshot(newer, reads=FormatRange(1, 2)).position == Position("now", 5)
+
+
+def test_a_snapshot_is_written_in_the_format_that_is_asked_for() -> None:
+    index = index_of((A, 50, 0))
+
+    data = b"".join(encode_snapshot(index.freeze(), Position("today", 7), (), 2))
+
+    assert data[:8] == MAGIC[:-1] + bytes([2])
+    assert decode_snapshot(data, reads=FormatRange(2, 2)).position == Position("today", 7)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +320,8 @@ def test_another_version_is_refused_however_whole_it_is(version: int) -> None:
         (lambda data: data[:8], "8 bytes do not begin with"),
         (lambda data: data[:3], "3 bytes do not begin with"),
         (lambda data: data[:0], "0 bytes do not begin with"),
-        (lambda data: b"KVMINDX\x02" + data[8:], "bytes do not begin with"),
+        (lambda data: b"KVMINDY\x01" + data[8:], "bytes do not begin with"),
+        (lambda data: b"KVMINDX\x00" + data[8:], "format 0, this build reads 1"),
         (
             lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
             "checksum does not match",

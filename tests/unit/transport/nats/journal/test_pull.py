@@ -15,10 +15,12 @@ class Listener:
     def __init__(self) -> None:
         self.messages: list[tuple[int, bytes]] = []
         self.idle: list[int] = []
+        self.stored_ns = 0
         self.broken: list[str] = []
 
-    def on_message(self, sequence: int, subject: str, data: bytes) -> None:
+    def on_message(self, sequence: int, subject: str, data: bytes, stored_ns: int) -> None:
         assert subject == "ev.w1"
+        self.stored_ns = stored_ns
         self.messages.append((sequence, data))
 
     def on_idle(self, sequence: int) -> None:
@@ -77,6 +79,7 @@ async def test_messages_carry_the_stream_sequence(wire: Wire) -> None:
     wire.message(9, 2, domain=b"hub.account.")
 
     assert wire.listener.messages == [(7, b"7"), (9, b"9")]
+    assert wire.listener.stored_ns == 1_700_000_000
     assert not wire.listener.broken
 
 

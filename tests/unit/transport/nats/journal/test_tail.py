@@ -57,12 +57,12 @@ async def test_a_reader_that_fails_is_told_what_follows() -> None:
     reader = Reader()
     tail = NatsTail(jetstream, TailPlace("S", ("s",)), 0, "", reader)
 
-    tail.on_message(1, "s", b"")
+    tail.on_message(1, "s", b"", 7)
     for sequence in (2, 4):
         with pytest.raises(ArithmeticError):
-            tail.on_message(sequence, "s", b"")
-    tail.on_message(6, "s", b"")
-    tail.on_message(6, "s", b"")
+            tail.on_message(sequence, "s", b"", 7)
+    tail.on_message(6, "s", b"", 7)
+    tail.on_message(6, "s", b"", 7)
 
     assert reader.got == [1, (4, 5), 6]
     statistics = tail.statistics()

@@ -123,11 +123,13 @@ class Peer:
         self.pinged = asyncio.Event()
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
+        self.published = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         writer.write(b'INFO {"server_id":"S1","max_payload":1048576,"headers":true}\r\n')
         while line := await reader.readline():
+            self.published += line.startswith(b"PUB ")
             if line == b"PING\r\n":
                 self.pinged.set()
                 await self.answers.wait()
@@ -201,6 +203,43 @@ async def test_what_does_not_fit_into_the_buffer_is_refused_at_once(client: Nats
 
     with pytest.raises(nats.errors.OutboundBufferLimitError):
         client.publish_nowait("a", b"x" * 400)
+
+
+async def test_what_is_published_in_one_turn_is_written_together_in_the_next(
+    peer: Peer, client: NatsClient
+) -> None:
+    for _ in range(3):
+        client.publish_nowait("a", b"x")
+    assert client.pending_data_size > 0
+
+    await asyncio.sleep(0)
+
+    assert client.pending_data_size == 0
+    await client.flush()
+    assert peer.published == 3
+
+
+async def test_a_socket_that_takes_no_more_leaves_the_rest_to_be_refused(
+    peer: Peer, client: NatsClient
+) -> None:
+    peer.answers.clear()
+    flushing = asyncio.ensure_future(client.flush(timeout=30))
+    await peer.pinged.wait()
+    sent, refused = 0, False
+
+    while not refused and sent < 100_000:
+        try:
+            client.publish_nowait("a", b"x" * 300)
+            sent += 1
+        except nats.errors.OutboundBufferLimitError:
+            refused = True
+        await asyncio.sleep(0)
+
+    assert refused
+    peer.answers.set()
+    await flushing
+    await client.flush()
+    assert peer.published == sent
 
 
 async def test_a_subscription_may_be_ended_twice_and_after_the_end(client: NatsClient) -> None:

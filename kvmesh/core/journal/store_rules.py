@@ -1,0 +1,57 @@
+"""Whether the index may be stored as a snapshot, and the journal be cut behind it."""
+
+from collections.abc import Collection
+from typing import Final
+
+from kvmesh.bounds import shown
+from kvmesh.core.journal.replica import IndexReplica
+
+PATIENCE_S: Final = 60.0
+"""A worker that claims events of which none ever comes holds up snapshots no longer than that."""
+
+_MOST_NAMED: Final = 3
+
+
+class StoreRules:
+    """Judges one replica's index for whoever writes snapshots of it.
+
+    Not stored: an index that lacks what was not readable, or lacks live workers. Stored, but the
+    journal is not cut: one with a worker in doubt, or the first after something unreadable was met.
+    """
+
+    def __init__(self, replica: IndexReplica) -> None:
+        self._replica = replica
+        self._unread_before = 0
+        self._unread_now = 0
+        self._whole = False
+
+    def why_not_store(self, now: float) -> str:
+        """Return why the index must not be stored, "" if it may. O(workers)."""
+        if formats := self._replica.unread.formats(now):
+            met = ", ".join(map(str, sorted(set(formats.values()))))
+            return f"journal records of {_named(formats)} have format {met}, which is not read"
+        unknown = self._replica.recovery.unknown(now)
+        waited = [worker for worker, since_s in unknown.items() if now < since_s + PATIENCE_S]
+        return f"nothing was read yet of {_named(waited)}" if waited else ""
+
+    def freeze(self, now: float) -> None:
+        """Note that the index is about to be stored as it is now. O(workers)."""
+        self._unread_now = self._replica.unread.count
+        self._whole = self._is_whole(now)
+
+    def may_purge(self, now: float) -> bool:
+        """Return, for what was frozen and is stored now, whether the journal may be cut."""
+        readable = self._unread_now == self._unread_before
+        self._unread_before = self._unread_now
+        return readable and self._whole and self._is_whole(now)
+
+    def _is_whole(self, now: float) -> bool:
+        recovery = self._replica.recovery
+        return not (recovery.unknown(now) or any(map(recovery.in_doubt, self._replica.workers())))
+
+
+def _named(workers: Collection[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    names = ", ".join(shown(one) for one in sorted(workers)[:_MOST_NAMED])
+    more = len(workers) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names

@@ -1,0 +1,54 @@
+"""What a model's tokenizer is made of, told and asked; without what makes it."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from kvmesh.core.chat.chat import JsonObject
+from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
+from kvmesh.core.prompts.segment_cache import AddedToken, CacheStatistics, EncodeBatch
+
+
+class TextBackend(msgspec.Struct, frozen=True):
+    """A loaded tokenizer.json. `prefix` and `suffix` are what completions add around a text."""
+
+    name: str
+    note: str
+    vocab_size: int
+    added_tokens: tuple[AddedToken, ...]
+    encode_batch: EncodeBatch
+    decode: Callable[[Sequence[int]], str]
+    prefix: bytes
+    suffix: bytes
+    inline_characters: int
+
+
+class TokenizerOptions(msgspec.Struct, frozen=True):
+    """How to tokenise as the engine does.
+
+    `template_kwargs` are the engine's own default chat template arguments. `cache_bytes` bounds
+    both caches together. `backend` "auto" takes fastokens when it is installed and agrees.
+    """
+
+    engine: EngineKind = DEFAULT_KIND
+    template_kwargs: JsonObject = {}
+    cache_bytes: int = 64 << 20
+    backend: Literal["auto", "fastokens", "tokenizers"] = "auto"
+
+
+class TokenizerStatistics(msgspec.Struct, frozen=True):
+    """What runs and how well the caches do; `note` says why a faster backend is not used.
+
+    `plain_chats` needed no run of their template, `other_chats` did, or were found among `prompts`;
+    `unlike` says why the template must be run for chats that are only roles and texts, "" where
+    that is not so.
+    """
+
+    backend: str
+    note: str
+    segments: CacheStatistics
+    prompts: CacheStatistics
+    plain_chats: int
+    other_chats: int
+    unlike: str

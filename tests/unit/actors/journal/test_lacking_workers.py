@@ -1,0 +1,45 @@
+"""An index without live workers is not served from in silence."""
+
+from kvmesh.actors.journal.lacking_workers import GRACE_S, SETTLE_S, LackingWorkers
+from kvmesh.actors.kernel import Log
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.journal.ordering import Cursor
+from kvmesh.core.journal.recovery import Recovery
+from tests.unit.actors.effects import of
+
+W = WorkerId("w")
+
+
+def test_a_start_waits_for_the_blocks_of_live_workers_and_not_for_ever() -> None:
+    recovery = Recovery()
+    lacking = LackingWorkers(recovery)
+    whole = lacking.why_not(0.0, 0.0)
+
+    recovery.hear(W, 1, 4, 3.0)
+
+    assert whole == ""
+    assert lacking.why_not(3.0, None) == ""
+    assert lacking.why_not(3.0, 0.0) == (
+        "asking for the blocks of 1 workers that the index does not have"
+    )
+    assert lacking.why_not(SETTLE_S, 0.0) == ""
+
+
+def test_it_is_said_once_until_all_are_known() -> None:
+    recovery = Recovery()
+    lacking = LackingWorkers(recovery)
+    recovery.hear(W, 1, 4, 0.0)
+
+    early = list(lacking.look(GRACE_S / 2))
+    said = list(lacking.look(GRACE_S)), list(lacking.look(GRACE_S))
+    recovery.progress(W, Cursor(1, 5), 2.0, whole=True)
+    known = list(lacking.look(2.0))
+    recovery.forget(W)
+    recovery.hear(W, 1, 5, 2.0)
+    again = list(lacking.look(3.5))
+
+    assert (early, said[1], known) == ([], [], [])
+    (log,) = of(Log, said[0])
+    assert log.event == "index lacks live workers, asking them"
+    assert log.fields == {"workers": 1, "first": "'w'"}
+    assert len(again) == 1

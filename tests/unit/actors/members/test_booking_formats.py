@@ -1,0 +1,159 @@
+"""What replicas tell their bookings in, and how a long state is told."""
+
+from itertools import pairwise
+
+from kvmesh.actors.kernel import Effect, Log, Publish, Wake
+from kvmesh.actors.messages import (
+    BookingsWait,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    StateWanted,
+    Tick,
+)
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.routing.booking_events import StateBegins, StateEnds, decode_bookings
+from kvmesh.core.routing.peers.records import PlacedRecord, RecordBatch, read_records
+from kvmesh.core.workers.loads import Demand
+from kvmesh.formats import FIRST, OWN, Formats
+from tests.unit.actors.effects import of
+from tests.unit.actors.members.test_replica_sync import Driver
+
+
+def started(*peers: tuple[str, Formats]) -> Driver:
+    """Return a replica that had time to hear of its peers."""
+    driver = Driver()
+    driver.tell(Started())
+    for name, formats in peers:
+        driver.tell(seen(name, formats))
+    driver.now = 1.2
+    driver.tell(Tick("format"))
+    return driver
+
+
+def seen(name: str, formats: Formats) -> RouterSeen:
+    return RouterSeen(RouterHeartbeat(name, "code", "", ready=True, epoch=1, formats=formats))
+
+
+def records(effects: list[Effect]) -> list[RecordBatch]:
+    sent = [one.data for one in of(Publish, effects) if one.subject == "kvmesh.seq.code.r1"]
+    return [read_records("r1", data) for data in sent]
+
+
+def test_bookings_are_told_in_the_old_format_until_peers_had_time_to_be_heard_of() -> None:
+    driver = Driver()
+    driver.tell(Started())
+    driver.now = 1.1
+    driver.tell(seen("r2", OWN))
+    driver.book("q")
+    assert driver.sync.statistics().format == 1
+    [old] = driver.batches()
+    driver.now = 1.2
+
+    effects = driver.tell(Tick("format"))
+
+    [batch] = records(effects)
+    assert driver.sync.statistics().format == 2
+    assert [one.event for one in of(Log, effects)] == ["bookings are told in another format"]
+    assert batch.first_seq == old.first_seq + len(old.events)
+    assert [type(one).__name__ for one in batch.events] == [
+        "StateBegins", "Named", "PlacedRecord", "StateEnds",
+    ]  # fmt: skip
+
+
+def test_a_replica_that_reads_no_records_is_told_in_the_old_format_while_it_lives() -> None:
+    driver = started(("r2", OWN))
+    driver.book("q")
+
+    to_old = driver.tell(seen("r3", FIRST))
+    again = driver.tell(seen("r3", FIRST))
+    to_new = driver.tell(RouterGone("r3"))
+
+    [state] = [decode_bookings(one.data) for one in of(Publish, to_old)]
+    assert [type(one).__name__ for one in state.events] == ["StateBegins", "Placed", "StateEnds"]
+    assert again == []
+    assert records(to_new)[0].first_seq == state.first_seq + 3
+    assert driver.sync.statistics().format == 2
+
+
+def test_what_waits_goes_in_the_format_that_it_was_written_in() -> None:
+    driver = started(("r2", OWN))
+    driver.book("q")
+    driver.first_token("q")
+
+    effects = driver.tell(seen("r3", FIRST))
+
+    last, state = (one.data for one in of(Publish, effects))
+    assert [type(one).__name__ for one in read_records("r1", last).events] == ["Prefilled"]
+    assert decode_bookings(state).first_seq == read_records("r1", last).first_seq + 1
+
+
+def test_a_long_state_is_told_in_slices_between_which_others_are_served() -> None:
+    driver = started()
+    for number in range(600):
+        driver.book(f"r{number}")
+    driver.tell(Tick("flush"))
+    driver.now = 5.0
+
+    turns = [driver.tell(StateWanted("r2"))]
+    driver.sequences.finish("r599")
+    driver.finished("r599")
+    driver.book("new")
+    assert driver.tell(StateWanted("r3")) == []
+    while Wake(0.0, Tick("state")) in turns[-1]:
+        turns.append(driver.tell(Tick("state")))
+
+    batches = [batch for effects in turns for batch in records(effects)]
+    events = [event for batch in batches for event in batch.events]
+    assert len(turns) == 3
+    assert all(one.first_seq + len(one.events) == two.first_seq for one, two in pairwise(batches))
+    assert isinstance(events[0], StateBegins)
+    assert isinstance(events[-1], StateEnds)
+    told = [one.request_id for one in events if isinstance(one, PlacedRecord)]
+    assert len(told) == len(set(told)) == 600
+    assert driver.tell(Tick("state")) == []
+
+
+def test_a_change_of_format_during_a_state_tells_it_anew() -> None:
+    driver = started(("r2", OWN))
+    for number in range(300):
+        driver.book(f"r{number}")
+    driver.tell(Tick("flush"))
+    driver.now = 5.0
+    driver.tell(StateWanted("r2"))
+
+    switched = driver.tell(seen("r3", FIRST))
+    rest = [driver.tell(Tick("state")), driver.tell(Tick("state"))]
+
+    effects = [*switched, *rest[0], *rest[1]]
+    events = [event for one in of(Publish, effects) for event in decode_bookings(one.data).events]
+    assert isinstance(events[0], StateBegins)
+    assert isinstance(events[-1], StateEnds)
+    assert len(events) == 302
+
+
+def test_a_beat_has_sent_what_a_full_mailbox_kept_from_being_sent() -> None:
+    driver = started()
+    driver.sync.outbox.on_first = lambda: None
+    driver.book("q")
+    driver.tell(Tick("flush"))
+    driver.tell(Tick("flush"))
+
+    effects = driver.tell(Tick("beat"))
+
+    driver.sync.outbox.on_first = driver._note_first
+    assert driver.first_token("q")
+    assert [len(one.events) for one in records(effects)] == [0]
+
+
+def test_what_was_not_told_is_logged_at_the_next_beat() -> None:
+    driver = started()
+    driver.sequences.add("q", WorkerId("\ud800"), Demand(40, 30), 0.0)
+    driver.placed("q")
+
+    first, second = driver.tell(Tick("beat")), driver.tell(Tick("beat"))
+
+    assert [one.fields for one in of(Log, first)] == [{"events": 1}]
+    assert of(Log, second) == []
+    assert driver.tell(BookingsWait()) == []

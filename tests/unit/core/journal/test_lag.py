@@ -1,0 +1,28 @@
+import pytest
+
+from kvmesh.core.journal.lag import RECENT, JournalLag
+
+
+def test_nothing_is_said_before_the_first_record() -> None:
+    assert JournalLag().percentile_ms(0.99) is None
+
+
+def test_percentiles_are_of_the_last_records_and_the_histogram_of_all() -> None:
+    lag = JournalLag()
+    for _ in range(RECENT):
+        lag.note(9.0)
+    for number in range(RECENT):
+        lag.note(number / 1000)
+
+    assert lag.percentile_ms(0.5) == pytest.approx(RECENT / 2)
+    assert lag.percentile_ms(0.99) == pytest.approx(int(RECENT * 0.99))
+    assert lag.percentile_ms(1.0) == pytest.approx(RECENT - 1)
+    assert lag.seconds.cumulative()[-1][1] == 2 * RECENT
+
+
+def test_a_clock_that_is_ahead_of_the_servers_counts_as_no_lag() -> None:
+    lag = JournalLag()
+    lag.note(-5.0)
+
+    assert lag.percentile_ms(0.5) == 0.0
+    assert lag.seconds.total == 0.0

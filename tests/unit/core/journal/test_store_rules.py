@@ -1,0 +1,111 @@
+"""Which index may be stored, and behind which the journal may be cut."""
+
+import pytest
+
+from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Event, Stored, WorkerId, encode_batch
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.store_rules import PATIENCE_S, StoreRules
+from kvmesh.core.journal.unread import KEEP_S
+
+A, B = WorkerId("a"), WorkerId("b")
+
+
+class Bench:
+    """One replica, fed by hand."""
+
+    def __init__(self) -> None:
+        self.replica = IndexReplica(KvIndex())
+        self.replica.open("today", 0.0)
+        self.rules = StoreRules(self.replica)
+
+    def record(self, worker: WorkerId, first_seq: int, *events: Event, number: int = 1) -> None:
+        data = encode_batch(Batch(number, 1, first_seq, list(events)))
+        self.replica.fold(self.replica.applied_sequence + 1, worker, data, 0.0)
+
+    def store(self, now: float = 0.0) -> bool:
+        """Store a snapshot; return whether the journal may be cut behind it."""
+        self.rules.freeze(now)
+        return self.rules.may_purge(now)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    made.record(A, 1, Cleared(), Stored(ROOT, pack_hashes([1, 2])))
+    return made
+
+
+def test_an_index_that_is_known_exactly_is_stored_and_the_journal_cut(bench: Bench) -> None:
+    assert bench.rules.why_not_store(0.0) == ""
+    assert bench.store()
+
+
+def test_an_index_that_lacks_what_could_not_be_read_is_never_stored(bench: Bench) -> None:
+    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=2)
+    bench.record(B, 1, Cleared(), number=3)
+
+    assert bench.rules.why_not_store(PATIENCE_S) == (
+        "journal records of 'a', 'b' have format 2, 3, which is not read"
+    )
+    bench.replica.forget(A)
+    assert "'a'" in bench.rules.why_not_store(KEEP_S - 1.0)
+
+
+def test_the_first_snapshot_behind_something_unreadable_cuts_nothing(bench: Bench) -> None:
+    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=2)
+    bench.record(A, 4, Cleared(), Stored(ROOT, pack_hashes([3])))
+
+    assert bench.rules.why_not_store(0.0) == ""
+    assert [bench.store(), bench.store()] == [False, True]
+
+
+def test_a_live_worker_of_which_nothing_was_read_holds_up_snapshots_for_a_while(
+    bench: Bench,
+) -> None:
+    recovery = bench.replica.recovery
+    recovery.hear(B, 1, 7, 0.0)
+    waits = bench.rules.why_not_store(1.0)
+    recovery.hear(B, 1, 7, PATIENCE_S)
+
+    assert waits == "nothing was read yet of 'b'"
+    assert bench.rules.why_not_store(PATIENCE_S) == ""
+    assert not bench.store(PATIENCE_S)
+
+
+def test_workers_without_events_without_history_or_without_life_lack_nothing(
+    bench: Bench,
+) -> None:
+    recovery = bench.replica.recovery
+    recovery.describe(B, events=False, complete=True)
+    recovery.hear(B, 1, 7, 0.0)
+    recovery.hear(WorkerId("new"), 1, 0, 0.0)
+    recovery.hear(WorkerId("dead"), 1, 7, -60.0)
+
+    assert bench.rules.why_not_store(0.0) == ""
+    assert bench.store()
+
+
+def test_a_worker_in_doubt_keeps_the_journal_whole(bench: Bench) -> None:
+    bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
+    doubtful = bench.store()
+    bench.record(A, 10, Cleared())
+
+    assert bench.rules.why_not_store(0.0) == ""
+    assert not doubtful
+    assert bench.store()
+
+
+def test_a_doubt_that_comes_while_a_snapshot_is_written_counts(bench: Bench) -> None:
+    bench.rules.freeze(0.0)
+    bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
+
+    assert not bench.rules.may_purge(0.0)
+
+
+def test_only_the_first_few_workers_are_named(bench: Bench) -> None:
+    for number in range(5):
+        bench.record(WorkerId(f"w{number}"), 1, Cleared(), number=2)
+
+    assert "'w0', 'w1', 'w2' and 2 more" in bench.rules.why_not_store(0.0)

@@ -1,0 +1,38 @@
+"""What could not be read is kept in mind until it does not matter any more."""
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.journal.unread import KEEP_S, UnreadRecords
+
+A, B = WorkerId("a"), WorkerId("b")
+
+
+def test_a_worker_is_unread_until_its_whole_state_came_in_a_format_that_is_read() -> None:
+    unread = UnreadRecords(most=8)
+    unread.supersede(A)
+
+    met = unread.meet(A, 2, 0.0), unread.meet(A, 3, 1.0), unread.meet(B, 2, 1.0)
+    both = unread.formats(2.0)
+    unread.supersede(A)
+
+    assert met == (True, True, True)
+    assert both == {A: 3, B: 2}
+    assert unread.formats(2.0) == {B: 2}
+    assert unread.count == 3
+
+
+def test_a_worker_that_does_not_come_back_is_not_minded_for_ever() -> None:
+    unread = UnreadRecords(most=8)
+    unread.meet(A, 2, 10.0)
+
+    assert unread.formats(10.0 + KEEP_S - 1.0) == {A: 2}
+    assert unread.formats(10.0 + KEEP_S) == {}
+
+
+def test_names_of_subjects_cannot_fill_the_memory() -> None:
+    unread = UnreadRecords(most=1)
+
+    met = unread.meet(A, 2, 0.0), unread.meet(B, 2, 0.0), unread.meet(A, 2, 0.0)
+    unread.clear()
+
+    assert met == (True, False, True)
+    assert unread.formats(0.0) == {}

@@ -1,0 +1,436 @@
+"""The records of bookings, byte by byte, by the pure outbox and by the compiled one."""
+
+import gc
+import struct
+import sys
+import weakref
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import pytest
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
+from kvmesh.core.routing.peers import outbox as rules
+from kvmesh.core.routing.peers.outbox import (
+    MOST_BYTES,
+    MOST_RETRIED,
+    MOST_WORKERS,
+    BookingOutbox,
+    new_booking_outbox,
+)
+from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
+from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand
+from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+
+W = WorkerId("w1")
+SIZE = 16
+
+
+class Replica:
+    """Bookings, and the outbox that is told of them."""
+
+    def __init__(self, sequences: ActiveSequences, outbox: BookingOutbox) -> None:
+        self.sequences, self.outbox = sequences, outbox
+
+    def book(
+        self, request_id: str, tokens: int = 40, worker: str = W, hashes: object = None
+    ) -> Booking:
+        known = cast("BlockHashes | None", hashes)
+        keys = () if known is None else tuple(sharing_keys(known.upto(1 << 40)))
+        demand = Demand(tokens, 30, 20, keys, hashes=known)
+        self.sequences.add(request_id, WorkerId(worker), demand, 0.0)
+        booking = self.sequences.bookings[request_id]
+        self.outbox.placed(booking)
+        return booking
+
+    def records(self) -> bytes:
+        return b"".join(message[24:] for message in self.outbox.take(1 << 20, 1 << 30))
+
+
+def pure_replica() -> Replica:
+    sequences = ActiveSequences(SIZE)
+    return Replica(sequences, BookingOutbox(sequences, 7))
+
+
+def usual_replica() -> Replica:
+    sequences = new_sequences(SIZE)
+    return Replica(sequences, new_booking_outbox(sequences, 7))
+
+
+@pytest.fixture(params=[pure_replica, usual_replica])
+def replica(request: pytest.FixtureRequest) -> Replica:
+    made: Callable[[], Replica] = request.param
+    return made()
+
+
+def test_a_request_is_three_records_of_fixed_size(replica: Replica) -> None:
+    prompt = BlockHashes.of(list(range(100, 120)), SIZE)
+    replica.book("q", 20 * SIZE + 3, hashes=prompt)
+    replica.outbox.first_token("q")
+    replica.outbox.ended("q")
+
+    [message] = replica.outbox.take(256, 65536)
+
+    graded = pack_hashes([103, 107, 111, 115, 119])
+    assert message == (
+        struct.pack("<BBHIQQ", 2, 0, 0, 4, 7, 1)
+        + struct.pack("<BBHI8s", 7, 0, 2, 0, b"w1")
+        + struct.pack("<BBHIIIIIII", 0, 3, 5, 1, 0, 20, 323, 30, 2, 0)
+        + graded
+        + struct.pack("<BBHI", 1, 0, 0, 1)
+        + struct.pack("<BBHI", 3, 0, 0, 1)
+    )
+    assert (replica.outbox.next_seq, replica.outbox.waiting) == (5, 0)
+
+
+def test_what_is_not_believed_cached_is_told_by_its_sharing_keys(replica: Replica) -> None:
+    demand = Demand(40 * SIZE, 30, 0, (1, 2), streams=False, turn=True)
+    replica.sequences.add("q", W, demand, 0.0)
+    replica.outbox.placed(replica.sequences.bookings["q"])
+
+    record = replica.records()[16:]
+
+    hashes = [0, 0, 0, 1, 0, 0, 0, 2]
+    assert record == struct.pack("<BBHIIIIIII", 0, 4, 8, 1, 0, 40, 640, 30, 0, 0) + pack_hashes(
+        array("Q", hashes)
+    )
+
+
+def test_a_worker_is_named_once_and_again_in_each_state(replica: Replica) -> None:
+    replica.book("a")
+    replica.book("b")
+    replica.book("c", worker="w2")
+    first = read_records("p", replica.outbox.take(256, 65536)[0])
+
+    replica.outbox.begin_state()
+    replica.outbox.retell(replica.sequences.owned())
+    replica.outbox.end_state()
+    state = read_records("p", replica.outbox.take(256, 65536)[0])
+
+    assert [one for one in first.events if isinstance(one, Named)] == [
+        Named(0, "w1"),
+        Named(1, "w2"),
+    ]
+    assert [one for one in state.events if isinstance(one, Named)] == [
+        Named(0, "w1"),
+        Named(1, "w2"),
+    ]
+    placed = [one.request_id for one in state.events if isinstance(one, PlacedRecord)]
+    assert placed == ["p#1", "p#2", "p#3"]
+
+
+def test_a_second_attempt_has_the_number_of_the_first(replica: Replica) -> None:
+    replica.book("q")
+    replica.outbox.ended("q", failed_attempt("reset", 0.5))
+    replica.sequences.finish("q")
+    replica.book("q", worker="w2")
+    replica.outbox.ended("q", Attempt(Verdict.PROMPT, "é" * 40, 1.0, 2.0))
+
+    records = replica.records()[16 + 32 :]
+
+    assert records[:32] == struct.pack("<BBBBIdd8s", 6, 3, 5, 0, 1, 0.5, 0.0, b"reset")
+    assert records[32 + 16 : 32 + 16 + 8] == struct.pack("<BBHI", 0, 1, 0, 1)
+    assert records[-88:] == struct.pack("<BBBBIdd64s", 6, 5, 64, 0, 1, 1.0, 2.0, "é".encode() * 32)
+
+
+def test_only_so_many_failed_requests_keep_their_numbers(replica: Replica) -> None:
+    for number in range(MOST_RETRIED + 1):
+        replica.book(f"r{number}")
+        replica.outbox.ended(f"r{number}", UNKNOWN)
+        replica.sequences.finish(f"r{number}")
+    replica.records()
+
+    replica.book("r0")
+    replica.book("r1")
+
+    numbers = struct.unpack_from("<I28xI", replica.records(), 4)
+    assert numbers == (MOST_RETRIED + 2, 2)
+
+
+def test_numbers_too_large_are_told_as_the_largest(replica: Replica) -> None:
+    replica.book("q", 10**25)
+
+    placed = struct.unpack_from("<BBHIIIIIII", replica.records(), 16)
+
+    assert placed[5:9] == (graded_depth(1024), 2**32 - 1, 30, 2)
+    assert replica.outbox.untold == 0
+
+
+def test_of_a_very_long_prompt_so_many_hashes_are_told(replica: Replica) -> None:
+    prompt = BlockHashes.of(array("Q", range(graded_depth(1024) + 300)), SIZE)
+    replica.book("q", len(prompt) * SIZE, hashes=prompt)
+
+    record = replica.records()[16:]
+
+    assert struct.unpack_from("<BBHIII", record)[2:] == (1024, 1, 0, graded_depth(1024))
+    hashes = grade(prompt.upto(1 << 40), graded_depth(1024))
+    assert record[32:] == pack_hashes(hashes)
+
+
+def test_events_of_requests_that_were_not_told_are_left_out(replica: Replica) -> None:
+    theirs = Demand(40, 30)
+    replica.sequences.add("theirs", W, theirs, 0.0, owner="r2")
+    replica.outbox.placed(replica.sequences.bookings["theirs"])
+    replica.outbox.first_token("theirs")
+    replica.outbox.ended("theirs")
+    replica.outbox.ended("theirs", UNKNOWN)
+    gone = replica.book("gone")
+    replica.sequences.finish("gone")
+    replica.records()
+
+    replica.outbox.placed(gone)
+    replica.outbox.retell([gone, replica.sequences.bookings["theirs"]])
+
+    assert (replica.records(), replica.outbox.untold) == (b"", 0)
+
+
+def test_what_ended_without_a_word_is_told_to_be_over(replica: Replica) -> None:
+    replica.book("q")
+    replica.book("s")
+    replica.sequences.grow("s", 9, 0.0)
+    replica.records()
+    replica.sequences.remove_worker(W)
+
+    replica.outbox.tell_growth()
+    replica.outbox.ended("q")
+
+    unknown = [struct.pack("<BBBBIdd", 6, 0, 0, 0, number, 0.0, 0.0) for number in (1, 2)]
+    assert replica.records() == b"".join(unknown)
+
+
+def test_growth_is_told_once(replica: Replica) -> None:
+    replica.book("q")
+    replica.sequences.first_token("q", 0.0)
+    replica.sequences.grow("q", MOST_TOKENS, 0.0)
+    replica.records()
+
+    replica.outbox.tell_growth()
+    replica.outbox.tell_growth()
+
+    assert replica.records() == struct.pack("<BBHIQ", 2, 0, 0, 1, MOST_TOKENS)
+
+
+def test_a_state_has_what_came_of_each_booking(replica: Replica) -> None:
+    replica.book("q")
+    replica.sequences.first_token("q", 0.0)
+    replica.sequences.grow("q", 20, 0.0)
+    [before] = replica.outbox.take(256, 65536)
+
+    replica.outbox.begin_state()
+    replica.outbox.retell(replica.sequences.owned())
+    replica.outbox.end_state()
+    replica.outbox.tell_growth()
+
+    state = replica.records()
+    assert state == (
+        struct.pack("<Q", 4)
+        + before[24:]
+        + struct.pack("<BBHI", 1, 0, 0, 1)
+        + struct.pack("<BBHIQ", 2, 0, 0, 1, 20)
+        + struct.pack("<Q", 5)
+    )
+
+
+def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica: Replica) -> None:
+    booking = replica.book("q")
+    replica.outbox.take(1, 1)
+    told = replica.outbox.next_seq
+    events = MOST_BYTES // 32 + 2
+
+    for _ in range(events):
+        replica.outbox.retell([booking])
+
+    left_out = replica.outbox.untold
+    assert 0 < left_out == replica.outbox.next_seq - told
+    [message] = replica.outbox.take(1 << 30, 1 << 30)
+    assert struct.unpack_from("<Q", message, 16)[0] == told + left_out
+    assert left_out + replica.outbox.next_seq - told - left_out == events
+
+
+def test_whoever_sends_is_called_once_until_it_says_that_it_is_done(replica: Replica) -> None:
+    calls: list[int] = []
+    replica.outbox.on_first = lambda: calls.append(replica.outbox.waiting)
+
+    replica.book("a")
+    replica.book("b")
+    replica.outbox.first_token("a")
+    assert (calls, replica.outbox.gathering) == ([2], True)
+    replica.outbox.gathering = False
+    replica.outbox.ended("a")
+    replica.outbox.gathering = False
+    replica.outbox.first_token("b")
+    replica.outbox.gathering = False
+    replica.outbox.ended("b", UNKNOWN)
+
+    assert calls == [2, 5, 6, 7]
+
+
+class Other:
+    """An outbox of another format."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def placed(self, booking: Booking) -> None:
+        self.told.append(booking)
+
+    def first_token(self, request_id: str) -> None:
+        self.told.append(request_id)
+
+    def ended(self, request_id: str, attempt: Attempt | None = None) -> None:
+        self.told.append((request_id, attempt))
+
+
+def test_another_outbox_may_be_told_in_its_place(replica: Replica) -> None:
+    calls: list[int] = []
+    other = Other()
+    replica.outbox.other = cast("rules.OtherOutbox", other)
+    replica.outbox.on_first = lambda: calls.append(1)
+
+    booking = replica.book("q")
+    replica.outbox.gathering = False
+    replica.outbox.first_token("q")
+    replica.outbox.gathering = False
+    replica.outbox.ended("q", UNKNOWN)
+
+    assert other.told == [booking, "q", ("q", UNKNOWN)]
+    assert (replica.records(), len(calls)) == (b"", 3)
+
+
+def test_a_fresh_start_forgets_what_was_told(replica: Replica) -> None:
+    booking = replica.book("q")
+
+    replica.outbox.restart(50)
+    replica.outbox.retell([booking])
+
+    [message] = replica.outbox.take(256, 65536)
+    assert struct.unpack_from("<IQQ", message, 4) == (1, 7, 50)
+    assert struct.unpack_from("<BBHI", message, 24) == (0, 1, 0, 2)
+
+
+def test_messages_end_at_either_bound_and_the_last_has_the_shares(replica: Replica) -> None:
+    for number in range(5):
+        replica.book(f"r{number}")
+
+    by_events = replica.outbox.take(4, 65536, b"shares")
+    for number in range(5):
+        replica.outbox.first_token(f"r{number}")
+    by_bytes = replica.outbox.take(256, 16, b"shares")
+
+    assert [(one[1], one[4], len(one)) for one in by_events] == [(0, 4, 136), (1, 2, 94)]
+    assert [(one[1], one[4], len(one)) for one in by_bytes] == [(0, 2, 40), (0, 2, 40), (1, 1, 38)]
+    assert replica.outbox.take(4, 16, b"shares") == [replica.outbox.beat(b"shares")]
+    assert replica.outbox.take(4, 16) == []
+    assert replica.outbox.beat() == struct.pack("<BBHIQQ", 2, 0, 0, 0, 7, 12)
+
+
+def test_a_name_that_is_no_text_or_too_long_is_counted(replica: Replica) -> None:
+    replica.book("a", worker="\ud800")
+    replica.book("b", worker="x" * 65536)
+    replica.outbox.retell(replica.sequences.owned())
+
+    assert (replica.records(), replica.outbox.untold) == (b"", 4)
+
+
+def test_tokens_that_are_none_are_counted_and_break_nothing(replica: Replica) -> None:
+    booking = replica.sequences
+    hashes = BlockHashes([-1] * 100, SIZE)
+    booking.add("q", W, Demand(100, 30, hashes=hashes), 0.0)
+
+    replica.outbox.placed(booking.bookings["q"])
+
+    assert (replica.records(), replica.outbox.untold) == (b"", 1)
+
+
+def test_so_many_workers_have_numbers_and_none_is_used_twice(replica: Replica) -> None:
+    for number in range(MOST_WORKERS + 1):
+        replica.book(f"r{number}", worker=f"w{number}")
+    replica.records()
+
+    replica.book("q", worker="w0")
+
+    kind, _, _, worker = struct.unpack_from("<BBHI", replica.records())
+    assert (kind, worker) == (7, MOST_WORKERS + 1)
+
+
+native_only = pytest.mark.skipif(NATIVE is None, reason=CORE)
+
+MISUSES: dict[str, Callable[[BookingOutbox], object]] = {
+    "placed no booking": lambda one: one.placed(cast("Booking", "q")),
+    "first token of a number": lambda one: one.first_token(cast("str", 1)),
+    "end of a number": lambda one: one.ended(cast("str", 1)),
+    "an attempt that is none": lambda one: one.ended("q", cast("Attempt", 1)),
+    "an attempt of another kind": lambda one: one.ended(
+        "q", Attempt(Verdict.WORKER, cast("str", 1))
+    ),
+    "an attempt that took no time": lambda one: one.ended(
+        "q", Attempt(Verdict.WORKER, "", cast("float", "x"))
+    ),
+    "nothing to retell": lambda one: one.retell(cast("list[Booking]", 1)),
+    "strangers to retell": lambda one: one.retell(cast("list[Booking]", [1])),
+    "take without bounds": lambda one: one.take(),  # type: ignore[call-arg]
+    "take of words": lambda one: one.take(cast("int", "a"), 1),
+    "take of too many": lambda one: one.take(1, 1 << 70),
+    "shares that are no bytes": lambda one: one.take(1, 1, cast("bytes", "a")),
+    "a beat of words": lambda one: one.beat(cast("bytes", "a")),
+    "a beat of two": lambda one: one.beat(b"", b""),  # type: ignore[call-arg]
+    "a negative start": lambda one: one.restart(-1),
+    "no sequences": lambda one: type(one)(cast("ActiveSequences", 1), 1),
+    "a negative epoch": lambda one: type(one)(new_sequences(4), -1),
+}
+
+
+@native_only
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_of_the_compiled_outbox_is_an_error(misuse: str) -> None:
+    replica = usual_replica()
+    replica.book("q")
+
+    with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
+        MISUSES[misuse](replica.outbox)
+
+    assert replica.outbox.waiting == 2
+
+
+@native_only
+def test_who_is_called_may_do_anything_to_the_compiled_outbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda one: raised.append(one.exc_type))
+    replica = usual_replica()
+    outbox = replica.outbox
+
+    def meddle() -> None:
+        outbox.on_first = None
+        outbox.take(1, 1)
+        outbox.restart(9)
+        raise KeyError("meddled")
+
+    outbox.on_first = meddle
+    replica.book("q")
+
+    assert raised == [KeyError]
+    assert (outbox.next_seq, outbox.waiting) == (9, 0)
+
+
+@native_only
+def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:
+    replica = usual_replica()
+
+    def hold(outbox: BookingOutbox) -> BookingOutbox:
+        return outbox
+
+    replica.outbox.on_first = partial(hold, replica.outbox)
+    seen = weakref.ref(replica.outbox.on_first)
+    del replica
+
+    gc.collect()
+
+    assert seen() is None
