@@ -14,6 +14,7 @@ from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import (
     ROOT,
     VERSION,
@@ -26,6 +27,8 @@ from kvmesh.core.blocks.events import (
     encode_batch,
 )
 from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.engines.kv_events.cache import EngineCache
+from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.table import BlockTable
@@ -64,6 +67,23 @@ def engine(data: bytes) -> None:
     assert replica.index.blocks(W) == anew.blocks(W), publisher.statistics()
 
 
+def engine_cache(data: bytes) -> None:
+    """Follow engine batches compiled and pure: both say the same, whatever comes."""
+    structured = bool(data) and data[0] >= STRUCTURED
+    payloads = build_batches(data[1:]) if structured else [data[1:]]
+    other = EngineCache if NATIVE is None else CompiledEngineCache
+    pure, compiled = EngineCache(4, max_hidden=2), other(4, max_hidden=2)
+    for payload in payloads:
+        answers: list[object] = []
+        for cache in (pure, compiled):
+            try:
+                answers.append(cache.take(payload))
+            except CodecError as error:
+                answers.append((str(error), cache.lose()))
+        assert answers[0] == answers[1]
+    assert pure.dump() == compiled.dump()
+
+
 def journal(data: bytes) -> None:
     """Fold journal records: garbage leaves the index as it was, and one call does as many do."""
     replica, pure = IndexReplica(KvIndex()), IndexReplica(KvIndex(new_table=BlockTable))
@@ -88,6 +108,7 @@ def load(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "engine": engine,
+    "engine_cache": engine_cache,
     "journal": journal,
     "load": load,
     **http_targets.TARGETS,
@@ -107,7 +128,12 @@ def seeds(target: str) -> Iterator[bytes]:
         return scan_targets.seeds(target)
     if target in outside_targets.TARGETS:
         return outside_targets.seeds(target)
-    return {"engine": _engine_seeds, "journal": _journal_seeds, "load": _load_seeds}[target]()
+    return {
+        "engine": _engine_seeds,
+        "engine_cache": _engine_seeds,
+        "journal": _journal_seeds,
+        "load": _load_seeds,
+    }[target]()
 
 
 def _engine_seeds() -> Iterator[bytes]:
