@@ -10,8 +10,10 @@
 static int (*const preparations[])(void) = {
     approx_ready,
     decider_ready,
+    graded_ready,
     hashed_ready,
     message_fold_ready,
+    outbox_methods_ready,
     outbox_ready,
     packer_ready,
     prompt_ready,
@@ -39,6 +41,7 @@ static PyTypeObject *const types[] = {
     &arrivals_type,
     &booking_type,
     &decider_type,
+    &engine_cache_type,
     &event_stream_type,
     &formula_type,
     &histogram_type,
