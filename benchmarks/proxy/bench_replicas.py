@@ -184,7 +184,10 @@ class Fleet:
         spent = used_ns(proxy) - own
         beside = 0.0 if other is None else max(0.0, used_ns(other) - before - idle * longer)
         told = 0.0 if other is None else max(0.0, self.nats.bytes_in() - sent - quiet * longer)
-        count = served.requests
+        if not (count := served.requests):
+            raise RuntimeError(
+                f"{proxy.name} answered nothing within {seconds} s: is the machine busy?"
+            )
         return spent / count / 1000, beside / count / 1000, told / count
 
     def plane(self, seconds: float) -> Sample:

@@ -40,6 +40,21 @@ static inline uint64_t read_u64(const uint8_t *at) {
     return (uint64_t)read_u32(at) | (uint64_t)read_u32(at + 4) << 32;
 }
 
+static inline void write_u16(uint8_t *at, uint16_t value) {
+    at[0] = (uint8_t)value;
+    at[1] = (uint8_t)(value >> 8);
+}
+
+static inline void write_u32(uint8_t *at, uint32_t value) {
+    write_u16(at, (uint16_t)value);
+    write_u16(at + 2, (uint16_t)(value >> 16));
+}
+
+static inline void write_u64(uint8_t *at, uint64_t value) {
+    write_u32(at, (uint32_t)value);
+    write_u32(at + 4, (uint32_t)(value >> 32));
+}
+
 /* Return how many bytes a record has that was checked. */
 Py_ssize_t wire_record_bytes(const uint8_t *record);
 

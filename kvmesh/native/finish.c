@@ -18,6 +18,9 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
         return -1;
     }
     ring_first_token(self->ring, placed->record, now);
+    if (self->outbox != NULL) {
+        outbox_first_token(self->outbox, placed->request_id);
+    }
     if (!first) {
         return 0;
     }
@@ -26,9 +29,6 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
         return -1;
     }
     speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
-    if (self->outbox != NULL) {
-        outbox_first_token(self->outbox, placed->request_id);
-    }
     return ask_health(self, "began", booking->worker, now) < 0 ? -1 : 0;
 }
 

@@ -10,8 +10,10 @@
 static int (*const preparations[])(void) = {
     approx_ready,
     decider_ready,
+    graded_ready,
     hashed_ready,
     message_fold_ready,
+    outbox_methods_ready,
     outbox_ready,
     packer_ready,
     prompt_ready,

@@ -281,17 +281,23 @@ static PyObject *call_renew_owner(Sequences *self, PyObject *const *args, Py_ssi
     Py_RETURN_NONE;
 }
 
-/* Which bookings are meant: those of an owner, at a worker or without a life sign since. */
+/* Which bookings are meant: those of an owner, at a worker, whose answers grow unseen, or without a life
+ * sign since.
+ */
 typedef struct {
     PyObject *owner;
     const Loads *loads;
     double limit_s;
+    int unseen;
 } Meant;
 
 static int is_meant(const Booking *booking, const Meant *meant) {
     if (meant->owner != NULL) {
         return booking->owner == meant->owner ||
                PyUnicode_Compare(booking->owner, meant->owner) == 0;
+    }
+    if (meant->unseen) {
+        return !booking->streams && !booking->prefilling && !booking->output_tokens;
     }
     return meant->loads != NULL ? booking->loads == meant->loads
                                 : booking->renewed_s < meant->limit_s;
@@ -385,6 +391,11 @@ static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t n
     PyObject *owned = owner == NULL ? NULL : find_all(self, &(Meant){.owner = owner});
     Py_XDECREF(owner);
     return owned;
+}
+
+static PyObject *call_unseen(Sequences *self, PyObject *none) {
+    (void)none;
+    return self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) : PyList_New(0);
 }
 
 static PyObject *call_statistics(Sequences *self, PyObject *nothing) {
@@ -496,6 +507,7 @@ static PyMethodDef methods[] = {
     ONE(remove_worker, "Release a worker's bookings."),
     ONE(remove_owner, "Release a peer's bookings."),
     NAMED(owned, "The live bookings of one owner."),
+    {"unseen", (PyCFunction)call_unseen, METH_NOARGS, "Bookings whose answers grow unseen."},
     {"statistics", (PyCFunction)call_statistics, METH_NOARGS, "Totals."},
     {NULL, NULL, 0, NULL},
 };

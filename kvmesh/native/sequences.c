@@ -92,6 +92,7 @@ static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
         loads_end(loads, booking);
         return -1;
     }
+    self->unstreamed += !booking->streams;
     arrivals_fold(self->arrivals, now);
     return 0;
 }
@@ -206,6 +207,7 @@ int sequences_finish(Sequences *self, Booking *booking) {
     if (PyDict_DelItem(self->bookings, booking->request_id) < 0) {
         return -1;
     }
+    self->unstreamed -= !booking->streams;
     Loads *loads = booking->loads;
     if (loads != NULL) {
         if (booking->prefilling) {

@@ -24,6 +24,7 @@ typedef struct {
     PyObject *statistics; /* what makes a core.workers.loads.SequencesStatistics */
     Arrivals *arrivals;
     long long block_size, generation;
+    long long unstreamed; /* live bookings that do not stream */
     long long expired, dropped_with_worker, dropped_with_owner;
     double lease_s, settled_s;
 } Sequences;

@@ -19,6 +19,8 @@ from kvmesh.core.blocks.events import (
     ROOT,
     VERSION,
     Batch,
+    Event,
+    Removed,
     Stored,
     WorkerId,
     decode_batch,
@@ -29,6 +31,7 @@ from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.table import BlockTable
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
 from tests.fuzz import http_targets, mesh_targets, outside_targets, scan_targets
@@ -82,14 +85,17 @@ def engine_cache(data: bytes) -> None:
 
 
 def journal(data: bytes) -> None:
-    """Fold journal records: garbage leaves the index as it was."""
-    replica = IndexReplica(KvIndex())
-    replica.open("today", 0.0)
+    """Fold journal records: garbage leaves the index as it was, and one call does as many do."""
+    replica, pure = IndexReplica(KvIndex()), IndexReplica(KvIndex(new_table=BlockTable))
+    for one in (replica, pure):
+        one.open("today", 0.0)
     for sequence, record in enumerate(_split(data), 1):
-        replica.fold(sequence, W, record, 0.0)
+        folded = [one.fold(sequence, W, record, 0.0) for one in (replica, pure)]
+        assert folded[0] == folded[1]
         with contextlib.suppress(CodecError):
             decode_batch(record)
-    assert replica.index.blocks(W) >= 0
+    assert replica.claim() == pure.claim()
+    assert replica.index.statistics() == pure.index.statistics()
 
 
 def load(data: bytes) -> None:
@@ -146,6 +152,14 @@ def _journal_seeds() -> Iterator[bytes]:
     for hashes in ([1, 2, 3], [4], []):
         record = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes(hashes))]))
         yield len(record).to_bytes(2, "big") + record
+    first = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes([1, 2]))]))
+    more: list[Event] = [
+        Stored(2, pack_hashes([3, 4])),
+        Removed(pack_hashes([4])),
+        Stored(9, b"12345678"),
+    ]
+    later = encode_batch(Batch(VERSION, 1, 2, more))
+    yield b"".join(len(one).to_bytes(2, "big") + one for one in (first, later))
 
 
 def _load_seeds() -> Iterator[bytes]:

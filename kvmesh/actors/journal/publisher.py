@@ -38,7 +38,7 @@ from kvmesh.core.journal.event_sender import (
     Sends,
     is_followable,
 )
-from kvmesh.core.journal.told_formats import ToldFormats
+from kvmesh.core.members.readers import ToldFormats
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, Formats
 

@@ -142,8 +142,10 @@ SNAPSHOTS: Final = Table[SnapshotterStatistics](
 
 BOOKINGS: Final = Table[ReplicaSyncStatistics](
     Figure("counter", "kvmesh_booking_events", lambda one: {
-               "sent": one.events_sent, "applied": one.events_applied},
-           "Booking events by direction.", ("direction",)),
+               "sent": one.events_sent, "applied": one.events_applied, "untold": one.untold},
+           "Booking events by direction; those left out are untold.", ("direction",)),
+    Figure("gauge", "kvmesh_booking_format", lambda one: one.format,
+           "Format in which this replica tells its bookings; the lowest that all live ones read."),
     Figure("counter", "kvmesh_booking_gaps", lambda one: one.gaps,
            "Booking messages of peers that never came."),
     Figure("counter", "kvmesh_refused_bookings", lambda one: {

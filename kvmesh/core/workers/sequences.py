@@ -54,6 +54,7 @@ class ActiveSequences:
         self._loads: dict[WorkerId, Loads] = {}
         self._silent: dict[WorkerId, None] = {}
         self._settled_s = -inf
+        self._unstreamed = 0
         self._expired = 0
         self._dropped_with_worker = 0
         self._dropped_with_owner = 0
@@ -106,6 +107,7 @@ class ActiveSequences:
             self.turns.take(worker)
         if not booking.streams:
             self._silent[worker] = None
+            self._unstreamed += 1
         return True
 
     def first_token(self, request_id: str, now: float) -> Booking | None:
@@ -199,6 +201,7 @@ class ActiveSequences:
         if booking is None:
             return None
         loads = self._loads[booking.worker]
+        self._unstreamed -= not booking.streams
         if booking.prefilling:
             self._end_prefill(loads, booking)
         loads.end(booking)
@@ -269,6 +272,18 @@ class ActiveSequences:
     def owned(self, owner: str = LOCAL) -> list[Booking]:
         """Return the live bookings of one owner, oldest first: what a joining peer asks for."""
         return [one for one in self.bookings.values() if one.owner == owner]
+
+    def unseen(self) -> list[Booking]:
+        """Return the live bookings whose answers grow without anybody seeing how far, oldest first.
+        O(requests), O(1) while all of them stream.
+        """
+        if not self._unstreamed:
+            return []
+        return [
+            one
+            for one in self.bookings.values()
+            if not (one.streams or one.prefilling or one.output_tokens)
+        ]
 
     def statistics(self) -> SequencesStatistics:
         """Return totals. O(workers)."""

@@ -17,19 +17,6 @@ _WEIGHT: Final = 0.05
 _OUTLIER: Final = 8.0
 
 
-class _AtWorker:
-    """What one worker decodes unseen (`growing`), the blocks by which that counts as grown until
-    now, and those of prompts that it may not hold yet.
-    """
-
-    __slots__ = ("growing", "grown", "waiting_blocks")
-
-    def __init__(self) -> None:
-        self.growing: list[Booking] = []
-        self.grown = 0
-        self.waiting_blocks = 0
-
-
 class UnseenWork(msgspec.Struct, frozen=True):
     """What is known of workers without looking: `ms_per_token` between two output tokens, 0 when
     nothing was learned; `used_blocks` by the engine's last report, None without a fresh one.
@@ -71,36 +58,35 @@ def grow_unseen(sequences: ActiveSequences, work: UnseenWork, now: float) -> Non
     An engine that uses fewer blocks than that says so: then all such answers there have grown in
     proportion to what it uses beyond the rest. That it uses more is load that nobody booked, as
     `WorkerRegistry.report` counts it. The same from the same arguments, however often and when
-    it was called before. O(bookings).
+    it was called before. O(bookings), O(1) while all of them stream.
     """
-    workers: dict[WorkerId, _AtWorker] = {}
-    for booking in sequences.bookings.values():
-        if booking.streams and not booking.prefilling:
-            continue
-        at = workers.get(booking.worker)
-        if at is None:
-            at = workers[booking.worker] = _AtWorker()
-        if booking.prefilling:
-            at.waiting_blocks += booking.private_blocks + key_depth(len(booking.keys))
-        elif not booking.output_tokens:
-            at.growing.append(booking)
-            at.grown += booking.foreseen_blocks
-    for worker, at in workers.items():
-        if at.growing:
-            _grow(sequences, work, now, worker, at)
+    workers: dict[WorkerId, list[Booking]] = {}
+    for booking in sequences.unseen():
+        workers.setdefault(booking.worker, []).append(booking)
+    for worker, growing in workers.items():
+        _grow(sequences, work, now, worker, growing)
 
 
 def _grow(
-    sequences: ActiveSequences, work: UnseenWork, now: float, worker: WorkerId, at: _AtWorker
+    sequences: ActiveSequences,
+    work: UnseenWork,
+    now: float,
+    worker: WorkerId,
+    growing: list[Booking],
 ) -> None:
     ms_per_token = work.ms_per_token(worker)
-    due = [_due_blocks(one, sequences.block_size, ms_per_token, now) for one in at.growing]
+    due = [_due_blocks(one, sequences.block_size, ms_per_token, now) for one in growing]
     whole, used = sum(due), work.used_blocks(worker)
     room = whole
     if used is not None:
-        rest = sequences.loads(worker).booked_blocks - at.grown - at.waiting_blocks
-        room = min(whole, max(0, used - rest))
-    for booking, blocks in zip(at.growing, due, strict=True):
+        loads = sequences.loads(worker)
+        # The engine may not hold these yet.
+        waiting = sum(
+            one.private_blocks + key_depth(len(one.keys)) for one in loads.prefilling.values()
+        )
+        grown = sum(one.foreseen_blocks for one in growing)
+        room = min(whole, max(0, used - (loads.booked_blocks - grown - waiting)))
+    for booking, blocks in zip(growing, due, strict=True):
         sequences.foresee(booking, blocks * room // whole if whole else 0)
 
 

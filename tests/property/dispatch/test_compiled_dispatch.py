@@ -32,6 +32,7 @@ from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.snapshots.reading import decode_snapshot
@@ -99,6 +100,7 @@ class Side:
             index=self.index,
             routed=self.routed,
         )
+        self.outbox = BookingOutbox(self.scheduler.sequences, 1)
         self.heard = new_approx(graded=True)
         self.scheduler.overlaps.listen(self.heard)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
@@ -210,7 +212,9 @@ class TwoWays(RuleBasedStateMachine):
         )
         self.spec = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
         self.quick = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
+        self.quick.outbox = new_booking_outbox(self.quick.scheduler.sequences, 1)
         self.compiled = CompiledDispatch(self.quick.dispatch)
+        self.compiled.tell(self.quick.outbox)
         self.now = 100.0
         self.asked: list[Asked] = []
         self.numbers = count()
@@ -380,6 +384,7 @@ class TwoWays(RuleBasedStateMachine):
             side.dispatch.decide(one, self.now)
         except NoWorkerError as error:
             return None, error
+        side.outbox.placed(side.scheduler.sequences.bookings[request.request_id])
         return one, None
 
     @precondition(lambda self: self.asked)
@@ -388,10 +393,13 @@ class TwoWays(RuleBasedStateMachine):
         asked = data.draw(st.sampled_from(self.asked))
         asked.tokens += more
         first = self.spec.dispatch.seen(asked.one, asked.tokens, self.now)
+        request_id = asked.one.request.request_id
+        if first:
+            self.spec.outbox.first_token(request_id)
         if asked.placed is not None:
             assert self.compiled.seen(asked.placed, asked.tokens, self.now) == first
-        else:
-            self.quick.dispatch.seen(asked.twin, asked.tokens, self.now)
+        elif self.quick.dispatch.seen(asked.twin, asked.tokens, self.now):
+            self.quick.outbox.first_token(request_id)
 
     @precondition(lambda self: self.asked)
     @rule(
@@ -426,6 +434,7 @@ class TwoWays(RuleBasedStateMachine):
         self._end(self.quick, twin, attempt, None)
 
     def _end(self, side: Side, one: Dispatched, attempt: Attempt, usage: Usage | None) -> None:
+        side.outbox.ended(one.request.request_id, attempt)
         side.dispatch.release(one, attempt, self.now)
         state = "finished" if attempt is SERVED else "failed"
         status = 200 if attempt is SERVED else 502
@@ -474,6 +483,14 @@ class TwoWays(RuleBasedStateMachine):
                     scheduler.finish(name, self.now)
                 case _:
                     scheduler.sequences.remove_owner("peer")
+
+    @rule()
+    def tell(self) -> None:
+        """Take what other replicas are told: the same bytes."""
+        for side in self.sides:
+            side.outbox.tell_growth()
+        spec, quick = (side.outbox.take(8, 4096) for side in self.sides)
+        assert spec == quick
 
     @rule()
     def reload(self) -> None:

@@ -1,40 +1,32 @@
 """What this replica has yet to tell its siblings of its bookings, as the records that travel."""
 
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
+from kvmesh.bounds import MAX_NAME
 from kvmesh.compiled import NATIVE
-from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, key_count, key_depth
-from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import MAX_KIND
+from kvmesh.core.routing.peers.placed import NUMBERS, NUMBERS_AT, placed_record
 from kvmesh.core.routing.peers.records import (
-    BELIEVED,
     ENDED,
     FAILED,
     FAILED_FORM,
     GREW,
     GREW_FORM,
     HEAD,
-    MOST_GRADED,
     NAMED,
     NUMBERED_FORM,
-    PLACED,
-    PLACED_FORM,
     PREFILLED,
     RECORDS_VERSION,
     SHARES,
     STATE_BEGINS,
     STATE_ENDS,
-    STREAMS,
-    TURN,
 )
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
 from kvmesh.errors import KvMeshError
 
-MOST_BLOCKS: Final = graded_depth(MOST_GRADED)
 MOST_BYTES: Final = 4 << 20
 """Records that wait to be taken. Beyond it all of them are left out: peers find the gap in their
 numbers, and ask for the state.
@@ -47,7 +39,6 @@ MOST_WORKERS: Final = 1 << 14
 """Workers whose numbers are kept; with one more all of them get new ones."""
 
 _U32: Final = (1 << 32) - 1
-_MOST_NAME: Final = (1 << 16) - 1
 _NUMBERED: Final = NUMBERED_FORM.pack
 
 
@@ -239,7 +230,7 @@ class BookingOutbox:
     def _place(self, booking: Booking) -> _Told | None:
         """Tell of a booking under the number it has, or gets; None for one that cannot be told."""
         try:
-            graded, blocks = _graded_of(booking, self._sequences.block_size)
+            record = placed_record(booking, self._sequences.block_size)
             worker = self._worker(booking.worker)
         except (ValueError, KvMeshError):
             self.untold += 1
@@ -251,21 +242,8 @@ class BookingOutbox:
             if number is None:
                 number = self._number = (self._number + 1) & _U32
             told = self._bookings[request_id] = _Told(number, 0)
-        flags = STREAMS * booking.streams | TURN * booking.turn
-        flags |= BELIEVED * is_believed(booking)
-        record = PLACED_FORM.pack(
-            PLACED,
-            flags,
-            len(graded),
-            told.number,
-            worker,
-            blocks,
-            _u32(booking.prompt_tokens),
-            _u32(booking.uncached_tokens),
-            _u32(expected_blocks(booking, self._sequences.block_size)),
-            0,
-        )
-        self._add(record + pack_hashes(graded))
+        NUMBERS.pack_into(record, NUMBERS_AT, told.number, worker)
+        self._add(bytes(record))
         return told
 
     def _worker(self, name: str) -> int:
@@ -274,8 +252,8 @@ class BookingOutbox:
         if told is not None and told.upto == self._state:
             return told.number
         encoded = name.encode()
-        if len(encoded) > _MOST_NAME:
-            raise ValueError(f"a worker's name of {len(encoded)} bytes")
+        if not 0 < len(name) <= MAX_NAME:
+            raise ValueError(f"a worker's name of {len(name)} characters")
         if told is None:
             if len(self._workers) >= MOST_WORKERS:
                 self._workers.clear()
@@ -297,47 +275,11 @@ class BookingOutbox:
         self._retried[request_id] = number
 
 
-def _graded_of(booking: Booking, block_size: int) -> tuple[Sequence[int], int]:
-    """Return the graded hashes of a booking's prompt, and how many blocks it has.
-
-    Of a prompt that is not believed cached only the sharing keys are known, and 0 for the others.
-    """
-    hashes = booking.hashes
-    if hashes is not None and not isinstance(hashes, bytes):
-        blocks = min(hashes.blocks, MOST_BLOCKS)
-        return grade(hashes.upto(blocks), blocks), blocks
-    keys = booking.keys
-    blocks = max(-(-booking.prompt_tokens // block_size), key_depth(len(keys)))
-    blocks = min(blocks, MOST_BLOCKS)
-    count = min(len(keys), key_count(blocks))
-    graded = array("Q", bytes(8 * graded_count(key_depth(count))))
-    for number, key in enumerate(keys[:count], 1):
-        graded[graded_count(key_depth(number)) - 1] = key
-    return graded, blocks
-
-
-def is_believed(booking: Booking) -> bool:
-    """Return whether the whole hashes of a booking's prompt are known, which is believed cached."""
-    return booking.hashes is not None and not isinstance(booking.hashes, bytes)
-
-
-def expected_blocks(booking: Booking, size: int) -> int:
-    """Return the blocks of output that were expected when the booking was placed."""
-    end = booking.prompt_tokens + booking.output_tokens
-    grown = -(-end // size) + (-booking.prompt_tokens // size)
-    return max(0, booking.expected_blocks + grown + booking.foreseen_blocks)
-
-
-def _u32(amount: int) -> int:
-    return min(max(0, amount), _U32)
-
-
 def _padded(text: bytes) -> bytes:
     return text + bytes(-len(text) % 8)
 
 
-def new_booking_outbox(sequences: ActiveSequences, epoch: int) -> BookingOutbox:
-    """Return an outbox without anything to tell; `sequences` as `new_sequences` made them."""
-    if NATIVE is None:
-        return BookingOutbox(sequences, epoch)
-    return cast("BookingOutbox", NATIVE.BookingOutbox(sequences, epoch))
+new_booking_outbox: Final = (
+    cast("type[BookingOutbox]", NATIVE.BookingOutbox) if NATIVE else BookingOutbox
+)
+"""Return an outbox without anything to tell, over sequences as `new_sequences` makes them."""

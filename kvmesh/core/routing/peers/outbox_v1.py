@@ -19,7 +19,8 @@ from kvmesh.core.routing.booking_events import (
     encode_booking,
     join_bookings,
 )
-from kvmesh.core.routing.peers.outbox import MOST_BYTES, expected_blocks
+from kvmesh.core.routing.peers.outbox import MOST_BYTES
+from kvmesh.core.routing.peers.placed import expected_blocks
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking
 from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
 from kvmesh.errors import KvMeshError

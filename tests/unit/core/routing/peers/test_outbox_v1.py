@@ -56,7 +56,7 @@ def test_a_request_is_three_events_by_its_id() -> None:
 
     [message] = replica.outbox.take(256, 65536)
 
-    events = [Placed("q", W, 40, 30, 5), Prefilled("q"), Ended("q")]
+    events: list[BookingEvent] = [Placed("q", W, 40, 30, 5), Prefilled("q"), Ended("q")]
     assert decode_bookings(message) == BookingBatch(1, 7, 1, events)
     assert decode_bookings(replica.outbox.beat(SHARES)) == BookingBatch(
         1, 7, 4, [], Shares(1, 2, [])

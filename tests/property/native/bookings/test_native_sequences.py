@@ -181,6 +181,7 @@ class BothSequences(RuleBasedStateMachine):
         pure, native = self.twins
         assert list(pure.bookings) == list(native.bookings)
         assert seen([*pure.bookings.values()]) == seen([*native.bookings.values()])
+        assert seen(pure.unseen()) == seen(native.unseen())
         for worker in WORKERS:
             ours, theirs = pure.loads(worker), native.loads(worker)
             assert [getattr(ours, name) for name in SUMS] == [
