@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-enum { FAILED_BYTES = 24, MOST_NAME = 65535, MOST_RETRIED = 1024 };
+#define MOST_NAME 512 /* characters: kvmesh.bounds.MAX_NAME */
+
+enum { FAILED_BYTES = 24, MOST_RETRIED = 1024 };
 enum { MOST_WORKERS = 1 << 14, FIRST_ROOM = 4096, MOST_BYTES = 4 << 20 };
 
 static struct {
@@ -127,7 +129,7 @@ static int name_worker(BookingOutbox *self, PyObject *name, uint32_t *number) {
     }
     Py_ssize_t length;
     const char *text = PyUnicode_AsUTF8AndSize(name, &length);
-    if (text == NULL || length > MOST_NAME) {
+    if (text == NULL || length == 0 || PyUnicode_GET_LENGTH(name) > MOST_NAME) {
         return 0;
     }
     if (told == NULL) {

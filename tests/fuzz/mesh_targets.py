@@ -24,6 +24,7 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
 )
 from kvmesh.actors.wire import decode, encode
+from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -53,6 +54,17 @@ from kvmesh.transport.nats.trust.judgement import judge
 from kvmesh.transport.nats.trust.nkey import user_key
 from kvmesh.transport.nats.trust.seal import find_seal
 from kvmesh.transport.nats.trust.signer import Signer
+from tests.property.support.records import (
+    bare,
+    failed,
+    grew,
+    named,
+    placed,
+    state_begins,
+    state_ends,
+)
+from tests.property.support.records import message as message_of
+from tests.property.support.replica import Replica
 
 KINDS: Final[tuple[type[Message], ...]] = (
     WorkerHeartbeat, RouterHeartbeat, Drain, Resync, Reload, StateWanted, Dump, Status,
@@ -62,6 +74,11 @@ RULES: Final = parse_url_rules(["10.0.0.0/8:8000", "*.engines.svc"], ["http://ow
 SECRET: Final = SigningKey(bytes(32))
 WORKER_KEY: Final = user_key(bytes(SECRET.verify_key))
 HEART: Final = "kvmesh.hb.b.w"
+RECORDS: Final = message_of(
+    named(0, "w"),
+    placed(7, 0, (21, 85, 40, 3), list(range(6))),
+    placed(8, 0, (9, 36, 36, 1), flags=5),
+)
 
 
 def message(data: bytes) -> None:
@@ -84,6 +101,20 @@ def bookings(data: bytes) -> None:
         for event in batch.events:
             if isinstance(event, Ended):
                 event.attempt()
+
+
+def records(data: bytes) -> None:
+    """Hear a sibling's booking records in both cores: they come to know the same."""
+    twins = [Replica("w", compiled=compiled) for compiled in (False, True)]
+    answers = list[object]()
+    for twin in twins:
+        twin.peers.hear("p", RECORDS, 0.0)
+        try:
+            answers.append(twin.peers.hear("p", data, 1.0))
+        except CodecError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1], answers
+    assert twins[0].view() == twins[1].view()
 
 
 def manifest(data: bytes) -> None:
@@ -122,6 +153,7 @@ def signature(data: bytes) -> None:
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "message": message,
     "bookings": bookings,
+    "records": records,
     "manifest": manifest,
     "snapshot": snapshot,
     "url": url,
@@ -141,6 +173,7 @@ def seeds(target: str) -> Iterator[bytes]:
                 BookingBatch(BOOKING_VERSION, 1, 1, [Placed("q", "w", 8, 4), Ended("q")])
             )
         ],
+        "records": [RECORDS, _more_records()],
         "manifest": [
             encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))
         ],
@@ -156,6 +189,13 @@ def seeds(target: str) -> Iterator[bytes]:
         )
         return
     yield from made[target]
+
+
+def _more_records() -> bytes:
+    """Return a message that goes on behind `RECORDS` and has each kind of record."""
+    told = (bare(1, 7), grew(7, 17), bare(3, 7), failed(8, 3, "reset", 0.5, 2.0), state_begins())
+    shares = Shares(1, 2, [], beat=True)
+    return message_of(*told, named(1, "v"), state_ends(), first_seq=4, shares=shares)
 
 
 def _snapshot() -> bytes:

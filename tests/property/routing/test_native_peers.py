@@ -206,8 +206,9 @@ def test_bounds_hold_for_records_too(monkeypatch: pytest.MonkeyPatch, compiled: 
     told = [placed(number, number % 5, (9, 40, 30, 2)) for number in range(20)]
     names = [named(index, f"w{index}") for index in range(5)]
 
-    replica.peers.hear("a", message(*names, *told), 0.0)
-    replica.peers.hear("b", message(*names, *told), 0.0)
+    for peer in ("a", "b"):
+        replica.peers.hear(peer, message(*names), 0.0)
+        replica.peers.hear(peer, message(*told, first_seq=6), 0.0)
 
     assert len(replica.ids("a")) == 6
     assert len(replica.ids("b")) == 2

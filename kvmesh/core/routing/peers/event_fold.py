@@ -56,6 +56,7 @@ class EventFold:
         self.refused = 0
         self._scheduler = scheduler
         self._sequences = scheduler.sequences
+        self._health = scheduler.workers.membership.health
 
     def fold(self, peer: Peer, event: BookingEvent | Record, now: float) -> None:
         """Fold one event."""
@@ -93,12 +94,15 @@ class EventFold:
     def note_answers(
         self, worker: WorkerId, began: bool, served: int, now: float, request_id: str
     ) -> None:
-        """Take that an answer began at a worker, or none, and that so many were complete."""
-        workers = self._scheduler.workers
-        if began:
-            workers.membership.health.began(worker, now)
+        """Take that an answer began at a worker, or none, and that so many were complete.
+
+        One that was complete says of a worker that it is well all that one which began does.
+        """
+        if began and not served:
+            self._health.began(worker, now)
         for _ in range(served):
-            workers.note(worker, SERVED, now, request_id)
+            if not self._health.served(worker, now):
+                self._scheduler.workers.note(worker, SERVED, now, request_id)
 
     def forget_strangers(self, now: float) -> None:
         """Keep nothing of workers that did not join, and that no booking is left of."""

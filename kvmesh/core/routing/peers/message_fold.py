@@ -4,7 +4,8 @@ from typing import Protocol, cast
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.routing.peers.event_fold import MOST_BOOKINGS, MOST_IN_ALL, EventFold
+from kvmesh.core.routing.peers import event_fold
+from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.peer import Peer
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -49,6 +50,6 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | N
             distrusted=scheduler.workers.distrusted,
             ttls=(scheduler.options.predict_ttl_s, scheduler.options.approx_ttl_s),
             has_index=overlaps.index is not None,
-            limits=(MOST_BOOKINGS, MOST_IN_ALL),
+            limits=(event_fold.MOST_BOOKINGS, event_fold.MOST_IN_ALL),
         ),
     )

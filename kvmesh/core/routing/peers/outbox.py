@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
+from kvmesh.bounds import MAX_NAME
 from kvmesh.compiled import NATIVE
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import MAX_KIND
@@ -38,7 +39,6 @@ MOST_WORKERS: Final = 1 << 14
 """Workers whose numbers are kept; with one more all of them get new ones."""
 
 _U32: Final = (1 << 32) - 1
-_MOST_NAME: Final = (1 << 16) - 1
 _NUMBERED: Final = NUMBERED_FORM.pack
 
 
@@ -252,8 +252,8 @@ class BookingOutbox:
         if told is not None and told.upto == self._state:
             return told.number
         encoded = name.encode()
-        if len(encoded) > _MOST_NAME:
-            raise ValueError(f"a worker's name of {len(encoded)} bytes")
+        if not 0 < len(name) <= MAX_NAME:
+            raise ValueError(f"a worker's name of {len(name)} characters")
         if told is None:
             if len(self._workers) >= MOST_WORKERS:
                 self._workers.clear()

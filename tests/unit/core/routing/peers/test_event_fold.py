@@ -1,0 +1,206 @@
+"""Booking records, folded one by one: names, states, failures, beliefs, bounds."""
+
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import grade
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.health.outcomes import Verdict
+from kvmesh.core.routing.peers import event_fold
+from tests.property.support.records import (
+    bare,
+    failed,
+    grew,
+    message,
+    named,
+    placed,
+    state_begins,
+    state_ends,
+)
+from tests.property.support.replica import Replica
+
+W = WorkerId("w")
+AMOUNTS = (40, 160, 120, 5)
+
+pytestmark = pytest.mark.parametrize("compiled", [False, True])
+
+
+def replica_of(compiled: bool) -> Replica:
+    replica = Replica("w", "v", compiled=compiled)
+    assert replica.peers.hear("p", message(named(0, "w"), named(1, "v")), 0.0)
+    return replica
+
+
+def test_a_booking_counts_in_the_loads_until_its_end(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    loads = replica.sequences.loads(W)
+
+    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (160, 120, 5)
+    replica.peers.hear("p", message(bare(1, 9), grew(9, 6), first_seq=4), 1.5)
+    assert (loads.prefill_tokens, loads.active_blocks, loads.expected_blocks) == (0, 42, 3)
+    replica.peers.hear("p", message(bare(3, 9), first_seq=6), 3.0)
+
+    assert (loads.active_requests, loads.active_blocks) == (0, 0)
+    report = replica.scheduler.speeds.report(W)
+    assert report.residence_ms == pytest.approx(2000.0)
+    assert report.output_tokens == 6
+    assert replica.membership.health.recent("w") == (0, 1)
+
+
+def test_a_booking_is_kept_under_its_peers_name_and_number(compiled: bool) -> None:
+    replica = replica_of(compiled)
+
+    for peer in ("p", "q"):
+        replica.peers.hear(peer, message(named(0, "w"), named(1, "v")), 0.0)
+        replica.peers.hear(peer, message(placed(2**32 - 1, 0, AMOUNTS), first_seq=3), 0.0)
+
+    assert [*replica.ids("p"), *replica.ids("q")] == ["p#4294967295", "q#4294967295"]
+
+
+def test_what_was_sent_somewhere_counts_as_cached_there(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    prompt = [*range(100, 140)]
+    graded = list(grade(prompt, 40))
+
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS, graded), first_seq=3), 0.0)
+    replica.peers.hear("p", message(placed(2, 1, AMOUNTS, graded, flags=1), first_seq=4), 0.0)
+
+    overlaps = replica.scheduler.overlaps
+    assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 40}
+    for number in (1, 2):
+        booking = replica.sequences.bookings[f"p#{number}"]
+        assert booking.keys == (prompt[15], prompt[31])
+
+
+def test_what_failed_is_believed_no_longer(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    prompt = [*range(100, 140)]
+    booked = placed(1, 0, AMOUNTS, list(grade(prompt, 40)))
+    replica.peers.hear("p", message(booked, first_seq=3), 0.0)
+
+    replica.peers.hear("p", message(failed(1, Verdict.WORKER, "reset", 0.5), first_seq=4), 0.1)
+
+    # 40 of the 160 tokens were cached before.
+    overlaps = replica.scheduler.overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0]
+    assert overlaps == {W: 8}
+    assert replica.ids("p") == []
+    assert replica.membership.health.recent("w") == (1, 1)
+
+
+def test_a_number_may_be_used_again(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    first = placed(1, 0, AMOUNTS)
+    again = placed(1, 1, (2, 8, 8, 0))
+
+    replica.peers.hear("p", message(first, failed(1, 3, "cut"), again, first_seq=3), 0.0)
+    replica.peers.hear("p", message(bare(1, 1), bare(3, 1), again, first_seq=6), 0.5)
+
+    assert [one.worker for one in replica.sequences.owned("p")] == ["v"]
+    assert replica.sequences.loads(WorkerId("v")).prefill_tokens == 8
+
+
+def test_a_state_ends_what_is_not_in_it_and_teaches_no_speeds(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    told = [placed(number, 0, AMOUNTS) for number in (1, 2)]
+    replica.peers.hear("p", message(*told, first_seq=3), 0.0)
+
+    state = [state_begins(), named(0, "w"), told[1], placed(3, 0, AMOUNTS), state_ends()]
+    assert replica.peers.hear("p", message(*state, first_seq=9), 5.0)
+    assert replica.ids("p") == ["p#2", "p#3"]
+    replica.peers.hear("p", message(bare(1, 3), grew(3, 50), bare(3, 3), first_seq=14), 9.0)
+
+    report = replica.scheduler.speeds.report(W)
+    assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
+    assert replica.ids("p") == ["p#2"]
+    assert replica.membership.health.recent("w") == (0, 1)
+
+
+def test_a_state_with_a_gap_or_an_unknown_name_is_worthless(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+
+    assert replica.peers.hear("p", message(state_begins(), first_seq=4), 0.0)
+    assert not replica.peers.hear("p", message(state_ends(), first_seq=6), 0.0)
+    told = message(state_begins(), placed(2, 77, AMOUNTS), state_ends(), first_seq=7)
+    assert not replica.peers.hear("p", told, 0.0)
+
+    assert replica.ids("p") == ["p#1"]
+    assert replica.peers.statistics().gaps == 1
+
+
+def test_an_end_of_nothing_changes_nothing(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    told = (bare(1, 5), grew(5, 7), bare(3, 5), failed(5, 3, "cut"))
+
+    assert replica.peers.hear("p", message(*told, first_seq=3), 0.0)
+
+    assert replica.ids("p") == []
+    assert replica.membership.health.recent("w") == (0, 0)
+    assert replica.peers.statistics().applied == 6
+
+
+def test_a_peer_may_name_only_so_many_workers(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_fold, "MOST_NAMED", 3)
+    replica = replica_of(compiled)
+
+    replica.peers.hear("p", message(named(2, "x"), named(2, "y"), named(3, "w"), first_seq=3), 0.0)
+    assert replica.peers.hear("p", message(placed(1, 3, AMOUNTS), first_seq=6), 0.0)
+    assert not replica.peers.hear("p", message(placed(2, 0, AMOUNTS), first_seq=7), 0.0)
+
+    assert replica.ids("p") == ["p#1"]
+
+
+def test_many_of_a_peers_bookings_are_counted_anew_once_a_second(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_fold, "MOST_BOOKINGS", 4)
+    replica = replica_of(compiled)
+    rounds = [record for n in range(4) for record in (placed(n, 0, AMOUNTS), bare(3, n))]
+
+    replica.peers.hear("p", message(*rounds, placed(9, 0, AMOUNTS), first_seq=3), 0.5)
+    assert replica.ids("p") == []
+    replica.peers.hear("p", message(placed(10, 0, AMOUNTS), first_seq=12), 1.5)
+
+    assert replica.ids("p") == ["p#10"]
+    assert replica.peers.statistics().refused == 1
+
+
+def test_many_answers_of_one_message_are_all_counted(compiled: bool) -> None:
+    replica = Replica(*(f"w{n}" for n in range(40)), compiled=compiled)
+    names = [named(n, f"w{n}") for n in range(40)]
+    booked = [placed(n, n % 40, AMOUNTS) for n in range(80)]
+    ends = [record for n in range(80) for record in (bare(1, n), bare(3, n))]
+
+    replica.peers.hear("p", message(*names), 0.0)
+    replica.peers.hear("p", message(*booked, *ends, first_seq=41), 0.0)
+
+    assert {replica.membership.health.recent(f"w{n}") for n in range(40)} == {(0, 2)}
+    assert replica.ids("p") == []
+
+
+def test_an_answer_ends_what_is_held_against_a_worker(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    cut = [record for n in range(3) for record in (placed(n, 0, AMOUNTS), failed(n, 3, "500"))]
+    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), *cut, first_seq=3), 0.0)
+    assert replica.membership.usable(0.0) == ("v",)
+
+    replica.peers.hear("p", message(bare(1, 9), bare(3, 9), first_seq=10), 0.1)
+
+    assert replica.membership.usable(0.1) == ("v", "w")
+
+
+def test_a_stranger_is_forgotten_when_nothing_of_it_is_left(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    booked = (named(5, "x"), placed(1, 5, AMOUNTS), placed(2, 5, AMOUNTS))
+    replica.peers.hear("p", message(*booked, first_seq=3), 0.0)
+
+    replica.peers.forget_strangers(event_fold.STRANGE_S)
+    assert replica.ids("p") == ["p#1", "p#2"]
+    replica.peers.hear("p", message(bare(3, 1), bare(3, 2), first_seq=6), 1.0)
+    generation = replica.sequences.generation
+    replica.peers.forget_strangers(event_fold.STRANGE_S)
+
+    assert replica.sequences.generation == generation + 1
