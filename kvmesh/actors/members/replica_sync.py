@@ -20,7 +20,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.admission.shares import Shares
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
+from kvmesh.core.routing.peers.outbox import BookingOutbox, Nobody, new_booking_outbox
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.records import RECORDS_VERSION
@@ -79,7 +79,8 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
 class ReplicaSync:
     """Sends this replica's bookings in numbered batches and applies the peers'.
 
-    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here. Messages may be
+    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here; before the start
+    that tells nobody. Messages may be
     lost (core NATS): a gap in a peer's numbers makes this replica ask for the peer's whole state.
     Every event is idempotent, so state and batches may overlap. A peer that dies or restarts takes
     its bookings along.
@@ -103,7 +104,7 @@ class ReplicaSync:
         self._peers = PeerBookings(scheduler)
         self._old = OldBookingOutbox(scheduler.sequences, options.epoch)
         self._teller: BookingOutbox | OldBookingOutbox = self._old
-        self.outbox.other = self._old
+        self.outbox.other = Nobody()
         self._readers: dict[str, Formats] = {}
         self._choose_s: float | None = None
         self._flushing = False
@@ -258,6 +259,7 @@ class ReplicaSync:
         match message:
             case Started():
                 self._choose_s = now + HEARD_S
+                self.outbox.other = self._old
                 beat = Wake(self._options.beat_s, Tick("beat"))
                 return (beat, Wake(HEARD_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
