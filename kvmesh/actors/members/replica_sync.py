@@ -56,7 +56,7 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
     max_events: int = 256
     max_bytes: int = 64 * 1024
     reads: Formats = OWN
-    state_slice: int = 256
+    state_slice: int = 128
 
 
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
@@ -202,10 +202,11 @@ class ReplicaSync:
     def _tell_state(self, now: float) -> list[Effect]:
         self._state_s = now
         self._states_sent += 1
+        before = self._flush()
         self._teller.begin_state()
         idle = self._retelling is None
         self._retelling = iter(self._sequences.owned())
-        return self._tell_slice() if idle else self._flush()
+        return [*before, *(self._tell_slice() if idle else self._flush())]
 
     def _tell_slice(self) -> list[Effect]:
         """Tell of some more bookings, and of the others in a later turn."""
@@ -227,7 +228,7 @@ class ReplicaSync:
                 self._flushing = self.outbox.gathering = False
                 return ()
             case "state":
-                return self._tell_slice()
+                return [*self._flush(), *self._tell_slice()]
             case "format":
                 return self._choose_format(now)
             case _:
