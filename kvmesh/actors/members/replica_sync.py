@@ -106,7 +106,7 @@ class ReplicaSync:
         self._teller: BookingOutbox | OldBookingOutbox = self._old
         self.outbox.other = Nobody()
         self._readers: dict[str, Formats] = {}
-        self._choose_s: float | None = None
+        self._all_heard = False
         self._flushing = False
         self._retelling: Iterator[Booking] | None = None
         self._state_s: float | None = None
@@ -230,6 +230,7 @@ class ReplicaSync:
             case "state":
                 return [*self._flush(), *self._tell_slice()]
             case "format":
+                self._all_heard = True
                 return self._choose_format(now)
             case _:
                 return self._beat(now)
@@ -259,7 +260,6 @@ class ReplicaSync:
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
             case Started():
-                self._choose_s = now + HEARD_S
                 self.outbox.other = self._old
                 beat = Wake(self._options.beat_s, Tick("beat"))
                 return (beat, Wake(HEARD_S, Tick("format")))
@@ -283,7 +283,7 @@ class ReplicaSync:
 
     def _choose_format(self, now: float) -> Iterable[Effect]:
         """Tell in the newest format that all read, the whole state first if it is another one."""
-        if self._choose_s is None or now < self._choose_s:
+        if not self._all_heard:
             return ()
         chosen = writable("bookings", self._readers.values(), self._options.reads)
         teller = self.outbox if chosen >= RECORDS_VERSION else self._old
