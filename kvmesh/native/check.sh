@@ -25,7 +25,7 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/property/index/test_approx_properties.py tests/unit/core/overlap/test_approx.py \
     tests/unit/core/overlap/test_thinned.py \
     tests/property/routing/test_scheduler_properties.py tests/property/routing/test_native_peers.py \
-    tests/property/routing/test_told_and_heard.py \
+    tests/property/routing/test_told_and_heard.py tests/property/members/test_booking_outbox.py \
     tests/unit/core/routing/peers \
     tests/property/routing/test_sequences_properties.py \
     tests/property/routing/test_silent_growth_properties.py tests/unit/core/blocks/test_hashing.py \
