@@ -13,7 +13,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak config coverage format clean help audit sbom lock
+.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock
 .DEFAULT_GOAL := help
 
 help:
@@ -113,6 +113,10 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000
+
+# The contracts of NATS with the next minor version of nats-py, whose private names may move.
+next-nats: $(VENV)/.dev
+	$(BIN)/python -m tests.contract.next_nats $(ARGS)
 
 # Every test and command of docs/mission.md, and the page anew with what is kept.
 mission: $(VENV)/.dev

@@ -266,6 +266,24 @@ class Native(Protocol):
         """Return what decides by state that others look at, too: `core.dispatch.compiled`."""
         ...
 
+    def EngineCache(  # noqa: N802  a type
+        self,
+        block_size: int | None,
+        secret: bool,
+        farthest: int,
+        names: tuple[object, ...],
+        types: tuple[type, ...],
+        limits: tuple[int, int, int, int, int],
+        /,
+    ) -> object:
+        """Return a `core.engines.kv_events.compiled.NativeCache` that holds nothing.
+
+        `names`: tiers by medium, kinds of full attention, what makes a namespace's root, the three
+        types of engine events. `limits`: most blocks, twins, references of a block, hidden blocks,
+        hashes of an event.
+        """
+        ...
+
     def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...

@@ -31,7 +31,8 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/property/routing/test_silent_growth_properties.py tests/unit/core/blocks/test_hashing.py \
     tests/unit/core/cost/test_quick.py tests/unit/core/index \
     tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
-    tests/unit/core/engines/test_event_stream.py tests/unit/core/routing/test_output_lengths.py \
+    tests/unit/core/engines/test_event_stream.py \
+    tests/unit/core/engines/kv_events/test_compiled.py tests/unit/core/routing/test_output_lengths.py \
     tests/unit/core/workers \
     tests/unit/transport/http/upstream/test_response_head.py \
     tests/unit/transport/http/wire/test_headers.py tests/property/dispatch tests/unit/core/insight "$@"

@@ -11,6 +11,6 @@
 
 extern PyMethodDef native_hashing_methods[], native_home_methods[], native_json_methods[],
     native_head_methods[];
-extern PyTypeObject event_stream_type;
+extern PyTypeObject engine_cache_type, event_stream_type;
 
 #endif

@@ -41,6 +41,7 @@ static PyTypeObject *const types[] = {
     &arrivals_type,
     &booking_type,
     &decider_type,
+    &engine_cache_type,
     &event_stream_type,
     &formula_type,
     &histogram_type,

@@ -4,7 +4,7 @@ Here the two sides are a file of tests/fixtures/wire and this checkout. A test t
 a fleet of both versions would not understand itself: see tests/fixtures/wire/README.md.
 """
 
-from pathlib import Path
+import random
 
 import msgspec
 import pytest
@@ -12,15 +12,21 @@ import pytest
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.hash_chain import compiled_chain_tokens, pure_chain, pure_chain_tokens
 from kvmesh.core.index.table import BlockTable
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.sequences import new_sequences
 from tests.contract.wire.cases import CASES
+from tests.contract.wire.record import bytes_of, recorded
 
-V1 = Path(__file__).parents[1] / "fixtures/wire/v1"
 GROWING = ("worker_heartbeat", "router_heartbeat", "command_", "reply_", "manifest")
 """Maps by field name: a version may add fields, others pass over them."""
 
-
-def recorded() -> list[str]:
-    return sorted(path.stem for path in V1.iterdir())
+ALL = list(recorded())
+FIXED = [one for one in ALL if not one[1].startswith(GROWING)]
+MAPS = [one for one in ALL if one[1].startswith(GROWING)]
 
 
 @pytest.fixture(params=["pure", "native"])
@@ -38,37 +44,68 @@ def either_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_format_is_on_record() -> None:
-    assert recorded() == sorted(CASES)
+    assert sorted((version, name) for version in CASES for name in CASES[version]) == ALL
 
 
 @pytest.mark.usefixtures("either_core")
-@pytest.mark.parametrize("name", recorded())
-def test_what_version_1_wrote_is_read_as_it_was_meant(name: str) -> None:
-    case = CASES[name]
+@pytest.mark.parametrize(("version", "name"), ALL)
+def test_what_a_version_wrote_is_read_as_it_was_meant(version: str, name: str) -> None:
+    case = CASES[version][name]
 
-    assert case.read((V1 / f"{name}.bin").read_bytes()) == case.value
+    assert case.read(bytes_of(version, name)) == case.value
 
 
 @pytest.mark.usefixtures("either_core")
-@pytest.mark.parametrize("name", [one for one in recorded() if not one.startswith(GROWING)])
-def test_version_1_is_still_written_to_the_byte(name: str) -> None:
-    assert CASES[name].write() == (V1 / f"{name}.bin").read_bytes()
+@pytest.mark.parametrize(("version", "name"), FIXED)
+def test_each_version_is_still_written_to_the_byte(version: str, name: str) -> None:
+    case = CASES[version][name]
+
+    assert case.write() == bytes_of(version, name)
+    assert case.write_pure is None or case.write_pure() == bytes_of(version, name)
 
 
-@pytest.mark.parametrize("name", [one for one in recorded() if one.startswith(GROWING)])
-def test_maps_keep_every_field_of_version_1_in_its_place(name: str) -> None:
+@pytest.mark.parametrize(("version", "name"), MAPS)
+def test_maps_keep_every_field_in_its_place(version: str, name: str) -> None:
     """An older process finds in a newer one's map all that it knows, of the same value."""
     decoder = msgspec.json if name == "manifest" else msgspec.msgpack
-    before: dict[str, object] = decoder.decode((V1 / f"{name}.bin").read_bytes())
-    now: dict[str, object] = decoder.decode(CASES[name].write())
+    before: dict[str, object] = decoder.decode(bytes_of(version, name))
+    now: dict[str, object] = decoder.decode(CASES[version][name].write())
 
     assert {key: now.get(key) for key in before} == before
 
 
-@pytest.mark.parametrize("name", [one for one in recorded() if one.startswith(GROWING)])
-def test_fields_that_a_later_version_adds_are_passed_over(name: str) -> None:
+@pytest.mark.parametrize(("version", "name"), MAPS)
+def test_fields_that_a_later_version_adds_are_passed_over(version: str, name: str) -> None:
+    case = CASES[version][name]
     decoder = msgspec.json if name == "manifest" else msgspec.msgpack
-    told: dict[str, object] = decoder.decode((V1 / f"{name}.bin").read_bytes())
+    told: dict[str, object] = decoder.decode(bytes_of(version, name))
     later = decoder.encode(told | {"a_later_field": [1, {"of": "another shape"}]})
 
-    assert CASES[name].read(later) == CASES[name].value
+    assert case.read(later) == case.value
+
+
+@pytest.mark.parametrize("name", ["worker_heartbeat", "router_heartbeat"])
+def test_a_process_of_version_1_reads_its_own_fields_of_a_heartbeat_of_version_2(name: str) -> None:
+    first: dict[str, object] = msgspec.msgpack.decode(bytes_of("v1", name))
+    second: dict[str, object] = msgspec.msgpack.decode(bytes_of("v2", name))
+
+    assert {key: second[key] for key in first} == first
+    assert set(second) - set(first) <= {"version", "formats", "journal_format"}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bookings_of_either_version_are_heard(*, compiled: bool) -> None:
+    scheduler = Scheduler(
+        RouterOptions(block_size=16),
+        random.Random(1),
+        membership=Membership(),
+        sequences=new_sequences(16),
+        routed=ApproxIndex(),
+    )
+    peers = PeerBookings(scheduler, compiled=compiled)
+
+    assert peers.hear("first", bytes_of("v1", "bookings_state"), 0.0) is not None
+    assert peers.hear("second", bytes_of("v2", "bookings_state"), 0.0) is not None
+
+    held = [*scheduler.sequences.owned("first"), *scheduler.sequences.owned("second")]
+    assert [(one.request_id, one.worker) for one in held] == [("r", "w0"), ("second#1", "w0-dp1")]

@@ -14,18 +14,24 @@ from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import (
     ROOT,
     VERSION,
     Batch,
+    Event,
+    Removed,
     Stored,
     WorkerId,
     decode_batch,
     encode_batch,
 )
 from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.engines.kv_events.cache import EngineCache
+from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.table import BlockTable
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
 from tests.fuzz import http_targets, mesh_targets, outside_targets, scan_targets
@@ -61,15 +67,35 @@ def engine(data: bytes) -> None:
     assert replica.index.blocks(W) == anew.blocks(W), publisher.statistics()
 
 
+def engine_cache(data: bytes) -> None:
+    """Follow engine batches compiled and pure: both say the same, whatever comes."""
+    structured = bool(data) and data[0] >= STRUCTURED
+    payloads = build_batches(data[1:]) if structured else [data[1:]]
+    other = EngineCache if NATIVE is None else CompiledEngineCache
+    pure, compiled = EngineCache(4, max_hidden=2), other(4, max_hidden=2)
+    for payload in payloads:
+        answers: list[object] = []
+        for cache in (pure, compiled):
+            try:
+                answers.append(cache.take(payload))
+            except CodecError as error:
+                answers.append((str(error), cache.lose()))
+        assert answers[0] == answers[1]
+    assert pure.dump() == compiled.dump()
+
+
 def journal(data: bytes) -> None:
-    """Fold journal records: garbage leaves the index as it was."""
-    replica = IndexReplica(KvIndex())
-    replica.open("today", 0.0)
+    """Fold journal records: garbage leaves the index as it was, and one call does as many do."""
+    replica, pure = IndexReplica(KvIndex()), IndexReplica(KvIndex(new_table=BlockTable))
+    for one in (replica, pure):
+        one.open("today", 0.0)
     for sequence, record in enumerate(_split(data), 1):
-        replica.fold(sequence, W, record, 0.0)
+        folded = [one.fold(sequence, W, record, 0.0) for one in (replica, pure)]
+        assert folded[0] == folded[1]
         with contextlib.suppress(CodecError):
             decode_batch(record)
-    assert replica.index.blocks(W) >= 0
+    assert replica.claim() == pure.claim()
+    assert replica.index.statistics() == pure.index.statistics()
 
 
 def load(data: bytes) -> None:
@@ -82,6 +108,7 @@ def load(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "engine": engine,
+    "engine_cache": engine_cache,
     "journal": journal,
     "load": load,
     **http_targets.TARGETS,
@@ -101,7 +128,12 @@ def seeds(target: str) -> Iterator[bytes]:
         return scan_targets.seeds(target)
     if target in outside_targets.TARGETS:
         return outside_targets.seeds(target)
-    return {"engine": _engine_seeds, "journal": _journal_seeds, "load": _load_seeds}[target]()
+    return {
+        "engine": _engine_seeds,
+        "engine_cache": _engine_seeds,
+        "journal": _journal_seeds,
+        "load": _load_seeds,
+    }[target]()
 
 
 def _engine_seeds() -> Iterator[bytes]:
@@ -120,6 +152,14 @@ def _journal_seeds() -> Iterator[bytes]:
     for hashes in ([1, 2, 3], [4], []):
         record = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes(hashes))]))
         yield len(record).to_bytes(2, "big") + record
+    first = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes([1, 2]))]))
+    more: list[Event] = [
+        Stored(2, pack_hashes([3, 4])),
+        Removed(pack_hashes([4])),
+        Stored(9, b"12345678"),
+    ]
+    later = encode_batch(Batch(VERSION, 1, 2, more))
+    yield b"".join(len(one).to_bytes(2, "big") + one for one in (first, later))
 
 
 def _load_seeds() -> Iterator[bytes]:

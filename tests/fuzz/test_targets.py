@@ -25,7 +25,9 @@ def test_seeds_and_damaged_seeds_break_nothing(target: str) -> None:
 def test_well_formed_events_of_any_kind_break_nothing() -> None:
     rng = random.Random(2)
     for _ in range(150):
-        TARGETS["engine"](bytes([STRUCTURED]) + rng.randbytes(rng.randrange(300)))
+        chosen = bytes([STRUCTURED]) + rng.randbytes(rng.randrange(300))
+        TARGETS["engine"](chosen)
+        TARGETS["engine_cache"](chosen)
 
 
 @pytest.mark.parametrize("target", TARGETS)

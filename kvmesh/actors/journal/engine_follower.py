@@ -16,8 +16,8 @@ from kvmesh.actors.engine_messages import (
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
-from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
-from kvmesh.core.engines.kv_events.dialect import decoder_of
+from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
+from kvmesh.core.engines.kv_events.compiled import new_engine_cache
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.workers.info import Trust
 from kvmesh.errors import CodecError
@@ -53,8 +53,8 @@ class EngineFollower:
         self.name = name
         self._index = index
         self._options = options
-        self._cache = EngineCache(
-            options.block_size, secret=options.secret, decode=decoder_of(options.engine)
+        self._cache = new_engine_cache(
+            options.block_size, secret=options.secret, engine=options.engine
         )
         self._routers_size = options.router_block_size
         self._connected = self._current = False

@@ -28,8 +28,8 @@ from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode_command, encode
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
-from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
-from kvmesh.core.engines.kv_events.dialect import decoder_of
+from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
+from kvmesh.core.engines.kv_events.compiled import new_engine_cache
 from kvmesh.core.engines.registry import engine_of, needs_naming
 from kvmesh.core.journal.event_sender import (
     EventSender,
@@ -38,7 +38,7 @@ from kvmesh.core.journal.event_sender import (
     Sends,
     is_followable,
 )
-from kvmesh.core.journal.told_formats import ToldFormats
+from kvmesh.core.members.readers import ToldFormats
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, Formats
 
@@ -101,8 +101,8 @@ class Publisher:
         subjects = Subjects(options.namespace, options.bucket)
         self._events_subject = subjects.events(options.worker)
         self._heartbeats_subject = subjects.heartbeats(options.worker)
-        self._cache = EngineCache(
-            options.block_size, secret=options.secret, decode=decoder_of(options.engine)
+        self._cache = new_engine_cache(
+            options.block_size, secret=options.secret, engine=options.engine
         )
         writes = options.formats.journal
         self._told = ToldFormats(writes.oldest, writes.newest)

@@ -29,6 +29,7 @@ from kvmesh.actors.storage import (
 )
 from kvmesh.actors.version_guard import VersionGuard
 from kvmesh.actors.wishes import PendingEffects, ignore
+from kvmesh.core.journal.drafting import Draft, draft_in_slices
 from kvmesh.core.journal.lease import RENEW_S
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.store_rules import StoreRules
@@ -38,7 +39,6 @@ from kvmesh.core.snapshots.manifest import (
     SnapshotGeneration,
     encode_manifest,
 )
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import OWN, Formats
 
@@ -184,16 +184,22 @@ class Snapshotter:
             schedule.want()
         if not schedule.is_due(now, replica.created, replica.applied_sequence):
             return ()
-        known, self._why_not = self._why_not, self._rules.why_not_store(now)
-        if self._why_not:
-            log = Log("warning", "snapshot waits", {"why": self._why_not})
-            return () if self._why_not == known else (log,)
+        if why_not := self._rules.why_not_store(now):
+            return self._wait_for(why_not)
         schedule.begin(now)
         self._rules.freeze(now)
         self._busy = True
         self._formats = self.guard.formats(now)
         self._slices = self._encode()
         return (Wake(0.0, Tick("slice")),)
+
+    def _wait_for(self, why: str) -> Iterable[Effect]:
+        """Note why no snapshot is written now, and say so once."""
+        known, self._why_not = self._why_not, why
+        return () if why == known else (Log("warning", "snapshot waits", {"why": why}),)
+
+    def _delete(self, generation: SnapshotGeneration) -> Effect:
+        return self._wishes.make(partial(DeleteObject, generation.name), ignore)
 
     def _go_on(self) -> Iterable[Effect]:
         """Encode one slice; given up when the index is being loaded anew."""
@@ -211,35 +217,17 @@ class Snapshotter:
 
     def _encode(self) -> Generator[Iterable[Effect]]:
         """Freeze, encode in slices, then store."""
-        replica, number = self._replica, self._formats[0]
-        sequence, created, fence = replica.applied_sequence, replica.created, self._lease.fence
-        records = [
-            WorkerRecord(worker, cursor.epoch, cursor.next_seq, cursor.gap)
-            for worker, cursor in sorted(replica.cursors().items())
-        ]
-        frozen = replica.index.freeze()
-        blocks = sum(sum(one.blocks) for one in frozen.workers)
-        digest = hashlib.sha256()
-        pieces: list[bytes] = []
-        for piece in encode_snapshot(frozen, Position(created, sequence), records, number):
-            digest.update(piece)
-            pieces.append(piece)
-            yield ()
-        data = b"".join(pieces)
-        made = "".join(letter for letter in created if letter.isalnum())
-        generation = SnapshotGeneration(
-            name=f"idx-{made}-{sequence}-{fence}-{self._taken + self._failed}",
-            created=created,
-            sequence=sequence,
-            size=len(data),
-            sha256=digest.hexdigest(),
-            fence=fence,
-            blocks=blocks,
-            encoding=msgspec.UNSET if number == 1 else number,
-            version=self._options.version or msgspec.UNSET,
+        attempt, (number, _) = self._taken + self._failed, self._formats
+        drafts = draft_in_slices(
+            self._replica, self._lease.fence, attempt, number, self._options.version
         )
-        then = partial(self._on_stored, generation)
-        yield (self._wishes.make(lambda token: StoreObject(generation.name, data, token), then),)
+        for draft in drafts:
+            yield () if draft is None else (self._store(draft),)
+
+    def _store(self, draft: Draft) -> Effect:
+        name, data = draft.generation.name, draft.data
+        then = partial(self._on_stored, draft.generation)
+        return self._wishes.make(lambda token: StoreObject(name, data, token), then)
 
     def _on_stored(
         self, generation: SnapshotGeneration, answer: Message, now: float
@@ -273,14 +261,17 @@ class Snapshotter:
         try:
             manifest = self.guard.read(answer.value)
         except NewerError as error:
-            unnamed = self._wishes.make(partial(DeleteObject, generation.name), ignore)
             self._give_up("", answer)
             self.guard.stop(error, now)
-            return (unnamed, *self._keeper.release())
+            return (self._delete(generation), *self._keeper.release())
         except CodecError as error:
             self._overridden += 1
             bad = (Log("error", "bad snapshot manifest is written over", {"error": str(error)}),)
             manifest = Manifest()
+        if manifest.is_emptied_by(generation):
+            self._busy = False
+            lines = self._wait_for("the index is empty, the newest snapshot is not")
+            return (*bad, *lines, self._delete(generation))
         newer = manifest.with_newest(generation, self._formats[1])
         if newer is None or not self._lease.holds(now):
             return self._give_up("another replica took over", answer)
@@ -302,6 +293,7 @@ class Snapshotter:
     ) -> Iterable[Effect]:
         """The manifest is written: cut the journal behind it, if nothing is in doubt."""
         self._busy = False
+        self._why_not = ""
         self._taken += 1
         self._newest = generation
         self._schedule.succeed(generation.created, generation.sequence)

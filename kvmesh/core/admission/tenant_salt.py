@@ -5,7 +5,6 @@ block, whatever they say. Only who has the secret can make a salt: a client's ow
 """
 
 import hmac
-import tomllib
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, Literal
@@ -56,6 +55,8 @@ class Sharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse_sharing(text: str, source: str) -> Sharing:
     """Return what a TOML file says that tenants share. Raises `ConfigError` naming `source`."""
+    import tomllib  # noqa: PLC0415  takes 6 ms, and few routers have such a file
+
     try:
         sharing = msgspec.convert(tomllib.loads(text), Sharing)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -195,7 +195,10 @@ class KvIndex:
 
     def worker_digest(self, worker: WorkerId) -> int:
         """Return the sum of the hashes `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
-        digest = 0
+        table, digest = self._only_table, 0
+        if table is not None and len(self.tiers) == 1:
+            holding = table.holdings.get(worker)
+            return holding.digest & _U64 if holding is not None else 0
         for weight, tier in enumerate(self.tiers):
             for holding in tier.holdings(worker):
                 digest += (2 * weight + 1) * holding.digest

@@ -7,6 +7,12 @@ from kvmesh.formats import FIRST, OWN, Formats, Kind, writable
 HEAR_S: Final = 1.2
 """So long after the start every live reader has been heard: heartbeats come once a second."""
 
+TOLD_S: Final = 30.0
+"""What a reader told a writer counts for so long: one that is gone tells nothing else."""
+
+MOST_TELLERS: Final = 1024
+"""Readers whose word is kept: the latest."""
+
 
 class Readers:
     """The formats that each live reader reads, as heartbeats tell.
@@ -43,3 +49,26 @@ class Readers:
             del self._gone[reader]
         gone = (formats for formats, _ in self._gone.values())
         return writable(kind, (*self._live.values(), *gone), writer or self._own)
+
+
+class ToldFormats:
+    """The lowest that a replica told lately counts: two that hear different readers cannot make a
+    worker change its format with each command.
+    """
+
+    def __init__(self, oldest: int, newest: int) -> None:
+        self._oldest = oldest
+        self._newest = newest
+        self._told: dict[str, tuple[int, float]] = {}
+
+    def take(self, router: str, number: int, now: float) -> int:
+        """Take the command of `router` to write format `number`; return what to write now."""
+        self._told.pop(router, None)
+        late = [one for one, (_, told_s) in self._told.items() if now >= told_s + TOLD_S]
+        if not late and len(self._told) >= MOST_TELLERS:
+            late = [next(iter(self._told))]
+        for one in late:
+            del self._told[one]
+        self._told[router] = (number, now)
+        lowest = min(told for told, _ in self._told.values())
+        return min(max(lowest, self._oldest), self._newest)

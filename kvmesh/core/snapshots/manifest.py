@@ -62,6 +62,14 @@ class Manifest(msgspec.Struct, frozen=True):
                 return None
         return Manifest((newest, *self.generations)[:GENERATIONS], schema)
 
+    def is_emptied_by(self, newest: SnapshotGeneration) -> bool:
+        """Return whether `newest` holds nothing and the one before it something.
+
+        The journal tells as much: a sidecar that starts holds nothing until it has read what its
+        engine holds, and a snapshot of that moment would only displace a better one.
+        """
+        return newest.blocks == 0 and any(one.blocks > 0 for one in self.generations[:1])
+
     def purge_limit(self, created: str) -> int:
         """Return the sequence up to which the journal is not needed to load a generation.
 

@@ -1,17 +1,18 @@
-"""`python -m tests.contract.wire FOLDER` writes the bytes of every case, as encoded here."""
+"""`python -m tests.contract.wire v2` writes the bytes of its cases, as encoded here."""
 
 import sys
-from pathlib import Path
 
 from tests.contract.wire.cases import CASES
+from tests.contract.wire.record import FOLDER
 
 
-def main(folder: Path) -> None:
+def main(version: str) -> None:
     """Write a file a case. See tests/fixtures/wire/README.md for when."""
+    folder = FOLDER / version
     folder.mkdir(parents=True, exist_ok=True)
-    for name, case in CASES.items():
+    for name, case in CASES[version].items():
         (folder / f"{name}.bin").write_bytes(case.write())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1])

@@ -2,16 +2,20 @@
 
 from typing import Final
 
+from tests.contract.wire import second
 from tests.contract.wire.case import WireCase
 from tests.contract.wire.messages import bookings, commands, heartbeats, journal, seals
 from tests.contract.wire.stores import names, of_stores
 
-CASES: Final[dict[str, WireCase]] = {
-    **dict(journal()),
-    **dict(bookings()),
-    **dict(heartbeats()),
-    **dict(commands()),
-    **dict(seals()),
-    **dict(of_stores()),
-    **dict(names()),
+CASES: Final[dict[str, dict[str, WireCase]]] = {
+    "v1": {
+        **dict(journal()),
+        **dict(bookings()),
+        **dict(heartbeats()),
+        **dict(commands()),
+        **dict(seals()),
+        **dict(of_stores()),
+        **dict(names()),
+    },
+    "v2": {**dict(second.bookings()), **dict(second.versions())},
 }

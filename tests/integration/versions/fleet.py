@@ -1,4 +1,4 @@
-"""A bucket whose processes are of several versions: two replicas, a sidecar, an engine, a door."""
+"""A bucket whose processes are of several versions: two replicas, two sidecars, a front door."""
 
 import asyncio
 import contextlib
@@ -26,8 +26,10 @@ MODEL = "mock"
 Version = Literal["before", "now", "next", "only-next"]
 """This build, or one that tests/integration/versions/launch.py makes of it."""
 
-Role = Literal["r0", "r1", "sidecar", "front"]
+Role = Literal["r0", "r1", "w0", "w1", "front"]
 ROUTERS: Final[tuple[Role, ...]] = ("r0", "r1")
+SIDECARS: Final[tuple[Role, ...]] = ("w0", "w1")
+"""Both of one engine: so that requests can be served while one is replaced."""
 
 
 class Fleet:
@@ -127,13 +129,31 @@ class Fleet:
         return sum(status.get("blocks", {}).values())
 
     async def journal_format(self, role: Role) -> int:
-        """Return the format that the sidecar's records have, as a router heard; 0: it did not."""
+        """Return the lowest format that workers' records have, as a router heard; 0: of none."""
         answer = await self.answer(role, "/v1/overview?limit=0")
         workers = answer.json()["workers"] if answer else []
-        return workers[0]["journal_format"] if workers else 0
+        return min((one["journal_format"] for one in workers), default=0)
+
+    async def until_usable(self, worker: Role, epoch: int) -> None:
+        """Wait until a router may use a later life of a worker than that of `epoch`."""
+
+        async def usable() -> bool:
+            return await self.epoch(worker, usable=True) > epoch
+
+        await self.until(usable)
+
+    async def epoch(self, worker: Role, *, usable: bool = False) -> int:
+        """Return a worker's epoch as some router knows it, 0 if none does (or may use it)."""
+        found = [0]
+        for router in ROUTERS:
+            answer = await self.answer(router, "/v1/status")
+            for one in answer.json()["workers"] if answer else []:
+                if one["worker"] == worker and (one["usable"] or not usable):
+                    found.append(one["epoch"])
+        return max(found)
 
     async def until_writes(self, seen: "Seen", journal_format: int) -> None:
-        """Wait until the sidecar says that its records have a format, and one of them has."""
+        """Wait until both sidecars say that their records have a format, and one of them has."""
 
         async def writes() -> bool:
             said = await self.journal_format("r0") == journal_format
@@ -141,13 +161,21 @@ class Fleet:
 
         await self.until(writes)
 
-    async def until_quiet(self, *roles: Role) -> None:
-        """Wait until replicas have read equally far."""
+    async def until_agreed(self) -> None:
+        """Wait until both replicas have read equally far, and hold the same of each worker."""
 
         async def agree() -> bool:
-            return len({(await self.status(one)).get("applied_sequence") for one in roles}) == 1
+            told = [await self.status(one) for one in ROUTERS]
+            places = [(one["applied_sequence"], one["worker_digests"]) for one in told if one]
+            return len(places) == len(ROUTERS) and places[0] == places[1]
 
         await self.until(agree)
+
+    async def trusts(self, role: Role) -> dict[str, str]:
+        """Return how far a router believes the events of each worker."""
+        answer = await self.answer(role, "/v1/status")
+        workers = answer.json()["workers"] if answer else []
+        return {one["worker"]: one["trust"] for one in workers}
 
     async def until_stored(self, seen: "Seen", blocks: int) -> int:
         """Return at which sequence a snapshot of so many blocks was stored, once it is."""
@@ -161,8 +189,8 @@ class Fleet:
     def _arguments(self, role: Role, port: int) -> tuple[str, ...]:
         nats = ("--nats-url", self.server.url)
         door = ("--http-port", str(port), "--drain-s", "2")
-        if role == "sidecar":
-            named = ("--bucket", BUCKET, "--worker-id", "w0")
+        if role in SIDECARS:
+            named = ("--bucket", BUCKET, "--worker-id", role)
             return ("worker", "--engine-url", self.engine.url, *named, *nats)
         if role == "front":
             return ("meta-router", *door, *nats)
@@ -258,7 +286,8 @@ class Load:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, asyncio.CancelledError), result
 
     async def ask(self, prompt: str, role: Role = "front") -> httpx.Response:
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
@@ -273,7 +302,11 @@ class Load:
         while True:
             turn += 1
             text = f"Client {number} on its subject {turn // 4}. " * 20 + f"Turn {turn}."
-            answer = await self.ask(text)
+            try:
+                answer = await self.ask(text)
+            except httpx.HTTPError as error:
+                self.failed.append(f"{type(error).__name__}: {error}")
+                continue
             self.answered += 1
             if not answer.is_success:
                 told = [f"{one}: {await self._why_not(one)}" for one in ROUTERS]

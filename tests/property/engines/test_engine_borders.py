@@ -299,7 +299,7 @@ def test_a_block_stored_more_often_than_can_be_counted_stays_one_of_its_tier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(residency, "_BITS", 3)
-    monkeypatch.setattr(residency, "_COUNT", 7)
+    monkeypatch.setattr(residency, "MOST_REFERENCES", 7)
     cache = EngineCache(1)
 
     for _ in range(40):

@@ -9,7 +9,13 @@ from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import sequence_hashes
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.residency import Residency
-from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Emptied, TierStored
+from kvmesh.core.engines.kv_events.tier_table import (
+    Change,
+    Dropped,
+    Emptied,
+    Opened,
+    TierStored,
+)
 
 BLOCK_SIZE = 2
 Prefix = tuple[int, ...]
@@ -63,6 +69,9 @@ class Tables:
         for change in changes:
             if isinstance(change, Emptied):
                 self.held.clear()
+            elif isinstance(change, Opened):
+                assert change.tier not in self.held
+                self.held[change.tier] = self.held.get(change.nearer, {}).copy()
             elif isinstance(change, TierStored):
                 table, parent = self.held.setdefault(change.tier, {}), change.parent
                 for block in change.hashes:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise
 
 from kvmesh.actors.journal.indexer import Indexer
 from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
@@ -187,6 +188,8 @@ class SnapshotPlane(EventPlane):
             assert one.name in self.stores.objects, "the manifest names what is not there"
         if manifest.generations:
             self._check_snapshot(manifest.generations[0])
+        for one, former in pairwise(manifest.generations[:2]):
+            assert one.blocks > 0 or former.blocks == 0, "an empty snapshot displaced another"
         if self.manifests and self.manifests[-1].generations and manifest.generations:
             before, after = self.manifests[-1].generations[0], manifest.generations[0]
             assert after.fence >= before.fence, "a fenced writer got through"

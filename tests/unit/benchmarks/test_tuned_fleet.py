@@ -42,4 +42,5 @@ def test_a_load_that_changes_is_searched_anew_and_never_keeps_weights_of_another
     assert "searches" in kinds[drift:]
     tried = [step for step in steps if step.kind == "tries"]
     ended = [step for step in steps if step.kind in ("kept", "returned", "drifted")]
-    assert len(ended) >= len(tried)
+    running = steps[-1].kind == "tries"
+    assert len(ended) >= len(tried) - running

@@ -6,10 +6,10 @@ import msgspec
 
 from kvmesh.core.blocks.events import Cleared, Event
 from kvmesh.core.engines.engine_events import EngineBatch, EngineCleared
-from kvmesh.core.engines.kv_events.closure import Closure, ClosureStatistics
+from kvmesh.core.engines.kv_events.closure import MAX_HIDDEN, Closure, ClosureStatistics
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
-from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, TierStored
+from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Opened, TierStored
 from kvmesh.errors import CodecError
 
 
@@ -44,11 +44,13 @@ class EngineCache:
         *,
         secret: bytes = b"",
         decode: Callable[[bytes], EngineBatch] = decode_engine_batch,
+        max_hidden: int = MAX_HIDDEN,
     ) -> None:
         self.complete = True
         self._decode = decode
         self._residency = Residency(block_size, secret=secret)
         self._closures: dict[int, Closure] = {}
+        self._max_hidden = max_hidden
         self._lost = self._undecodable = 0
         self._unknown_fields = self._unknown_tags = 0
 
@@ -113,13 +115,23 @@ class EngineCache:
                 events += self._closure(change.tier).hold(change.parent, change.hashes)
             elif isinstance(change, Dropped):
                 events += self._closure(change.tier).drop(change.hashes)
+            elif isinstance(change, Opened):
+                events += self._open(change)
             else:
                 self._closures.clear()
                 events.append(Cleared())
         return events
 
+    def _open(self, opened: Opened) -> Sequence[Event]:
+        """Return what a tier holds at once that is used for the first time."""
+        nearer = self._closures.get(opened.nearer)
+        if nearer is None:
+            return ()
+        closure = self._closures[opened.tier] = nearer.copy(opened.tier)
+        return closure.dump()
+
     def _closure(self, tier: int) -> Closure:
         closure = self._closures.get(tier)
         if closure is None:
-            closure = self._closures[tier] = Closure(tier)
+            closure = self._closures[tier] = Closure(tier, max_hidden=self._max_hidden)
         return closure

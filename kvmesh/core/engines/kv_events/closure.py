@@ -11,6 +11,9 @@ from kvmesh.core.blocks.hashing import pack_hashes
 MAX_RUN: Final = 4096
 """Hashes in one event at most: 32 KiB, so that no journal message outgrows its limit."""
 
+MAX_HIDDEN: Final = 65_536
+"""Hidden blocks of one tier that are kept."""
+
 
 class ClosureStatistics(msgspec.Struct, frozen=True):
     """How much is held, how much of it is hidden, and what was given up for lack of room."""
@@ -26,10 +29,11 @@ class Closure:
     A held block is *visible* when every ancestor is held, else *hidden*: an evicted inner block
     hides its descendants, its return announces them again. Hidden blocks beyond `max_hidden` are
     forgotten, oldest first; a forgotten block comes back only when it is stored anew, so overlap
-    is then counted too low, never too high. About 250 B a block.
+    is then counted too low, never too high. Children are gone through by their hashes, in rising
+    order, as are first blocks in a dump. About 250 B a block.
     """
 
-    def __init__(self, tier: int = 0, *, max_hidden: int = 65_536) -> None:
+    def __init__(self, tier: int = 0, *, max_hidden: int = MAX_HIDDEN) -> None:
         self.tier = tier
         self._max_hidden = max_hidden
         self._parent: dict[int, int] = {}
@@ -51,7 +55,9 @@ class Closure:
         for block in hashes:
             if block not in parents:
                 parents[block] = parent
-                if parent == ROOT or (parent in parents and parent not in hidden):
+                if parent == ROOT or (
+                    parent != block and parent in parents and parent not in hidden
+                ):
                     runs.add(parent, block)
                     if block in children:
                         self._reveal(block, runs)
@@ -98,12 +104,22 @@ class Closure:
     def dump(self) -> list[Stored]:
         """Return runs that store every visible block, parents first. O(held)."""
         runs = _Runs(self.tier)
-        for block, parent in self._parent.items():
-            if parent == ROOT:
-                runs.add(ROOT, block)
-                for descendant in self._descendants(block):
-                    runs.add(self._parent[descendant], descendant)
+        for block in sorted(block for block, parent in self._parent.items() if parent == ROOT):
+            runs.add(ROOT, block)
+            for descendant in self._descendants(block):
+                runs.add(self._parent[descendant], descendant)
         return runs.take()
+
+    def copy(self, tier: int) -> "Closure":
+        """Return another that holds, and hides, the same in another tier."""
+        made = Closure(tier, max_hidden=self._max_hidden)
+        made._parent = self._parent.copy()
+        made._children = {
+            parent: children if isinstance(children, int) else children.copy()
+            for parent, children in self._children.items()
+        }
+        made._hidden = self._hidden.copy()
+        return made
 
     def statistics(self) -> ClosureStatistics:
         """Return the present counts."""
@@ -130,7 +146,7 @@ class Closure:
         children = self._children.get(block)
         if children is None:
             return []
-        return [children] if isinstance(children, int) else list(children)
+        return [children] if isinstance(children, int) else sorted(children)
 
     def _link(self, parent: int, block: int) -> None:
         known = self._children.get(parent)

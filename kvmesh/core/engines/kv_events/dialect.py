@@ -64,7 +64,7 @@ _MAP_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     _CLEARED: frozenset({"type"}),
 }
 
-_TIERS: Final[Mapping[str, int]] = {
+TIERS: Final[Mapping[str, int]] = {
     "GPU": 0,
     "CPU": 1,
     "CPU_PINNED": 1,
@@ -73,7 +73,10 @@ _TIERS: Final[Mapping[str, int]] = {
     "EXTERNAL": 2,
     **{name: tier for engine in ENGINES.values() for name, tier in engine.tiers.items()},
 }
-_FARTHEST_TIER: Final = 2
+"""How far a medium, in capitals, is from the device."""
+
+FARTHEST_TIER: Final = 2
+"""Where an unknown medium is taken to be."""
 
 _decoder = msgspec.msgpack.Decoder()
 _ENVELOPE_FIELDS: Final = 3
@@ -204,6 +207,6 @@ def _group(fields: Mapping[str, object]) -> int:
 def _tier(fields: Mapping[str, object]) -> int:
     """Return how far the blocks are from the device; an unknown medium counts as the farthest."""
     if fields.get("locality") == "REMOTE":
-        return _FARTHEST_TIER
+        return FARTHEST_TIER
     medium = optional_text(fields.get("medium"), "medium")
-    return 0 if medium is None else _TIERS.get(medium.upper(), _FARTHEST_TIER)
+    return 0 if medium is None else TIERS.get(medium.upper(), FARTHEST_TIER)

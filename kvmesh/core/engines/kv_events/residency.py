@@ -13,11 +13,14 @@ from kvmesh.core.engines.engine_events import (
     EngineRemoved,
     EngineStored,
 )
-from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, TierTable
+from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, Opened, TierTable
 
 _BITS: Final = 24
-_COUNT: Final = (1 << _BITS) - 1
 _TOKEN_BYTES: Final = 4
+
+MOST_REFERENCES: Final = (1 << _BITS) - 1
+"""How often a tier may have stored one block; beyond that it is not counted."""
+
 
 MOST_BLOCKS: Final = 1 << 24
 """Blocks of one engine that are followed: 0.3 TB of cache at 20 KB a block."""
@@ -214,7 +217,7 @@ class Residency:
         one = 1 << tier * _BITS
         for engine_hash in event.hashes:
             block = blocks.get(engine_hash)
-            if block is None or not block.references >> tier * _BITS & _COUNT:
+            if block is None or not block.references >> tier * _BITS & MOST_REFERENCES:
                 self._count("unknown_removals", 1)
             elif block.references != one:
                 self._release(block, tier)
@@ -235,7 +238,7 @@ class Residency:
 
     def _refer(self, block: _Block, tier: int) -> None:
         one = 1 << tier * _BITS
-        if block.references >> tier * _BITS & _COUNT == _COUNT:
+        if block.references >> tier * _BITS & MOST_REFERENCES == MOST_REFERENCES:
             return
         block.references += one
         for table in self._tables:
@@ -260,15 +263,10 @@ class Residency:
         """Start a table the first time a tier is used; all nearer blocks belong to it."""
         if any(table.tier == tier for table in self._tables):
             return ()
-        table = TierTable(tier)
-        for block in [
-            *self._blocks.values(),
-            *(one for two in self._twins.values() for one in two),
-        ]:
-            if block.references & _upto(tier):
-                table.add(block.parent, block.contents)
+        nearer = max((one for one in self._tables if one.tier < tier), key=lambda one: one.tier)
+        table = nearer.copy(tier)
         self._tables = sorted([*self._tables, table], key=lambda one: one.tier)
-        return table.take(held=True)
+        return (Opened(tier, nearer.tier),)
 
     def _size(self, event: EngineStored) -> int:
         """Return the block size to split by; 0 while it is unknown."""

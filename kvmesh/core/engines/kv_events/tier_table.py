@@ -22,11 +22,18 @@ class Dropped(msgspec.Struct, frozen=True):
     tier: int = 0
 
 
+class Opened(msgspec.Struct, frozen=True):
+    """`tier` is used from now on: all that `nearer`, the next tier before it, holds is its, too."""
+
+    tier: int
+    nearer: int
+
+
 class Emptied(msgspec.Struct, frozen=True):
     """Nothing is held any more, in any tier."""
 
 
-Change = TierStored | Dropped | Emptied
+Change = TierStored | Dropped | Opened | Emptied
 
 
 class TierTable:
@@ -40,6 +47,12 @@ class TierTable:
         self.tier = tier
         self._present: dict[int, int] = {}
         self._runs: list[tuple[int, list[int]]] = []
+
+    def copy(self, tier: int) -> "TierTable":
+        """Return the table of a tier that holds the same so far."""
+        made = TierTable(tier)
+        made._present = self._present.copy()
+        return made
 
     def add(self, parent: int, contents: Sequence[int]) -> None:
         """Count one more engine block standing for `contents`, a run after `parent`."""

@@ -10,6 +10,7 @@ import msgspec
 from nats.aio.transport import Transport
 
 from kvmesh.bounds import UNREADABLE
+from kvmesh.transport.nats.link.frames import FrameReader, Take
 
 USER_TIMEOUT_MS: Final = 3000
 """The kernel gives up on bytes that nobody acknowledged for so long."""
@@ -27,7 +28,9 @@ class AbortingTransport(Transport):
     nats-py takes for the end of the process. Its read loop sees the end and reconnects.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, take: Take) -> None:
+        """Offer each message that comes to `take` first."""
+        self._take = take
         self._reader: asyncio.StreamReader | None = None
         self._writers: list[asyncio.StreamWriter] = []
         """What was opened, and what TLS made of it."""
@@ -36,9 +39,15 @@ class AbortingTransport(Transport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Open a connection; whatever was open before is aborted, not leaked."""
         self.close()
-        opening = asyncio.open_connection(uri.hostname, uri.port, limit=buffer_size)
-        self._reader, writer = await asyncio.wait_for(opening, connect_timeout)
-        self._writers = [writer]
+        loop = asyncio.get_running_loop()
+        reader = FrameReader(buffer_size, self._take)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        assert uri.hostname is not None, "nats-py refuses such an URL"
+        assert uri.port is not None, "nats-py fills in 4222"
+        opening = loop.create_connection(lambda: protocol, uri.hostname, uri.port)
+        transport, _ = await asyncio.wait_for(opening, connect_timeout)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._reader, self._writers = reader, [writer]
         sock: socket.socket | None = writer.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -53,7 +62,7 @@ class AbortingTransport(Transport):
     ) -> None:
         """Upgrade to TLS within `connect_timeout` seconds; `uri` may be the server's name."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=buffer_size, loop=loop)
+        reader = FrameReader(buffer_size, self._take)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         name = uri if isinstance(uri, str) else uri.hostname
         upgrading = loop.start_tls(

@@ -8,8 +8,8 @@ What nats-py 2.16 does, and what this client does instead:
 - A late PONG of a cancelled flush ends its read loop. Here a flush is never cancelled.
 - A flush is answered before what was queued has been sent. Here it is answered after.
 - A subscription drops messages over its pending limit, and `fetch` makes a task per message. Here
-  `listen` calls back straight from the parser: nothing is queued, so nothing can be dropped, and
-  at most a socket buffer (64 KiB) is handled per turn of the event loop.
+  `listen` calls back straight from the socket (`FrameReader`): nothing is queued, so nothing can be
+  dropped, and at most a read of the socket (256 KiB) is handled per turn of the event loop.
 - What is published wakes a task that writes it. Here a callback of the event loop writes it.
 
 `PRIVATE` names what of nats-py is used that it does not document; nothing else of kvmesh uses any.
@@ -69,7 +69,7 @@ class NatsClient(Client):
         self._room = 0
         self._is_write_due = False
         self._told: Callable[[Exception], Any] | None = None
-        self._aborting = AbortingTransport()
+        self._aborting = AbortingTransport(self._take)
 
     async def publish(
         self,
@@ -199,26 +199,40 @@ class NatsClient(Client):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        guard = self._signing.guard
-        if guard is not None and subject.startswith(guard.claims.raw_prefixes):
-            try:
-                text = subject.decode("utf-8", "backslashreplace")
-                if not guard.admits(sid, text, headers, data):
-                    return
-            except Exception as error:  # noqa: BLE001  a bug here must not end the read loop
-                report("subscription", error, detail=f"guard of {subject!r}")
-                return
+        # Of a transport that is not ours all messages come this way, else those nobody listens to.
+        if not self._take(sid, subject, reply, data, headers) and self._admits(
+            sid, subject, data, headers
+        ):
+            await super()._process_msg(sid, subject, reply, data, headers)
+
+    def _take(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
+    ) -> bool:
+        """Deliver a message that somebody listens to; False when nobody does."""
         deliver = self._listeners.get(sid)
         if deliver is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
-        self.stats["in_msgs"] += 1
-        self.stats["in_bytes"] += len(data)
+            return False
+        if self._admits(sid, subject, data, headers):
+            self.stats["in_msgs"] += 1
+            self.stats["in_bytes"] += len(data)
+            try:
+                # The server takes any bytes for a subject: no text must not stop a tail.
+                deliver(subject.decode("utf-8", "backslashreplace"), reply, data, headers)
+            except Exception as error:  # noqa: BLE001  a listener's bug must not end the read loop
+                report("subscription", error, detail=f"listener on {subject!r}")
+        return True
+
+    def _admits(self, sid: int, subject: bytes, data: bytes, headers: bytes | None) -> bool:
+        """Return whether a message may be delivered, by its signature."""
+        guard = self._signing.guard
+        if guard is None or not subject.startswith(guard.claims.raw_prefixes):
+            return True
         try:
-            # The server takes any bytes for a subject: one that is no text must not stop a tail.
-            deliver(subject.decode("utf-8", "backslashreplace"), reply, data, headers)
-        except Exception as error:  # noqa: BLE001  a listener's bug must not end the read loop
-            report("subscription", error, detail=f"listener on {subject!r}")
+            text = subject.decode("utf-8", "backslashreplace")
+            return guard.admits(sid, text, headers, data)
+        except Exception as error:  # noqa: BLE001  a bug here must not end the read loop
+            report("subscription", error, detail=f"guard of {subject!r}")
+            return False
 
 
 def _retrieve(flushing: asyncio.Future[None]) -> None:

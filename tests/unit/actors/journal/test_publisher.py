@@ -23,6 +23,7 @@ from kvmesh.actors.messages import (
     Tick,
     WorkerHeartbeat,
     WorkerLoad,
+    WriteFormat,
 )
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.blocks.events import (
@@ -37,6 +38,7 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.journal.event_sender import SenderLimits
+from kvmesh.formats import OWN, FormatRange, Formats
 from tests.unit.actors.effects import of
 
 CAPTURE = Path(__file__).parents[3] / "fixtures" / "engines" / "vllm_0.32.0_live.jsonl"
@@ -76,6 +78,7 @@ class Driver:
         stores: bool = True,
         events: bool = True,
         log_batches: bool = False,
+        formats: Formats = OWN,
     ) -> None:
         self.publisher = Publisher(
             PublisherOptions(
@@ -83,6 +86,7 @@ class Driver:
                 limits=limits or SenderLimits(window=4),
                 events=events,
                 log_batches=log_batches,
+                formats=formats,
             )
         )
         self.stores = stores
@@ -101,7 +105,7 @@ class Driver:
         return effects
 
     def batches(self) -> list[Batch]:
-        return [decode_batch(append.data) for append in self.appends]
+        return [decode_batch(append.data, FormatRange(1, 2)) for append in self.appends]
 
     def events(self) -> list[Event]:
         return [event for batch in self.batches() for event in batch.events]
@@ -426,3 +430,41 @@ def test_events_of_another_block_size_than_was_said_count_and_raise_an_alarm_onc
     [log] = of(Log, effects)
     assert (log.level, log.fields) == ("error", {"worker": W, "said": 16, "events": 4})
     assert publisher.heartbeat().block_size == 4
+
+
+@pytest.mark.parametrize("on_bus", [False, True])
+def test_the_format_that_replicas_tell_is_written_and_an_older_one_begins_with_a_dump(
+    on_bus: bool,
+) -> None:
+    formats = Formats(journal=FormatRange(1, 2))
+    driver = Driver(formats=formats)
+    driver.tell(payload(store(11, tokens=TOKENS[:4])))
+
+    def tell(number: int) -> list[Effect]:
+        command = WriteFormat(W, number, "r1")
+        return driver.tell(BusMessage("kvmesh.ctl.code.w", encode(command)) if on_bus else command)
+
+    first = driver.heartbeat()
+    newer = tell(2)
+    said = driver.heartbeat()
+    driver.now = 1.0
+    driver.tell(payload(store(12, parent=11, tokens=TOKENS[4:8])))
+    driver.tell(Tick("flush"))
+    again = tell(2)
+    tell(1)
+
+    assert (first.journal_format, first.formats) == (1, formats)
+    assert [one.event for one in of(Log, newer)] == ["journal format changed"]
+    assert (said.journal_format, again) == (2, [])
+    versions = [batch.version for batch in driver.batches()]
+    assert versions[-2:] == [2, 1]
+    assert driver.batches()[-1].events == [Cleared(), stored(ROOT, H1, H2)]
+
+
+def test_formats_for_others_and_without_events_change_nothing() -> None:
+    driver, silent = Driver(), Driver(events=False)
+
+    assert driver.tell(WriteFormat(WorkerId("x"), 2, "r1")) == []
+    assert silent.tell(WriteFormat(W, 2, "r1")) == []
+    assert driver.tell(WriteFormat(W, 2, "r1")) == []
+    assert driver.publisher.heartbeat().journal_format == 1

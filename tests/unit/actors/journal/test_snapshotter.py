@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
 from kvmesh.actors.journal.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
@@ -34,7 +36,7 @@ from kvmesh.actors.storage import (
     StoreObject,
     WriteKey,
 )
-from kvmesh.core.blocks.events import ROOT, Batch, Stored, WorkerId, encode_batch
+from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Event, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
@@ -45,6 +47,7 @@ from kvmesh.core.snapshots.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from kvmesh.formats import FormatRange, Formats
 
 W1 = WorkerId("w1")
 HASHES = sequence_hashes(list(range(64)), 16)
@@ -578,3 +581,132 @@ def test_a_reload_while_loading_is_one_reload() -> None:
     again = desk.tell(Reload("digest mismatch"))
 
     assert again == []
+
+
+def unread_record(replica: IndexReplica, sequence: int, number: int = 2) -> None:
+    events: list[Event] = [Cleared(), Stored(ROOT, pack_hashes(HASHES))]
+    replica.fold(sequence, W1, encode_batch(Batch(number, 1, sequence, events)), 0.0)
+
+
+def test_who_cannot_read_all_gives_up_the_lease_and_takes_it_when_it_can() -> None:
+    replica = make_replica(2)
+    desk = make_writer(replica)
+    desk.tell(Started())
+    assert isinstance(desk.actor, Snapshotter)
+    before = desk.actor.statistics(0.0)
+
+    unread_record(replica, 3)
+    released = desk.tell(Tick("lease"))
+    idle = desk.tell(Tick("lease"))
+    unread_record(replica, 4, number=1)
+    del desk.keys["lease.snap.code"]
+    desk.tell(Tick("lease"))
+
+    assert (before.taken, before.holder) == (1, True)
+    assert [one.key for one in released if isinstance(one, DeleteKey)] == ["lease.snap.code"]
+    assert [type(one) for one in idle] == [Wake]
+    assert statistics(desk) == (2, 0)
+    assert not [one for one in desk.effects if isinstance(one, PurgeJournal)]
+
+
+def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
+    replica = make_replica(2)
+    replica.recovery.hear(WorkerId("w2"), 1, 7, 0.0)
+    desk = make_writer(replica)
+
+    desk.tell(Started())
+    desk.tell(Tick("lease"))
+
+    assert statistics(desk) == (0, 0)
+    assert desk.logs() == ["snapshot waits"]
+    assert isinstance(desk.actor, Snapshotter)
+    assert desk.actor.warnings() == ("no snapshots are written: nothing was read yet of 'w2'",)
+    replica.recovery.forget(WorkerId("w2"))
+    desk.tell(Tick("lease"))
+    assert statistics(desk) == (1, 0)
+    assert desk.actor.warnings() == ()
+
+
+def test_an_index_that_is_empty_displaces_none_that_is_not() -> None:
+    replica = make_replica(2)
+    desk = make_writer(replica)
+    desk.tell(Started())
+    before, stored = desk.manifest(), set(desk.objects)
+    data = encode_batch(Batch(1, 1, 3, [Cleared()]))
+    replica.fold(3, W1, data, 0.0)
+
+    effects = [*desk.tell(TakeSnapshot()), *desk.tell(TakeSnapshot())]
+
+    assert desk.manifest() == before
+    deleted = {one.name for one in effects if isinstance(one, DeleteObject)}
+    assert deleted == set(desk.objects) - stored
+    assert [one.event for one in effects if isinstance(one, Log)] == ["snapshot waits"]
+    assert statistics(desk) == (1, 0)
+    assert isinstance(desk.actor, Snapshotter)
+    assert "the index is empty" in desk.actor.warnings()[0]
+    fold(replica, 4)
+    desk.tell(TakeSnapshot())
+    assert desk.manifest().generations[0].blocks > 0
+    assert desk.actor.warnings() == ()
+
+
+def test_snapshots_are_written_anew_for_a_replica_that_does_not_read_the_last() -> None:
+    both = FormatRange(1, 2)
+    new = Formats(snapshot=both, manifest=both)
+    options = SnapshotterOptions("r0", "code", every_messages=2, formats=new, version="0.2.0")
+    replica = make_replica(2)
+    desk = Desk(Snapshotter(replica, options, lambda: True))
+    desk.tell(Started())
+    desk.now = 2.0
+    fold(replica, 3)
+    desk.tell(TakeSnapshot())
+    newest = decode_manifest(desk.keys[manifest_key("code")][0], both)
+
+    fold(replica, 4)
+    desk.tell(Tick("lease"))
+    quiet = statistics(desk)
+    desk.tell(RouterSeen(RouterHeartbeat("old", "code", "", ready=True, epoch=1)))
+    desk.tell(Tick("lease"))
+
+    assert (newest.schema, newest.generations[0].number) == (2, 2)
+    assert newest.generations[0].version == "0.2.0"
+    assert (quiet, statistics(desk)) == ((2, 0), (3, 0))
+    assert desk.manifest().schema == 1
+    assert desk.manifest().generations[0].number == 1
+
+
+def test_a_newer_manifest_or_object_is_left_and_an_older_generation_loaded() -> None:
+    replica = make_replica(2)
+    stored = make_writer(replica)
+    stored.tell(Started())
+    fold(replica, 3)
+    stored.tell(TakeSnapshot())
+    key = manifest_key("code")
+    kept = stored.manifest()
+    marked = msgspec.structs.replace(kept.generations[0], encoding=2, version="0.2.0")
+    name = kept.generations[0].name
+    body = b"KVMINDX\x02" + stored.objects[name][8:]
+    renamed = msgspec.structs.replace(
+        kept.generations[0], sha256=hashlib.sha256(body).hexdigest(), size=len(body)
+    )
+
+    found: list[tuple[Newer | None, list[int], int]] = []
+    for generations, schema, objects in (
+        ((marked, kept.generations[1]), 1, {}),
+        ((renamed, kept.generations[1]), 1, {name: body}),
+        (kept.generations, 2, {}),
+    ):
+        desk = make_loader(IndexReplica(KvIndex()), stored)
+        desk.objects |= objects
+        desk.keys[key] = (encode_manifest(Manifest(generations, schema)), 9)
+        desk.tell(Started())
+        assert isinstance(desk.actor, SnapshotLoader)
+        assert [one for one in desk.effects if isinstance(one, Log) and one.level == "error"] == []
+        tails = [one.after for one in desk.effects if isinstance(one, OpenTail)]
+        found.append((desk.actor.newer, tails, desk.actor.statistics().rejected))
+
+    assert found == [
+        (Newer(f"snapshot {name}", "snapshot", 2, "0.2.0"), [2], 1),
+        (Newer(f"snapshot {name}", "snapshot", 2), [2], 1),
+        (Newer("the snapshot manifest", "manifest", 2), [0], 1),
+    ]

@@ -6,7 +6,7 @@ from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.residency import Residency
-from kvmesh.core.engines.kv_events.tier_table import Dropped, Emptied, TierStored
+from kvmesh.core.engines.kv_events.tier_table import Dropped, Emptied, Opened, TierStored
 
 TOKENS = list(range(8))
 FIRST, SECOND = sequence_hashes(TOKENS, 4)
@@ -154,9 +154,7 @@ def test_blocks_of_several_block_sizes_are_split() -> None:
     residency = Residency(4)
     residency.apply(stored(11, 12))
 
-    assert list(residency.apply(stored(50, block_size=8, tier=1))) == [
-        TierStored(ROOT, (FIRST, SECOND), 1)
-    ]
+    assert list(residency.apply(stored(50, block_size=8, tier=1))) == [Opened(1, 0)]
     assert list(residency.apply(EngineRemoved((11, 12)))) == [Dropped((FIRST, SECOND))]
     assert list(residency.apply(EngineRemoved((50,), tier=1))) == [Dropped((SECOND, FIRST), 1)]
 
@@ -243,9 +241,7 @@ def test_a_tier_lists_what_is_held_there_or_nearer() -> None:
     residency = Residency(4)
     residency.apply(stored(11, 12))
 
-    assert list(residency.apply(stored(11, tokens=TOKENS[:4], tier=1))) == [
-        TierStored(ROOT, (FIRST, SECOND), 1)
-    ]
+    assert list(residency.apply(stored(11, tokens=TOKENS[:4], tier=1))) == [Opened(1, 0)]
     assert list(residency.apply(EngineRemoved((11,)))) == [Dropped((FIRST,))]
     assert list(residency.apply(EngineRemoved((11,), tier=1))) == [Dropped((FIRST,), 1)]
 
@@ -257,7 +253,7 @@ def test_a_new_tier_takes_over_nothing_that_is_held_further_away() -> None:
     changes = residency.apply(stored(60, tokens=[9] * 4, tier=1))
 
     ninth = tuple(sequence_hashes([9] * 4, 4))
-    assert list(changes) == [TierStored(ROOT, ninth, 1), TierStored(ROOT, ninth, 2)]
+    assert list(changes) == [Opened(1, 0), TierStored(ROOT, ninth, 1), TierStored(ROOT, ninth, 2)]
 
 
 def test_a_new_tier_takes_over_namespaces_that_share_an_engine_hash() -> None:
@@ -267,7 +263,13 @@ def test_a_new_tier_takes_over_namespaces_that_share_an_engine_hash() -> None:
 
     changes = residency.apply(stored(60, tokens=[9] * 4, tier=2))
 
-    assert sum(len(one.hashes) for one in changes if isinstance(one, TierStored)) == 5
+    assert changes[0] == Opened(2, 0)
+    residency.apply(EngineRemoved((11, 12)))
+    [near, far] = residency.apply(EngineRemoved((11, 12)))
+    assert isinstance(near, Dropped)
+    assert isinstance(far, Dropped)
+    assert (near.tier, far.tier) == (0, 2)
+    assert far.hashes == near.hashes
 
 
 def test_an_offload_notice_without_tokens_needs_a_known_hash() -> None:
@@ -276,7 +278,7 @@ def test_an_offload_notice_without_tokens_needs_a_known_hash() -> None:
 
     offloaded = residency.apply(stored(11, 99, tokens=[], block_size=0, tier=1))
 
-    assert list(offloaded) == [TierStored(ROOT, (FIRST, SECOND), 1)]
+    assert list(offloaded) == [Opened(1, 0)]
     assert residency.statistics().placeholders == 1
     assert list(residency.apply(EngineRemoved((11, 12)))) == [
         Dropped((FIRST, SECOND)),

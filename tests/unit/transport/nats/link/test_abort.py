@@ -5,7 +5,7 @@ from kvmesh.transport.nats.link.abort import AbortingTransport
 
 
 async def test_before_it_is_connected_it_is_closed_and_takes_nothing() -> None:
-    transport = AbortingTransport()
+    transport = AbortingTransport(lambda *_: False)
 
     transport.write(b"lost")
     transport.writelines([b"lost"])
@@ -25,7 +25,7 @@ async def test_an_info_that_is_no_json_says_nothing() -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    transport = AbortingTransport()
+    transport = AbortingTransport(lambda *_: False)
     await transport.connect(urlparse(f"nats://127.0.0.1:{port}"), 1024, 5)
 
     line = await transport.readline()

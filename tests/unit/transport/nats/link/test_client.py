@@ -2,6 +2,7 @@ import ast
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import nats
@@ -14,6 +15,7 @@ from benchmarks.house.tree import SourceFile, read_tree
 from kvmesh.observe import get_logger
 from kvmesh.transport.nats.link.client import PRIVATE, NatsClient
 from kvmesh.transport.nats.trust.signing import Signing
+from tests.contract.next_nats import beyond_the_pin
 
 REPOSITORY = Path(__file__).parents[5]
 ADAPTER = "kvmesh.transport.nats.link.client"
@@ -112,6 +114,17 @@ def test_this_nats_py_has_every_private_name_in_the_form_that_is_relied_upon() -
     assert vars(client)["_pending_data_size"] == client.pending_data_size == 0
     assert vars(client)["_transport"] is None
     assert vars(Subscription(client, id=7))["_id"] == 7
+
+
+def test_the_next_minor_version_is_what_the_pin_leaves_out() -> None:
+    text = (REPOSITORY / "pyproject.toml").read_text()
+
+    found = beyond_the_pin(text)
+
+    major, minor = map(int, version("nats-py").split(".")[:2])
+    assert found == f"nats-py>={major}.{minor + 1}.dev0"
+    with pytest.raises(ValueError, match="pins no minor version"):
+        beyond_the_pin(text.replace(f",<{major}.{minor + 1}", f",<{major + 1}"))
 
 
 class Peer:

@@ -1,0 +1,169 @@
+"""`EngineCache` compiled: the same events, counts and errors, in an eighth of the memory."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, Protocol, cast
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.hashing import namespace_root
+from kvmesh.core.engines.engine_events import (
+    FULL_ATTENTION,
+    EngineBatch,
+    EngineCleared,
+    EngineRemoved,
+    EngineStored,
+)
+from kvmesh.core.engines.kv_events import closure, residency
+from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.closure import ClosureStatistics
+from kvmesh.core.engines.kv_events.dialect import (
+    FARTHEST_TIER,
+    TIERS,
+    decode_engine_batch,
+    decoder_of,
+)
+from kvmesh.core.engines.kv_events.residency import ResidencyStatistics
+from kvmesh.errors import CodecError
+
+_ROOTS: Final = 4096
+"""Namespaces whose roots are kept; one costs 2 us to compute."""
+
+
+class NativeCache(Protocol):
+    """What `kvmesh._native.EngineCache` has."""
+
+    complete: bool
+    block_size: int
+
+    def take(self, payload: bytes, /) -> list[Event] | None:
+        """Fold one batch; None, and nothing changed, where the pure decoder has to read it."""
+        ...
+
+    def fold(self, batch: EngineBatch, /) -> list[Event]:
+        """Fold a batch that was read."""
+        ...
+
+    def lose(self) -> list[Event]:
+        """Hold nothing, since batches are gone."""
+        ...
+
+    def restart(self) -> list[Event]:
+        """Hold nothing, since the engine began anew."""
+        ...
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible."""
+        ...
+
+    def statistics(self) -> tuple[Any, ...]:
+        """Return unknown fields and tags, visible blocks, and the counts of both parts."""
+        ...
+
+
+class CompiledEngineCache:
+    """`EngineCache`, the ordinary batches of the common dialect read without an object a block.
+
+    Any other batch, and one of another dialect, is read by `decode`; what follows is the same.
+    About 50 B a block. Where memory ends in the middle of a batch it holds nothing, and raises
+    `CodecError` until `lose` or `restart`.
+    """
+
+    def __init__(
+        self,
+        block_size: int | None = None,
+        *,
+        secret: bytes = b"",
+        decode: Callable[[bytes], EngineBatch] = decode_engine_batch,
+        max_hidden: int = closure.MAX_HIDDEN,
+    ) -> None:
+        @lru_cache(maxsize=_ROOTS)
+        def root_of(lora: str, salt: str) -> int:
+            return namespace_root(lora=lora, cache_salt=salt, secret=secret)
+
+        self._decode = decode
+        self._is_common = decode is decode_engine_batch
+        self._lost = self._undecodable = 0
+        assert NATIVE is not None
+        self._native = cast(
+            "NativeCache",
+            NATIVE.EngineCache(
+                block_size,
+                bool(secret),
+                FARTHEST_TIER,
+                (TIERS, FULL_ATTENTION, root_of, EngineStored, EngineRemoved, EngineCleared),
+                (Stored, Removed, Cleared),
+                (
+                    residency.MOST_BLOCKS,
+                    residency.MOST_TWINS,
+                    residency.MOST_REFERENCES,
+                    max_hidden,
+                    closure.MAX_RUN,
+                ),
+            ),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all is known since the engine started or cleared."""
+        return self._native.complete
+
+    @property
+    def block_size(self) -> int:
+        """Return the engine's block size in tokens; 0 while it is unknown."""
+        return self._native.block_size
+
+    def take(self, payload: bytes) -> list[Event]:
+        """Fold one batch as the engine published it. O(blocks that changed).
+
+        Raises `CodecError` for bytes that are none, and where memory ends: the engine's state is
+        then unknown, which `lose` must be told.
+        """
+        try:
+            events = self._native.take(payload) if self._is_common else None
+            return self._fold(payload) if events is None else events
+        except MemoryError as error:
+            raise CodecError(f"engine batch of {len(payload)} bytes: {error}") from error
+
+    def restart(self) -> list[Event]:
+        """Take the news that the engine began anew."""
+        return self._native.restart()
+
+    def lose(self) -> list[Event]:
+        """Take the news that batches are gone: hold nothing rather than something wrong."""
+        self._lost += 1
+        return self._native.lose()
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+        return self._native.dump()
+
+    def statistics(self) -> EngineCacheStatistics:
+        """Return the present counts."""
+        unknown_fields, unknown_tags, visible, counts, closures = self._native.statistics()
+        return EngineCacheStatistics(
+            lost=self._lost,
+            undecodable=self._undecodable,
+            unknown_fields=unknown_fields,
+            unknown_tags=unknown_tags,
+            visible_blocks=visible,
+            complete=self._native.complete,
+            residency=ResidencyStatistics(*counts),
+            closures=tuple(ClosureStatistics(*one) for one in closures),
+        )
+
+    def _fold(self, payload: bytes) -> list[Event]:
+        try:
+            batch = self._decode(payload)
+        except CodecError:
+            self._undecodable += 1
+            raise
+        return self._native.fold(batch)
+
+
+def new_engine_cache(
+    block_size: int | None = None, *, secret: bytes = b"", engine: str = ""
+) -> EngineCache | CompiledEngineCache:
+    """Return an empty cache for that kind of engine, the compiled one where there is one."""
+    made = EngineCache if NATIVE is None else CompiledEngineCache
+    return made(block_size, secret=secret, decode=decoder_of(engine))

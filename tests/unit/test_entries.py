@@ -1,0 +1,47 @@
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from kvmesh import entries
+from kvmesh.cli import COMMANDS
+
+LOGS = """
+import sys
+from kvmesh.entries import load_logs
+{before}
+load_logs()
+import structlog
+print(structlog.dev.rich is None, "rich" in sys.modules)
+import rich
+"""
+
+
+@pytest.mark.parametrize("name", [name for name, (place, _) in COMMANDS.items() if ":" in place])
+def test_each_entry_says_what_the_command_line_says(name: str) -> None:
+    place, text = COMMANDS[name]
+    function = getattr(entries, place.partition(":")[2])
+
+    assert inspect.getdoc(function) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("", "True False"),
+        ("import rich", "False True"),
+        ("import structlog", "False True"),
+    ],
+    ids=["nothing", "rich", "structlog"],
+)
+def test_logs_are_loaded_without_rich_unless_somebody_has_it(before: str, told: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOGS.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert done.stdout.strip() == told
