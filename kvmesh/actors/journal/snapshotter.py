@@ -139,7 +139,7 @@ class Snapshotter:
                 return self._renew(now)
             case RouterSeen(beat):
                 self._cutter.hear(beat)
-                self.guard.readers.hear(beat.router, beat.formats)
+                self.guard.readers.hear(beat.router, beat.formats, now)
             case RouterGone(router):
                 self._cutter.forget(router)
                 self.guard.readers.forget(router, now)
