@@ -88,6 +88,27 @@ def test_what_failed_is_believed_no_longer(compiled: bool) -> None:
     assert replica.membership.health.recent("w") == (1, 1)
 
 
+@pytest.mark.parametrize(("flags", "residence_ms"), [(0, 2000.0), (1, 0.0)])
+def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
+    compiled: bool, flags: int, residence_ms: float
+) -> None:
+    replica = replica_of(compiled)
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS, flags=flags), first_seq=3), 0.0)
+
+    replica.peers.hear("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
+
+    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(residence_ms)
+
+
+def test_the_last_block_is_no_sharing_key(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    graded = list(grade(range(100, 133), 33))
+
+    replica.peers.hear("p", message(placed(1, 0, (33, 4000, 9, 0), graded), first_seq=3), 0.0)
+
+    assert replica.sequences.bookings["p#1"].keys == (115, 131)
+
+
 def test_a_number_may_be_used_again(compiled: bool) -> None:
     replica = replica_of(compiled)
     first = placed(1, 0, AMOUNTS)
