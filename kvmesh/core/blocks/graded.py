@@ -105,10 +105,10 @@ def _count(blocks: int, grades: _Grades) -> int:
 
 def _depth(number: int, grades: _Grades) -> int:
     before = 0
-    for upto, step in grades:
+    for upto, step in grades[:-1]:
         here = (upto - before) // step
         if number <= here:
-            break
+            return before + step * number
         number -= here
         before = upto
-    return before + step * number
+    return before + grades[-1][1] * number
