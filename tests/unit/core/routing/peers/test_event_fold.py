@@ -7,6 +7,7 @@ from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.routing.peers import event_fold
+from kvmesh.core.workers.loads import Demand
 from tests.property.support.records import (
     bare,
     failed,
@@ -98,6 +99,20 @@ def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
     replica.peers.hear("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
 
     assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(residence_ms)
+
+
+def test_a_second_attempt_takes_the_place_of_one_whose_failure_was_lost(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    replica.sequences.add("p#2", W, Demand(40, 40), 0.0)
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+
+    again = placed(1, 1, AMOUNTS)
+    replica.peers.hear("p", message(again, placed(2, 1, AMOUNTS), first_seq=9), 0.5)
+    replica.peers.hear("p", message(state_begins(), again, state_ends(), first_seq=11), 0.5)
+
+    assert [(one.worker, one.booked_s) for one in replica.sequences.owned("p")] == [("v", 0.5)]
+    assert replica.sequences.bookings["p#2"].worker == W
+    assert replica.sequences.loads(W).active_requests == 1
 
 
 def test_a_number_that_came_with_a_state_teaches_again_when_it_is_used_anew(compiled: bool) -> None:
