@@ -6,7 +6,7 @@ nothing on the way up or back (docs/upgrade.md).
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
@@ -69,6 +69,8 @@ class Formats(msgspec.Struct, frozen=True):
                 return self.snapshot
             case "manifest":
                 return self.manifest
+            case _:
+                assert_never(kind)
 
 
 FIRST: Final = Formats()

@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-import urllib.request
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +20,8 @@ from kvmesh.app.nats.server import NatsServer
 BLOCK_SIZE: Final = 16
 DEADLINE_S: Final = 60.0
 GRAIN_S: Final = 0.002
+QUIET_S: Final = 1.0
+QUIET_SHARE: Final = 0.05
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -110,12 +110,10 @@ async def running_mesh(folder: Path) -> AsyncGenerator[Mesh]:
         stack.callback(worker.kill)
         for router in routers:
             await asyncio.to_thread(router.wait, _is_ready)
-        # Routers load what answers commands once they are ready: 0.2 s in which they stand still.
-        answering = [f"kvmesh.rctl.bench.r{number}" for number in range(2)]
-        await until(partial(are_heard, server.monitoring_url, answering))
         assert server.process is not None
         pids = {"sidecar": worker.pid, "nats": server.process.pid}
         pids |= {f"router {number}": router.pid for number, router in enumerate(routers)}
+        await until_quiet(list(pids.values()))
         yield Mesh(engine, pids, notes)
 
 
@@ -123,12 +121,18 @@ def _is_ready(router: Started) -> bool:
     return bool(router.ask("/ready")["ready"])
 
 
-def are_heard(monitoring_url: str, subjects: Sequence[str]) -> bool:
-    """Return whether somebody subscribed to each, by the server's own account."""
-    url = f"{monitoring_url}/subsz?subs=1&limit=1000"
-    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  our own server's
-        page = answer.read().decode()
-    return all(f'"{subject}"' in page for subject in subjects)
+async def until_quiet(pids: Sequence[int]) -> None:
+    """Wait until no process does anything but beat: what is loaded late is no part of the path."""
+    spent_us = [cpu_us([pid]) for pid in pids]
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            await asyncio.sleep(QUIET_S)
+            before, spent_us = spent_us, [cpu_us([pid]) for pid in pids]
+            shares = [
+                (now - then) / 1e6 / QUIET_S for now, then in zip(spent_us, before, strict=True)
+            ]
+            if max(shares) < QUIET_SHARE:
+                return
 
 
 async def publish(engine: Engine, batches: Sequence[Batch], per_second: float) -> list[int]:

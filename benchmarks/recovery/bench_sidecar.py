@@ -1,4 +1,4 @@
-"""What an engine's events cost a sidecar: decoding, following the cache, the whole process.
+"""What an engine's events cost a sidecar: decoding, following the cache, the whole process, memory.
 
 Batches are one store of 64 blocks of 16 tokens, evicted 16 batches later by one removal. The peers
 are msgspec's own decoders, which only make objects of the bytes.
@@ -7,10 +7,12 @@ are msgspec's own decoders, which only make objects of the bytes.
 import asyncio
 import itertools
 import random
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.core.engines.kv_events.cache import EngineCache
+from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.observe import configure_logging
 from kvmesh.transport.http.server.exchange import Exchange
@@ -38,6 +41,8 @@ from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 
+MakeCache = Callable[[int], EngineCache | CompiledEngineCache]
+MAKES: Mapping[str, MakeCache] = {"pure": EngineCache, "compiled": CompiledEngineCache}
 BLOCKS, BLOCK_SIZE, HELD = 64, 16, 16
 FIELDS = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium")
 DEADLINE_S = 120.0
@@ -93,9 +98,50 @@ def each(take: Callable[[bytes], object], batches: Sequence[bytes]) -> Sample:
     return time_work(work, len(batches) * BLOCKS)
 
 
-def follow(batches: Sequence[bytes]) -> Sample:
+def follow(make: MakeCache, batches: Sequence[bytes]) -> Sample:
     """The same through references, content hashes and prefix closure."""
-    return each(EngineCache(BLOCK_SIZE).take, batches)
+    return each(make(BLOCK_SIZE).take, batches)
+
+
+def make_prompts(blocks: int) -> Iterator[bytes]:
+    """Yield batches that store chains of blocks and evict none, behind one system prompt."""
+    rng = random.Random(2)
+    parent = None
+    for _ in range(0, blocks, BLOCKS):
+        tokens = [rng.randrange(150_000) for _ in range(BLOCKS * BLOCK_SIZE)]
+        run = [rng.getrandbits(64) for _ in range(BLOCKS)]
+        stored = ["BlockStored", run, parent, tokens, BLOCK_SIZE]
+        parent = parent or run[9]
+        yield msgspec.msgpack.encode([1.5, [stored]])
+
+
+def fill(make: MakeCache, blocks: int) -> Sample:
+    """Return the memory that so many blocks take, and the longest that one batch did."""
+    cache, longest_ns = make(BLOCK_SIZE), 0
+    batches = make_prompts(blocks)
+    cache.take(next(batches))
+    before = rss_bytes()
+    for batch in batches:
+        began = time.process_time_ns()
+        cache.take(batch)
+        longest_ns = max(longest_ns, time.process_time_ns() - began)
+    held = cache.statistics().visible_blocks
+    return {"bytes/block": (rss_bytes() - before) / held, "longest ms": longest_ns / 1e6}
+
+
+def rss_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def fill_apart(kind: str, blocks: int) -> Sample:
+    """Fill a cache in a process of its own: what was freed before is no room to grow into."""
+    code = (
+        "import msgspec\nfrom benchmarks.recovery.bench_sidecar import MAKES, fill\n"
+        f"print(msgspec.json.encode(fill(MAKES[{kind!r}], {blocks})).decode())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return msgspec.json.decode(done.stdout, type=dict[str, float])
 
 
 class Engine:
@@ -192,9 +238,14 @@ def main() -> None:
         ),
         "decode, maps": partial(each, decode_engine_batch, maps),
         "decode, arrays": partial(each, decode_engine_batch, arrays),
-        "decode, count, hash, close": partial(follow, maps),
+        "decode, count, hash, close": partial(follow, EngineCache, maps),
+        "the same compiled": partial(follow, CompiledEngineCache, maps),
     }
     report(compare(title, ways, options.rounds), options)
+    blocks = options.size(full=500_000, quick=100_000)
+    title = f"Memory of an engine's {blocks:,} blocks, and the longest batch"
+    memory = {kind: partial(fill_apart, kind, blocks) for kind in MAKES}
+    report(compare(title, memory, options.rounds), options)
     with tempfile.TemporaryDirectory(prefix="kvmesh-bench-") as folder:
         server = NatsServer(Path(folder))
         url = asyncio.run(server.start())

@@ -176,7 +176,10 @@ def _check_worker(
     if worker.why_not is not None:
         text = f"gets no requests: {worker.why_not}"
         yield Finding(Level.FAIL, topic, text, "see the log of its sidecar")
-    if worker.trust in _TRUST:
+    if any(line.startswith(f"worker {worker.worker} has ") for line in router.unread):
+        text = "this router does not read the format of its records"
+        yield Finding(Level.FAIL, topic, text, "update the router: see docs/upgrade.md")
+    elif worker.trust in _TRUST:
         text, remedy = _TRUST[worker.trust]
         level = Level.FAIL if router.kv_events else Level.WARN
         yield Finding(level, topic, text, remedy)

@@ -25,14 +25,16 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/property/index/test_approx_properties.py tests/unit/core/overlap/test_approx.py \
     tests/unit/core/overlap/test_thinned.py \
     tests/property/routing/test_scheduler_properties.py tests/property/routing/test_native_peers.py \
-    tests/property/routing/test_told_and_heard.py \
+    tests/property/routing/test_told_and_heard.py tests/property/members/test_booking_outbox.py \
     tests/unit/core/routing/peers \
     tests/property/routing/test_sequences_properties.py \
     tests/property/routing/test_silent_growth_properties.py tests/unit/core/blocks/test_hashing.py \
     tests/unit/core/cost/test_quick.py tests/unit/core/index \
     tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
     tests/unit/core/engines/test_event_stream.py \
-    tests/unit/core/engines/kv_events/test_compiled.py tests/unit/core/routing/test_output_lengths.py \
+    tests/unit/core/engines/kv_events/test_compiled.py \
+    tests/property/engines/test_native_engine_cache.py \
+    tests/property/engines/test_native_engine_cache_misuse.py tests/unit/core/routing/test_output_lengths.py \
     tests/unit/core/workers \
     tests/unit/transport/http/upstream/test_response_head.py \
     tests/unit/transport/http/wire/test_headers.py tests/property/dispatch tests/unit/core/insight "$@"

@@ -1,8 +1,8 @@
 /* MessageFold: a message of a peer's booking records, folded in one call.
  *
  * What it does is what core.routing.peers.event_fold.EventFold does record by record, over the same
- * state, to the last bit; it asks that one of what is rare: failures, states, names, workers that are
- * no members, bookings for which there is no room, and those that came with a state.
+ * state, to the last bit; it asks that one of what is rare: failures, names, ends of states, workers
+ * that are no members, and bookings for which there is no room.
  */
 #include "approx.h"
 #include "booking_wire.h"
@@ -295,6 +295,25 @@ static int end_answer(Turn *turn, Booking *booking, uint32_t number) {
     return note_answer(turn, booking, 0, 1);
 }
 
+/* Fold what became of a booking that came with a state: its times teach no speeds. */
+static int follow(Turn *turn, const uint8_t *record, Booking *booking, uint32_t number) {
+    Sequences *sequences = turn->fold->sequences;
+    if (record[0] == RECORD_PREFILLED) {
+        sequences_first_token(sequences, booking, turn->now);
+        return 0;
+    }
+    if (record[0] == RECORD_GREW) {
+        sequences_grow(sequences, booking, (long long)read_u64(record + 8), turn->now);
+        return 0;
+    }
+    peer_drop(turn->peer, number);
+    if (PySet_Discard(turn->peer->retold, booking->request_id) < 0 ||
+        sequences_finish(sequences, booking) < 0) {
+        return -1;
+    }
+    return note_answer(turn, booking, 0, 1);
+}
+
 /* Fold what became of a booking; -1 with an error set. */
 static int fold_progress(Turn *turn, const uint8_t *record) {
     uint32_t number = read_u32(record + 4);
@@ -305,10 +324,7 @@ static int fold_progress(Turn *turn, const uint8_t *record) {
     PyObject *retold = turn->peer->retold;
     int failed = PySet_GET_SIZE(retold) ? PySet_Contains(retold, booking->request_id) : 0;
     if (failed > 0) {
-        if (record[0] == RECORD_ENDED) {
-            peer_drop(turn->peer, number);
-        }
-        failed = fold_rare(turn, record);
+        failed = follow(turn, record, booking, number);
     } else if (failed == 0) {
         failed = record[0] == RECORD_PREFILLED ? begin_answer(turn, booking)
                  : record[0] == RECORD_GREW
@@ -319,6 +335,29 @@ static int fold_progress(Turn *turn, const uint8_t *record) {
     return failed;
 }
 
+/* Expect all of the peer's bookings to be told; -1 with an error set. */
+static int begin_state(const Turn *turn) {
+    Peer *peer = turn->peer;
+    PyObject *expected = PySet_New(NULL), *key, *value;
+    Py_ssize_t place = 0;
+    int failed = expected == NULL;
+    while (!failed && PyDict_Next(turn->fold->sequences->bookings, &place, &key, &value)) {
+        if (!Py_IS_TYPE(value, &booking_type)) {
+            continue;
+        }
+        const Booking *booking = (Booking *)value;
+        if (booking->owner == peer->name || PyUnicode_Compare(booking->owner, peer->name) == 0) {
+            failed = PySet_Add(expected, booking->request_id) < 0;
+        }
+    }
+    if (failed) {
+        Py_XDECREF(expected);
+        return -1;
+    }
+    Py_SETREF(peer->unconfirmed, expected);
+    return 0;
+}
+
 static int fold_record(Turn *turn, const uint8_t *record) {
     switch (record[0]) {
     case RECORD_PLACED:
@@ -327,6 +366,8 @@ static int fold_record(Turn *turn, const uint8_t *record) {
     case RECORD_GREW:
     case RECORD_ENDED:
         return fold_progress(turn, record);
+    case RECORD_STATE_BEGINS:
+        return begin_state(turn);
     case RECORD_FAILED:
         peer_drop(turn->peer, read_u32(record + 4));
         return fold_rare(turn, record);

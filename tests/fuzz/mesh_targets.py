@@ -22,6 +22,7 @@ from kvmesh.actors.messages import (
     Status,
     TakeSnapshot,
     WorkerHeartbeat,
+    WriteFormat,
 )
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.admission.shares import Shares
@@ -68,7 +69,7 @@ from tests.property.support.replica import Replica
 
 KINDS: Final[tuple[type[Message], ...]] = (
     WorkerHeartbeat, RouterHeartbeat, Drain, Resync, Reload, StateWanted, Dump, Status,
-    TakeSnapshot, Reread,
+    TakeSnapshot, Reread, WriteFormat,
 )  # fmt: skip
 RULES: Final = parse_url_rules(["10.0.0.0/8:8000", "*.engines.svc"], ["http://own:1"])
 SECRET: Final = SigningKey(bytes(32))
@@ -165,7 +166,9 @@ def seeds(target: str) -> Iterator[bytes]:
     """Yield one well-formed input of each kind."""
     worker = WorkerHeartbeat(WorkerId("w"), "b", 1, 1, "http://w:1", ("m",), 16)
     router = RouterHeartbeat("r", "b", "http://r:1", ready=True, epoch=1)
-    told: tuple[Message, ...] = (worker, router, Drain(), Resync(WorkerId("w"), 1, 1))
+    own = WorkerId("w")
+    commands = (Drain(), Resync(own, 1, 1), WriteFormat(own, 2, "r"))
+    told: tuple[Message, ...] = (worker, router, *commands)
     made = {
         "message": [bytes([KINDS.index(type(one))]) + encode(one) for one in told],
         "bookings": [

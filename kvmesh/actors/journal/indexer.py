@@ -7,6 +7,7 @@ import msgspec
 from kvmesh.actors.doubts import Mispredicted, Reread
 from kvmesh.actors.journal.format_keeper import FormatKeeper
 from kvmesh.actors.journal.lacking_workers import LackingWorkers
+from kvmesh.actors.journal.peer_digests import PeerDigests
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import (
     CaughtUp,
@@ -29,7 +30,6 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.event_sender import is_followable
 from kvmesh.core.journal.lag import JournalLag
 from kvmesh.core.journal.recovery import Missing
@@ -97,8 +97,8 @@ class Indexer:
         self._refusals = Refusals()
         self._read_s: float | None = None
         self._sweeping = False
-        self._mismatch_s: float | None = None
-        self._gaps = self._recreations = self._asked = self._mismatches = self._forgotten = 0
+        self._digests = PeerDigests(replica, options.mismatch_pause_s)
+        self._gaps = self._recreations = self._asked = self._forgotten = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -145,7 +145,7 @@ class Indexer:
             gaps=self._gaps,
             recreations=self._recreations,
             resyncs_asked=self._asked,
-            mismatches=self._mismatches,
+            mismatches=self._digests.mismatches,
             workers_forgotten=self._forgotten,
             lag_ms_p50=self.lag.percentile_ms(0.5),
             lag_ms_p99=self.lag.percentile_ms(0.99),
@@ -201,21 +201,8 @@ class Indexer:
         if peer.router == self._options.router:
             return ()
         self.formats.hear_router(peer)
-        claim = Claim(peer.applied_sequence, peer.digest, peer.scope)
-        wrong = self.replica.compare(peer.router, peer.created, claim)
-        if wrong is None:
-            return ()
-        self._mismatches += 1
-        pause = self._options.mismatch_pause_s
-        if self._mismatch_s is not None and now < self._mismatch_s + pause:
-            return ()
-        self._mismatch_s = now
-        log = Log(
-            "error",
-            "replicas disagree about the index",
-            {"peer": peer.router, "sequence": wrong.sequence, "created": peer.created},
-        )
-        return (log, *self._reload("index digest mismatch", now))
+        log = tuple(self._digests.compare(peer, now))
+        return (*log, *self._reload("index digest mismatch", now)) if log else ()
 
     def _reload(self, reason: str, now: float) -> Iterable[Effect]:
         """Have the index loaded anew, or have every worker send its whole state."""

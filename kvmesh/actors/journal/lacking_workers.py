@@ -27,14 +27,14 @@ class LackingWorkers:
     def why_not(self, now: float, read_s: float | None) -> str:
         """Return why no request should come, for a journal that was read at `read_s`."""
         young = read_s is not None and now < read_s + SETTLE_S
-        unknown = self._recovery.unknown(now) if young else {}
+        unknown = self._recovery.lacking(now) if young else {}
         if not unknown:
             return ""
         return f"asking for the blocks of {len(unknown)} workers that the index does not have"
 
     def look(self, now: float) -> Iterable[Effect]:
         """Return a line when there are such workers; once, until there are none."""
-        unknown = self._recovery.unknown(now)
+        unknown = self._recovery.lacking(now)
         lacking = [one for one, since_s in unknown.items() if now >= since_s + GRACE_S]
         if not unknown:
             self._said = False

@@ -302,9 +302,9 @@ class Snapshotter:
             "sequence": generation.sequence,
             "bytes": generation.size,
             "blocks": generation.blocks,
+            "journal_cut": (may_purge := self._rules.may_purge(now)),
         }
         log = Log("info", "snapshot stored", fields)
-        may_purge = self._rules.may_purge(now)
         return (log, *self._cutter.clean_up(manifest, may_purge=may_purge))
 
     def _give_up(self, why: str, answer: Message | None) -> Iterable[Effect]:

@@ -20,7 +20,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.admission.shares import Shares
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
+from kvmesh.core.routing.peers.outbox import BookingOutbox, Nobody, new_booking_outbox
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.records import RECORDS_VERSION
@@ -56,7 +56,7 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
     max_events: int = 256
     max_bytes: int = 64 * 1024
     reads: Formats = OWN
-    state_slice: int = 256
+    state_slice: int = 128
 
 
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
@@ -79,7 +79,8 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
 class ReplicaSync:
     """Sends this replica's bookings in numbered batches and applies the peers'.
 
-    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here. Messages may be
+    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here; before the start
+    that tells nobody. Messages may be
     lost (core NATS): a gap in a peer's numbers makes this replica ask for the peer's whole state.
     Every event is idempotent, so state and batches may overlap. A peer that dies or restarts takes
     its bookings along.
@@ -103,9 +104,9 @@ class ReplicaSync:
         self._peers = PeerBookings(scheduler)
         self._old = OldBookingOutbox(scheduler.sequences, options.epoch)
         self._teller: BookingOutbox | OldBookingOutbox = self._old
-        self.outbox.other = self._old
+        self.outbox.other = Nobody()
         self._readers: dict[str, Formats] = {}
-        self._choose_s: float | None = None
+        self._all_heard = False
         self._flushing = False
         self._retelling: Iterator[Booking] | None = None
         self._state_s: float | None = None
@@ -201,10 +202,11 @@ class ReplicaSync:
     def _tell_state(self, now: float) -> list[Effect]:
         self._state_s = now
         self._states_sent += 1
+        before = self._flush()
         self._teller.begin_state()
         idle = self._retelling is None
         self._retelling = iter(self._sequences.owned())
-        return self._tell_slice() if idle else self._flush()
+        return [*before, *(self._tell_slice() if idle else self._flush())]
 
     def _tell_slice(self) -> list[Effect]:
         """Tell of some more bookings, and of the others in a later turn."""
@@ -226,8 +228,9 @@ class ReplicaSync:
                 self._flushing = self.outbox.gathering = False
                 return ()
             case "state":
-                return self._tell_slice()
+                return [*self._flush(), *self._tell_slice()]
             case "format":
+                self._all_heard = True
                 return self._choose_format(now)
             case _:
                 return self._beat(now)
@@ -257,7 +260,7 @@ class ReplicaSync:
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
             case Started():
-                self._choose_s = now + HEARD_S
+                self.outbox.other = self._old
                 beat = Wake(self._options.beat_s, Tick("beat"))
                 return (beat, Wake(HEARD_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
@@ -280,7 +283,7 @@ class ReplicaSync:
 
     def _choose_format(self, now: float) -> Iterable[Effect]:
         """Tell in the newest format that all read, the whole state first if it is another one."""
-        if self._choose_s is None or now < self._choose_s:
+        if not self._all_heard:
             return ()
         chosen = writable("bookings", self._readers.values(), self._options.reads)
         teller = self.outbox if chosen >= RECORDS_VERSION else self._old

@@ -174,6 +174,11 @@ class Recovery:
             if case.claimed_s is not None and case.events and _is_heard(case, now)
         }
 
+    def lacking(self, now: float) -> dict[WorkerId, float]:
+        """Return those of `unknown` that are asked: what they would send is read. O(workers)."""
+        unknown = self.unknown(now)
+        return {one: unknown[one] for one in unknown if not self._cases[one].writes_unread}
+
     def trust(self, worker: WorkerId, now: float) -> Trust:
         """Return how far the index may be believed about the worker."""
         case = self._cases.get(worker)

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import MAX_MEMBER
-from kvmesh.core.blocks.events import Batch, Cleared, WorkerId, decode_batch
+from kvmesh.core.blocks.events import VERSION, Batch, Cleared, WorkerId, decode_batch
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim, DigestHistory, IndexDigest
 from kvmesh.core.journal.ordering import Cursor, Ordering
@@ -76,6 +76,7 @@ class IndexReplica:
         self.recovery = Recovery(options)
         self.unread = UnreadRecords(max_workers)
         self._reads = reads
+        self._folds_at_once = reads.oldest <= VERSION <= reads.newest
         self._max_workers = max_workers
         self._ordering = Ordering()
         self._digest = IndexDigest()
@@ -93,7 +94,7 @@ class IndexReplica:
         self.applied_sequence = sequence
         self._records += 1
         cursor = self._ordering.cursor(worker)
-        if cursor is not None:
+        if cursor is not None and self._folds_at_once:
             folded = self.index.fold(worker, data, cursor.epoch, cursor.next_seq)
             if folded is not None:
                 return self._on_folded(worker, cursor, *folded, now)

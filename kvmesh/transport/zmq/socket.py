@@ -9,6 +9,10 @@ import zmq
 
 from kvmesh.tasks import guarded
 
+EVENTS: Final = int(zmq.EVENTS)
+READABLE: Final = int(zmq.POLLIN)
+"""As plain integers: pyzmq's enumerations take longer than what they ask for."""
+
 READS_PER_TURN: Final = 256
 """Messages taken before other work of the loop gets its turn."""
 
@@ -68,12 +72,18 @@ class LoopSocket:
 
     def _read(self) -> None:
         self._read_is_due = False
-        for _ in range(READS_PER_TURN):
-            # Asking first is cheaper than an `Again` for each wake-up.
-            if self._closed or self._on_message is None or not self._is_readable():
+        for number in range(READS_PER_TURN):
+            if self._closed or self._on_message is None:
                 return
-            self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._on_message(frames)
+            if not number and not self._is_readable():
+                # Most come alone, and asking costs half of what an `Again` does.
+                return
         self._read_soon()
 
     def _is_readable(self) -> bool:
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return not self._closed and bool(int(self._socket.getsockopt(EVENTS)) & READABLE)

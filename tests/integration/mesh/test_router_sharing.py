@@ -115,3 +115,30 @@ async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
     await found_through(two, sent)
     status = (await two.get("/v1/status")).json()
     assert {worker["trust"] for worker in status["workers"]} == {"approx"}
+
+
+async def test_routers_tell_each_other_by_records_and_nothing_is_lost(
+    nats_server: Served, stack: contextlib.AsyncExitStack, namespace: str
+) -> None:
+    [engine] = await start_engines(stack, 1)
+    flags = [f"--worker=w0={engine.url}", "--no-kv-events"]
+    flags += ["--nats-url", nats_server.url, "--namespace", namespace]
+    one, two = [
+        await stack.enter_async_context(router_process("--router-id", name, *flags))
+        for name in ("r0", "r1")
+    ]
+    for router in (one, two):
+        await knows(router, lambda status: status["mesh"]["replica_sync"]["format"] == 2)
+
+    before = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
+    await asyncio.gather(*(ask(one, f"{number} {PREFIX}") for number in range(40)))
+
+    def all_heard(status: dict[str, Any]) -> bool:
+        told = status["mesh"]["replica_sync"]
+        return bool(told["events_applied"] >= before["events_applied"] + 2 * 40)
+
+    await knows(two, all_heard)
+    sent = (await one.get("/v1/status")).json()["mesh"]["replica_sync"]
+    told = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
+    assert told["gaps"] == before["gaps"]
+    assert (told["garbage"], told["refused"], sent["untold"]) == (0, 0, 0)

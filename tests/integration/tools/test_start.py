@@ -7,14 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
+from kvmesh.actors.messages import Status
+from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.plane import event_plane
 from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.roles import NatsSettings
 from tests.integration.support.live_router import free_port
 
 pytestmark = pytest.mark.integration
@@ -108,6 +113,15 @@ class Started:
         self._process.wait()
 
 
+async def answers(port: int) -> bool:
+    """Return whether a front door has nothing to wait for but members."""
+    with contextlib.suppress(httpx.TransportError):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            found = (await client.get("/ready")).json()
+            return bool(found["ready"] or "no " in found["reason"])
+    return False
+
+
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
     found = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
@@ -129,19 +143,12 @@ async def test_a_role_loads_nothing_but_what_it_serves_with(
         "worker": ["worker", "--engine-url", engine.url, *nats],
     }
 
-    async def answers() -> bool:
-        with contextlib.suppress(httpx.TransportError):
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}") as client:
-                found = (await client.get("/ready")).json()
-                return bool(found["ready"] or "no " in found["reason"])
-        return False
-
     async def runs() -> bool:
         return "sidecar runs" in started.log.read_text()
 
     started = Started(tmp_path, *lines[role])
     try:
-        await started.until(runs if role == "worker" else answers)
+        await started.until(runs if role == "worker" else partial(answers, http))
         modules = await started.modules()
     finally:
         started.kill()
@@ -149,3 +156,26 @@ async def test_a_role_loads_nothing_but_what_it_serves_with(
     assert outside(modules) <= MOST_OF[role]
     assert SLOW & modules <= ({"importlib.metadata"} if "nats" in modules else set())
     assert "kvmesh.app" in modules
+
+
+async def test_the_first_command_loads_what_carries_it_and_is_answered(
+    nats_process: NatsServer, namespace: str, tmp_path: Path
+) -> None:
+    http, nats = free_port(), ["--nats-url", nats_process.url, "--namespace", namespace]
+    line = ["router", "--bucket=b", "--router-id=b-0", *nats, "--http-port", str(http)]
+    plane = event_plane(NatsSettings(nats_url=nats_process.url, namespace=namespace), "admin")
+    started = Started(tmp_path, *line)
+    try:
+        await started.until(partial(answers, http))
+        await plane.connect()
+        control = await plane.control()
+        subject = Subjects(namespace, "b").router_control("b-0")
+        found = await control.ask(subject, Status(), dict[str, Any], timeout_s=30)
+        await control.close()
+        modules = await started.modules()
+    finally:
+        started.kill()
+        await plane.close()
+
+    assert found["caught_up"] is True
+    assert outside(modules) - MOST_OF["router"] >= {"faststream"}

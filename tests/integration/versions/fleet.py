@@ -147,9 +147,9 @@ class Fleet:
         found = [0]
         for router in ROUTERS:
             answer = await self.answer(router, "/v1/status")
-            for one in answer.json()["workers"] if answer else []:
-                if one["worker"] == worker and (one["usable"] or not usable):
-                    found.append(one["epoch"])
+            workers = answer.json()["workers"] if answer else []
+            known = (one for one in workers if one["worker"] == worker)
+            found += [one["epoch"] for one in known if one["usable"] or not usable]
         return max(found)
 
     async def until_writes(self, seen: "Seen", journal_format: int) -> None:
@@ -160,6 +160,22 @@ class Fleet:
             return said and journal_format in seen.formats
 
         await self.until(writes)
+
+    async def until_reads_all(self, role: Role) -> None:
+        """Wait until nothing is of a newer format than a router reads."""
+
+        async def reads() -> bool:
+            return (await self.status(role)).get("unread") == []
+
+        await self.until(reads)
+
+    async def until_takes(self, role: Role) -> None:
+        """Wait until a router has written a snapshot."""
+
+        async def took() -> bool:
+            return bool((await self.status(role))["snapshotter"]["taken"])
+
+        await self.until(took)
 
     async def until_agreed(self) -> None:
         """Wait until both replicas have read equally far, and hold the same of each worker."""

@@ -151,6 +151,37 @@ async def test_a_format_begins_when_the_last_router_reads_it(
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(120)
+async def test_an_older_router_alone_behind_newer_ones_serves_what_they_knew(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    only_with_chaos(request)
+    newer: Mapping[Role, Version] = {"w0": "next", "r0": "next", "front": "now"}
+    async with running_fleet(tmp_path, newer) as (fleet, load, seen):
+        await fleet.until_ready("r0", "front")
+        async with load.running():
+            await fleet.until_holds("r0", MANY)
+            await fleet.until_writes(seen, 2)
+            await fleet.until_stored(seen, MANY)
+        held = await fleet.blocks("r0")
+        fleet.stop("r0")
+        fleet.start("r0", "now")
+        await fleet.until_ready("r0")
+        await fleet.until_holds("r0", held)
+        unread = (await fleet.status("r0"))["unread"]
+        fleet.start("r1", "next")
+        await fleet.until_ready("r1")
+        await fleet.until_reads_all("r0")
+        fleet.stop("r1")
+        async with load.running():
+            await fleet.until_takes("r0")
+
+    assert len(unread) == 1
+    assert "manifest format 2, of kvmesh 9.9.9" in unread[0]
+    assert not seen.emptied()
+
+
+@pytest.mark.chaos
 @pytest.mark.timeout(300)
 async def test_up_a_version_and_back_under_load_costs_no_more_than_restarts(
     tmp_path: Path, request: pytest.FixtureRequest

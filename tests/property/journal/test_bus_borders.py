@@ -21,6 +21,7 @@ from kvmesh.actors.messages import (
     StateWanted,
     WorkerHeartbeat,
     WorkerLoad,
+    WriteFormat,
 )
 from kvmesh.actors.wire import decode, encode
 from kvmesh.bounds import MAX_COUNT, MAX_MEMBERS, MAX_NAMES, MAX_ORDINAL, MAX_TEXT
@@ -47,6 +48,7 @@ from kvmesh.core.routing.booking_events import (
 )
 from kvmesh.core.snapshots.manifest import decode_manifest, encode_manifest
 from kvmesh.errors import CodecError
+from kvmesh.formats import KINDS as FORMAT_KINDS
 
 U64: Final = 2**64 - 1
 EDGES: Final[tuple[object, ...]] = (
@@ -56,6 +58,7 @@ EDGES: Final[tuple[object, ...]] = (
 )
 KINDS: Final[tuple[type[Message], ...]] = (
     *(WorkerHeartbeat, RouterHeartbeat, Resync, Reload, StateWanted, Dump, Drain, Reread),
+    WriteFormat,
 )
 SANE: Final = {
     WorkerHeartbeat: WorkerHeartbeat("w", "b", 1, 0, "http://w", ("m",), 16),  # type: ignore[arg-type]
@@ -66,6 +69,7 @@ SANE: Final = {
     Dump: Dump("why"),
     Drain: Drain(),
     Reread: Reread("w"),  # type: ignore[arg-type]
+    WriteFormat: WriteFormat("w", 1, "r"),  # type: ignore[arg-type]
 }
 anything = st.recursive(
     st.sampled_from(EDGES) | st.integers(-(2**63), U64) | st.floats() | st.text() | st.binary(),
@@ -103,6 +107,8 @@ def test_every_message_decodes_into_range_or_not_at_all(
     if "load" in sane and data.draw(st.booleans()):
         load = st.dictionaries(st.sampled_from(WorkerLoad.__struct_fields__), anything)
         sane["load"] = data.draw(load)
+    if "formats" in sane and data.draw(st.booleans()):
+        sane["formats"] = data.draw(st.dictionaries(st.sampled_from(FORMAT_KINDS), anything))
 
     try:
         found = decode(msgspec.msgpack.encode(sane), kind)

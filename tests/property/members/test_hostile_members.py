@@ -51,7 +51,7 @@ NUMBERS: Final = (
 REALS: Final = (0.0, 1.0, -1.0, 1e12, 1e308, 5e-324, float("nan"), float("inf"))
 NAMES: Final = ("w1", "w2", "w3", "r1", "r2", "", "m", "prefill", "x" * 300)
 URLS: Final = ("http://127.0.0.1:8000", "http://a:1", "x", "http://[::1]:80", "http://\u0130:80")
-TICKS: Final = ("check", "sweep", "heartbeat", "flush", "beat", "retry")
+TICKS: Final = ("check", "sweep", "heartbeat", "flush", "beat", "retry", "format", "state")
 STEPS: Final = 250
 
 

@@ -46,6 +46,7 @@ class Replica:
         self.sent: list[Publish] = []
         self.logs = 0
         self.woken: list[Message] = []
+        self.tell(Started())
 
     def tell(self, message: Message) -> None:
         effects: list[Effect] = list(self.sync.receive(message, self.now))
@@ -62,7 +63,6 @@ class SharingMachine(RuleBasedStateMachine):
         self.ours, self.theirs = Replica("a"), Replica("b")
         self.newest = newest
         if newest:
-            self.ours.tell(Started())
             self.ours.now = HEARD_S
             self.ours.tell(Tick("format"))
         assert self.ours.sync.statistics().format == (2 if newest else 1)

@@ -170,6 +170,18 @@ def test_what_a_router_cannot_read_is_a_failure() -> None:
     assert one(seen) == (Level.FAIL, "versions", "journal of w0 has format 2")
 
 
+def test_a_worker_that_is_not_read_has_not_lost_its_events() -> None:
+    line = "worker w has journal format 2, of kvmesh 1.5.0"
+    seen = router(unread=(line,), workers=(worker(trust="degraded"),))
+
+    found = [(finding.topic, finding.text) for finding in wrong(seen)]
+
+    assert found == [
+        ("versions", line),
+        ("worker w", "this router does not read the format of its records"),
+    ]
+
+
 def test_members_of_one_version_are_well() -> None:
     findings = check_router(router(versions={"router": {"1.4.0": 2}}), ENGINE)
 

@@ -58,6 +58,19 @@ class OtherOutbox(Protocol):
         ...
 
 
+class Nobody:
+    """In place of an outbox while nobody listens: the others ask for the state when they do."""
+
+    def placed(self, booking: Booking) -> None:
+        """Tell nobody."""
+
+    def first_token(self, request_id: str) -> None:
+        """Tell nobody."""
+
+    def ended(self, request_id: str, attempt: Attempt = SERVED) -> None:
+        """Tell nobody."""
+
+
 class _Told:
     """A booking or a worker that peers know by `number`; `upto` is what was told of it last: output
     tokens of a booking, the number of the state in which a worker was named.

@@ -128,7 +128,7 @@ class AbortingTransport(Transport):
         """Return whether the server has closed and all it sent was read."""
         return self._reader is None or self._reader.at_eof()
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]  nats-py's has no type
         """Return True always, or nats-py would replace this transport by its own."""
         return True
 

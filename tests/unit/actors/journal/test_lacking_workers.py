@@ -25,6 +25,17 @@ def test_a_start_waits_for_the_blocks_of_live_workers_and_not_for_ever() -> None
     assert lacking.why_not(SETTLE_S, 0.0) == ""
 
 
+def test_a_worker_whose_format_is_not_read_is_not_asked_and_so_not_waited_for() -> None:
+    recovery = Recovery()
+    lacking = LackingWorkers(recovery)
+    recovery.describe(W, events=True, complete=True, readable=False)
+    recovery.hear(W, 1, 4, 0.0)
+
+    assert lacking.why_not(0.0, 0.0) == ""
+    assert list(lacking.look(GRACE_S)) == []
+    assert recovery.unknown(GRACE_S) == {W: 0.0}
+
+
 def test_it_is_said_once_until_all_are_known() -> None:
     recovery = Recovery()
     lacking = LackingWorkers(recovery)

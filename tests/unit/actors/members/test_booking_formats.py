@@ -1,8 +1,10 @@
 """What replicas tell their bookings in, and how a long state is told."""
 
+import random
 from itertools import pairwise
 
 from kvmesh.actors.kernel import Effect, Log, Publish, Wake
+from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import (
     BookingsWait,
     RouterGone,
@@ -13,9 +15,13 @@ from kvmesh.actors.messages import (
     Tick,
 )
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.booking_events import StateBegins, StateEnds, decode_bookings
+from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.records import PlacedRecord, RecordBatch, read_records
+from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import FIRST, OWN, Formats
 from tests.unit.actors.effects import of
 from tests.unit.actors.members.test_replica_sync import Driver
@@ -24,10 +30,9 @@ from tests.unit.actors.members.test_replica_sync import Driver
 def started(*peers: tuple[str, Formats]) -> Driver:
     """Return a replica that had time to hear of its peers."""
     driver = Driver()
-    driver.tell(Started())
     for name, formats in peers:
         driver.tell(seen(name, formats))
-    driver.now = 1.2
+    driver.now = 1.1999  # a timer may be early by the resolution of its clock
     driver.tell(Tick("format"))
     return driver
 
@@ -41,15 +46,30 @@ def records(effects: list[Effect]) -> list[RecordBatch]:
     return [read_records("r1", data) for data in sent]
 
 
+def test_before_the_start_nobody_is_told() -> None:
+    sequences = new_sequences(4)
+    scheduler = Scheduler(
+        RouterOptions(block_size=4), random.Random(1), membership=Membership(), sequences=sequences
+    )
+    sync = ReplicaSync(scheduler, ReplicaSyncOptions("r1", "code", 7))
+    sequences.add("q", WorkerId("w"), Demand(40, 30), 0.0)
+    sync.outbox.placed(sequences.bookings["q"])
+    sync.outbox.first_token("q")
+    sync.outbox.ended("q")
+
+    sync.receive(Started(), 0.0)
+
+    assert list(sync.receive(BookingsWait(), 0.0)) == [Wake(0.005, Tick("flush"))]
+
+
 def test_bookings_are_told_in_the_old_format_until_peers_had_time_to_be_heard_of() -> None:
     driver = Driver()
-    driver.tell(Started())
     driver.now = 1.1
     driver.tell(seen("r2", OWN))
     driver.book("q")
     assert driver.sync.statistics().format == 1
     [old] = driver.batches()
-    driver.now = 1.2
+    driver.now = 1.1999  # a timer may be early by the resolution of its clock
 
     effects = driver.tell(Tick("format"))
 
@@ -106,7 +126,7 @@ def test_a_long_state_is_told_in_slices_between_which_others_are_served() -> Non
 
     batches = [batch for effects in turns for batch in records(effects)]
     events = [event for batch in batches for event in batch.events]
-    assert len(turns) == 3
+    assert len(turns) == 5
     assert all(one.first_seq + len(one.events) == two.first_seq for one, two in pairwise(batches))
     assert isinstance(events[0], StateBegins)
     assert isinstance(events[-1], StateEnds)
@@ -124,9 +144,9 @@ def test_a_change_of_format_during_a_state_tells_it_anew() -> None:
     driver.tell(StateWanted("r2"))
 
     switched = driver.tell(seen("r3", FIRST))
-    rest = [driver.tell(Tick("state")), driver.tell(Tick("state"))]
+    rest = [effect for _ in range(3) for effect in driver.tell(Tick("state"))]
 
-    effects = [*switched, *rest[0], *rest[1]]
+    effects = [*switched, *rest]
     events = [event for one in of(Publish, effects) for event in decode_bookings(one.data).events]
     assert isinstance(events[0], StateBegins)
     assert isinstance(events[-1], StateEnds)

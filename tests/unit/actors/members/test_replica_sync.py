@@ -59,6 +59,7 @@ class Driver:
         self.published: list[Publish] = []
         self._waits = False
         self.sync.outbox.on_first = self._note_first
+        self.sync.receive(Started(), self.now)
 
     def tell(self, message: Message) -> list[Effect]:
         effects = list(self.sync.receive(message, self.now))

@@ -53,6 +53,18 @@ def test_records_are_folded_into_the_index() -> None:
     assert sorted(made.workers()) == [A, B]
 
 
+def test_a_replica_that_does_not_read_the_format_folds_no_record_of_it() -> None:
+    made = IndexReplica(KvIndex(), reads=FormatRange(2, 3))
+    made.index.apply(A, stored(ROOT, 1))
+    made.restore(1, "today", {A: Cursor(1, 2)}, 0.0)
+    made.open("today", 0.0)
+
+    folded = made.fold(2, A, batch(2, stored(1, 2)), 0.0)
+
+    assert folded.refused or folded.turned
+    assert held(made)[A] == 1
+
+
 def test_a_record_delivered_again_changes_nothing() -> None:
     made = replica((A, batch(1, stored(ROOT, 1))))
 

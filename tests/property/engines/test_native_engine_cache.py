@@ -30,7 +30,7 @@ from kvmesh.errors import CodecError
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled core is not there")
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "engines"
-CAPTURES = sorted(path.name for path in FIXTURES.glob("*_live.jsonl"))
+CAPTURES = sorted(path.name for path in FIXTURES.glob("*.jsonl"))
 PUBLISHED = [
     bytes.fromhex(payload)
     for schema in json.loads((FIXTURES / "wire_fixtures.json").read_text()).values()
