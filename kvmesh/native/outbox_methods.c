@@ -98,29 +98,39 @@ static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
+/* Tell how far a booking has grown, or note that it is gone; -1 with MemoryError set. */
+static int tell_growth_of(BookingOutbox *self, PyObject *request_id, Told *told, PyObject *gone) {
+    const Booking *booking = outbox_find_own(self, request_id);
+    if (booking == NULL) {
+        return PyList_Append(gone, request_id);
+    }
+    if (booking->output_tokens > told->upto) {
+        outbox_grew(self, told, booking->output_tokens);
+    }
+    return 0;
+}
+
 static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
     (void)none;
     PyObject *gone = PyList_New(0), *request_id, *known;
     if (gone == NULL) {
         return NULL;
     }
-    /* Nothing in this loop makes an object that the collector knows, so nobody else runs. */
-    for (Py_ssize_t at = 0; PyDict_Next(self->bookings, &at, &request_id, &known);) {
-        const Booking *booking = outbox_find_own(self, request_id);
-        if (booking == NULL) {
-            if (PyList_Append(gone, request_id) < 0) {
-                break;
-            }
-        } else if (booking->output_tokens > ((Told *)known)->upto) {
-            outbox_grew(self, (Told *)known, booking->output_tokens);
-        }
+    /* To look a booking up may run anything, where somebody put keys of his own among them. */
+    int failed = 0;
+    for (Py_ssize_t at = 0; !failed && PyDict_Next(self->bookings, &at, &request_id, &known);) {
+        Py_INCREF(request_id);
+        Py_INCREF(known);
+        failed = tell_growth_of(self, request_id, (Told *)known, gone) < 0;
+        Py_DECREF(known);
+        Py_DECREF(request_id);
     }
     Failure unknown = {.verdict = VERDICT_UNKNOWN};
-    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyList_GET_SIZE(gone); i++) {
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(gone); i++) {
         outbox_failed(self, PyList_GET_ITEM(gone, i), &unknown);
     }
     Py_DECREF(gone);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return failed ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *call_begin_state(BookingOutbox *self, PyObject *none) {

@@ -435,3 +435,30 @@ def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:
     gc.collect()
 
     assert seen() is None
+
+
+@native_only
+def test_keys_that_somebody_puts_among_bookings_harm_nothing() -> None:
+    replica = usual_replica()
+
+    class Key(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            return hash("q")
+
+        def __eq__(self, other: object) -> bool:
+            replica.outbox.ended("q")
+            replica.outbox.restart(9)
+            return False
+
+    bookings = replica.sequences.bookings
+    bookings[Key("other")] = replica.book("a")
+    replica.book("q")
+    for number in range(100):
+        replica.book(f"r{number}")
+
+    replica.outbox.tell_growth()
+
+    assert replica.outbox.next_seq == 9
+    bookings.clear()
