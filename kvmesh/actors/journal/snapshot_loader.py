@@ -14,7 +14,12 @@ from kvmesh.actors.wishes import PendingEffects
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.skew import Newer
-from kvmesh.core.snapshots.manifest import SnapshotGeneration, decode_manifest
+from kvmesh.core.snapshots.manifest import (
+    Manifest,
+    SnapshotGeneration,
+    decode_manifest,
+    refuse_newer,
+)
 from kvmesh.core.snapshots.reading import Snapshot, decode_in_slices
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import OWN, Formats, Kind
@@ -22,6 +27,14 @@ from kvmesh.formats import OWN, Formats, Kind
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 """Between two attempts to read a manifest that the store does not give."""
+
+OLDER_S: Final = 3.0
+"""So long an older snapshot is waited for where the newest is a newer version's: who wrote it hears
+within a second what this process reads, and then stores one for it.
+"""
+
+LOOK_S: Final = 0.25
+"""Between two looks for it."""
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):
@@ -56,6 +69,7 @@ class SnapshotLoader:
         self._wishes = PendingEffects()
         self._slices: Generator[Iterable[Effect]] | None = None
         self._at_least = 0
+        self._until_s: float | None = None
         self._pause_s = RETRY_MIN_S
         self._error = ""
         self._loaded = self._rejected = 0
@@ -80,7 +94,7 @@ class SnapshotLoader:
 
     def _load(self, reason: str, at_least: int = 0) -> Iterable[Effect]:
         self.loading = True
-        self.newer = None
+        self.newer, self._until_s = None, None
         self._at_least = at_least
         return (Log("info", "loading the index", {"reason": reason}), self._read_manifest())
 
@@ -91,15 +105,21 @@ class SnapshotLoader:
         if not isinstance(answer, KeyRead):
             return self._ask_again(_reason(answer))
         self._pause_s, self._error = RETRY_MIN_S, ""
+        manifest: Manifest | None = None
         try:
             manifest = decode_manifest(answer.value, self._formats.manifest)
+            refuse_newer(manifest, self._formats.snapshot)
         except NewerError as error:
-            self._meet("the snapshot manifest", "manifest", error.number, error.version)
-            return self._replay(now)
+            if self._waits(now):
+                return (Wake(LOOK_S, Tick("manifest")),)
+            if manifest is None:
+                self._meet("the snapshot manifest", "manifest", error.number, error.version)
+                return self._replay(now)
         except CodecError as error:
             self._rejected += 1
             bad = Log("error", "snapshot manifest is bad", {"error": str(error)})
             return (bad, *self._replay(now))
+        assert manifest is not None
         created = self._replica.created
         useful = (
             one
@@ -107,6 +127,12 @@ class SnapshotLoader:
             if one.created != created or one.sequence >= self._at_least
         )
         return self._try(tuple(useful), now)
+
+    def _waits(self, now: float) -> bool:
+        """Return whether to look again for what an older version reads."""
+        if self._until_s is None:
+            self._until_s = now + OLDER_S
+        return now < self._until_s
 
     def _ask_again(self, error: str) -> Iterable[Effect]:
         """Wait twice as long each time; an error is logged when it is another one."""

@@ -4,7 +4,9 @@ What is told here is in order or not, ordinary or not, and broken in every way.
 """
 
 import struct
+from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
@@ -198,7 +200,7 @@ def test_numbers_beyond_64_bits_fit_no_message(number: int) -> None:
 def test_what_is_no_message_is_refused_as_a_type() -> None:
     table = TABLE()
     holding = table.admit(WORKERS[0], 1)
-    fold = table.fold
+    fold = cast("Callable[..., object]", table.fold)
 
     for arguments in (
         (holding, b"", 1, 1),

@@ -241,3 +241,12 @@ def test_who_listens_to_nobody_takes_nothing_from_others() -> None:
     view.retract(W1, packed, known_blocks=0)
 
     assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}
+
+
+def test_without_events_decisions_of_all_replicas_are_all_there_is() -> None:
+    view = listening(None)
+    view.record(W1, PROMPT, now=0.0)
+    hear(view, W2, 8)
+
+    assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8, W2: 8}
+    assert view.find_groups(PROMPT, now=130.0)[0] == {}

@@ -4,8 +4,12 @@ from urllib.parse import urlparse
 from kvmesh.transport.nats.link.abort import AbortingTransport
 
 
+def take_none(*_: object) -> bool:
+    return False
+
+
 async def test_before_it_is_connected_it_is_closed_and_takes_nothing() -> None:
-    transport = AbortingTransport(lambda *_: False)
+    transport = AbortingTransport(take_none)
 
     transport.write(b"lost")
     transport.writelines([b"lost"])
@@ -25,7 +29,7 @@ async def test_an_info_that_is_no_json_says_nothing() -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    transport = AbortingTransport(lambda *_: False)
+    transport = AbortingTransport(take_none)
     await transport.connect(urlparse(f"nats://127.0.0.1:{port}"), 1024, 5)
 
     line = await transport.readline()

@@ -114,21 +114,25 @@ async def test_a_message_that_never_became_whole_is_kept_at_the_end() -> None:
     assert await world.kept() == wire
 
 
-async def test_a_large_message_is_looked_at_once_it_is_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    looks: list[int] = []
-    split = world.reader._split
+async def test_a_large_message_is_looked_at_once_it_is_whole() -> None:
+    class Counted(FrameReader):
+        looks: list[int]
 
-    def counted(whole: bytes) -> bytearray:
-        looks.append(len(whole))
-        return split(whole)
+        def _split(self, whole: bytes) -> bytearray:
+            self.looks.append(len(whole))
+            return super()._split(whole)
 
-    monkeypatch.setattr(world.reader, "_split", counted)
+    taken: list[bytes] = []
+
+    def take(_: int, _subject: bytes, _reply: bytes, payload: bytes, _block: bytes | None) -> bool:
+        taken.append(payload)
+        return True
+
+    reader = Counted(1 << 16, take)
+    reader.looks = []
     wire = frame((1, b"a", b"", b"x" * 1000, None))
     for at in range(0, len(wire), 100):
-        world.reader.feed_data(wire[at : at + 100])
+        reader.feed_data(wire[at : at + 100])
 
-    assert looks == [100, len(wire)]
-    assert len(world.taken) == 1
+    assert reader.looks == [100, len(wire)]
+    assert taken == [b"x" * 1000]
