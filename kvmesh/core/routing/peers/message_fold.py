@@ -33,8 +33,7 @@ class MessageFold(Protocol):
 def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | None:
     """Return what folds messages into `scheduler`, None where not all of it is compiled."""
     overlaps = scheduler.overlaps
-    pure: tuple[object, object] = (scheduler.sequences, overlaps.heard)
-    if NATIVE is None or isinstance(pure[0], ActiveSequences) or isinstance(pure[1], ApproxIndex):
+    if NATIVE is None or _is_pure(scheduler.sequences) or _is_pure(overlaps.heard):
         return None
     membership = scheduler.workers.membership
     return cast(
@@ -53,3 +52,7 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | N
             limits=(event_fold.MOST_BOOKINGS, event_fold.MOST_IN_ALL),
         ),
     )
+
+
+def _is_pure(part: object) -> bool:
+    return isinstance(part, ActiveSequences | ApproxIndex)
