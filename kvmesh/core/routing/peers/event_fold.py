@@ -120,6 +120,9 @@ class EventFold:
         name = event.worker if isinstance(event, Placed) else peer.workers.get(event.worker)
         if name is None:
             # Its name was lost, or never told: the state that is asked for now tells it.
+            booking = self._sequences.bookings.get(event.request_id)
+            if booking is not None and booking.owner == peer.name:
+                self._sequences.finish(event.request_id)
             lose(peer)
             return
         worker = WorkerId(name)
