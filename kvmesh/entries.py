@@ -47,7 +47,7 @@ def up(*, settings: Annotated[UpSettings, Flat] | None = None) -> None:
 
 
 def mocker(*, settings: Annotated[MockerSettings, Flat] | None = None) -> None:
-    """Run a pretend vLLM: real HTTP, KV cache and events, no GPU."""
+    """Run a pretend engine: real HTTP, KV cache and events, no GPU."""
     load_logs()
     from kvmesh.mocker.command import command  # noqa: PLC0415  not for --help
 

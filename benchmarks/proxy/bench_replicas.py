@@ -40,7 +40,7 @@ from kvmesh.app.nats.server import find_nats_server
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 SIZES: Final = {"400 B": (400, 64), "4 KB": (4_000, 64), "100 KB": (100_000, 16)}
-RECORDS_S: Final = 500.0
+RECORDS_S: Final = 5_000.0
 FEW_BLOCKS: Final = 16
 MANY_BLOCKS: Final = 256
 CROWD: Final = 1_000

@@ -192,6 +192,26 @@ static int confirm(const Peer *peer, PyObject *request_id, int added) {
     return added ? PySet_Add(peer->retold, request_id) : 0;
 }
 
+/* End what was booked under the same number before and failed, where that was not heard; -1 with an
+ * error set.
+ */
+static int end_other(Turn *turn, const DemandC *demand, PyObject *worker, PyObject *request_id) {
+    Sequences *sequences = turn->fold->sequences;
+    Booking *booking = (Booking *)Py_XNewRef(sequences_find(sequences, request_id));
+    if (booking == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    long long uncached = within(0, demand->uncached_tokens, demand->prompt_tokens);
+    int failed = 0;
+    if (PyUnicode_Compare(booking->owner, turn->peer->name) == 0 &&
+        (booking->prompt_tokens != demand->prompt_tokens || booking->uncached_tokens != uncached ||
+         PyUnicode_Compare(booking->worker, worker) != 0)) {
+        failed = sequences_finish(sequences, booking);
+    }
+    Py_DECREF(booking);
+    return failed < 0 ? -1 : 0;
+}
+
 /* Book a request at a worker as the peer did; -1 with an error set. */
 static int book(Turn *turn, const uint8_t *record, PyObject *worker, PyObject *request_id) {
     MessageFold *fold = turn->fold;
@@ -210,6 +230,9 @@ static int book(Turn *turn, const uint8_t *record, PyObject *worker, PyObject *r
         .streams = record[1] & PLACED_STREAMS,
         .turn = (record[1] & PLACED_TURN) != 0,
     };
+    if (end_other(turn, &demand, worker, request_id) < 0) {
+        return -1;
+    }
     int believed = record[1] & PLACED_BELIEVED && count;
     if (believed) {
         demand.hashes = PyBytes_FromStringAndSize((const char *)record + PLACED_BYTES, 8 * count);

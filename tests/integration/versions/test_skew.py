@@ -215,4 +215,5 @@ async def there_and_back(folder: Path, newer: Version, older: Version) -> float:
 
     assert not load.failed
     assert not seen.emptied()
+    assert seen.asked <= MOST_ASKED
     return seen.journal / load.answered

@@ -21,7 +21,7 @@ from kvmesh.core.cost.quick import (
 from kvmesh.core.cost.terms import DERIVED, NO_FLEET
 from kvmesh.core.cost.weight_sets import PredictedTimeWeights, PrefillDecodeWeights
 from kvmesh.core.cost.weights import Weights
-from tests.property.native.bookings.test_native_loads import TwoFleets
+from tests.property.native.bookings.two_fleets import TwoFleets
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)

@@ -192,6 +192,11 @@ class Twins(RuleBasedStateMachine):
         assert self.pure.view() == self.compiled.view()
         for peer in PEERS:
             assert self.pure.peers.known_upto(peer) == self.compiled.peers.known_upto(peer)
+        known = [
+            {name: (one.retold, one.unconfirmed, one.booked, one.workers) for name, one in peers}
+            for peers in (twin.peers._peers.items() for twin in (self.pure, self.compiled))
+        ]
+        assert known[0] == known[1]
 
 
 TestTwins = Twins.TestCase

@@ -97,12 +97,14 @@ def test_a_peer_counts_what_is_booked_here(
 ) -> None:
     teller, replica, now = Teller(compiled=compiled), Replica("w0", "w1", compiled=compiled), 0.0
     replica.peers.hear("p", teller.outbox.beat(), now)
+    # Who missed an end may take a prefill that nobody sees end for done too early.
+    lossy = any(turn[0] == "lose" for turn in turns)
     for turn, number, worker, blocks, streams, known in turns:
         now += 0.01
         name = f"q{number}"
         match turn:
             case "place":
-                teller.place(name, worker, blocks, streams=streams, known=known)
+                teller.place(name, worker, blocks, streams=streams or lossy, known=known)
             case "tell" | "state":
                 for data in teller.take() if turn == "tell" else teller.state():
                     replica.peers.hear("p", data, now)

@@ -137,6 +137,9 @@ class EventFold:
         name = event.worker if isinstance(event, Placed) else peer.workers.get(event.worker)
         if name is None:
             # Its name was lost, or never told: the state that is asked for now tells it.
+            booking = self._sequences.bookings.get(event.request_id)
+            if booking is not None and booking.owner == peer.name:
+                self._sequences.finish(event.request_id)
             lose(peer)
             return
         worker = WorkerId(name)
@@ -211,11 +214,21 @@ class EventFold:
             hashes=event.graded if believed else None,
             turn=event.turn,
         )
+        self._end_other(owner, worker, event)
         if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
             return False
         if believed:
             self._scheduler.overlaps.hear(worker, graded, event.blocks, now)
         return True
+
+    def _end_other(self, owner: str, worker: WorkerId, event: PlacedRecord) -> None:
+        """End what was booked under the same number before and failed, where that was not heard."""
+        booking = self._sequences.bookings.get(event.request_id)
+        if booking is None or booking.owner != owner:
+            return
+        told = (worker, event.prompt_tokens, min(event.uncached_tokens, event.prompt_tokens))
+        if told != (booking.worker, booking.prompt_tokens, booking.uncached_tokens):
+            self._sequences.finish(event.request_id)
 
     def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:
         """Fold what became of a booking followed from its beginning."""

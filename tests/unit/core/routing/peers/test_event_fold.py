@@ -7,6 +7,7 @@ from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.routing.peers import event_fold
+from kvmesh.core.workers.loads import Demand
 from tests.property.support.records import (
     bare,
     failed,
@@ -86,6 +87,63 @@ def test_what_failed_is_believed_no_longer(compiled: bool) -> None:
     assert overlaps == {W: 8}
     assert replica.ids("p") == []
     assert replica.membership.health.recent("w") == (1, 1)
+
+
+@pytest.mark.parametrize(("flags", "residence_ms"), [(0, 2000.0), (1, 0.0)])
+def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
+    compiled: bool, flags: int, residence_ms: float
+) -> None:
+    replica = replica_of(compiled)
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS, flags=flags), first_seq=3), 0.0)
+
+    replica.peers.hear("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
+
+    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(residence_ms)
+
+
+def test_a_second_attempt_takes_the_place_of_one_whose_failure_was_lost(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    replica.sequences.add("p#2", W, Demand(40, 40), 0.0)
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+
+    again = placed(1, 1, AMOUNTS)
+    replica.peers.hear("p", message(again, placed(2, 1, AMOUNTS), first_seq=9), 0.5)
+    replica.peers.hear("p", message(state_begins(), again, state_ends(), first_seq=11), 0.5)
+
+    assert [(one.worker, one.booked_s) for one in replica.sequences.owned("p")] == [("v", 0.5)]
+    assert replica.sequences.bookings["p#2"].worker == W
+    assert replica.sequences.loads(W).active_requests == 1
+
+
+def test_a_number_that_came_with_a_state_teaches_again_when_it_is_used_anew(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    state = (state_begins(), placed(1, 0, AMOUNTS), state_ends())
+    replica.peers.hear("p", message(*state, bare(3, 1), first_seq=3), 0.0)
+
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=7), 1.0)
+    replica.peers.hear("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=8), 3.0)
+
+    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(2000.0)
+
+
+def test_an_end_that_comes_after_the_lease_is_over_counts_for_nothing(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+    assert len(replica.sequences.expire(11.0)) == 1
+
+    replica.peers.hear("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=4), 12.0)
+
+    assert replica.membership.health.recent("w") == (0, 0)
+    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(0.0)
+
+
+def test_the_last_block_is_no_sharing_key(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    graded = list(grade(range(100, 133), 33))
+
+    replica.peers.hear("p", message(placed(1, 0, (33, 4000, 9, 0), graded), first_seq=3), 0.0)
+
+    assert replica.sequences.bookings["p#1"].keys == (115, 131)
 
 
 def test_a_number_may_be_used_again(compiled: bool) -> None:

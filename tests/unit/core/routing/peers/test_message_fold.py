@@ -135,7 +135,7 @@ def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
     peer.unconfirmed = 7  # type: ignore[assignment]
 
     with pytest.raises((AttributeError, TypeError)):
-        fold.fold(peer, message(placed(1, 1, AMOUNTS), placed(1, 0, AMOUNTS)), 0.0)
+        fold.fold(peer, message(placed(1, 1, AMOUNTS), placed(2, 0, AMOUNTS)), 0.0)
 
     assert replica.ids("p") == ["p#1"]
 
