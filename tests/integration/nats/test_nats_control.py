@@ -11,6 +11,7 @@ from kvmesh.actors.messages import Drain, Resync, Status
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
+from kvmesh.transport.nats.link.broker import SharedBroker
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.control import ControlPlane
 from tests.integration.nats.clients import connect
@@ -142,5 +143,28 @@ async def test_commands_go_on_after_the_server_was_killed(
     await eventually(lambda: not connection.connected and not asking.connected)
     await own_server.start()
     await eventually(lambda: connection.connected and asking.connected)
+
+    assert await router.ask(WORKER, RESYNC, int) == 3
+
+
+async def test_a_command_given_up_while_its_carrier_started_harms_no_later_one(
+    nats_server: Served, stack: contextlib.AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start_worker(stack, nats_server.url, Worker())
+    router = await start_asker(stack, nats_server.url)
+    begun, start = asyncio.Event(), SharedBroker.start
+
+    async def begin(broker: SharedBroker) -> None:
+        if begun.is_set():
+            await start(broker)
+        else:
+            begun.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(SharedBroker, "start", begin)
+    given_up = asyncio.create_task(router.ask(WORKER, RESYNC, int))
+    await begun.wait()
+    given_up.cancel()
+    await asyncio.wait({given_up})
 
     assert await router.ask(WORKER, RESYNC, int) == 3

@@ -125,8 +125,9 @@ class ControlPlane:
         async with self._loading:
             if self._broker is None:
                 make = await asyncio.to_thread(load_broker)
-                self._broker = make(self._connection.client, self._heard, self._desk.handle)
-                await self._broker.start()
+                broker = make(self._connection.client, self._heard, self._desk.handle)
+                await broker.start()
+                self._broker = broker
             return self._broker
 
 
