@@ -54,6 +54,7 @@ class _Case:
         "epoch",
         "events",
         "heard_s",
+        "lacked",
         "outdated_s",
         "suspect",
         "unread",
@@ -73,6 +74,7 @@ class _Case:
         self.events = True
         self.complete = True
         self.claimed_s: float | None = None
+        self.lacked = False
         self.unread = self.writes_unread = False
 
 
@@ -115,14 +117,14 @@ class Recovery:
     def hear(self, worker: WorkerId, epoch: int, last_seq: int, now: float) -> None:
         """Compare a heartbeat with the cursor."""
         case = self._case(worker)
-        case.heard_s = now
+        first, case.heard_s = case.heard_s is None, now
         case.epoch = epoch
         if epoch < case.cursor.epoch:
             case.outdated_s = now if case.outdated_s is None else case.outdated_s
             return
         case.outdated_s = None
         if case.cursor.epoch < 0 and last_seq >= FIRST_SEQ and case.claimed_s is None:
-            case.claimed_s = now
+            case.claimed_s, case.lacked = now, first
         same = epoch == case.cursor.epoch
         if last_seq < (case.cursor.next_seq if same else FIRST_SEQ):
             case.behind_s = None
@@ -175,9 +177,15 @@ class Recovery:
         }
 
     def lacking(self, now: float) -> dict[WorkerId, float]:
-        """Return those of `unknown` that are asked: what they would send is read. O(workers)."""
-        unknown = self.unknown(now)
-        return {one: unknown[one] for one in unknown if not self._cases[one].writes_unread}
+        """Return those of `unknown` that are asked, since what they would send is read, and that
+        had sent events when they were heard first: of others they are under way. O(workers).
+        """
+        cases = self._cases
+        return {
+            one: since_s
+            for one, since_s in self.unknown(now).items()
+            if cases[one].lacked and not cases[one].writes_unread
+        }
 
     def trust(self, worker: WorkerId, now: float) -> Trust:
         """Return how far the index may be believed about the worker."""

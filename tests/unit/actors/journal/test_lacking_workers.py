@@ -36,6 +36,17 @@ def test_a_worker_whose_format_is_not_read_is_not_asked_and_so_not_waited_for() 
     assert recovery.unknown(GRACE_S) == {W: 0.0}
 
 
+def test_a_worker_that_was_heard_before_its_first_event_makes_nobody_wait() -> None:
+    recovery = Recovery()
+    lacking = LackingWorkers(recovery)
+    recovery.hear(W, 1, 0, 0.5)
+    recovery.hear(W, 1, 4, 1.0)
+
+    assert lacking.why_not(1.0, 0.0) == ""
+    assert list(lacking.look(1.0 + GRACE_S)) == []
+    assert recovery.unknown(1.0) == {W: 1.0}
+
+
 def test_it_is_said_once_until_all_are_known() -> None:
     recovery = Recovery()
     lacking = LackingWorkers(recovery)
