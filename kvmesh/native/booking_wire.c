@@ -89,10 +89,15 @@ int wire_check(const uint8_t *data, Py_ssize_t size, WireHead *head) {
     head->events = read_u32(data + 4);
     head->shares = data[1] & HEAD_SHARES;
     head->end = HEAD_BYTES;
+    int states = 0;
     for (uint32_t i = 0; i < head->events; i++) {
         const uint8_t *record = data + head->end;
         Py_ssize_t left = size - head->end;
         if (left < SHORT_BYTES || left < wire_record_bytes(record) || !is_record(record)) {
+            return 0;
+        }
+        states += record[0] == RECORD_STATE_BEGINS;
+        if (states > MOST_STATES) {
             return 0;
         }
         head->end += wire_record_bytes(record);

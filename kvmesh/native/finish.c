@@ -140,10 +140,11 @@ PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     if (record_report(record, args[2]) < 0) {
         return NULL;
     }
-    int served = 1, live = booking != NULL && booking->loads != NULL;
     if (self->outbox != NULL) {
         outbox_served(self->outbox, placed->request_id);
     }
+    /* Only now: the outbox may run anything. */
+    int served = 1, live = booking != NULL && booking->loads != NULL;
     if (live && (served = release(self, placed, booking, now)) < 0) {
         return NULL;
     }

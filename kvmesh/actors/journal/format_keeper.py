@@ -36,7 +36,7 @@ class FormatKeeper:
         self._own = own
         self._version = version
         self._readers = Readers(own)
-        self._readers.hear(router, own)
+        self._readers.hear(router, own, 0.0)
         self._told: dict[WorkerId, float] = {}
         self._writing: dict[WorkerId, int] = {}
         self._versions: dict[WorkerId, str] = {}
@@ -64,9 +64,9 @@ class FormatKeeper:
         command = WriteFormat(beat.worker, wanted, self._router)
         return (Publish(self._subjects.control(beat.worker), encode(command)),)
 
-    def hear_router(self, beat: RouterHeartbeat) -> None:
+    def hear_router(self, beat: RouterHeartbeat, now: float) -> None:
         """Take what another replica reads."""
-        self._readers.hear(beat.router, beat.formats)
+        self._readers.hear(beat.router, beat.formats, now)
 
     def forget_worker(self, worker: WorkerId) -> None:
         """Drop a worker that is gone."""

@@ -200,7 +200,7 @@ class Indexer:
     def _on_router(self, peer: RouterHeartbeat, now: float) -> Iterable[Effect]:
         if peer.router == self._options.router:
             return ()
-        self.formats.hear_router(peer)
+        self.formats.hear_router(peer, now)
         log = tuple(self._digests.compare(peer, now))
         return (*log, *self._reload("index digest mismatch", now)) if log else ()
 

@@ -76,7 +76,9 @@ class SnapshotterStatistics(msgspec.Struct, frozen=True):
 
     `overridden` leases and manifests were garbage, or did not expire, and were written over.
 
-    `age_s` is since it was written, `took_s` how long that took from the first slice on.
+    `age_s` is since it was written, or since the start while there is none; `took_s` how long that
+    took from the first slice on. `uncut` counts the last ones behind which the journal was not cut,
+    in a row.
     """
 
     holder: bool
@@ -86,8 +88,9 @@ class SnapshotterStatistics(msgspec.Struct, frozen=True):
     purged_messages: int
     overridden: int
     newest: SnapshotGeneration | None
-    age_s: float | None
+    age_s: float
     took_s: float
+    uncut: int = 0
 
 
 class Snapshotter:
@@ -117,12 +120,14 @@ class Snapshotter:
         self._rules = StoreRules(replica)
         self._cutter = JournalCutter(replica, self._wishes, options.keep_s)
         self._formats = (1, 1)
-        self._why_not = ""
+        self._why_not = self._why_uncut = ""
+        self._uncut = 0
         self._slices: Generator[Iterable[Effect]] | None = None
         self._busy = False
         self._schedule = SnapshotSchedule(options.every_messages, options.every_s)
         self._newest: SnapshotGeneration | None = None
-        self._newest_s = self._took_s = 0.0
+        self._newest_s: float | None = None
+        self._took_s = 0.0
         self._taken = self._failed = self._overridden = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -134,7 +139,7 @@ class Snapshotter:
                 return self._renew(now)
             case RouterSeen(beat):
                 self._cutter.hear(beat)
-                self.guard.readers.hear(beat.router, beat.formats)
+                self.guard.readers.hear(beat.router, beat.formats, now)
             case RouterGone(router):
                 self._cutter.forget(router)
                 self.guard.readers.forget(router, now)
@@ -155,14 +160,18 @@ class Snapshotter:
             purged_messages=self._cutter.purged,
             overridden=self._lease.overridden + self._overridden,
             newest=self._newest,
-            age_s=now - self._newest_s if self._newest is not None else None,
+            age_s=now - (now if self._newest_s is None else self._newest_s),
             took_s=self._took_s,
+            uncut=self._uncut,
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """Return why this replica writes no snapshots, in a line, if it must not."""
+        """Return why this replica writes no snapshots, or leaves the journal behind them as it is,
+        a line each.
+        """
         waits = (f"no snapshots are written: {self._why_not}",) if self._why_not else ()
-        return (*self.guard.warnings(), *waits)
+        kept = (f"the journal is not cut: {self._why_uncut}",) if self._why_uncut else ()
+        return (*self.guard.warnings(), *waits, *kept)
 
     def _renew(self, now: float) -> Iterable[Effect]:
         """Take or keep the lease, and write a snapshot if one is due.
@@ -170,6 +179,12 @@ class Snapshotter:
         Whoever cannot read all of the journal leaves the lease to others.
         """
         again = Wake(RENEW_S, Tick("lease"))
+        if self._newest_s is None:
+            self._newest_s = now
+        if not self._lease.holds(now):
+            # What held up this replica's snapshots is the next holder's to say.
+            self._why_not = self._why_uncut = ""
+            self._uncut = 0
         if self._replica.unread.formats(now):
             return (*self._keeper.release(), again)
         renew = partial(self._keeper.renew, granted=self._take_if_due)
@@ -297,18 +312,21 @@ class Snapshotter:
         self._taken += 1
         self._newest = generation
         self._schedule.succeed(generation.created, generation.sequence)
+        self._why_uncut = why_uncut = self._rules.why_not_cut(now)
+        self._uncut = self._uncut + 1 if why_uncut else 0
         fields: Fields = {
             "object": generation.name,
             "sequence": generation.sequence,
             "bytes": generation.size,
             "blocks": generation.blocks,
-            "journal_cut": (may_purge := self._rules.may_purge(now)),
+            "journal_cut": not why_uncut,
         }
         log = Log("info", "snapshot stored", fields)
-        return (log, *self._cutter.clean_up(manifest, may_purge=may_purge))
+        return (log, *self._cutter.clean_up(manifest, may_purge=not why_uncut))
 
     def _give_up(self, why: str, answer: Message | None) -> Iterable[Effect]:
         self._busy = False
+        self._why_not = ""
         self._failed += 1
         self._schedule.fail()
         error = answer.reason if isinstance(answer, Failed) else ""

@@ -20,6 +20,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.admission.shares import Shares
+from kvmesh.core.members.readers import HEAR_S, Readers
 from kvmesh.core.routing.peers.outbox import BookingOutbox, Nobody, new_booking_outbox
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
@@ -28,10 +29,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import CodecError
-from kvmesh.formats import OWN, Formats, writable
-
-HEARD_S: Final = 1.2
-"""By then every live replica has been heard of: heartbeats come once a second."""
+from kvmesh.formats import OWN, Formats
 
 _OLD: Final = 1
 
@@ -62,7 +60,7 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     """Counters since the start. `gaps` counts messages of peers that never came, `refused` those
     and bookings for which there was no room, `untold` events that could not be told. `format` is
-    what bookings are told in now.
+    what bookings are told in now, `held_by` a replica that reads no newer one, if any does not.
     """
 
     events_sent: int
@@ -74,6 +72,7 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     refused: int
     untold: int = 0
     format: int = 1
+    held_by: str = ""
 
 
 class ReplicaSync:
@@ -105,8 +104,9 @@ class ReplicaSync:
         self._old = OldBookingOutbox(scheduler.sequences, options.epoch)
         self._teller: BookingOutbox | OldBookingOutbox = self._old
         self.outbox.other = Nobody()
-        self._readers: dict[str, Formats] = {}
+        self._readers = Readers(options.reads)
         self._all_heard = False
+        self._held_by = ""
         self._flushing = False
         self._retelling: Iterator[Booking] | None = None
         self._state_s: float | None = None
@@ -143,6 +143,7 @@ class ReplicaSync:
             refused=peers.refused,
             untold=self._untold(),
             format=_OLD if self._teller is self._old else RECORDS_VERSION,
+            held_by=self._held_by,
         )
 
     def _untold(self) -> int:
@@ -247,6 +248,7 @@ class ReplicaSync:
         effects = [*self._flush(), *self._log_untold()]
         effects.append(self._publish(self._teller.beat(_pack(self._ledger.tell_again()))))
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
+        effects += self._choose_format(now)
         # A `BookingsWait` that found the mailbox full must not leave the next ones unsent.
         self.outbox.gathering = self._flushing
         return (*effects, Wake(self._options.beat_s, Tick("beat")))
@@ -262,19 +264,17 @@ class ReplicaSync:
             case Started():
                 self.outbox.other = self._old
                 beat = Wake(self._options.beat_s, Tick("beat"))
-                return (beat, Wake(HEARD_S, Tick("format")))
+                return (beat, Wake(HEAR_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
                 peer = heartbeat.router
                 self._peers.heard(peer)
                 asked = self._ask(peer, now) if joined else ()
-                if self._readers.get(peer) == heartbeat.formats:
-                    return asked
-                self._readers[peer] = heartbeat.formats
-                return (*asked, *self._choose_format(now))
+                news = self._readers.hear(peer, heartbeat.formats, now)
+                return (*asked, *self._choose_format(now)) if news else asked
             case RouterGone(router):
                 self._peers.remove(router)
                 self._asked.pop(router, None)
-                self._readers.pop(router, None)
+                self._readers.forget(router, now)
                 return self._choose_format(now)
             case StateWanted():
                 return self._on_state_wanted(message, now)
@@ -285,7 +285,8 @@ class ReplicaSync:
         """Tell in the newest format that all read, the whole state first if it is another one."""
         if not self._all_heard:
             return ()
-        chosen = writable("bookings", self._readers.values(), self._options.reads)
+        chosen = self._readers.format_of("bookings", now)
+        self._held_by = self._readers.oldest("bookings", now)
         teller = self.outbox if chosen >= RECORDS_VERSION else self._old
         if teller is self._teller:
             return ()
@@ -293,7 +294,11 @@ class ReplicaSync:
         teller.restart(self._teller.next_seq)
         self._teller = teller
         self.outbox.other = None if teller is self.outbox else self._old
-        log = Log("info", "bookings are told in another format", {"format": chosen})
+        log = Log(
+            "info",
+            "bookings are told in another format",
+            {"format": chosen, "held_by": self._held_by},
+        )
         return (log, *last, *self._tell_state(now))
 
 

@@ -135,7 +135,9 @@ SNAPSHOTS: Final = Table[SnapshotterStatistics](
            lambda one: one.newest.blocks if one.newest else None,
            "(worker, block) pairs in the newest snapshot."),
     Figure("gauge", "kvmesh_snapshot_age_seconds", lambda one: one.age_s,
-           "Time since the newest snapshot was written."),
+           "Time since this replica wrote its newest snapshot, or since its start."),
+    Figure("gauge", "kvmesh_snapshots_uncut", lambda one: one.uncut,
+           "Newest snapshots in a row behind which the journal was not cut; /ready says why."),
     Figure("gauge", "kvmesh_snapshot_write_seconds", lambda one: one.took_s if one.newest else None,
            "What encoding, storing and verifying it took."),
 )

@@ -5,6 +5,7 @@ from typing import Final
 
 from kvmesh.bounds import shown
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.workers.info import Trust
 
 PATIENCE_S: Final = 60.0
 """A worker that claims events of which none ever comes holds up snapshots no longer than that."""
@@ -17,13 +18,14 @@ class StoreRules:
 
     Not stored: an index that lacks what was not readable, or lacks live workers. Stored, but the
     journal is not cut: one with a worker in doubt, or the first after something unreadable was met.
+    A worker that sends no events is never in doubt here: nothing of it is believed.
     """
 
     def __init__(self, replica: IndexReplica) -> None:
         self._replica = replica
         self._unread_before = 0
         self._unread_now = 0
-        self._whole = False
+        self._why_kept = ""
 
     def why_not_store(self, now: float) -> str:
         """Return why the index must not be stored, "" if it may. O(workers)."""
@@ -37,17 +39,27 @@ class StoreRules:
     def freeze(self, now: float) -> None:
         """Note that the index is about to be stored as it is now. O(workers)."""
         self._unread_now = self._replica.unread.count
-        self._whole = self._is_whole(now)
+        self._why_kept = self._why_not_whole(now)
 
-    def may_purge(self, now: float) -> bool:
-        """Return, for what was frozen and is stored now, whether the journal may be cut."""
+    def why_not_cut(self, now: float) -> str:
+        """Return, for what was frozen and is stored now, why the journal must not be cut; "" if it
+        may. O(workers).
+        """
         readable = self._unread_now == self._unread_before
         self._unread_before = self._unread_now
-        return readable and self._whole and self._is_whole(now)
+        why = self._why_kept or self._why_not_whole(now)
+        return why or ("" if readable else "records were met that are not read")
 
-    def _is_whole(self, now: float) -> bool:
+    def _why_not_whole(self, now: float) -> str:
         recovery = self._replica.recovery
-        return not (recovery.unknown(now) or any(map(recovery.in_doubt, self._replica.workers())))
+        if unknown := recovery.unknown(now):
+            return f"nothing was read yet of {_named(unknown)}"
+        doubted = [
+            worker
+            for worker in self._replica.workers()
+            if recovery.in_doubt(worker) and recovery.trust(worker, now) is not Trust.APPROX
+        ]
+        return f"events are missing of {_named(doubted)}" if doubted else ""
 
 
 def _named(workers: Collection[str]) -> str:

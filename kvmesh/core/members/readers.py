@@ -32,10 +32,21 @@ class Readers:
         """Note that hearing begins."""
         self._gone[""] = (FIRST, now + self._hold_s)
 
-    def hear(self, reader: str, formats: Formats) -> None:
-        """Take what a live reader says that it reads."""
+    def hear(self, reader: str, formats: Formats, now: float) -> bool:
+        """Take what a live reader says that it reads; return whether that is news. O(1).
+
+        What it said before counts for `hold_s` more: who says now this and now that does not make
+        the writer change each time.
+        """
+        before = self._live.get(reader)
+        if before == formats:
+            return False
         self._live[reader] = formats
-        self._gone.pop(reader, None)
+        if before is None:
+            self._gone.pop(reader, None)
+        else:
+            self._gone[reader] = (before, now + self._hold_s)
+        return True
 
     def forget(self, reader: str, now: float) -> None:
         """Note that a reader is not heard any more."""
@@ -45,10 +56,24 @@ class Readers:
 
     def format_of(self, kind: Kind, now: float, writer: Formats | None = None) -> int:
         """Return the format in which to write `kind`: this process, or `writer`. O(readers)."""
-        for reader in [one for one, (_, until_s) in self._gone.items() if now >= until_s]:
-            del self._gone[reader]
+        self._expire(now)
         gone = (formats for formats, _ in self._gone.values())
         return writable(kind, (*self._live.values(), *gone), writer or self._own)
+
+    def oldest(self, kind: Kind, now: float) -> str:
+        """Return the reader that keeps `kind` from being written in this process's newest format,
+        the first of several; "" if none does. O(readers).
+        """
+        self._expire(now)
+        newest = self._own.of(kind).newest
+        heard = [*self._live.items(), *((one, formats) for one, (formats, _) in self._gone.items())]
+        older = [(formats.of(kind).newest, reader) for reader, formats in heard]
+        least, reader = min(older, default=(newest, ""))
+        return reader if least < newest else ""
+
+    def _expire(self, now: float) -> None:
+        for reader in [one for one, (_, until_s) in self._gone.items() if now >= until_s]:
+            del self._gone[reader]
 
 
 class ToldFormats:

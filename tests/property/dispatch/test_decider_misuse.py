@@ -547,3 +547,20 @@ def test_a_compiled_dispatch_lets_its_core_go() -> None:
     gc.collect()
 
     assert gone() is None
+
+
+def test_a_request_that_ends_while_its_end_is_told_is_finished_once(core: Core) -> None:
+    scheduler = core.scheduler
+    outbox = native.BookingOutbox(scheduler.sequences, 1)
+    core.decider.tell(outbox)
+    placed = core.decide(now=1.0)
+    core.decider.seen(placed, 1, 1.5)
+    outbox.gathering = False
+    outbox.on_first = lambda: scheduler.finish("r", 2.0)
+
+    booking, _ = core.decider.finish(placed, 200, None, 2.0)
+
+    assert booking is None
+    assert not scheduler.sequences.bookings
+    health = scheduler.workers.membership.health
+    assert sorted(health.recent(one) for one in WORKERS) == [(0, 0), (0, 0), (0, 0), (0, 1)]

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
-from kvmesh.actors.members.replica_sync import HEARD_S, ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import BookingsWait, BusMessage, Started, StateWanted, Tick
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.readers import HEAR_S
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
@@ -63,7 +64,7 @@ class SharingMachine(RuleBasedStateMachine):
         self.ours, self.theirs = Replica("a"), Replica("b")
         self.newest = newest
         if newest:
-            self.ours.now = HEARD_S
+            self.ours.now = HEAR_S
             self.ours.tell(Tick("format"))
         assert self.ours.sync.statistics().format == (2 if newest else 1)
         self.serial = count()

@@ -4,11 +4,12 @@ import random
 from collections.abc import Sequence
 
 from kvmesh.actors.kernel import Actor, Effect, Message, Wake
-from kvmesh.actors.members.replica_sync import HEARD_S, ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import Started, Tick
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.members.readers import HEAR_S
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.testing.sim.bus import SimBus
@@ -19,7 +20,7 @@ from tests.simulation.planes.teller import Teller
 
 SUBJECTS = Subjects("kvmesh", "code")
 WORKERS = [WorkerId(f"w{number}") for number in range(4)]
-FIRST_S = HEARD_S + 0.1
+FIRST_S = HEAR_S + 0.1
 """By then all tell in the newest format."""
 PAUSE_S = 0.01
 SHARED_BLOCKS = 64

@@ -123,7 +123,8 @@ class CompiledEngineCache:
             events = self._native.take(payload) if self._is_common else None
             return self._fold(payload) if events is None else events
         except MemoryError as error:
-            raise CodecError(f"engine batch of {len(payload)} bytes: {error}") from error
+            why = str(error) or "no memory for what it changes"
+            raise CodecError(f"engine batch of {len(payload)} bytes: {why}") from error
 
     def restart(self) -> list[Event]:
         """Take the news that the engine began anew."""

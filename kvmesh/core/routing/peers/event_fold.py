@@ -40,6 +40,9 @@ MOST_STRANGERS: Final = 1024
 MOST_NAMED: Final = 1 << 14
 """Workers that a peer has given a number; beyond that all of its numbers are asked for anew."""
 
+MOST_NAMES: Final = 1 << 18
+"""Such names of all peers together: one has up to 512 characters."""
+
 STRANGE_S: Final = 60.0
 """How long what bookings tell of such a worker is kept: it may join."""
 
@@ -54,6 +57,7 @@ class EventFold:
     def __init__(self, scheduler: Scheduler) -> None:
         self.strangers: dict[WorkerId, float] = {}
         self.refused = 0
+        self._names = 0
         self._scheduler = scheduler
         self._sequences = scheduler.sequences
         self._health = scheduler.workers.membership.health
@@ -71,9 +75,7 @@ class EventFold:
             else:
                 self._learn(event, now)
         elif isinstance(event, Named):
-            if len(peer.workers) >= MOST_NAMED and event.worker not in peer.workers:
-                peer.workers.clear()
-            peer.workers[event.worker] = event.name
+            self._name(peer, event)
         elif isinstance(event, StateBegins):
             peer.unconfirmed = {one.request_id for one in self._sequences.owned(peer.name)}
         elif peer.unconfirmed is not None:
@@ -82,6 +84,11 @@ class EventFold:
                 self._sequences.finish(request_id)
             peer.unconfirmed = None
             peer.complete = True
+
+    def forget(self, peer: Peer) -> None:
+        """Drop the names of a peer that is gone."""
+        self._names -= len(peer.workers)
+        peer.workers.clear()
 
     def fold_record(self, peer: Peer, record: bytes, now: float) -> None:
         """Fold one record that was read before."""
@@ -115,6 +122,16 @@ class EventFold:
                 known = True
             if known:
                 del self.strangers[worker]
+
+    def _name(self, peer: Peer, event: Named) -> None:
+        if event.worker not in peer.workers:
+            if len(peer.workers) >= MOST_NAMED:
+                self.forget(peer)
+            if self._names >= MOST_NAMES:
+                self.refused += 1
+                return
+            self._names += 1
+        peer.workers[event.worker] = event.name
 
     def _fold_placed(self, peer: Peer, event: Placed | PlacedRecord, now: float) -> None:
         name = event.worker if isinstance(event, Placed) else peer.workers.get(event.worker)

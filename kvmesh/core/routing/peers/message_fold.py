@@ -55,4 +55,5 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | N
 
 
 def _is_pure(part: object) -> bool:
+    """Return whether a part is not compiled: its type is that of the pure one either way."""
     return isinstance(part, ActiveSequences | ApproxIndex)

@@ -90,6 +90,8 @@ class PeerBookings:
         known = self._peers.get(peer)
         if known is None or batch.epoch > known.epoch:
             self._sequences.remove_owner(peer)
+            if known is not None:
+                self._events.forget(known)
             known = self._peers[peer] = new_peer(peer, batch.epoch, now)
         elif batch.epoch < known.epoch:
             return known.complete
@@ -125,7 +127,9 @@ class PeerBookings:
     def remove(self, peer: str) -> None:
         """Drop a dead peer and its bookings."""
         self._heard.discard(peer)
-        self._peers.pop(peer, None)
+        known = self._peers.pop(peer, None)
+        if known is not None:
+            self._events.forget(known)
         self._scheduler.ledger.forget_waiting(peer)
         self._sequences.remove_owner(peer)
 

@@ -31,7 +31,14 @@ from kvmesh.bounds import MAX_NAME, MAX_ORDINAL
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.graded import graded_length
-from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
+from kvmesh.core.routing.booking_events import (
+    Ended,
+    Grew,
+    Prefilled,
+    StateBegins,
+    StateEnds,
+    check_states,
+)
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
 
@@ -129,6 +136,7 @@ def read_records(peer: str, data: bytes) -> RecordBatch:
             raise CodecError(f"bookings end at byte {end}, before record {number} of {count}")
         event, end = read_record(peer, data, end)
         events.append(event)
+    check_states(events)
     if not flags & SHARES:
         if end != len(data):
             raise CodecError(f"bookings have {len(data) - end} bytes behind their {count} records")

@@ -67,7 +67,7 @@ def test_a_worker_is_told_to_write_what_all_read_until_it_does() -> None:
 def test_an_older_replica_that_comes_lowers_what_is_written() -> None:
     keeper = make()
 
-    keeper.hear_router(router("old", FIRST))
+    keeper.hear_router(router("old", FIRST), 2.0)
     told = commands(keeper.hear_worker(worker(2), 0.0))
     keeper.forget_router("old", 1.0)
     held = commands(keeper.hear_worker(worker(1), 2.0))

@@ -155,7 +155,6 @@ def test_a_snapshot_is_verified_before_the_manifest_names_it() -> None:
     assert statistics(desk) == (1, 0)
     assert isinstance(desk.actor, Snapshotter)
     figures = desk.actor.statistics(desk.now + 5.0)
-    assert figures.age_s is not None
     assert 4.0 < figures.age_s < 6.0
     assert 0.0 <= figures.took_s < 5.0
     assert PurgeJournal not in kinds
@@ -625,6 +624,53 @@ def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
     desk.tell(Tick("lease"))
     assert statistics(desk) == (1, 0)
     assert desk.actor.warnings() == ()
+
+
+def test_what_held_up_a_former_holder_is_not_said_by_it_any_more() -> None:
+    replica = make_replica(2)
+    replica.recovery.hear(WorkerId("w2"), 1, 7, 0.0)
+    desk = make_writer(replica)
+    desk.tell(Started())
+    assert isinstance(desk.actor, Snapshotter)
+    held_up = desk.actor.warnings()
+
+    desk.keys["lease.snap.code"] = (b"r1", 99)
+    desk.now = 60.0
+    desk.tell(Tick("lease"))
+    desk.tell(Tick("lease"))
+
+    assert not desk.actor.statistics(60.0).holder
+    assert len(held_up) == 1
+    assert desk.actor.warnings() == ()
+
+
+def test_a_journal_that_is_not_cut_is_said_and_counted() -> None:
+    replica = make_replica(2)
+    desk = make_writer(replica)
+    assert isinstance(desk.actor, Snapshotter)
+    replica.skip(2, 0.0)
+    desk.tell(Started())
+    fold(replica, 3)
+    desk.tell(TakeSnapshot())
+
+    uncut = desk.actor.statistics(0.0).uncut
+    warned = desk.actor.warnings()
+    fold(replica, 4)
+    replica.recovery.hear(W1, 1, 4, 0.0)
+    desk.tell(TakeSnapshot())
+
+    assert (uncut, warned) == (2, ("the journal is not cut: events are missing of 'w1'",))
+    assert (desk.actor.statistics(0.0).uncut, desk.actor.warnings()) == (0, ())
+
+
+def test_a_replica_that_never_wrote_a_snapshot_tells_how_long_there_is_none() -> None:
+    desk = make_writer(make_replica(2), lambda: False)
+    assert isinstance(desk.actor, Snapshotter)
+    before = desk.actor.statistics(7.0).age_s
+    desk.now = 10.0
+    desk.tell(Started())
+
+    assert (before, desk.actor.statistics(4000.0).age_s) == (0.0, 3990.0)
 
 
 def test_an_index_that_is_empty_displaces_none_that_is_not() -> None:

@@ -41,8 +41,11 @@ def seen(name: str, formats: Formats) -> RouterSeen:
     return RouterSeen(RouterHeartbeat(name, "code", "", ready=True, epoch=1, formats=formats))
 
 
+OWN_SUBJECT = "kvmesh.seq.code.r1"
+
+
 def records(effects: list[Effect]) -> list[RecordBatch]:
-    sent = [one.data for one in of(Publish, effects) if one.subject == "kvmesh.seq.code.r1"]
+    sent = [one.data for one in of(Publish, effects) if one.subject == OWN_SUBJECT]
     return [read_records("r1", data) for data in sent]
 
 
@@ -88,13 +91,34 @@ def test_a_replica_that_reads_no_records_is_told_in_the_old_format_while_it_live
 
     to_old = driver.tell(seen("r3", FIRST))
     again = [*driver.tell(seen("r3", FIRST)), *driver.tell(seen("r4", OWN))]
-    to_new = driver.tell(RouterGone("r3"))
+    held = driver.sync.statistics().held_by
+    assert of(Log, [*driver.tell(RouterGone("r3")), *driver.tell(Tick("beat"))]) == []
+    driver.now += 1.2
+    to_new = driver.tell(Tick("beat"))
 
     [state] = [decode_bookings(one.data) for one in of(Publish, to_old)]
     assert [type(one).__name__ for one in state.events] == ["StateBegins", "Placed", "StateEnds"]
     assert again == []
-    assert records(to_new)[0].first_seq == state.first_seq + 3
+    assert held == "r3"
+    [switched] = [one.fields for one in of(Log, to_new)]
+    assert switched == {"format": 2, "held_by": ""}
+    [beat, *news] = [one.data for one in of(Publish, to_new) if one.subject == OWN_SUBJECT]
+    assert decode_bookings(beat).first_seq == state.first_seq + 3
+    assert read_records("r1", news[0]).first_seq == state.first_seq + 3
     assert driver.sync.statistics().format == 2
+
+
+def test_a_replica_that_says_now_this_and_now_that_makes_nobody_tell_states() -> None:
+    driver = started(("r2", OWN))
+    driver.book("q")
+    before = driver.sync.statistics().states_sent
+
+    for number in range(50):
+        driver.now += 0.01
+        driver.tell(seen("r3", (FIRST, OWN)[number % 2]))
+
+    assert driver.sync.statistics().format == 1
+    assert driver.sync.statistics().states_sent == before + 1
 
 
 def test_what_waits_goes_in_the_format_that_it_was_written_in() -> None:

@@ -27,7 +27,7 @@ class Bench:
     def store(self, now: float = 0.0) -> bool:
         """Store a snapshot; return whether the journal may be cut behind it."""
         self.rules.freeze(now)
-        return self.rules.may_purge(now)
+        return not self.rules.why_not_cut(now)
 
 
 @pytest.fixture
@@ -101,7 +101,32 @@ def test_a_doubt_that_comes_while_a_snapshot_is_written_counts(bench: Bench) -> 
     bench.rules.freeze(0.0)
     bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
 
-    assert not bench.rules.may_purge(0.0)
+    assert bench.rules.why_not_cut(0.0) == "events are missing of 'a'"
+
+
+def test_why_the_journal_is_kept_is_said(bench: Bench) -> None:
+    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=2)
+    bench.record(A, 4, Cleared())
+    bench.rules.freeze(0.0)
+    unreadable = bench.rules.why_not_cut(0.0)
+    bench.replica.recovery.hear(B, 1, 7, 0.0)
+    bench.rules.freeze(0.0)
+
+    assert unreadable == "records were met that are not read"
+    assert bench.rules.why_not_cut(0.0) == "nothing was read yet of 'b'"
+
+
+def test_a_worker_that_sends_events_no_more_keeps_no_journal(bench: Bench) -> None:
+    replica = bench.replica
+    replica.skip(replica.applied_sequence, 0.0)
+    in_doubt = bench.store()
+
+    replica.recovery.describe(A, events=False, complete=True)
+    replica.recovery.hear(A, 2, 0, 0.0)
+
+    assert not in_doubt
+    assert replica.recovery.in_doubt(A)
+    assert bench.store()
 
 
 def test_only_the_first_few_workers_are_named(bench: Bench) -> None:

@@ -10,16 +10,16 @@ NEXT = Formats(journal=FormatRange(2, 3))
 def test_the_oldest_is_written_until_all_must_have_been_heard() -> None:
     readers = Readers(NEW, hold_s=1.2)
     readers.begin(10.0)
-    readers.hear("r1", NEW)
+    readers.hear("r1", NEW, 0.0)
 
     assert [readers.format_of("journal", now) for now in (10.0, 11.19, 11.2)] == [1, 1, 2]
 
 
 def test_an_older_reader_is_minded_at_once_and_for_a_while_after_it_went() -> None:
     readers = Readers(NEW, hold_s=1.2)
-    readers.hear("r1", NEW)
+    readers.hear("r1", NEW, 0.0)
 
-    readers.hear("r2", FIRST)
+    readers.hear("r2", FIRST, 0.0)
     heard = readers.format_of("journal", 20.0)
     readers.forget("r2", 20.0)
 
@@ -29,19 +29,42 @@ def test_an_older_reader_is_minded_at_once_and_for_a_while_after_it_went() -> No
 
 def test_a_reader_that_was_updated_is_an_older_one_no_more() -> None:
     readers = Readers(NEW)
-    readers.hear("r1", FIRST)
+    readers.hear("r1", FIRST, 0.0)
     readers.forget("r1", 5.0)
 
-    readers.hear("r1", NEW)
+    readers.hear("r1", NEW, 5.0)
     readers.forget("unknown", 5.0)
 
     assert readers.format_of("journal", 5.0) == 2
 
 
+def test_a_reader_that_says_now_this_and_now_that_is_an_older_one() -> None:
+    readers = Readers(NEW, hold_s=1.2)
+
+    news = [readers.hear("r1", said, now) for now, said in enumerate((FIRST, NEW, NEW, FIRST, NEW))]
+    written = [readers.format_of("journal", now) for now in (4.0, 5.1, 5.2)]
+
+    assert news == [True, True, False, True, True]
+    assert written == [1, 1, 2]
+
+
+def test_who_keeps_a_format_from_being_written_is_named() -> None:
+    readers = Readers(NEW, hold_s=1.2)
+    readers.hear("r1", NEW, 0.0)
+    nobody = readers.oldest("journal", 0.0)
+    readers.hear("r2", FIRST, 0.0)
+    live = readers.oldest("journal", 0.0)
+    readers.forget("r2", 0.0)
+
+    assert (nobody, live) == ("", "r2")
+    assert [readers.oldest("journal", now) for now in (1.1, 1.2)] == ["r2", ""]
+    assert Readers(NEW).oldest("journal", 0.0) == ""
+
+
 def test_nobody_to_mind_leaves_the_newest_and_nobody_in_common_the_oldest() -> None:
     alone = Readers(NEXT)
     apart = Readers(NEXT)
-    apart.hear("r1", FIRST)
+    apart.hear("r1", FIRST, 0.0)
 
     assert alone.format_of("journal", 0.0) == 3
     assert apart.format_of("journal", 0.0) == 2

@@ -7,6 +7,7 @@ from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
     MAX_KIND,
     MOST_SECONDS,
+    MOST_STATES,
     BookingBatch,
     BookingEvent,
     Ended,
@@ -83,3 +84,12 @@ def test_figures_that_no_clock_shows_are_bounded(told: float, counts: float) -> 
 
     assert (attempt.lost_s, attempt.retry_after_s) == (counts, counts)
     assert attempt.kind == "x" * MAX_KIND
+
+
+def test_a_message_in_which_state_after_state_begins_is_refused() -> None:
+    few = BookingBatch(1, 1, 1, [StateBegins()] * MOST_STATES)
+    many = BookingBatch(1, 1, 1, [StateBegins()] * (MOST_STATES + 1))
+
+    assert decode_bookings(encode_bookings(few)) == few
+    with pytest.raises(CodecError, match="begin 5 states in one message, at most 4"):
+        decode_bookings(encode_bookings(many))

@@ -262,3 +262,31 @@ def test_a_stranger_is_forgotten_when_nothing_of_it_is_left(compiled: bool) -> N
     replica.peers.forget_strangers(event_fold.STRANGE_S)
 
     assert replica.sequences.generation == generation + 1
+
+
+def test_the_names_of_all_peers_together_are_bounded(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_fold, "MOST_NAMES", 4)
+    replica = replica_of(compiled)
+    peers = replica.peers
+
+    peers.hear("q", message(named(0, "w"), named(1, "v"), named(2, "x")), 0.0)
+    refused = peers.statistics().refused
+    peers.hear("q", message(named(0, "u"), first_seq=4), 0.0)
+    peers.remove("p")
+    peers.hear("r", message(named(0, "w"), named(1, "v")), 0.0)
+    peers.hear("r", message(named(0, "w"), named(1, "v"), epoch=2), 0.0)
+
+    assert refused == 1
+    assert peers.statistics().refused == 1
+
+
+def test_a_booking_at_a_worker_whose_name_found_no_room_has_the_state_asked_for(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_fold, "MOST_NAMES", 2)
+    replica = replica_of(compiled)
+
+    assert not replica.peers.hear("q", message(named(0, "w"), placed(1, 0, AMOUNTS)), 0.0)
+    assert replica.ids("q") == []

@@ -80,6 +80,13 @@ def test_each_record_is_these_bytes(text: str, event: object) -> None:
     assert folds(data) is not False
 
 
+def test_a_few_states_may_begin_in_one_message() -> None:
+    data = message(*[bare(4, 0)] * 4)
+
+    assert read_records("p", data).events == [StateBegins()] * 4
+    assert folds(data) is not False
+
+
 def test_shares_follow_the_records() -> None:
     shares = Shares(1, 2, [], True)
 
@@ -159,6 +166,7 @@ def cut(data: bytes, to: int) -> bytes:
         (message(b"\x07\x01" + named(1, "w")[2:]), "kind 7, has reserved bits"),
         (message(named(1, b"\xc3")), "kind 7: 'utf-8' codec"),
         (cut(message(named(1, "worker-17")), 47), "kind 7, has 24 bytes, 23 are left"),
+        (message(*[bare(4, 0)] * 5), "begin 5 states in one message, at most 4"),
         (message(bare(1, 5), tail=b"\xc1"), "shares of 1 bytes behind bookings"),
         (message(tail=b""), "shares of 0 bytes behind bookings"),
     ],
