@@ -319,6 +319,9 @@ Py_ssize_t leases_extend(Leases *self, const uint64_t *blocks, Py_ssize_t size, 
 static void cut(Leases *self, uint32_t number, uint32_t kept, Blocks *gone, Blocks *waiting) {
     Lease *lease = self->leases + number;
     const uint64_t *run = run_of(lease);
+    for (uint32_t i = kept; i < lease->count && i < kept + CUT_AHEAD; i++) {
+        tree_prefetch(&self->tree, run[i]);
+    }
     for (uint32_t i = kept; i < lease->count; i++) {
         if (i + CUT_AHEAD < lease->count) {
             tree_prefetch(&self->tree, run[i + CUT_AHEAD]);
