@@ -8,7 +8,7 @@ from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.workers.info import Trust
 
 PATIENCE_S: Final = 60.0
-"""A worker that claims events of which none ever comes holds up snapshots no longer than that."""
+"""Workers that claim events of which none ever comes hold up a snapshot no longer than that."""
 
 _MOST_NAMED: Final = 3
 
@@ -26,6 +26,7 @@ class StoreRules:
         self._unread_before = 0
         self._unread_now = 0
         self._why_kept = ""
+        self._held_s: float | None = None
 
     def why_not_store(self, now: float) -> str:
         """Return why the index must not be stored, "" if it may. O(workers)."""
@@ -34,7 +35,13 @@ class StoreRules:
             return f"journal records of {_named(formats)} have format {met}, which is not read"
         unknown = self._replica.recovery.unknown(now)
         waited = [worker for worker, since_s in unknown.items() if now < since_s + PATIENCE_S]
-        return f"nothing was read yet of {_named(waited)}" if waited else ""
+        if not waited:
+            self._held_s = None
+            return ""
+        # From the first one on: names that nobody knew before come without end.
+        self._held_s = now if self._held_s is None else self._held_s
+        late = now >= self._held_s + PATIENCE_S
+        return "" if late else f"nothing was read yet of {_named(waited)}"
 
     def freeze(self, now: float) -> None:
         """Note that the index is about to be stored as it is now. O(workers)."""

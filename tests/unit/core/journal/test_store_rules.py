@@ -74,6 +74,21 @@ def test_a_live_worker_of_which_nothing_was_read_holds_up_snapshots_for_a_while(
     assert not bench.store(PATIENCE_S)
 
 
+def test_ever_new_workers_of_which_nothing_was_read_hold_up_no_longer(bench: Bench) -> None:
+    whys = list[str]()
+    for number in range(4):
+        now = number * PATIENCE_S / 2.0
+        bench.replica.recovery.hear(WorkerId(f"w{number}"), 1, 7, now)
+        whys.append(bench.rules.why_not_store(now))
+    later = 10.0 * PATIENCE_S
+    none = bench.rules.why_not_store(later)
+    bench.replica.recovery.hear(B, 1, 7, later)
+
+    assert [bool(why) for why in whys] == [True, True, False, False]
+    assert none == ""
+    assert bench.rules.why_not_store(later) == "nothing was read yet of 'b'"
+
+
 def test_workers_without_events_without_history_or_without_life_lack_nothing(
     bench: Bench,
 ) -> None:
