@@ -39,7 +39,7 @@ COMMANDS = {
         "entries:worker",
         "Run the sidecar that puts one engine's KV events and load on the mesh.",
     ),
-    "mocker": ("entries:mocker", "Run a pretend vLLM: real HTTP, KV cache and events, no GPU."),
+    "mocker": ("entries:mocker", "Run a pretend engine: real HTTP, KV cache and events, no GPU."),
     "doctor": (
         "doctor.command",
         "Say why an engine's KV cache would not be seen by routers, and what to do.",

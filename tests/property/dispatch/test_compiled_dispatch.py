@@ -336,7 +336,7 @@ class TwoWays(RuleBasedStateMachine):
             estimated=self.blind,
         )
         if placed is None:
-            self._ask_both(request, visible)
+            self._ask_both(request, text, visible)
             return
         one, error = self._decide(self.spec, request, visible)
         assert one is not None, error
@@ -364,10 +364,14 @@ class TwoWays(RuleBasedStateMachine):
         """Ask for something unusual, which is none of the compiled core's affairs."""
         name = f"w{next(self.numbers)}"
         hashes = hashes_of(text, self.size)
-        self._ask_both(RouteRequest(name, hashes, len(ids_of(text)), **wish), name)
+        request = RouteRequest(name, hashes, len(ids_of(text)), **wish)
+        self._ask_both(request, text, name)
 
-    def _ask_both(self, request: RouteRequest, visible: str) -> None:
+    def _ask_both(self, request: RouteRequest, text: str, visible: str) -> None:
         one, error = self._decide(self.spec, request, visible)
+        # Hashes of its own: how far they are known depends on who asked for them before.
+        own = BlockHashes.of((), SIZE) if request.estimated else hashes_of(text, self.size)
+        request = msgspec.structs.replace(request, hashes=own)
         twin, twin_error = self._decide(self.quick, request, visible)
         assert str(error) == str(twin_error)
         if one is not None and twin is not None:

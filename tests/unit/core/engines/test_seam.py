@@ -14,7 +14,6 @@ KINDS = sorted(path.parent for path in SEAM.glob("*/engine.py"))
 
 MAY_NAME = {
     # Texts that users read: help of flags, and remedies for what only one kind needs.
-    "kvmesh/cli.py": "help",
     "kvmesh/replay/command.py": "a remedy",
     "kvmesh/replay/options.py": "help",
     "kvmesh/report/table.py": "a remedy",

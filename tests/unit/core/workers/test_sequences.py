@@ -277,6 +277,18 @@ def test_repeats_and_unknown_ids_change_nothing() -> None:
     assert sequences.bookings.get("nobody") is None
 
 
+def test_life_signs_of_an_owner_are_for_its_bookings_alone() -> None:
+    sequences = make_sequences(lease_s=60.0)
+    sequences.add("own", W1, Demand(10, 10), now=0.0)
+    sequences.add("theirs", W1, Demand(10, 10), now=0.0, owner="r1")
+
+    sequences.renew_owner("r1", now=50.0)
+    sequences.renew_owner("r1", now=40.0)
+
+    assert [one.request_id for one in sequences.expire(now=61.0)] == ["own"]
+    assert sequences.bookings["theirs"].renewed_s == 50.0
+
+
 def test_a_long_request_lives_as_long_as_its_life_signs_come() -> None:
     sequences = make_sequences(lease_s=60.0)
     sequences.add("long", W1, Demand(10, 10), now=0.0)
