@@ -216,7 +216,7 @@ class Fleet:
         proxy = self.pairs[True][1]
         source = sidecars(self.nats.url, self._other_cpu, named, records=records, blocks=blocks)
         with source:
-            time.sleep(1.0)
+            time.sleep(3.0)  # Until a crowd has joined.
             before, begun = used_ns(proxy), time.monotonic()
             time.sleep(seconds)
             return (used_ns(proxy) - before) / 1000 / (time.monotonic() - begun)
