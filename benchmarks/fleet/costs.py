@@ -28,9 +28,9 @@ class PlaneCosts(msgspec.Struct, frozen=True):
 
     chunk_us: float = 14.0
     bookings_us: float = 20.0
-    record_us: float = 12.0
-    block_us: float = 0.06
-    worker_beat_us: float = 37.0
+    record_us: float = 16.0
+    block_us: float = 0.03
+    worker_beat_us: float = 44.0
     replica_beat_us: float = 60.0
     nats_in_us: float = 1.5
     nats_out_us: float = 1.0
@@ -39,9 +39,9 @@ class PlaneCosts(msgspec.Struct, frozen=True):
 
 
 MEASURED: Final = {
-    "400 B": RequestCosts(own_us=55.0, sibling_us=1.7, booking_bytes=130.0, blocks=3.0),
-    "4 KB": RequestCosts(own_us=75.0, sibling_us=3.5, booking_bytes=280.0, blocks=31.0),
-    "100 KB": RequestCosts(own_us=280.0, sibling_us=8.0, booking_bytes=650.0, blocks=780.0),
+    "400 B": RequestCosts(own_us=44.0, sibling_us=2.2, booking_bytes=80.0, blocks=3.0),
+    "4 KB": RequestCosts(own_us=56.0, sibling_us=3.9, booking_bytes=217.0, blocks=31.0),
+    "100 KB": RequestCosts(own_us=243.0, sibling_us=17.0, booking_bytes=483.0, blocks=780.0),
 }
 """Recorded on the machine of docs/fleet.md; `bench_fleet --costs FILE` takes another run's.
 

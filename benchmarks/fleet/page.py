@@ -4,7 +4,7 @@ The files are what `bench_replicas` and `bench_fleet` append with `--json`.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,16 @@ import msgspec
 from benchmarks.cost.page import Run, table
 from benchmarks.fleet.bench_fleet import HEAD as FLEET_HEAD
 from benchmarks.fleet.bench_fleet import Outcome, cells
+from benchmarks.fleet.capacity import (
+    USED,
+    most_blocks_s,
+    most_chunks_s,
+    most_requests_s,
+    most_workers,
+)
+from benchmarks.fleet.costs import PlaneCosts, RequestCosts, costs_from
 from benchmarks.fleet.law import Costs, speed_up
+from benchmarks.fleet.plane import Fleet
 
 KINDS: Final = ("without KV events", "with KV events")
 SIZES: Final = ("400 B", "4 KB", "100 KB")
@@ -26,6 +35,17 @@ Replicas of a bucket each hold the whole index and know all bookings, so that ea
 would. What does not divide among them is what each has to hear: its siblings' bookings, the
 journal of all workers, heartbeats. This page says what that costs, and where it ends. Made by
 `make bench-fleet`; [benchmarks/README.md](../benchmarks/README.md) says how figures are made.
+"""
+
+CAPACITY: Final = """
+## What a bucket serves
+Requests a second at which {used:.0%} of each replica's processor is used, by its number of
+replicas, for {workers:,} workers with KV events (sums of the costs below; answers that come whole,
+bytes of bodies included). A replica forwards {chunks:,.0f} chunks of streams a second if that is
+all it does; every chunk that a request brings comes on top of its cost. Replicas follow
+{blocks:,.0f} blocks a second in batches of 64, and the heartbeats and records of {most:,.0f}
+workers, whatever their number. Each holds the whole index: 18 to 24 bytes a (worker, block) pair,
+so 500,000 blocks at each of {workers:,} workers take some 11 GB, beside 50 MB of its own.
 """
 
 LAW: Final = """
@@ -56,12 +76,37 @@ of several timers, the network's bandwidth, garbage collection.
 BENDS: Final = Path(__file__).with_name("bends.md")
 
 
-def page(run: Run, outcomes: Sequence[Outcome]) -> str:
+def capacity_lines(sizes: Mapping[str, RequestCosts], plane: PlaneCosts) -> list[str]:
+    """Return what a bucket serves, by its number of replicas."""
+    fleet = Fleet()
+    text = CAPACITY.format(
+        used=USED,
+        workers=fleet.workers,
+        chunks=most_chunks_s(1, plane),
+        blocks=most_blocks_s(plane),
+        most=most_workers(fleet, plane),
+    )
+    fleets = [msgspec.structs.replace(fleet, replicas=count) for count in (1, *REPLICAS)]
+    rows = [
+        [size, *(f"{most_requests_s(one, request, plane):,.0f}" for one in fleets)]
+        for size, request in sizes.items()
+    ]
+    head = ["request", *(f"{one.replicas} replicas" for one in fleets)]
+    return [*text.splitlines(), "", *table(head, rows)]
+
+
+def page(
+    run: Run,
+    outcomes: Sequence[Outcome],
+    sizes: Mapping[str, RequestCosts],
+    plane: PlaneCosts,
+) -> str:
     """Return the whole page."""
     lines = INTRODUCTION.splitlines()
     for facts in run.facts[:1]:
         told = ", ".join(f"{name} {value}" for name, value in facts.items())
         lines += ["", f"Recorded: {told}."]
+    lines += capacity_lines(sizes, plane)
     head = ["request", "alone", "replica", "sibling", "sigma", "bytes", *_times()]
     for kind in KINDS:
         rows = [row for size in SIZES if (row := law_row(run, kind, size))]
@@ -111,7 +156,7 @@ def main() -> None:
         sys.exit("usage: python -m benchmarks.fleet.page COSTS.jsonl FLEET.jsonl")
     costs, fleet = (Path(name).read_bytes().splitlines() for name in sys.argv[1:])
     outcomes = [msgspec.json.decode(line, type=Outcome) for line in fleet if line.strip()]
-    sys.stdout.write(page(Run(costs), outcomes))
+    sys.stdout.write(page(Run(costs), outcomes, *costs_from(costs)))
 
 
 if __name__ == "__main__":

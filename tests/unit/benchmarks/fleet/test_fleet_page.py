@@ -1,6 +1,6 @@
 from benchmarks.cost.page import Run
 from benchmarks.fleet.bench_fleet import Case, play
-from benchmarks.fleet.costs import PlaneCosts, RequestCosts
+from benchmarks.fleet.costs import PlaneCosts, RequestCosts, costs_from
 from benchmarks.fleet.page import law_row, page
 from benchmarks.fleet.plane import Fleet
 
@@ -34,9 +34,10 @@ def test_the_page_has_the_law_and_the_fleet() -> None:
     case = Case("small", "4 KB", Fleet(workers=2, replicas=2, requests_s=200.0))
     outcome = play(case, RequestCosts(80.0, 20.0, 400.0, 4.0), PlaneCosts(), 0.5)
 
-    text = page(Run(LINES), [outcome])
+    text = page(Run(LINES), [outcome], *costs_from(LINES))
 
     assert "commit 1234567" in text
     assert "| 4 KB | 40.0 | 80.0 |" in text
     assert "| small | 4 KB |" in text
     assert "What breaks first" in text
+    assert "| request | 1 replicas | 2 replicas |" in text
