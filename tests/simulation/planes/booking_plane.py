@@ -164,10 +164,14 @@ class BookingPlane:
                 assert ids == self.history.booked(peer, *known), "a peer's state has a hole"
 
     def _check_leases(self, router: str, message: Message) -> None:
-        """Requests run on, so a booking expires only when its owner was not heard for that long."""
+        """Requests run on, so a booking expires only when its owner told nothing for that long; a
+        heartbeat may be of a restarted owner, whose requests are over.
+        """
         now = self.sim.now
         if isinstance(message, BusMessage):
-            self._heard[router, last_token(message.subject)] = now
+            peer = last_token(message.subject)
+            if message.subject == SUBJECTS.bookings(peer):
+                self._heard[router, peer] = now
         expired = self.sequences[router].statistics().expired
         if expired > self._expired.get(router, 0):
             silent_s = max(
