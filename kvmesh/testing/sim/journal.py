@@ -190,7 +190,8 @@ class SimJournal:
         if tail.created != self.created or tail.position > self.last_sequence:
             tail.created, tail.position, tail.goal = self.created, 0, -1
             self._tell(tail, JournalRecreated(self.created))
-        if tail.goal < 0:
+        if tail.goal < 0 or tail.goal > self.last_sequence:
+            # A stream loses its end with its server, and a tail that is opened anew looks again.
             tail.goal = self.last_sequence
         if tail.position + 1 < self.first_sequence:
             self._tell(tail, JournalGap(tail.position + 1, self.first_sequence - 1))
