@@ -25,7 +25,7 @@ static PyObject *packed(const uint64_t *hashes, Py_ssize_t count) {
 }
 
 static int runs_flush(Runs *self) {
-    U64s *run = &self->contents->run;
+    Blocks *run = &self->contents->run;
     if (run->count == 0) {
         return 0;
     }
@@ -42,7 +42,7 @@ static int runs_flush(Runs *self) {
 }
 
 static int runs_add(Runs *self, uint64_t parent, uint64_t block) {
-    U64s *run = &self->contents->run;
+    Blocks *run = &self->contents->run;
     int joins = run->count && run->items[run->count - 1] == parent && run->count < self->contents->max_run;
     if (!joins) {
         if (runs_flush(self) < 0) {
@@ -50,7 +50,7 @@ static int runs_add(Runs *self, uint64_t parent, uint64_t block) {
         }
         self->parent = parent;
     }
-    if (u64s_reserve(run, 1) < 0) {
+    if (blocks_reserve(run, 1) < 0) {
         return -1;
     }
     run->items[run->count++] = block;
@@ -243,7 +243,7 @@ int contents_held(Contents *self, const EventTypes *types, PyObject *events) {
 }
 
 static int gone(Contents *self, uint32_t node) {
-    if (u64s_reserve(&self->run, 1) < 0) {
+    if (blocks_reserve(&self->run, 1) < 0) {
         return -1;
     }
     self->run.items[self->run.count++] = contents_hash(self, node);
@@ -283,7 +283,7 @@ static int drop(Contents *self, Tier *tier, uint32_t node) {
 }
 
 static int tell_gone(Contents *self, const EventTypes *types, int number, PyObject *events) {
-    U64s *run = &self->run;
+    Blocks *run = &self->run;
     for (Py_ssize_t first = 0; first < run->count; first += self->max_run) {
         Py_ssize_t left = run->count - first;
         PyObject *hashes = packed(run->items + first, left < self->max_run ? left : self->max_run);

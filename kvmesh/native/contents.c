@@ -33,7 +33,7 @@ void contents_clear(Contents *self) {
     PyMem_RawFree(self->found.items);
     PyMem_RawFree(self->run.items);
     self->stack = self->found = (U32s){0};
-    self->run = (U64s){0};
+    self->run = (Blocks){0};
 }
 
 static uint32_t count_in(const Tier *tier, uint32_t node) {

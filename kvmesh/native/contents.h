@@ -43,7 +43,7 @@ typedef struct {
     Tier tiers[MOST_TIERS]; /* nearest first */
     int tier_count;
     U32s stack, found; /* scratch */
-    U64s run;
+    Blocks run;
     long long max_hidden;
     Py_ssize_t max_run;
 } Contents;

@@ -237,7 +237,7 @@ static int read_hashes(EngineBatch *batch, Reader *self, EngineEvent *event) {
     if (!read_value(self, &list) || list.what != ARRAY) {
         return 0;
     }
-    if (u64s_reserve(&batch->hashes, (Py_ssize_t)list.number) < 0) {
+    if (blocks_reserve(&batch->hashes, (Py_ssize_t)list.number) < 0) {
         return -1;
     }
     event->hashes = (Py_ssize_t)list.number;
@@ -471,7 +471,7 @@ static int read_extras(EngineBatch *batch, Reader self, Found *found, const Valu
     if (!read_value(&self, &head) || head.what != ARRAY) {
         return 0;
     }
-    if (u64s_reserve(&batch->extras, event->hashes) < 0 ||
+    if (blocks_reserve(&batch->extras, event->hashes) < 0 ||
         reserve_bytes(batch, self.end - self.at + 8) < 0) {
         return -1;
     }

@@ -2,14 +2,10 @@
 #ifndef KVMESH_ENGINE_BATCH_H
 #define KVMESH_ENGINE_BATCH_H
 
+#include "believed.h"
 #include "core.h"
 
-/* Numbers in a row, reused from call to call. */
-typedef struct {
-    uint64_t *items;
-    Py_ssize_t count, room;
-} U64s;
-
+/* Numbers in a row, reused from call to call; u64s are `Blocks`. */
 typedef struct {
     uint32_t *items;
     Py_ssize_t count, room;
@@ -30,7 +26,7 @@ typedef struct {
 } EngineEvent;
 
 typedef struct {
-    U64s hashes, extras;
+    Blocks hashes, extras;
     U32s tokens;
     EngineEvent *events;
     Py_ssize_t count, room;
@@ -62,7 +58,6 @@ void engine_batch_free(EngineBatch *self);
 void engine_batch_trim(EngineBatch *self);
 
 /* Make room for `more` items; -1 with MemoryError set. */
-int u64s_reserve(U64s *self, Py_ssize_t more);
 int u32s_reserve(U32s *self, Py_ssize_t more);
 EngineEvent *engine_batch_add(EngineBatch *self, int what);
 

@@ -5,21 +5,6 @@
 
 #define KEPT_ITEMS (1 << 17)
 
-int u64s_reserve(U64s *self, Py_ssize_t more) {
-    if (more <= self->room - self->count) {
-        return 0;
-    }
-    size_t room = (size_t)self->count + (size_t)more + (size_t)self->room / 2 + 16;
-    uint64_t *grown = PyMem_RawRealloc(self->items, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->items = grown;
-    self->room = (Py_ssize_t)room;
-    return 0;
-}
-
 int u32s_reserve(U32s *self, Py_ssize_t more) {
     if (more <= self->room - self->count) {
         return 0;
@@ -78,7 +63,7 @@ int engine_root(const EngineNames *names, PyObject *lora, PyObject *salt, uint64
 }
 
 /* Append a tuple of u64s; -1 with an error set. */
-static int take_numbers(U64s *to, PyObject *object, const char *name, Py_ssize_t *count) {
+static int take_numbers(Blocks *to, PyObject *object, const char *name, Py_ssize_t *count) {
     PyObject *numbers = PyObject_GetAttrString(object, name);
     if (numbers == NULL || !PyTuple_CheckExact(numbers)) {
         if (numbers != NULL) {
@@ -88,7 +73,7 @@ static int take_numbers(U64s *to, PyObject *object, const char *name, Py_ssize_t
         return -1;
     }
     *count = PyTuple_GET_SIZE(numbers);
-    int failed = u64s_reserve(to, *count) < 0;
+    int failed = blocks_reserve(to, *count) < 0;
     for (Py_ssize_t i = 0; !failed && i < *count; i++) {
         uint64_t number = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(numbers, i));
         failed = number == UINT64_MAX && PyErr_Occurred();

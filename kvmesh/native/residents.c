@@ -25,7 +25,7 @@ void residents_clear(Residents *self) {
     self->span_items = NULL;
     self->span_count = self->span_room = 0;
     self->free_spans = (U32s){0};
-    self->hashes = (U64s){0};
+    self->hashes = (Blocks){0};
     self->count = 0;
     contents_clear(&self->contents);
 }
@@ -267,7 +267,7 @@ static int hash_contents(Residents *self, const EngineBatch *batch, const Engine
     Py_ssize_t step = event->block_size / self->block_size, count = event->hashes * step;
     const uint8_t *at = (const uint8_t *)(batch->tokens.items + event->first_token);
     self->hashes.count = 0;
-    if (u64s_reserve(&self->hashes, count) < 0) {
+    if (blocks_reserve(&self->hashes, count) < 0) {
         return -1;
     }
     for (Py_ssize_t number = 0; number < count; number++, at += width) {

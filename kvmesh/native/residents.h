@@ -33,7 +33,7 @@ typedef struct {
     int has_group, group_full;
     long long group;
     ResidentCounts counts;
-    U64s hashes; /* scratch */
+    Blocks hashes; /* scratch */
 } Residents;
 
 void residents_init(Residents *self, uint64_t seed);

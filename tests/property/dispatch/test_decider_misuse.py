@@ -3,9 +3,7 @@ nothing stays booked.
 """
 
 import gc
-import importlib
 import random
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -30,6 +28,7 @@ from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.sequences import new_sequences
+from tests.property.support.starving import starved
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
@@ -482,21 +481,6 @@ def test_an_error_of_whoever_is_asked_leaves_nothing_booked(mode: RouterMode) ->
     assert core.scheduler.sequences.owned() == []
     loads = [core.scheduler.sequences.loads(worker) for worker in WORKERS]
     assert [one.active_requests for one in loads] == [0, 0, 0, 0]
-
-
-def starved(number: int, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `call` does when the allocation of that number fails; None for MemoryError."""
-    testcapi = importlib.import_module("_testcapi")
-    tracer = sys.gettrace()
-    sys.settrace(None)  # who measures coverage allocates, too
-    testcapi.set_nomemory(number, number + 1)
-    try:
-        return call(*arguments)
-    except MemoryError:
-        return None
-    finally:
-        testcapi.remove_mem_hooks()
-        sys.settrace(tracer)
 
 
 def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:

@@ -1,7 +1,5 @@
 """The compiled engine cache given what it does not expect, without memory, and called by itself."""
 
-import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +20,7 @@ from kvmesh.core.engines.engine_events import (
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.dialect import FARTHEST_TIER, TIERS
+from tests.property.support.starving import starved
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
@@ -144,21 +143,6 @@ def test_what_a_root_raises_is_raised_and_changes_nothing() -> None:
     with pytest.raises(ZeroDivisionError):
         cache.take(store(1))
     assert cache.dump() == []
-
-
-def starved(number: int, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `call` does when the allocation of that number fails; None for MemoryError."""
-    testcapi = importlib.import_module("_testcapi")
-    tracer = sys.gettrace()
-    sys.settrace(None)  # who measures coverage allocates, too
-    testcapi.set_nomemory(number, number + 1)
-    try:
-        return call(*arguments)
-    except MemoryError:
-        return None
-    finally:
-        testcapi.remove_mem_hooks()
-        sys.settrace(tracer)
 
 
 def test_without_memory_it_says_so_and_can_be_used_once_it_is_told() -> None:
