@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TransportError,
     )
     from kvmesh.library import (
+        ENDS,
         ROOT,
         SERVED,
         UNKNOWN,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         MeshView,
         Removed,
         RequestOptions,
+        Reuse,
         RouterOptions,
         SessionOptions,
         Stored,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ENDS",
     "ROOT",
     "SERVED",
     "UNKNOWN",
@@ -109,6 +112,7 @@ __all__ = [
     "RequestError",
     "RequestOptions",
     "Reservation",
+    "Reuse",
     "Route",
     "RouterOptions",
     "SessionOptions",

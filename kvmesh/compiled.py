@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 10
+VERSION: Final = 12
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -60,6 +60,10 @@ class NativeDecider(Protocol):
         """Return a `core.dispatch.compiled.Placed`, None for what has to go another way. Asked is:
         what was scanned, packed ids or None, id, tenant, states, now, and whether to keep all.
         """
+        ...
+
+    def runners_up(self, states: tuple[Any, ...], most: int, /) -> Any:  # noqa: ANN401  names
+        """Return names of workers, the best first; None where the last decision has none."""
         ...
 
     def seen(self, placed: Any, tokens: int, now: float, /) -> bool:  # noqa: ANN401
@@ -284,6 +288,25 @@ class Native(Protocol):
         """
         ...
 
+    def GroupTable(  # noqa: N802  a type
+        self,
+        stored: type,
+        removed: type,
+        most_blocks: int,
+        most_references: int,
+        max_hidden: int,
+        max_run: int,
+        /,
+    ) -> object:
+        """Return a `core.engines.kv_events.groups.compiled.NativeTable` that holds nothing."""
+        ...
+
+    def GrpcSession(self, *limits: int) -> Any:  # noqa: ANN401, N802  a type
+        """Return a `transport.grpc.session.Session`. Limits: streams, bytes of a message, of a
+        head, windows of a stream and of the connection, bytes that wait, idle frames, early resets.
+        """
+        ...
+
     def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...
@@ -296,6 +319,26 @@ class Native(Protocol):
 
     def render(self, headers: Sequence[tuple[bytes, bytes]], /) -> bytes:
         """Return `transport.http.wire.headers.pure_render`."""
+        ...
+
+    def read_extproc(self, types: tuple[type, ...], data: bytes, /) -> object:
+        """Return `transport.extproc.reading.pure_decode`, of these types of messages."""
+        ...
+
+    def write_extproc(
+        self,
+        field: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        removed: Sequence[bytes],
+        endpoint: bytes | None,
+        body: bytes | None,
+        /,
+    ) -> bytes:
+        """Return `transport.extproc.writing.pure_answer`."""
+        ...
+
+    def write_extproc_piece(self, field: int, data: bytes, end: bool, /) -> bytes:
+        """Return `transport.extproc.writing.pure_piece`."""
         ...
 
     def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:

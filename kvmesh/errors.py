@@ -8,6 +8,7 @@
     │   └── NewerError       they are no garbage: a newer kvmesh wrote them
     └── TransportError   a peer did not answer, refused, or went away
         ├── SlowError        it did not answer in time: it may be busy, not dead
+        ├── ApiServerError   Kubernetes' API server refused (carries the status)
         └── ConflictError    a compare-and-set lost against another writer
 
 A message names the value, the place and the remedy.
@@ -93,6 +94,16 @@ class TransportError(KvMeshError):
 
 class SlowError(TransportError):
     """A peer did not answer in time: it may be busy, not dead."""
+
+
+class ApiServerError(TransportError):
+    """Kubernetes' API server refused a request. `status` is the HTTP status, or the code in what it
+    sent instead of an event.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ConflictError(TransportError):

@@ -47,6 +47,13 @@ class EngineAnswers(Message, frozen=True):
     answering: bool
 
 
+class EngineServes(Message, frozen=True):
+    """The models that the engine serves now; `adapters` are those that are LoRA adapters."""
+
+    models: tuple[str, ...]
+    adapters: tuple[str, ...] = ()
+
+
 class EngineSilent(Message, frozen=True):
     """The engine of `worker` does not answer. `slow`: it may yet, it took the question."""
 

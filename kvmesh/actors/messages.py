@@ -22,8 +22,18 @@ from kvmesh.bounds import (
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.engines.handshake import Connector
+from kvmesh.core.engines.registry import connector_of, connectors
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
-from kvmesh.core.workers.info import LoadReport, Trust, as_count, as_share
+from kvmesh.core.workers.fetch_times import FetchRows
+from kvmesh.core.workers.info import (
+    NO_ADAPTERS,
+    AdapterReport,
+    LoadReport,
+    Trust,
+    as_count,
+    as_share,
+)
 from kvmesh.formats import FIRST, FormatNumber, Formats, VersionText
 
 
@@ -76,7 +86,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
 
     Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
-    where it does not tell. The others are those of `LoadReport`.
+    where it does not tell. It holds `adapter_slots` LoRA adapters ready at a time, `adapters` are
+    those in use; both are left out where it does not tell. The others are those of `LoadReport`.
     """
 
     running_requests: Reading = 0
@@ -90,6 +101,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     prefix_hit_rate: Figure = 0.0
     cache_queried_tokens: Reading = 0
     cache_hit_tokens: Reading = 0
+    adapter_slots: Reading | msgspec.UnsetType = msgspec.UNSET
+    adapters: Names | msgspec.UnsetType = msgspec.UNSET
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them: each a `Count`, whatever was told."""
@@ -103,7 +116,14 @@ class WorkerLoad(msgspec.Struct, frozen=True):
             prefill_busy_us=as_count(self.prefill_busy_us),
             total_slots=as_count(self.total_slots),
             prefix_hit_rate=as_share(self._hit_rate()),
+            adapters=self._adapters(),
         )
+
+    def _adapters(self) -> AdapterReport:
+        if self.adapter_slots is msgspec.UNSET:
+            return NO_ADAPTERS
+        names = () if self.adapters is msgspec.UNSET else self.adapters
+        return AdapterReport(as_count(self.adapter_slots), names)
 
     def _hit_rate(self) -> float:
         """Return what the engine tells, or what its two counts make."""
@@ -127,7 +147,8 @@ class WorkerHeartbeat(Message, frozen=True):
     reports of its load: with the same number `load` is old news; 0 is not counted. `health_path` is
     what to ask often; while the engine does not answer there `answering` is False, `draining` True
     for routers that know only that. `engine` names its kind where routers must know it
-    (`needs_naming`), `unsalted` are paths at which it takes no `cache_salt`, "/" for all. `formats`
+    (`needs_naming`), `connector` how it shares requests with others where that is not the kind's
+    usual way, `unsalted` are paths at which it takes no `cache_salt`, "/" for all. `formats`
     are those it can write, `journal_format` is what its journal records have now.
     """
 
@@ -152,6 +173,7 @@ class WorkerHeartbeat(Message, frozen=True):
     health_path: Text = "/health"
     answering: bool = True
     engine: MaybeName | msgspec.UnsetType = msgspec.UNSET
+    connector: MaybeName | msgspec.UnsetType = msgspec.UNSET
     unsalted: Names = ()
     version: VersionText = ""
     formats: Formats = FIRST
@@ -161,6 +183,15 @@ class WorkerHeartbeat(Message, frozen=True):
     def engine_kind(self) -> str:
         """Return the kind of engine, "" where routers need not know it."""
         return "" if self.engine is msgspec.UNSET else self.engine
+
+    @property
+    def way(self) -> Connector | None:
+        """Return how it shares requests between prefill and decode; None for a way of a later
+        version.
+        """
+        if self.connector is msgspec.UNSET:
+            return connector_of(self.engine_kind, self.bootstrap_port)
+        return connectors().get(self.connector)
 
     @property
     def leaving(self) -> bool:
@@ -175,8 +206,10 @@ class RouterHeartbeat(Message, frozen=True):
     it holds exactly; `scope` tells who these are: only under equal ones digests compare. `workers`
     are those of its bucket, so that meta-routers find a worker that a request names; `left_out` are
     some of them that get nothing for failing requests. A `follower` books in the bucket but takes
-    no requests: it is a peer to replicas and nothing to meta-routers. `admission`, `policy` are
-    what was changed while it ran. `formats` are those it reads.
+    no HTTP requests: it is a peer to replicas and nothing to meta-routers. A `picker` is one that
+    decides, for gateways that ask it: a replica in all else. `admission`, `policy` are what was
+    changed while it ran. `formats` are those it reads. `fetches` is what it learned lately of how
+    long workers take to bring blocks to their devices.
     """
 
     router: Member
@@ -199,11 +232,18 @@ class RouterHeartbeat(Message, frozen=True):
     policy: PolicyNews = NO_NEWS
     version: VersionText = ""
     formats: Formats = FIRST
+    fetches: FetchRows = ()
+    picker: bool = False
 
     @property
     def leaving(self) -> bool:
         """Return whether it was told to get nothing new."""
         return self.draining
+
+    @property
+    def decides(self) -> bool:
+        """Return whether it is a replica, router or picker, and no mere follower."""
+        return self.picker or not self.follower
 
 
 class Started(Message, frozen=True):

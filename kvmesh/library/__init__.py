@@ -1,6 +1,6 @@
 """The index, the decision and the load figures as a library, for routers of one's own."""
 
-from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored
 from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, sequence_hashes
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.own_function import cost_formula, own_cost
@@ -21,6 +21,7 @@ from kvmesh.library.listener import Listener, Matches, MeshView
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
 
 __all__ = [
+    "ENDS",
     "ROOT",
     "SERVED",
     "UNKNOWN",
@@ -43,6 +44,7 @@ __all__ = [
     "MeshView",
     "Removed",
     "RequestOptions",
+    "Reuse",
     "RouterOptions",
     "SessionOptions",
     "Stored",

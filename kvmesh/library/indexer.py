@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, cast, overload
 
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, Tokens, read_tokens
+from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens, read_tokens
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.overlap.approx import (
@@ -99,7 +99,8 @@ class KvIndexer:
         """
         if root is None:
             root = ROOT if self._listener is None else self._listener.view().root
-        return self._find(BlockHashes(token_ids, self.block_size, root))
+        ids = pack_tokens(token_ids) if self._read().ends.looks_ahead else None
+        return self._find(BlockHashes(token_ids, self.block_size, root, ids))
 
     def find_matches(self, tokens: Tokens | BlockHashes) -> Matches:
         """Return {worker id: cached prefix in blocks} of a prompt's tokens, or of its hashes.

@@ -14,7 +14,7 @@ import msgspec
 
 from kvmesh.bounds import MAX_TEMPERATURE, MAX_TOKENS, MAX_WEIGHT, shown
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, Tokens
+from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
@@ -196,7 +196,7 @@ class KvRouter:
         what events told and what was routed lately. Raises `RequestError` for a token that is no
         u32.
         """
-        hashes = BlockHashes(token_ids, self.options.block_size, root)
+        hashes = self._hashes(token_ids, root)
         matches, _ = self._scheduler.overlaps.find_groups(hashes, now)
         return {worker: blocks for worker, blocks in matches.items()}  # noqa: C416 - of str, not WorkerId
 
@@ -291,8 +291,12 @@ class KvRouter:
         """Return counts since the start: decisions, refusals, overlap and request blocks."""
         return self._scheduler.statistics()
 
+    def _hashes(self, token_ids: Tokens, root: int) -> BlockHashes:
+        ids = pack_tokens(token_ids) if self._scheduler.overlaps.looks_ahead() else None
+        return BlockHashes(token_ids, self.options.block_size, root, ids)
+
     def _request(self, request_id: str, token_ids: Tokens, options: RequestOptions) -> RouteRequest:
-        hashes = BlockHashes(token_ids, self.options.block_size, options.root)
+        hashes = self._hashes(token_ids, options.root)
         allowed = options.allowed_workers
         return RouteRequest(
             request_id,

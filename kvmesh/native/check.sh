@@ -20,6 +20,7 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist -o "pythonpath=$copy ." \
     -k "not leaks" tests/property/native tests/property/insight \
     tests/property/index/test_index_properties.py \
+    tests/property/index/test_ends_properties.py \
     tests/property/index/test_native_index.py tests/property/index/test_native_growth.py \
     tests/property/index/test_native_fold.py tests/property/index/test_heard_properties.py \
     tests/property/index/test_approx_properties.py tests/unit/core/overlap/test_approx.py \
@@ -33,8 +34,14 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
     tests/unit/core/engines/test_event_stream.py \
     tests/unit/core/engines/kv_events/test_compiled.py \
+    tests/unit/core/engines/kv_events/groups \
+    tests/property/engines/test_grouped_cache_properties.py \
+    tests/property/engines/test_group_captures.py \
     tests/property/engines/test_native_engine_cache.py \
     tests/property/engines/test_native_engine_cache_misuse.py tests/unit/core/routing/test_output_lengths.py \
     tests/unit/core/workers \
+    tests/unit/transport/grpc \
     tests/unit/transport/http/upstream/test_response_head.py \
-    tests/unit/transport/http/wire/test_headers.py tests/property/dispatch tests/unit/core/insight "$@"
+    tests/unit/transport/http/wire/test_headers.py tests/property/dispatch tests/unit/core/insight \
+    tests/property/transport/test_extproc_reading.py \
+    tests/property/transport/test_extproc_writing.py "$@"

@@ -7,6 +7,7 @@ void cohort_clear(Cohort *cohort) {
     PyMem_Free(cohort->told.states);
     for (int i = 0; i < BELIEFS; i++) {
         PyMem_Free(cohort->believed[i].states);
+        PyMem_Free(cohort->believed[i].told);
     }
     Py_XDECREF(cohort->states);
     Py_XDECREF(cohort->view);
@@ -73,6 +74,40 @@ static PyObject *believed_names(const Approx *believed) {
     return names;
 }
 
+/* Return the slots of a view's workers by name, a new dict. */
+static PyObject *slots_by_name(const View *view) {
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t slot = 0; found != NULL && slot < PyTuple_GET_SIZE(view->names); slot++) {
+        uint32_t word = (uint32_t)(slot / 64);
+        if (word >= view->live_words || !(view->live[word] >> (slot % 64) & 1)) {
+            continue;
+        }
+        PyObject *number = PyLong_FromSsize_t(slot + 1);
+        if (number == NULL || PyDict_SetItem(found, PyTuple_GET_ITEM(view->names, slot), number) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
+/* Write which slots of a view the workers of other slots have; -1 with an error set. */
+static int fill_told(const View *view, PyObject *names, Slots *slots) {
+    PyObject *found = slots_by_name(view);
+    slots->told = found == NULL ? NULL : PyMem_Calloc((size_t)slots->count + 1, sizeof *slots->told);
+    int failed = slots->told == NULL;
+    if (failed && !PyErr_Occurred()) {
+        PyErr_NoMemory();
+    }
+    for (uint32_t slot = 0; !failed && slot < slots->count; slot++) {
+        PyObject *number = PyDict_GetItemWithError(found, PyTuple_GET_ITEM(names, slot));
+        failed = number == NULL && PyErr_Occurred() != NULL;
+        slots->told[slot] = number == NULL ? 0 : (uint32_t)PyLong_AsUnsignedLong(number);
+    }
+    Py_XDECREF(found);
+    return failed ? -1 : 0;
+}
+
 static int cohort_fill(Decider *self, Cohort *cohort) {
     PyObject *states = by_name(cohort->states);
     int failed = states == NULL;
@@ -84,6 +119,9 @@ static int cohort_fill(Decider *self, Cohort *cohort) {
             cohort->believed[i].changes = self->believed[i]->changes;
             PyObject *names = believed_names(self->believed[i]);
             failed = names == NULL || fill_slots(states, names, cohort->believed + i) < 0;
+            if (!failed && cohort->view != NULL && cohort->view->ends.rule_count) {
+                failed = fill_told(cohort->view, names, cohort->believed + i) < 0;
+            }
             Py_XDECREF(names);
         }
     }
@@ -126,17 +164,35 @@ Cohort *decider_cohort(Decider *self, PyObject *states) {
     return oldest;
 }
 
-/* Note a depth at those whom a drop names, where it is more than they were known to have. */
+/* Whether events have told all that there is to know of a slot's worker so deep in the prompt. */
+static inline int is_withheld(const Decider *self, const Slots *slots, uint32_t slot,
+                              Py_ssize_t depth) {
+    uint32_t told = slots->told != NULL && slot < slots->count ? slots->told[slot] : 0;
+    return told && told <= self->withheld_count && depth <= self->withheld[told - 1];
+}
+
+/* Note a depth at those whom a drop names, where it is more than they were known to have. 1, 0 when
+ * it is withheld from all of them, -1 with an error set. `routed`: decisions told of it, not events.
+ */
 static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const Slots *slots,
-                     int doubt) {
+                     int routed, int doubt) {
+    int noted = 0;
     for (uint32_t word = drop->start; word < drop->size; word++) {
         for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
             uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
+            if (self->withheld_count && is_withheld(self, slots, slot, drop->depth)) {
+                continue;
+            }
+            noted = 1;
             WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
             int doubted = state != NULL && doubt ? PySet_Contains(self->distrusted, state->worker)
                                                  : 0;
             if (doubted < 0) {
                 return -1;
+            }
+            if (state != NULL && routed && drop->depth > believed_at(asked, state)) {
+                state->routed_in = asked->question;
+                state->routed = drop->depth;
             }
             if (state == NULL || doubted ||
                 (state->asked == asked->question && state->overlap >= drop->depth)) {
@@ -146,20 +202,66 @@ static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const 
             state->overlap = drop->depth;
         }
     }
-    return 0;
+    return noted;
 }
 
 static int note_drops(Decider *self, Question *question, const Drops *drops, const Slots *slots,
-                      int doubt) {
-    if (drops->count && drops->drops[0].depth > question->deepest) {
-        question->deepest = drops->drops[0].depth;
-    }
+                      int routed, int doubt) {
     for (Py_ssize_t i = 0; i < drops->count; i++) {
-        if (note_drop(self, &question->asked, drops->drops + i, slots, doubt) < 0) {
+        const Drop *drop = drops->drops + i;
+        int noted = note_drop(self, &question->asked, drop, slots, routed, doubt);
+        if (noted < 0) {
             return -1;
+        }
+        if (noted && drop->depth > question->deepest) {
+            question->deepest = drop->depth;
         }
     }
     return 0;
+}
+
+/* Note of whom events have told more than a request can be continued from, how much: so deep nothing
+ * is believed of them, unless their events do not count. -1 with an error set.
+ */
+static int withhold(Decider *self, const View *view, int doubt) {
+    uint32_t slots = view->live_words * 64;
+    if (slots > self->withheld_room) {
+        Py_ssize_t *grown = PyMem_Realloc(self->withheld, slots * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->withheld = grown;
+        self->withheld_room = slots;
+    }
+    memset(self->withheld, 0, slots * sizeof *self->withheld);
+    self->withheld_count = slots;
+    for (Py_ssize_t i = 0; i < self->cut.count; i++) {
+        Hit one = self->cut.hits[i];
+        PyObject *worker = Py_NewRef(view_name(view, one.slot));
+        int doubted = doubt ? PySet_Contains(self->distrusted, worker) : 0;
+        Py_DECREF(worker);
+        if (doubted < 0) {
+            return -1;
+        }
+        self->withheld[one.slot] = one.hit < one.depth && !doubted ? one.depth : 0;
+    }
+    return 0;
+}
+
+/* Cut what a search found to where hits of grouped workers end; -1 with an error set. */
+static int cut_told(Decider *self, const Question *question, const View *view, int doubt) {
+    Prompt prompt = {
+        .known = question->hashes,
+        .count = question->blocks,
+        .ids = question->ids,
+        .id_count = question->id_count,
+        .block_size = (Py_ssize_t)self->block_size,
+    };
+    if (ends_cut(&view->ends, &prompt, view->live_words, &self->told_drops, &self->cut) < 0) {
+        return -1;
+    }
+    return self->cut.count ? withhold(self, view, doubt) : 0;
 }
 
 /* Note how much of the prompt is believed cached at whom; -1 with an error set. */
@@ -171,20 +273,23 @@ static int find_believed(Decider *self, Question *question, Approx *believed, co
     if (approx_find(believed, question->hashes, question->blocks, &self->believed_drops) < 0) {
         return -1;
     }
-    return note_drops(self, question, &self->believed_drops, slots, 0);
+    return note_drops(self, question, &self->believed_drops, slots, 1, 0);
 }
 
 int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now) {
     question->asked.question = next_question();
     question->deepest = 0;
     self->told_drops.count = 0;
+    self->withheld_count = 0;
     if (!self->looks) {
         return 0;
     }
     if (cohort->view != NULL) {
         int doubt = PySet_GET_SIZE(self->distrusted) > 0;
         if (view_search(cohort->view, question->hashes, question->blocks, &self->told_drops) < 0 ||
-            note_drops(self, question, &self->told_drops, &cohort->told, doubt) < 0) {
+            (cohort->view->ends.rule_count &&
+             cut_told(self, question, cohort->view, doubt) < 0) ||
+            note_drops(self, question, &self->told_drops, &cohort->told, 0, doubt) < 0) {
             return -1;
         }
     }
@@ -267,6 +372,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
         .arrivals_per_ms = asked->arrivals_per_ms,
         .failure_share = state->failure_share,
         .failure_ms = failure_ms_of(asked, state),
+        .lost_tokens = lost_tokens_of(asked, state),
     };
     if (state->capacity_blocks) {
         double capacity = (double)state->capacity_blocks;

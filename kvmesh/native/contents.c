@@ -110,19 +110,6 @@ int contents_remove(Contents *self, Tier *tier, uint32_t node) {
     return 0;
 }
 
-static int copy_column(Column *to, const Column *from) {
-    for (uint32_t segment = 0; segment < from->segment_room; segment++) {
-        if (from->segments[segment] != NULL) {
-            uint32_t *made = column_make(to, segment * KEYED_SEGMENT);
-            if (made == NULL) {
-                return -1;
-            }
-            memcpy(made, from->segments[segment], KEYED_SEGMENT * sizeof *made);
-        }
-    }
-    return 0;
-}
-
 static int copy_hidden(Tier *to, const Tier *from) {
     for (uint32_t node = from->oldest; node != NO_LINK;) {
         const Link *link = links_find(&from->hidden, node);
@@ -158,7 +145,7 @@ Tier *contents_tier(Contents *self, int number, const EventTypes *types, PyObjec
     }
     Tier *tier = insert_tier(self, at, number);
     const Tier *nearer = tier - 1;
-    if (copy_column(&tier->states, &nearer->states) < 0 || copy_hidden(tier, nearer) < 0) {
+    if (column_copy(&tier->states, &nearer->states) < 0 || copy_hidden(tier, nearer) < 0) {
         return NULL;
     }
     tier->seen = nearer->seen;

@@ -224,12 +224,12 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     Asked asked;
     PyObject *states, *known, *overlaps, *weights, *given_keys;
     Keys keys;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdddddOO)O!", &PyTuple_Type, &states, &PyDict_Type,
+    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdddddOOO)O!", &PyTuple_Type, &states, &PyDict_Type,
                           &known, &PyDict_Type, &overlaps, &asked.block_size,
                           &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
                           &asked.now, &asked.fleet, &asked.step_tokens, &asked.arrivals_per_ms,
                           &asked.margin, &given_keys, &asked.memory_wait,
-                          &PyTuple_Type, &weights)) {
+                          &asked.lost, &PyTuple_Type, &weights)) {
         return NULL;
     }
     if (asked.block_size < 1) {
@@ -246,6 +246,7 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
         return NULL;
     }
     asked.speeds = NULL;
+    asked.lost = asked.lost == Py_None ? NULL : asked.lost;
     asked_facts(&asked);
     double stack[STACK_COSTS], *costs = stack;
     size_t count = (size_t)PyTuple_GET_SIZE(states);

@@ -16,6 +16,7 @@ typedef struct {
     uint64_t question;
     SharingKeys keys;
     PyObject *memory_wait; /* worker state -> ms; NULL: by `speeds` */
+    PyObject *lost;        /* worker state -> tokens; NULL: by what is believed of it */
     Speeds *speeds;        /* NULL where `memory_wait` is not */
     long long block_size, prompt_tokens, request_blocks, output_blocks;
     double now, fleet, step_tokens, arrivals_per_ms, margin;
@@ -33,7 +34,7 @@ typedef struct {
 } Term;
 
 /* Terms of each worker. */
-enum { TERMS = 13 };
+enum { TERMS = 14 };
 extern const Term terms[];
 
 /* Terms that are one number for all workers. */
@@ -76,6 +77,14 @@ void asked_facts(Asked *asked);
 /* Write what the formula gives each worker, failure included; -1 with an error set. */
 int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *states,
                   Py_ssize_t count, double *costs);
+
+/* core.cost.weighing.Weighing.lost_tokens */
+double lost_tokens_of(const Asked *asked, const WorkerState *state);
+
+/* Return how much of the prompt was sent to a worker lately. */
+static inline long long believed_at(const Asked *asked, const WorkerState *state) {
+    return state->routed_in == asked->question ? state->routed : 0;
+}
 
 /* core.cost.weighing.Weighing.failure_ms */
 double failure_ms_of(const Asked *asked, const WorkerState *state);

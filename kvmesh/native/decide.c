@@ -47,13 +47,13 @@ typedef struct {
     int whole;
     long long prompt_tokens, expected;
     Forecast forecast;
+    Py_buffer packed; /* the token ids, if they were given */
 } Request;
 
 /* Hash the prompt; 1, 0 for what Python has to look at, -1 with an error set. */
 static int hash_prompt(Decider *self, Request *request, PyObject *packed, Question *question) {
     const uint32_t *ids;
     Py_ssize_t count;
-    Py_buffer view = {.obj = NULL};
     if (packed == Py_None) {
         const Scan *scan = &request->scanned->scan;
         int made = request->scanned->chat ? scan_chat_tokens(scan, &self->ids)
@@ -64,11 +64,11 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
         ids = self->ids.ids;
         count = self->ids.count;
     } else {
-        if (PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE) < 0) {
+        if (PyObject_GetBuffer(packed, &request->packed, PyBUF_SIMPLE) < 0) {
             return -1;
         }
-        ids = view.buf;
-        count = view.len / (Py_ssize_t)sizeof *ids;
+        ids = request->packed.buf;
+        count = request->packed.len / (Py_ssize_t)sizeof *ids;
     }
     /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
     Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
@@ -77,12 +77,11 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
     for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
         self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
     }
-    if (view.obj != NULL) {
-        PyBuffer_Release(&view);
-    }
     request->prompt_tokens = count;
     question->blocks = blocks;
     question->hashes = self->hashes;
+    question->ids = (const uint8_t *)ids;
+    question->id_count = count;
     return failed ? -1 : 1;
 }
 
@@ -121,6 +120,7 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
     asked->keys = (SharingKeys){question->hashes, question->deepest ? question->blocks : 0, 0};
     asked->memory_wait = NULL;
+    asked->lost = NULL;
     asked->speeds = self->speeds;
     asked->block_size = size;
     asked->prompt_tokens = request->prompt_tokens;
@@ -135,6 +135,24 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     asked->weights_count = self->weights_count;
     memcpy(asked->weights, self->weights, sizeof asked->weights);
     asked_facts(asked);
+}
+
+/* core.workers.late_prompts.LatePrompts.is_late; -1 with an error set. */
+static int is_late(const Decider *self, const WorkerState *state) {
+    int late = PySet_GET_SIZE(self->late_workers)
+                   ? PySet_Contains(self->late_workers, state->worker)
+                   : 0;
+    return late < 1 ? late : state->loads->prefilling.count > 0;
+}
+
+/* Have a prompt kept back that is not believed cached yet; -1 with an error set. */
+static int keep_back(const Decider *self, const Placed *placed) {
+    if (!placed->late || placed->booking == NULL) {
+        return 0;
+    }
+    PyObject *kept = PyObject_CallMethod(self->late, "add", "O", placed->booking);
+    Py_XDECREF(kept);
+    return kept == NULL ? -1 : 0;
 }
 
 /* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
@@ -160,6 +178,7 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     placed->told_tokens = UNKNOWN;
     placed->streams = request->scanned->scan.stream;
     placed->waiting = 1;
+    placed->late = 0;
     placed->unseen_s = 0.0;
     if (placed->request_id == NULL) {
         Py_DECREF(placed);
@@ -194,8 +213,10 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
                (size_t)question->blocks * sizeof *question->hashes);
         if (self->mode == MODE_KV && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
             demand.hashes = (PyObject *)placed->hashes;
-            failed = approx_record(self->believed[ROUTED], state->worker, question->hashes,
-                                   question->blocks, request->now, ttl_s) < 0;
+            int late = is_late(self, state);
+            placed->late = late > 0;
+            failed = late < 0 || (!late && approx_record(self->believed[ROUTED], state->worker, question->hashes,
+                                   question->blocks, request->now, ttl_s) < 0);
         }
     }
     if (!failed) {
@@ -349,11 +370,13 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     }
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
+    self->priced = 0;
     Py_ssize_t chosen =
         self->mode == MODE_KV ? choose_by_cost(self, question) : choose_blind(self, question);
     if (chosen < 0) {
         return NULL;
     }
+    self->priced = self->mode == MODE_KV ? cohort->used : 0;
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     CandidateTerms terms;
     if (write_terms(self, question, state, &terms) < 0) {
@@ -375,6 +398,7 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         return NULL;
     }
     if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, now) < 0 ||
+        keep_back(self, placed) < 0 ||
         record_decision(self, request, question, state, &terms, placed, self->costs[chosen]) < 0) {
         unbook(self, placed);
         Py_DECREF(placed);
@@ -436,6 +460,9 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         placed = place(self, &request, &question);
     } else if (hashed == 0) {
         placed = Py_NewRef(Py_None);
+    }
+    if (request.packed.obj != NULL) {
+        PyBuffer_Release(&request.packed);
     }
     self->busy = 0;
     if (self->decide_s != NULL && placed != NULL && placed != Py_None) {

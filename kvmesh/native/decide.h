@@ -37,6 +37,8 @@ typedef struct {
 /* Which of some workers is behind which slot; NULL where it is none of them. */
 typedef struct {
     WorkerState **states;
+    uint32_t *told; /* of what is believed: 1 + the worker's slot in the view, 0 for none there; NULL:
+                       nobody is grouped */
     uint32_t count;
     uint64_t changes; /* of the Approx whose slots they are */
 } Slots;
@@ -67,6 +69,9 @@ typedef struct {
     Formula *formula;
     PyObject *index;      /* core.index.KvIndex, NULL: no events */
     PyObject *distrusted; /* set of workers whose events do not count */
+    PyObject *late;       /* core.workers.late_prompts.LatePrompts */
+    PyObject *late_workers; /* its set of workers */
+    PyObject *late_waiting; /* its dict of bookings that are kept back, by worker */
     PyObject *out;        /* set of workers that something speaks against */
     PyObject *health;     /* core.health.Health */
     PyObject *random;     /* draws from [0, 1) */
@@ -84,8 +89,12 @@ typedef struct {
     long long decisions, overlap_blocks, request_blocks;
     Cohort cohorts[COHORTS];
     uint64_t question; /* of cohorts */
+    uint64_t priced;   /* in which all of a cohort were priced last, 0: costs are of no cohort */
     /* Scratch, kept from call to call. */
     Drops told_drops, believed_drops;
+    Cut cut;
+    Py_ssize_t *withheld; /* by slot of the view: so deep nothing is believed of the worker */
+    uint32_t withheld_room, withheld_count; /* count 0: nobody is withheld */
     ScanTokens ids;
     uint64_t *hashes;
     double *costs;
@@ -104,7 +113,7 @@ typedef struct {
     Hashed *hashes;       /* NULL: nothing was hashed, or let go with the first token */
     Forecast forecast;
     long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
-    char streams, waiting;
+    char streams, waiting, late; /* late: not believed cached yet */
     double unseen_s;
 } Placed;
 
@@ -113,6 +122,11 @@ extern PyMethodDef native_scanned_methods[];
 
 /* Return hashes of `count` blocks, not yet written; NULL with MemoryError. */
 Hashed *hashed_new(Py_ssize_t count);
+
+/* runners_up(states, most) -> names | None: who would have been chosen next, the best first; None: the
+ * last decision was not among `states`, or not by cost.
+ */
+PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 
 int hashed_ready(void);
 
@@ -140,6 +154,8 @@ typedef struct {
     Py_ssize_t count;
     const uint64_t *hashes;
     Py_ssize_t blocks;
+    const uint8_t *ids; /* the prompt's tokens */
+    Py_ssize_t id_count;
     Py_ssize_t deepest;
     long long estimated;
 } Question;

@@ -34,6 +34,7 @@ static PyObject **decider_owned(Decider *self, size_t place) {
         &self->unseen,                 &self->policy,              &self->maker,
         &self->replica,                (PyObject **)&self->decide_s,
         (PyObject **)&self->counts,    (PyObject **)&self->outbox,
+        &self->late,                   &self->late_workers,        &self->late_waiting,
     };
     return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
 }
@@ -62,6 +63,8 @@ static void decider_dealloc(Decider *self) {
     decider_clear(self);
     drops_free(&self->told_drops);
     drops_free(&self->believed_drops);
+    cut_free(&self->cut);
+    PyMem_Free(self->withheld);
     scan_release(&self->ids);
     PyMem_Free(self->hashes);
     PyMem_Free(self->costs);
@@ -87,14 +90,17 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
 static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
                             "out",       "health", "random",  "unseen", "replica", "routed",
-                            "heard",     "index",  "decide_s", NULL};
+                            "heard",     "index",  "decide_s", "late", "late_workers",
+                            "late_waiting", NULL};
     PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
     PyObject *tokens, *unseen, *replica, *routed, *heard, *index, *decide_s;
+    PyObject *late, *late_workers, *late_waiting;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOOO", names, &sequences_type, &sequences,
+            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOOOOO!O!", names, &sequences_type, &sequences,
             &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
             &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random, &unseen,
-            &replica, &routed, &heard, &index, &decide_s)) {
+            &replica, &routed, &heard, &index, &decide_s, &late, &PySet_Type, &late_workers,
+            &PyDict_Type, &late_waiting)) {
         return NULL;
     }
     Decider *self = (Decider *)type->tp_alloc(type, 0);
@@ -109,6 +115,9 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->counts = (TokenCounts *)Py_NewRef(tokens);
     self->distrusted = Py_NewRef(distrusted);
     self->out = Py_NewRef(out);
+    self->late = Py_NewRef(late);
+    self->late_workers = Py_NewRef(late_workers);
+    self->late_waiting = Py_NewRef(late_waiting);
     self->health = Py_NewRef(health);
     self->random = Py_NewRef(random);
     self->unseen = Py_NewRef(unseen);
@@ -211,6 +220,8 @@ static PyMethodDef decider_methods[] = {
     {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
      "decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None"},
+    {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
+     "runners_up(states, most) -> names | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
      "seen(placed, tokens, now) -> whether these were the first"},
     {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,

@@ -27,13 +27,13 @@ typedef struct {
 /* What was found of an event, by field. */
 enum {
     BLOCK_HASHES, PARENT, TOKEN_IDS, BLOCK_SIZE, LORA_ID, MEDIUM, LORA_NAME, EXTRA_KEYS, GROUP, KIND,
-    WINDOW, LOCALITY, OWNERSHIP, SESSION, SALT, MM_KEYS, TYPE, FIELDS
+    WINDOW, LOCALITY, OWNERSHIP, SESSION, SALT, MM_KEYS, LOOKAHEAD, TYPE, FIELDS
 };
 
 static const char *const field_names[FIELDS] = {
     "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
     "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "locality",
-    "ownership", "session_id", "cache_salt", "mm_keys", "type",
+    "ownership", "session_id", "cache_salt", "mm_keys", "lookahead_token_ids", "type",
 };
 
 #define STORED_FIELDS ((1U << FIELDS) - 1)
@@ -357,6 +357,10 @@ static int read_field(EngineBatch *batch, Reader *self, Found *found, int field)
         return 1;
     case LORA_ID:
         return read_number(self, &found->lora_id);
+    case WINDOW:
+        return read_number(self, &value);
+    case LOOKAHEAD:
+        return read_value(self, &value) && value.what == NIL;
     case LORA_NAME:
         return read_text(self, &found->lora_name);
     case MEDIUM:

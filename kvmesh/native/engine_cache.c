@@ -170,9 +170,30 @@ static int check_whole(const EngineCache *self) {
     return 0;
 }
 
+/* Tell whether a batch shows more groups than one: core.engines.kv_events.cache.shows_groups. */
+static int shows_groups(const EngineCache *self) {
+    int known = self->residents.has_group;
+    long long group = self->residents.group;
+    for (Py_ssize_t at = 0; at < self->batch.count; at++) {
+        const EngineEvent *event = self->batch.events + at;
+        if (event->what != ENGINE_STORED) {
+            continue;
+        }
+        if (!event->full || (event->tokens && known && event->group != group)) {
+            return 1;
+        }
+        if (event->tokens) {
+            known = 1;
+            group = event->group;
+        }
+    }
+    return 0;
+}
+
 PyDoc_STRVAR(take_doc, "take(payload) -> list | None\n\n"
 "Fold one batch as the engine published it, and return the events that follow; None, and nothing\n"
-"changed, if the pure decoder has to read it: then call `fold`. About 0.4 us a block.");
+"changed, if the pure decoder has to read it, or it shows several groups: then call `fold`, or\n"
+"`hand_over`. About 0.4 us a block.");
 
 static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     Py_buffer view;
@@ -183,11 +204,31 @@ static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     if (PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE) == 0) {
         int read = engine_batch_read(&self->batch, &self->names, view.buf, view.len);
         PyBuffer_Release(&view);
-        events = read > 0 ? fold(self) : read == 0 ? Py_NewRef(Py_None) : NULL;
+        int left = read == 0 || (read > 0 && shows_groups(self));
+        events = left ? Py_NewRef(Py_None) : read > 0 ? fold(self) : NULL;
         engine_batch_trim(&self->batch);
     }
     self->busy = 0;
     return events;
+}
+
+PyDoc_STRVAR(hand_over_doc, "hand_over() -> tuple\n\n"
+"Return group, block size, blocks and counts as core.engines.kv_events.residency.Handover has them,\n"
+"and hold nothing.");
+
+static PyObject *cache_hand_over(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *handover = residents_hand_over(&self->residents);
+    if (handover != NULL) {
+        residents_clear(&self->residents);
+        self->residents.counts = (ResidentCounts){0};
+        self->residents.size_confirmed = 0;
+    }
+    self->busy = 0;
+    return handover;
 }
 
 PyDoc_STRVAR(fold_doc, "fold(batch) -> list\n\n"
@@ -291,7 +332,14 @@ static PyObject *cache_block_size(EngineCache *self, void *nothing) {
     return PyLong_FromLongLong(size < 0 ? 0 : size);
 }
 
+static PyObject *cache_group(EngineCache *self, void *nothing) {
+    (void)nothing;
+    const Residents *residents = &self->residents;
+    return residents->has_group ? PyLong_FromLongLong(residents->group) : Py_NewRef(Py_None);
+}
+
 static PyGetSetDef getters[] = {
+    {"group", (getter)cache_group, NULL, "The number of the group that is followed, None for none.", NULL},
     {"block_size", (getter)cache_block_size, NULL, "The engine's block size in tokens; 0: unknown.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -305,6 +353,7 @@ static PyMemberDef members[] = {
 static PyMethodDef methods[] = {
     {"take", (PyCFunction)cache_take, METH_O, take_doc},
     {"fold", (PyCFunction)cache_fold, METH_O, fold_doc},
+    {"hand_over", (PyCFunction)cache_hand_over, METH_NOARGS, hand_over_doc},
     {"lose", (PyCFunction)cache_lose, METH_NOARGS, "lose() -> list\n\nHold nothing: batches are gone."},
     {"restart", (PyCFunction)cache_restart, METH_NOARGS, "restart() -> list\n\nThe engine began anew."},
     {"dump", (PyCFunction)cache_dump, METH_NOARGS,

@@ -29,6 +29,13 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
         return -1;
     }
     speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
+    if (PyDict_GET_SIZE(self->late_waiting)) {
+        PyObject *begun = PyObject_CallMethod(self->late, "begin", "Od", booking->worker, now);
+        Py_XDECREF(begun);
+        if (begun == NULL) {
+            return -1;
+        }
+    }
     return ask_health(self, "began", booking->worker, now) < 0 ? -1 : 0;
 }
 

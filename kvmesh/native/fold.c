@@ -6,6 +6,8 @@
 #include "table.h"
 
 #define VERSION 1
+#define GROUPED_VERSION 2
+#define ENDS 64 /* core.blocks.events.ENDS */
 #define MAX_ORDINAL (1ULL << 62)
 
 enum { STORED, REMOVED };
@@ -17,15 +19,22 @@ typedef struct {
 /* One event; `run` is what it stores or removes. */
 typedef struct {
     int kind;
-    uint64_t parent;
+    uint64_t parent, tier;
     const uint8_t *run;
     Py_ssize_t count; /* blocks */
 } Change;
+
+/* Whose blocks change, and whose ends: NULL where it has none. */
+typedef struct {
+    Table *blocks, *ends;
+    Holding *held, *ended;
+} Places;
 
 /* What a message did, in the order of the answer. `removed` counts what was there and what was not. */
 typedef struct {
     Py_ssize_t events, stored, removed, missing, orphans;
     PyObject *gone; /* list of the runs removed, NULL for none */
+    Py_ssize_t ends, ends_missing;
 } Tally;
 
 /* Read `size` bytes as a big-endian number; 0 when the message ends before. */
@@ -82,34 +91,35 @@ static int read_run(Reader *self, Change *change) {
     return 1;
 }
 
-/* Read an event of device memory; 0 for any other. */
-static int read_change(Reader *self, Change *change) {
-    uint64_t length, tag, tier = 0;
+/* Read an event of device memory, or of ends there if those count; 0 for any other. */
+static int read_change(Reader *self, Change *change, int ends) {
+    uint64_t length, tag;
     if (!read_array(self, &length) || !read_number(self, &tag) || tag > REMOVED) {
         return 0;
     }
     uint64_t least = tag == STORED ? 3 : 2;
     change->kind = (int)tag;
-    change->parent = 0;
+    change->parent = change->tier = 0;
     return length >= least && length <= least + 1 &&
            (tag == REMOVED || read_number(self, &change->parent)) && read_run(self, change) &&
-           (length == least || read_number(self, &tier)) && tier == 0;
+           (length == least || read_number(self, &change->tier)) &&
+           (change->tier == 0 || (ends && change->tier == ENDS));
 }
 
 /* Read up to the first event; 0 unless it is the one that is expected. */
 static int read_head(Reader *self, uint64_t epoch, uint64_t first_seq, uint64_t *events) {
     uint64_t fields, version, of_epoch, first;
     return read_array(self, &fields) && fields == 4 && read_number(self, &version) &&
-           version == VERSION && read_number(self, &of_epoch) && of_epoch == epoch &&
+           (version == VERSION || version == GROUPED_VERSION) && read_number(self, &of_epoch) && of_epoch == epoch &&
            read_number(self, &first) && first == first_seq && first > 0 &&
            read_array(self, events) && *events > 0 && first + *events <= MAX_ORDINAL;
 }
 
 /* Tell whether all events are ordinary, and store no more than `room` blocks. */
-static int check_changes(Reader self, uint64_t events, uint64_t room) {
+static int check_changes(Reader self, uint64_t events, uint64_t room, int ends) {
     Change change;
     for (uint64_t i = 0; i < events; i++) {
-        if (!read_change(&self, &change)) {
+        if (!read_change(&self, &change, ends)) {
             return 0;
         }
         if (change.kind == STORED) {
@@ -147,19 +157,43 @@ static int remove_change(Table *self, Holding *holding, const Change *change, Ta
     return 0;
 }
 
-static PyObject *fold(Table *self, Holding *holding, Reader *reader, uint64_t events) {
+/* Note ends, or that they are none any more: in any order, and behind any block. */
+static int change_ends(Table *self, Holding *holding, const Change *change, Tally *tally) {
+    if (change->kind == STORED) {
+        tally->ends += change->count;
+        return table_store_run(self, holding, change->run, change->count);
+    }
+    long long before = holding->blocks;
+    if (table_remove_run(self, holding, change->run, change->count) < 0) {
+        return -1;
+    }
+    tally->ends_missing += change->count - (Py_ssize_t)(before - holding->blocks);
+    return 0;
+}
+
+static int apply_change(const Places *places, const Change *change, Tally *tally) {
+    if (change->tier) {
+        return change_ends(places->ends, places->ended, change, tally);
+    }
+    return change->kind == STORED ? store_change(places->blocks, places->held, change, tally)
+                                  : remove_change(places->blocks, places->held, change, tally);
+}
+
+static PyObject *fold(const Places *places, Reader *reader, uint64_t events) {
     Tally tally = {.events = (Py_ssize_t)events};
     Change change;
     int failed = 0;
     for (uint64_t i = 0; i < events && !failed; i++) {
-        failed = !read_change(reader, &change) ||
-                 (change.kind == STORED ? store_change(self, holding, &change, &tally)
-                                        : remove_change(self, holding, &change, &tally)) < 0;
+        failed = !read_change(reader, &change, places->ends != NULL) ||
+                 apply_change(places, &change, &tally) < 0;
     }
     PyObject *answer = NULL;
     if (!failed) {
         answer = Py_BuildValue("(nnnnnO)", tally.events, tally.stored, tally.removed, tally.missing,
                                tally.orphans, tally.gone == NULL ? Py_None : tally.gone);
+    }
+    if (answer != NULL && places->ends != NULL) {
+        answer = Py_BuildValue("(Nnn)", answer, tally.ends, tally.ends_missing);
     }
     Py_XDECREF(tally.gone);
     return answer;
@@ -178,27 +212,54 @@ static int read_ordinal(PyObject *object, uint64_t *value) {
     return 0;
 }
 
-/* fold(holding, data, epoch, first_seq, room) */
-PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+/* Fold a message, of which `args` are the data, the epoch, the first number and the room. */
+static PyObject *fold_message(const Places *places, PyObject *const *args) {
     uint64_t epoch, first_seq, room, events;
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "fold takes 5 arguments, not %zd", nargs);
+    if (!PyBytes_CheckExact(args[0])) {
+        return PyErr_Format(PyExc_TypeError, "a message is bytes");
     }
-    if (!Py_IS_TYPE(args[0], &holding_type) || !PyBytes_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "a Holding and bytes are needed");
-        return NULL;
-    }
-    int known[] = {read_ordinal(args[2], &epoch), 0, 0};
-    known[1] = known[0] < 0 ? -1 : read_ordinal(args[3], &first_seq);
-    known[2] = known[1] < 0 ? -1 : read_ordinal(args[4], &room);
+    int known[] = {read_ordinal(args[1], &epoch), 0, 0};
+    known[1] = known[0] < 0 ? -1 : read_ordinal(args[2], &first_seq);
+    known[2] = known[1] < 0 ? -1 : read_ordinal(args[3], &room);
     if (known[2] < 0) {
         return NULL;
     }
-    const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(args[1]);
-    Reader reader = {start, start + PyBytes_GET_SIZE(args[1])};
+    const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    Reader reader = {start, start + PyBytes_GET_SIZE(args[0])};
     if (!known[0] || !known[1] || !known[2] || !read_head(&reader, epoch, first_seq, &events) ||
-        !check_changes(reader, events, room)) {
+        !check_changes(reader, events, room, places->ends != NULL)) {
         Py_RETURN_NONE;
     }
-    return fold(self, (Holding *)args[0], &reader, events);
+    return fold(places, &reader, events);
+}
+
+/* fold(holding, data, epoch, first_seq, room) */
+PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 5) {
+        return PyErr_Format(PyExc_TypeError, "fold takes 5 arguments, not %zd", nargs);
+    }
+    if (!Py_IS_TYPE(args[0], &holding_type)) {
+        return PyErr_Format(PyExc_TypeError, "a Holding and bytes are needed");
+    }
+    Places places = {.blocks = self, .held = (Holding *)args[0]};
+    return fold_message(&places, args + 1);
+}
+
+/* fold_ends(holding, data, epoch, first_seq, room, (table, holding)) */
+PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 6) {
+        return PyErr_Format(PyExc_TypeError, "fold_ends takes 6 arguments, not %zd", nargs);
+    }
+    if (!Py_IS_TYPE(args[0], &holding_type) || !PyTuple_Check(args[5]) ||
+        PyTuple_GET_SIZE(args[5]) != 2 ||
+        !Py_IS_TYPE(PyTuple_GET_ITEM(args[5], 0), &table_type) ||
+        !Py_IS_TYPE(PyTuple_GET_ITEM(args[5], 1), &holding_type)) {
+        return PyErr_Format(PyExc_TypeError, "a Holding, bytes, and (Table, Holding) of ends are "
+                                             "needed");
+    }
+    Places places = {.blocks = self,
+                     .held = (Holding *)args[0],
+                     .ends = (Table *)PyTuple_GET_ITEM(args[5], 0),
+                     .ended = (Holding *)PyTuple_GET_ITEM(args[5], 1)};
+    return fold_message(&places, args + 1);
 }

@@ -184,3 +184,16 @@ uint32_t *column_make(Column *self, uint32_t number) {
     }
     return values + number % KEYED_SEGMENT;
 }
+
+int column_copy(Column *to, const Column *from) {
+    for (uint32_t segment = 0; segment < from->segment_room; segment++) {
+        if (from->segments[segment] != NULL) {
+            uint32_t *made = column_make(to, segment * KEYED_SEGMENT);
+            if (made == NULL) {
+                return -1;
+            }
+            memcpy(made, from->segments[segment], KEYED_SEGMENT * sizeof *made);
+        }
+    }
+    return 0;
+}

@@ -61,6 +61,9 @@ void column_free(Column *self);
 /* Return where to write a record's value; NULL with MemoryError set. */
 uint32_t *column_make(Column *self, uint32_t number);
 
+/* Write all values of a column into an empty one; -1 with MemoryError set, and then only part of them. */
+int column_copy(Column *to, const Column *from);
+
 static inline KeyedRecord *keyed_at(const Keyed *self, uint32_t number) {
     return self->segments[number / KEYED_SEGMENT] + number % KEYED_SEGMENT;
 }

@@ -71,10 +71,12 @@ typedef struct {
     PyObject *worker, *info, *report, *gaps;
     Loads *loads;
     Ratio *prefill;
-    long long capacity_blocks;
+    long long capacity_blocks, blank_blocks;
     double failure_share, lost_ms;
     uint64_t asked;    /* number of the last question in which it had any overlap */
     long long overlap; /* blocks in that question */
+    uint64_t routed_in; /* number of the last question of which anything was sent there lately */
+    long long routed;   /* blocks in that question */
 } WorkerState;
 
 extern PyTypeObject booking_type, loads_type, ratio_type, worker_state_type, formula_type;

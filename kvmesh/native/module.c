@@ -12,6 +12,7 @@ static int (*const preparations[])(void) = {
     decider_ready,
     graded_ready,
     hashed_ready,
+    hpack_ready,
     message_fold_ready,
     outbox_methods_ready,
     outbox_ready,
@@ -44,6 +45,7 @@ static PyTypeObject *const types[] = {
     &engine_cache_type,
     &event_stream_type,
     &formula_type,
+    &group_table_type,
     &histogram_type,
     &lengths_type,
     &loads_type,
@@ -57,6 +59,7 @@ static PyTypeObject *const types[] = {
     &ring_type,
     &robin_shadow_type,
     &sequences_type,
+    &session_type,
     &speeds_type,
     &step_times_type,
     &table_type,
@@ -69,6 +72,8 @@ static PyTypeObject *const types[] = {
 };
 
 static PyMethodDef *const functions[] = {
+    native_extproc_read_methods,
+    native_extproc_write_methods,
     native_head_methods,
     native_home_methods,
     native_json_methods,

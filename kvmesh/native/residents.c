@@ -338,23 +338,6 @@ static int hold_again(Residents *self, const EngineBatch *batch, const EngineEve
     return 0;
 }
 
-/* Choose the group to follow: the first seen, until a full-attention one is seen. */
-static int follow(Residents *self, const EngineEvent *event, const EventTypes *types, PyObject *events) {
-    int takes_over = event->full && !self->group_full && event->group != self->group;
-    if (self->has_group && !takes_over) {
-        return 0;
-    }
-    int switched = self->has_group;
-    self->has_group = 1;
-    self->group = event->group;
-    self->group_full = event->full;
-    if (switched) {
-        residents_clear(self);
-        return residents_cleared(types, events);
-    }
-    return 0;
-}
-
 /* Learn the block size, and tell whether an event's blocks are whole ones. */
 static int fits(Residents *self, const EngineEvent *event) {
     int sure = event->hashes > 1 && event->tier == 0;
@@ -372,8 +355,9 @@ static int fits(Residents *self, const EngineEvent *event) {
 
 static int store(Residents *self, const EngineBatch *batch, const EngineEvent *event,
                  const EventTypes *types, PyObject *events) {
-    if (follow(self, event, types, events) < 0) {
-        return -1;
+    if (!self->has_group) {
+        self->has_group = 1;
+        self->group = event->group;
     }
     if (event->group != self->group) {
         self->counts.ignored_groups += event->hashes;

@@ -30,7 +30,7 @@ typedef struct {
     uint32_t most_references;
     long long block_size; /* 0: of no use; -1: unknown */
     int size_confirmed;
-    int has_group, group_full;
+    int has_group;
     long long group;
     ResidentCounts counts;
     Blocks hashes; /* scratch */
@@ -44,6 +44,9 @@ void residents_clear(Residents *self);
 /* Fold one event of a batch; -1 with an error set, and then nothing but `residents_clear` may follow. */
 int residents_fold(Residents *self, const EngineBatch *batch, const EngineEvent *event,
                    const EventTypes *types, PyObject *events);
+
+/* Return what is held as core.engines.kv_events.residency.Handover has it; NULL with an error set. */
+PyObject *residents_hand_over(const Residents *self);
 
 /* Append Cleared; -1 with an error set. */
 int residents_cleared(const EventTypes *types, PyObject *events);

@@ -21,6 +21,7 @@ typedef enum {
     MESSAGES,
     PROMPT,
     REFUSED, /* but for null */
+    UNUSUAL, /* refused but for null and false */
 } Kind;
 
 typedef struct {
@@ -39,7 +40,11 @@ typedef struct {
 
 /* The fields of a body by the length of their names. */
 static const Field one[] = {{"n", CHOICES, 0}, {NULL, 0, 0}};
-static const Field four[] = {{"user", TEXT, AT(scan.user)}, {NULL, 0, 0}};
+static const Field four[] = {
+    {"user", TEXT, AT(scan.user)},
+    {"echo", UNUSUAL, 0},
+    {NULL, 0, 0},
+};
 static const Field five[] = {
     {"model", NAME, AT(scan.model)},
     {"tools", VALUE, AT(scan.tools)},
@@ -53,6 +58,7 @@ static const Field six[] = {
     {"kvmesh", REFUSED, 0},
     {NULL, 0, 0},
 };
+static const Field seven[] = {{"best_of", UNUSUAL, 0}, {NULL, 0, 0}};
 static const Field eight[] = {
     {"messages", MESSAGES, 0},
     {"priority", PRIORITY, 0},
@@ -71,6 +77,16 @@ static const Field ten[] = {
 };
 static const Field eleven[] = {{"tool_choice", VALUE, AT(scan.tool_choice)}, {NULL, 0, 0}};
 static const Field twelve[] = {{"instructions", VALUE, AT(scan.instructions)}, {NULL, 0, 0}};
+static const Field thirteen[] = {
+    {"prompt_embeds", UNUSUAL, 0},
+    {"chat_template", UNUSUAL, 0},
+    {NULL, 0, 0},
+};
+static const Field fifteen[] = {
+    {"prompt_logprobs", REFUSED, 0},
+    {"use_beam_search", UNUSUAL, 0},
+    {NULL, 0, 0},
+};
 static const Field sixteen[] = {
     {"reasoning_effort", VALUE, AT(scan.reasoning_effort)},
     {NULL, 0, 0},
@@ -79,6 +95,7 @@ static const Field seventeen[] = {
     {"max_output_tokens", LIMIT, AT(max_output_tokens)},
     {NULL, 0, 0},
 };
+static const Field eighteen[] = {{"add_special_tokens", REFUSED, 0}, {NULL, 0, 0}};
 static const Field twenty_one[] = {
     {"max_completion_tokens", LIMIT, AT(max_completion_tokens)},
     {"add_generation_prompt", SETTING, AT(scan.add_generation_prompt)},
@@ -86,17 +103,20 @@ static const Field twenty_one[] = {
 };
 static const Field twenty_two[] = {
     {"continue_final_message", SETTING, AT(scan.continue_final_message)},
+    {"truncate_prompt_tokens", REFUSED, 0},
     {NULL, 0, 0},
 };
 static const Field twenty[] = {
     {"chat_template_kwargs", VALUE, AT(scan.chat_template_kwargs)},
+    {"previous_response_id", REFUSED, 0},
     {NULL, 0, 0},
 };
 static const Field *const by_length[23] = {
-    [1] = one,          [4] = four,       [5] = five,      [6] = six,
-    [8] = eight,        [9] = nine,       [10] = ten,      [11] = eleven,
-    [12] = twelve,      [16] = sixteen,   [17] = seventeen, [20] = twenty,
-    [21] = twenty_one,  [22] = twenty_two,
+    [1] = one,        [4] = four,       [5] = five,        [6] = six,
+    [7] = seven,      [8] = eight,      [9] = nine,        [10] = ten,
+    [11] = eleven,    [12] = twelve,    [13] = thirteen,   [15] = fifteen,
+    [16] = sixteen,   [17] = seventeen, [18] = eighteen,   [20] = twenty,
+    [21] = twenty_one, [22] = twenty_two,
 };
 
 static const Field *find_field(const JsonWalk *walk) {
@@ -276,6 +296,11 @@ static const uint8_t *read_field(const Field *field, const uint8_t *at, const ui
         return read_messages(at, end, scan);
     case PROMPT:
         return read_prompt(at, end, scan);
+    case UNUSUAL:
+        if (json_is(at, end, "false", 5)) {
+            return at + 5;
+        }
+        /* fall through */
     case REFUSED:
         return is_null(at, end) ? at + 4 : NULL;
     case VALUE:

@@ -20,7 +20,7 @@ static PyObject *native_scan(PyObject *module, PyObject *const *args, Py_ssize_t
     const Scan *scan = &self->scan;
     int known = scan_body(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), &self->scan);
     if (!known || scan->cache_salt.size > 0 || scan->lora_path.at != NULL ||
-        scan->input_ids.at != NULL || (chat ? scan->messages.at : scan->prompt.at) == NULL) {
+        scan->input_ids.at != NULL || scan->choices > 1 || (chat ? scan->messages.at : scan->prompt.at) == NULL) {
         Py_DECREF(self);
         Py_RETURN_NONE;
     }

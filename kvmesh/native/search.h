@@ -33,12 +33,15 @@ typedef struct {
 } Drops;
 
 /* A prompt's hashes as far as they are known. `more` makes at least `wanted` of them known, or all
- * there are, and may change `known` and `count`; NULL: all are known. -1 with an error set. */
+ * there are, and may change `known` and `count`; NULL: all are known. -1 with an error set. `ids`
+ * are its tokens as u32s of any alignment, `block_size` a block; NULL: not known. */
 typedef struct Prompt Prompt;
 struct Prompt {
     const uint64_t *known;
     Py_ssize_t count;
     int (*more)(Prompt *self, Py_ssize_t wanted);
+    const uint8_t *ids;
+    Py_ssize_t id_count, block_size;
 };
 
 /* Find the drops of `hashes` in both tables, of which the older may be NULL; only bits of `live`

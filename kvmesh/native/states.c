@@ -115,6 +115,7 @@ static PyMemberDef state_members[] = {
     {"report", T_OBJECT_EX, offsetof(WorkerState, report), 0, NULL},
     {"gaps", T_OBJECT_EX, offsetof(WorkerState, gaps), 0, NULL},
     {"capacity_blocks", T_LONGLONG, offsetof(WorkerState, capacity_blocks), 0, NULL},
+    {"blank_blocks", T_LONGLONG, offsetof(WorkerState, blank_blocks), 0, NULL},
     {"failure_share", T_DOUBLE, offsetof(WorkerState, failure_share), 0, NULL},
     {"lost_ms", T_DOUBLE, offsetof(WorkerState, lost_ms), 0, NULL},
     {NULL, 0, 0, 0, NULL},

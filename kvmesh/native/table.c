@@ -299,6 +299,10 @@ static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nar
     return missing;
 }
 
+PyDoc_STRVAR(fold_ends_doc,
+"fold_ends(holding, data, epoch, first_seq, room, (table, holding)) -> tuple | None\n\n"
+"Do the same where ends are ordinary too; return (tuple, ends told, taken back that were none).");
+
 PyDoc_STRVAR(fold_doc, "fold(holding, data, epoch, first_seq, room) -> tuple | None\n\n"
 "Apply an ordinary journal message, see kvmesh.core.index.block_table.");
 
@@ -355,6 +359,7 @@ static PyMethodDef methods[] = {
     {"extend", FAST(table_extend), METH_FASTCALL, extend_doc},
     {"remove", FAST(table_remove), METH_FASTCALL, remove_doc},
     {"fold", FAST(table_fold), METH_FASTCALL, fold_doc},
+    {"fold_ends", FAST(table_fold_ends), METH_FASTCALL, fold_ends_doc},
     {"holds", FAST(table_holds), METH_FASTCALL, holds_doc},
     {"mask", (PyCFunction)table_mask, METH_O, mask_doc},
     {"move", FAST(table_move), METH_FASTCALL, move_doc},

@@ -76,6 +76,7 @@ int table_keep(Table *self, uint32_t number);
 int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
 
 PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_pieces(Table *self, PyObject *nothing);

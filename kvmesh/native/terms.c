@@ -65,6 +65,44 @@ double failure_ms_of(const Asked *asked, const WorkerState *state) {
                : 0.0;
 }
 
+double lost_tokens_of(const Asked *asked, const WorkerState *state) {
+    const Loads *loads = state->loads;
+    long long overlap = overlap_at(asked, state);
+    if (!overlap || !loads->prefill_tokens || !state->capacity_blocks) {
+        return 0.0;
+    }
+    double pending = (double)loads->prefill_tokens / (double)asked->block_size;
+    double evicted = pending - (double)state->blank_blocks;
+    if (!(evicted > 0.0)) {
+        return 0.0;
+    }
+    long long idle = state->capacity_blocks - state->blank_blocks - loads->active_blocks;
+    double evictable = (double)idle + pending, share = evicted / (evictable > 1.0 ? evictable : 1.0);
+    long long held = loads_shared_blocks(loads, &asked->keys, overlap);
+    long long routed = believed_at(asked, state);
+    held = routed > held ? routed : held;
+    long long at_risk = overlap > held ? overlap - held : 0;
+    return (double)asked->block_size * ((double)at_risk * (share < 1.0 ? share : 1.0));
+}
+
+static int fill_lost_tokens(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
+                            double *column) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        column[i] = lost_tokens_of(asked, states[i]);
+        if (column[i] == 0.0 || asked->lost == NULL) {
+            continue;
+        }
+        /* What was sent there lately is known to Python alone: it can be no more than this. */
+        PyObject *lost = PyObject_CallOneArg(asked->lost, (PyObject *)states[i]);
+        column[i] = lost == NULL ? -1.0 : PyFloat_AsDouble(lost);
+        Py_XDECREF(lost);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 TERM(overlap_blocks, overlap_at(asked, state))
 TERM(uncached_tokens, uncached_at(asked, state))
 TERM(prefill_tokens, state->loads->prefill_tokens)
@@ -142,6 +180,7 @@ const Term terms[] = {
     ENTRY(active_blocks), ENTRY(decode_blocks), ENTRY(active_requests),
     ENTRY(outstanding_tokens), ENTRY(capacity_blocks), ENTRY(ms_per_token),
     ENTRY(wait_ms), ENTRY(memory_wait_ms), ENTRY(failure_share), ENTRY(failure_ms),
+    ENTRY(lost_tokens),
 };
 _Static_assert(sizeof terms / sizeof *terms == TERMS, "costs.h counts the terms");
 

@@ -7,6 +7,7 @@
 
 /* The memory of the last search, for the next one; the one in use is no one else's meanwhile. */
 static Drops spare;
+static Cut spare_cut;
 
 static Drops take_spare(void) {
     Drops taken = spare;
@@ -17,6 +18,24 @@ static Drops take_spare(void) {
 static void put_spare(Drops *used) {
     drops_free(&spare);
     spare = *used;
+}
+
+/* The same of what cuts; `own` is where it is meanwhile. NULL where nothing is cut. */
+static Cut *take_cut(const View *view, Cut *own) {
+    if (!view->ends.rule_count) {
+        return NULL;
+    }
+    *own = spare_cut;
+    memset(&spare_cut, 0, sizeof spare_cut);
+    own->count = 0;
+    return own;
+}
+
+static void put_cut(Cut *used) {
+    if (used != NULL) {
+        cut_free(&spare_cut);
+        spare_cut = *used;
+    }
 }
 
 /* Return (depth, mask) of each drop. */
@@ -101,8 +120,8 @@ static int read_live(View *self, PyObject *object) {
 }
 
 PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "view takes 3 arguments, not %zd", nargs);
+    if (nargs < 3 || nargs > 4) {
+        return PyErr_Format(PyExc_TypeError, "view takes 3 or 4 arguments, not %zd", nargs);
     }
     if (args[0] != Py_None && !Py_IS_TYPE(args[0], &table_type)) {
         return PyErr_Format(PyExc_TypeError, "older is a Table or None");
@@ -115,6 +134,7 @@ PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     view->old = args[0] == Py_None ? NULL : (Table *)Py_NewRef(args[0]);
     view->names = PySequence_Tuple(args[1]);
     if (view->names == NULL || read_live(view, args[2]) < 0 ||
+        (nargs == 4 && ends_read(&view->ends, args[3], view->live_words) < 0) ||
         (view->holdings = list_holdings(view, view->young)) == NULL ||
         (view->old != NULL && (view->aged = list_holdings(view, view->old)) == NULL)) {
         Py_CLEAR(view);
@@ -128,7 +148,7 @@ static int view_traverse(View *self, visitproc visit, void *arg) {
     Py_VISIT(self->names);
     Py_VISIT(self->holdings);
     Py_VISIT(self->aged);
-    return 0;
+    return ends_traverse(&self->ends, visit, arg);
 }
 
 static void view_dealloc(View *self) {
@@ -139,16 +159,24 @@ static void view_dealloc(View *self) {
     Py_XDECREF(self->holdings);
     Py_XDECREF(self->aged);
     PyMem_Free(self->live);
+    ends_clear(&self->ends);
     Py_TYPE(self)->tp_free(self);
 }
 
-static int find(const View *self, PyObject *hashes, Drops *found) {
+/* Find the drops of a prompt, cut to where hits end; `cut`, unless NULL, has the grouped workers among
+ * them. -1 with an error set.
+ */
+static int find(const View *self, PyObject *hashes, Drops *found, Cut *cut) {
     AskedPrompt asked;
     prompt_open(&asked, hashes);
     int failed = table_search_prompt(self->young, self->old, &asked.prompt, self->live,
                                      self->live_words, found);
+    if (!failed && cut != NULL && found->count) {
+        failed = (ends_look_ahead(&self->ends) && prompt_ask_ids(&asked) < 0) ||
+                 ends_cut(&self->ends, &asked.prompt, self->live_words, found, cut) < 0;
+    }
     prompt_close(&asked);
-    return failed;
+    return failed ? -1 : 0;
 }
 
 /* Have the processor fetch the names of a drop's workers, which will all be hashed. */
@@ -180,13 +208,15 @@ PyDoc_STRVAR(find_matches_doc, "find_matches(hashes) -> dict[str, int]\n\n"
 
 static PyObject *view_find_matches(View *self, PyObject *hashes) {
     Drops found = take_spare();
-    PyObject *matches = find(self, hashes, &found) < 0 ? NULL : PyDict_New();
+    Cut own, *cut = take_cut(self, &own);
+    PyObject *matches = find(self, hashes, &found, cut) < 0 ? NULL : PyDict_New();
     /* The shallowest first, then from the deepest on. */
     for (Py_ssize_t i = 0; matches != NULL && i < found.count; i++) {
         if (put_drop(self, found.drops + (i ? i - 1 : found.count - 1), matches) < 0) {
             Py_CLEAR(matches);
         }
     }
+    put_cut(cut);
     put_spare(&found);
     return matches;
 }
@@ -212,22 +242,62 @@ static PyObject *group_of(const View *self, const Drop *drop) {
     return Py_BuildValue("nN", drop->depth, workers);
 }
 
-PyDoc_STRVAR(find_groups_doc, "find_groups(hashes) -> list[tuple[int, tuple[str, ...]]]\n\n"
-"Return the same by depth, deepest first; a worker is in one group.");
-
-static PyObject *view_find_groups(View *self, PyObject *hashes) {
-    Drops found = take_spare();
-    PyObject *groups = find(self, hashes, &found) < 0 ? NULL : PyList_New(found.count);
-    for (Py_ssize_t i = 0; groups != NULL && i < found.count; i++) {
-        PyObject *group = group_of(self, found.drops + i);
+static PyObject *list_groups(const View *self, const Drops *found) {
+    PyObject *groups = PyList_New(found->count);
+    for (Py_ssize_t i = 0; groups != NULL && i < found->count; i++) {
+        PyObject *group = group_of(self, found->drops + i);
         if (group == NULL) {
             Py_CLEAR(groups);
         } else {
             PyList_SET_ITEM(groups, i, group);
         }
     }
+    return groups;
+}
+
+PyDoc_STRVAR(find_groups_doc, "find_groups(hashes) -> list[tuple[int, tuple[str, ...]]]\n\n"
+"Return the same by depth, deepest first; a worker is in one group.");
+
+static PyObject *view_find_groups(View *self, PyObject *hashes) {
+    Drops found = take_spare();
+    Cut own, *cut = take_cut(self, &own);
+    PyObject *groups = find(self, hashes, &found, cut) < 0 ? NULL : list_groups(self, &found);
+    put_cut(cut);
     put_spare(&found);
     return groups;
+}
+
+/* Return how many blocks those hold whose hit is shorter than that, by worker. */
+static PyObject *list_chains(const View *self, const Cut *cut) {
+    PyObject *chains = PyDict_New();
+    for (Py_ssize_t i = 0; chains != NULL && cut != NULL && i < cut->count; i++) {
+        const Hit *one = cut->hits + i;
+        PyObject *depth = one->hit < one->depth ? PyLong_FromSsize_t(one->depth) : Py_NewRef(Py_None);
+        if (depth == NULL ||
+            (depth != Py_None && PyDict_SetItem(chains, view_name(self, one->slot), depth) < 0)) {
+            Py_CLEAR(chains);
+        }
+        Py_XDECREF(depth);
+    }
+    return chains;
+}
+
+PyDoc_STRVAR(find_hits_doc,
+"find_hits(hashes) -> tuple[list[tuple[int, tuple[str, ...]]], dict[str, int]]\n\n"
+"Return the groups, and whose hit is shorter than the blocks they hold: how many those are.");
+
+static PyObject *view_find_hits(View *self, PyObject *hashes) {
+    Drops found = take_spare();
+    Cut own, *cut = take_cut(self, &own);
+    PyObject *groups = find(self, hashes, &found, cut) < 0 ? NULL : list_groups(self, &found);
+    PyObject *chains = groups == NULL ? NULL : list_chains(self, cut);
+    put_cut(cut);
+    put_spare(&found);
+    if (chains == NULL) {
+        Py_XDECREF(groups);
+        return NULL;
+    }
+    return Py_BuildValue("NN", groups, chains);
 }
 
 PyDoc_STRVAR(sizes_doc, "sizes() -> list[int]\n\nReturn how many blocks the worker of each slot holds.");
@@ -267,6 +337,7 @@ static PyGetSetDef getters[] = {
 static PyMethodDef methods[] = {
     {"find_matches", (PyCFunction)view_find_matches, METH_O, find_matches_doc},
     {"find_groups", (PyCFunction)view_find_groups, METH_O, find_groups_doc},
+    {"find_hits", (PyCFunction)view_find_hits, METH_O, find_hits_doc},
     {"sizes", (PyCFunction)view_sizes, METH_NOARGS, sizes_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -3,7 +3,7 @@
 #ifndef KVMESH_VIEW_H
 #define KVMESH_VIEW_H
 
-#include "search.h"
+#include "cut.h"
 
 typedef struct {
     PyObject_HEAD
@@ -13,6 +13,7 @@ typedef struct {
     uint32_t live_words;
     PyObject *holdings; /* tuple: slot -> (Holding | None) of `young`, as long as `names` */
     PyObject *aged;     /* the same of `old`, or NULL */
+    Ends ends;          /* of the workers that are grouped */
 } View;
 
 extern PyTypeObject view_type;

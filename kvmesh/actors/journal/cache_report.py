@@ -5,11 +5,16 @@ from typing import Final
 
 from kvmesh.actors.kernel import Fields, Log
 from kvmesh.actors.messages import WorkerLoad
-from kvmesh.core.blocks.events import HASH_BYTES, Event, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Cleared, Event, Reuse, Stored, WorkerId
+from kvmesh.core.engines.kv_events.cache import EngineCache
+from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
+from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
 from kvmesh.core.insight.summary_pace import SummaryPace
 
 SUMMARY: Final = "KV cache: blocks created and removed, prefix hits and misses"
 BATCH: Final = "KV blocks created and removed"
+GROUPS: Final = "engine has cache groups, hits end by all of them"
+LEFT_OUT: Final = "KV events that cannot be read were left out"
 
 
 class CacheReport:
@@ -30,12 +35,14 @@ class CacheReport:
         """Count a batch's events; return its line, if batches have any. O(events)."""
         created = removed = 0
         for event in events:
-            if isinstance(event, Stored):
-                created += len(event.hashes) // HASH_BYTES
-            elif isinstance(event, Removed):
-                removed += len(event.hashes) // HASH_BYTES
-            else:
+            if isinstance(event, Cleared):
                 removed = self._created + created - self._removed
+            elif isinstance(event, Reuse) or event.tier >= ENDS:
+                continue
+            elif isinstance(event, Stored):
+                created += len(event.hashes) // HASH_BYTES
+            else:
+                removed += len(event.hashes) // HASH_BYTES
         self._created += created
         self._removed += removed
         if not self._each_batch:
@@ -63,6 +70,37 @@ class CacheReport:
             fields["miss_tokens"] = max(0, asked - hit)
             fields["hit_rate"] = round(hit / asked, 3)
         return (Log("info", SUMMARY, fields),)
+
+
+def engine_lines(
+    worker: WorkerId, cache: EngineCache | CompiledEngineCache, events: Sequence[Event]
+) -> tuple[Log, ...]:
+    """Return what is to be said of an engine behind a batch that led to `events`: its cache groups
+    when they, or the rule of hits, are told anew, and how many events were left out, each time that
+    these have doubled. O(1) unless there is something.
+    """
+    lines: list[Log] = []
+    if len(events) > 1 and isinstance(events[1], Reuse):
+        groups = cache.statistics().groups
+        odd = ", ".join(one.kind for one in groups if not one.understood)
+        described = ", ".join(_described(one) for one in groups)
+        fields: Fields = {"worker": worker, "groups": described}
+        if odd:
+            fields = {**fields, "not_understood": odd, "remedy": "hits are predicted too short"}
+        lines.append(Log("warning" if odd else "info", GROUPS, fields))
+    if cache.odd.is_news():
+        counts = cache.statistics().odd
+        reasons = "; ".join(f"{reason} ({count})" for reason, count in counts[:3])
+        total = sum(count for _, count in counts)
+        lines.append(
+            Log("warning", LEFT_OUT, {"worker": worker, "events": total, "reasons": reasons})
+        )
+    return tuple(lines)
+
+
+def _described(group: GroupStatistics) -> str:
+    window = f" of {group.window}" if group.window else ""
+    return f"{group.kind or 'untold'}{window} in blocks of {group.block_size}"
 
 
 def _grown(now: int, before: int) -> int:

@@ -13,6 +13,7 @@ from kvmesh.actors.engine_messages import (
     EngineServed,
     RouterResized,
 )
+from kvmesh.actors.journal.cache_report import engine_lines
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
@@ -40,6 +41,8 @@ class FollowerOptions(msgspec.Struct, frozen=True):
     silent_requests: int = 8
     silent_s: float = 10.0
     engine: str = ""
+    drops: bool = False
+    """It computes the last block that it matched again (EAGLE)."""
 
 
 class EngineFollower:
@@ -54,7 +57,10 @@ class EngineFollower:
         self._index = index
         self._options = options
         self._cache = new_engine_cache(
-            options.block_size, secret=options.secret, engine=options.engine
+            options.block_size,
+            secret=options.secret,
+            engine=options.engine,
+            drops=options.drops,
         )
         self._routers_size = options.router_block_size
         self._connected = self._current = False
@@ -98,10 +104,12 @@ class EngineFollower:
 
     def _on_payload(self, data: bytes) -> Iterable[Effect]:
         try:
-            self._fold(self._cache.take(data))
+            events = self._cache.take(data)
         except CodecError as error:
             return self._on_lost(str(error))
-        return self._tell()
+        self._fold(events)
+        lines = engine_lines(self._options.worker, self._cache, events)
+        return (*lines, *self._tell()) if lines else self._tell()
 
     def _on_lost(self, reason: str) -> Iterable[Effect]:
         self._fold(self._cache.lose())

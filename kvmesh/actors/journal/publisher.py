@@ -10,8 +10,9 @@ from kvmesh.actors.engine_messages import (
     EngineLost,
     EnginePayload,
     EngineRestarted,
+    EngineServes,
 )
-from kvmesh.actors.journal.cache_report import CacheReport
+from kvmesh.actors.journal.cache_report import CacheReport, engine_lines
 from kvmesh.actors.kernel import Append, Effect, Fields, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,
@@ -26,7 +27,7 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode_command, encode
-from kvmesh.core.blocks.events import Event, WorkerId
+from kvmesh.core.blocks.events import GROUPED_VERSION, Cleared, Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
 from kvmesh.core.engines.kv_events.compiled import new_engine_cache
@@ -49,7 +50,8 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     """Who the worker is, and the publisher's limits.
 
     `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
-    `block_size` None is learned from the engine's events. `secret` keys the namespaces' roots.
+    `block_size` None is learned from the engine's events; it `drops` the last block that it matched
+    (EAGLE). `secret` keys the namespaces' roots.
     Without `events` the journal is left alone: routers guess what is cached. `log_batches` writes
     a line for each batch of events. `formats` are those that this process, of `version`, writes.
     """
@@ -60,6 +62,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     url: str
     models: tuple[str, ...] = ()
     block_size: int | None = None
+    drops: bool = False
     namespace: str = "kvmesh"
     dp_rank: int | None = None
     labels: tuple[str, ...] = ()
@@ -71,6 +74,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     adapters: tuple[str, ...] = ()
     events: bool = True
     bootstrap_port: int = 0
+    connector: str = ""
     health_path: str = "/health"
     engine: str = ""
     log_batches: bool = False
@@ -92,7 +96,8 @@ class Publisher:
 
     Engine batches become prefix-closed events (`EngineCache`), numbered and sent until stored
     (`EventSender`). An engine whose history is lost counts as holding nothing until it starts over;
-    its heartbeats say so.
+    its heartbeats say so. So does one of several cache groups while a replica reads only the format
+    that has no words for them.
     """
 
     def __init__(self, options: PublisherOptions, *, name: str = "publisher") -> None:
@@ -102,7 +107,10 @@ class Publisher:
         self._events_subject = subjects.events(options.worker)
         self._heartbeats_subject = subjects.heartbeats(options.worker)
         self._cache = new_engine_cache(
-            options.block_size, secret=options.secret, engine=options.engine
+            options.block_size,
+            secret=options.secret,
+            engine=options.engine,
+            drops=options.drops,
         )
         writes = options.formats.journal
         self._told = ToldFormats(writes.oldest, writes.newest)
@@ -147,6 +155,7 @@ class Publisher:
             models=options.models,
             adapters=options.adapters,
             bootstrap_port=options.bootstrap_port,
+            connector=options.connector or msgspec.UNSET,
             health_path=options.health_path,
             engine=options.engine if needs_naming(options.engine) else msgspec.UNSET,
             unsalted=engine_of(options.engine).unsalted_paths,
@@ -157,7 +166,7 @@ class Publisher:
             dp_rank=options.dp_rank,
             draining=self._draining or not self._answering,
             answering=self._answering,
-            complete=self._cache.complete,
+            complete=self._cache.complete and not self._is_untold,
             secret_mark=secret_mark(options.secret),
             labels=options.labels,
             taints=options.taints,
@@ -168,7 +177,7 @@ class Publisher:
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
-        return self._cache.dump()
+        return [] if self._is_untold else self._cache.dump()
 
     def statistics(self) -> PublisherStatistics:
         """Return the present counts."""
@@ -192,24 +201,35 @@ class Publisher:
                 return self._on_lost(reason, now)
             case Resync() | WriteFormat():
                 return self._on_command(message, now)
-            case Drain() | EngineAnswers():
+            case Drain() | EngineAnswers() | EngineServes():
                 return self._on_service(message)
             case _:
                 return ()
 
-    def _on_service(self, message: Drain | EngineAnswers) -> Iterable[Effect]:
-        """Note whether requests may come, and say so at once."""
+    def _on_service(self, message: Drain | EngineAnswers | EngineServes) -> Iterable[Effect]:
+        """Note whether requests may come, or for which models, and say so at once."""
         if isinstance(message, Drain):
             self._draining = message.draining
+        elif isinstance(message, EngineServes):
+            models, adapters = message.models, message.adapters
+            self._options = msgspec.structs.replace(self._options, models=models, adapters=adapters)
         else:
             self._answering = message.answering
         return (self._heartbeat(),)
 
     def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
+        was_untold = self._is_untold
+        effects = self._take(data, now)
+        # Until they hear of it routers take it that events tell all.
+        return effects if self._is_untold == was_untold else (*effects, self._heartbeat())
+
+    def _take(self, data: bytes, now: float) -> Iterable[Effect]:
         try:
-            lines = self._add(self._cache.take(data))
+            events = self._cache.take(data)
+            lines = self._add(events)
         except CodecError as error:
             return self._on_lost(str(error), now)
+        lines += engine_lines(self._options.worker, self._cache, events)
         said, size = self._options.block_size, self._cache.block_size
         if said in (None, size) or self._size_alarmed:
             return (*lines, *self._pace(now)) if lines else self._pace(now)
@@ -228,7 +248,14 @@ class Publisher:
         log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
         return (log, *lines, *self._pace(now), self._heartbeat())
 
+    @property
+    def _is_untold(self) -> bool:
+        """Return whether there are no words for what the engine holds that all replicas read."""
+        return self._cache.is_grouped and self._sender.journal_format < GROUPED_VERSION
+
     def _add(self, events: list[Event]) -> tuple[Log, ...]:
+        if self._is_untold:
+            events = [event for event in events if isinstance(event, Cleared)]
         self._sender.add(events)
         return self._report.count(events)
 
@@ -303,7 +330,7 @@ class Publisher:
         number = self._told.take(told.router, told.number, now)
         if number == before:
             return ()
-        sender.write(number)
+        sender.write(number, anew=self._cache.is_grouped)
         fields: Fields = {
             "worker": told.worker,
             "format": number,

@@ -24,6 +24,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
@@ -204,7 +205,9 @@ class Registry:
         if not self._options.kv_events or beat.worker in self.workers.membership.signs.silent:
             trust = Trust.APPROX
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        info = WorkerInfo(beat.models, beat.load.report().total_blocks, trust, labels, taints)
+        late = engine_of(beat.engine_kind).caches_late
+        blocks = beat.load.report().total_blocks
+        info = WorkerInfo(beat.models, blocks, trust, labels, taints, caches_late=late)
         self.workers.describe(beat.worker, info)
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:

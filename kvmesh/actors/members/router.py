@@ -23,6 +23,7 @@ class Router:
     """Where workers are and what they serve. Told by the registry, read directly by requests.
 
     `heartbeats` are the last signs of life of those that are not gone.
+    `located` are called when a worker joins, or says that it is elsewhere.
     `sizes` has the block size that this router hashes with; a change is told to each of `resized`.
     `sizes.odd` are the workers whose KV blocks have another size, `strangers` those that hash with
     another secret (`secret_mark`): none of their blocks can ever match, which is worth an alarm.
@@ -43,6 +44,7 @@ class Router:
         self.scheduler = scheduler
         self.sizes = BlockSizes(block_size)
         self.resized: list[Callable[[int], None]] = []
+        self.located: list[Callable[[], None]] = []
         self.strangers: set[WorkerId] = set()
         self._secret_mark = secret_mark
         self.adapters: set[str] = set()
@@ -97,6 +99,11 @@ class Router:
         worker = heartbeat.worker
         before = self.heartbeats.get(worker)
         self.heartbeats[worker] = heartbeat
+        if before is None or before.url != heartbeat.url:
+            for tell in self.located:
+                tell()
+        if before is not None and (before.epoch != heartbeat.epoch or not heartbeat.answering):
+            self.scheduler.workers.adapters.restart(worker)
         if PREFILL in heartbeat.labels:
             self.prefillers.add(worker)
         else:

@@ -15,6 +15,7 @@ from kvmesh.actors.messages import (
     WorkerSeen,
 )
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
@@ -77,7 +78,10 @@ class StaticRegistry:
         worker, load = beat.worker, beat.load
         self._workers.membership.observe(worker, beat.epoch, now, ready=True)
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        info = WorkerInfo(beat.models, load.total_blocks, labels=labels, taints=taints)
+        late = engine_of(beat.engine_kind).caches_late
+        info = WorkerInfo(
+            beat.models, load.total_blocks, labels=labels, taints=taints, caches_late=late
+        )
         self._describe(worker, info, events=beat.events)
         report = load.report()
         if report != LoadReport():

@@ -19,6 +19,22 @@ ROLES_HEADER: Final = b"x-kvmesh-roles"
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
 """Paths that need no key: balancers ask them."""
 
+ENGINE_POSTS: Final = (
+    "/tokenize",
+    "/detokenize",
+    "/rerank",
+    "/v2/rerank",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/v2/embed",
+    "/encode",
+    "/generate",
+    "/inference/v1/generate",
+    "/invocations",
+)
+"""What engines serve to clients outside /v1/, by POST."""
+
 PATHS: Final[Mapping[str, Role]] = {
     **dict.fromkeys(
         (
@@ -41,6 +57,9 @@ PATHS: Final[Mapping[str, Role]] = {
             "/v1/score",
             "/v1/tokenize",
             "/v1/detokenize",
+            *ENGINE_POSTS,
+            "/version",
+            "/ping",
         ),
         "infer",
     ),

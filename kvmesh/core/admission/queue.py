@@ -34,7 +34,8 @@ class AdmissionOptions(msgspec.Struct, frozen=True):
     `policy` orders one tenant's requests: by arrival; by tokens / (1 + priority), shortest first;
     by priority, then arrival. `ageing_tokens_per_s` lets long ones overtake in the end under wspt.
     Tenants take turns by deficit round robin of `quantum_tokens`; with `fairness` "locality" the
-    longest cached prefix goes first among those with a deficit left (`FairTurns`).
+    longest cached prefix goes first among those with a deficit left (`FairTurns`). With
+    `sheds_negative` a request of negative priority is refused where it would wait.
     """
 
     policy: QueuePolicy = "fcfs"
@@ -45,6 +46,7 @@ class AdmissionOptions(msgspec.Struct, frozen=True):
     quantum_tokens: int = DEFAULT_QUANTUM
     ageing_tokens_per_s: float = 200.0
     fairness: QueueFairness = "tokens"
+    sheds_negative: bool = False
 
 
 class WaitingRequest(msgspec.Struct, frozen=True):
@@ -58,11 +60,14 @@ class WaitingRequest(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request may not even wait, and when to try again (seconds, for Retry-After)."""
+    """Why a request may not even wait, and when to try again (seconds, for Retry-After). `shed`: it
+    may be dropped, as it says itself.
+    """
 
     status: int
     reason: str
     retry_after_s: int
+    shed: bool = False
 
 
 class AdmissionStatistics(msgspec.Struct, frozen=True):
@@ -131,6 +136,9 @@ class HoldQueue:
             return self._refuse(TOO_MANY_REQUESTS, reason)
         if held.request_id in self._held:
             return self._refuse(TOO_MANY_REQUESTS, f"request {held.request_id} waits already")
+        if options.sheds_negative and held.priority < 0:
+            reason = f"all workers are behind, and priority {held.priority} does not wait"
+            return self._refuse(TOO_MANY_REQUESTS, reason, shed=True)
         tokens = min(max(1, held.tokens), MOST_TOKENS)
         held = msgspec.structs.replace(held, queued_s=now, tokens=tokens)
         rank = self._rank(held), next(self._serial)
@@ -274,6 +282,6 @@ class HoldQueue:
             self._interval_s += _RATE_WEIGHT * (interval_s - self._interval_s)
         self._last_release_s = now
 
-    def _refuse(self, status: int, reason: str) -> Refusal:
+    def _refuse(self, status: int, reason: str, *, shed: bool = False) -> Refusal:
         self._counts["refused"] += 1
-        return Refusal(status, reason, self.retry_after_s())
+        return Refusal(status, reason, self.retry_after_s(), shed)

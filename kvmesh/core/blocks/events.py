@@ -6,6 +6,7 @@ msgpack array. So who does not read it knows it from garbage.
 Hashes travel as packed little-endian u64 bytes, never as lists of integers.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Final, NewType
 
 import msgspec
@@ -24,10 +25,26 @@ WorkerName = Annotated[WorkerId, Meta(min_length=1, max_length=MAX_MEMBER)]
 ROOT: Final = 0
 """Parent of a sequence's first block, whatever its namespace."""
 
-VERSION: Final = OWN.journal.newest
+ENDS: Final = 64
+"""Added to a tier's number in `Stored` and `Removed`: blocks a hit may end behind, in any order.
+
+A worker of several cache groups holds its full-attention blocks as others do; which of them a
+request can be continued from, all groups together decide. `parent` is `ROOT`, the run no chain.
+"""
+
+VERSION: Final = 1
+"""The format of batches without a rule of reuse and without ends."""
+
+GROUPED_VERSION: Final = 2
+"""The format of batches with either."""
+
 HASH_BYTES: Final = 8
 
 TierNumber = Annotated[int, Meta(ge=0, le=255)]
+
+
+Lookahead = Annotated[int, Meta(ge=0, le=64)]
+DroppedBlocks = Annotated[int, Meta(ge=0, le=8)]
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -53,7 +70,18 @@ class Cleared(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The worker holds nothing. At the head of a batch it also ends any gap before it."""
 
 
-Event = Stored | Removed | Cleared
+class Reuse(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """From here on a hit of this worker ends where it has an end (see `ENDS`), until `Cleared`.
+
+    The keys of its ends cover `lookahead` tokens behind the block, 0 to 64; a hit is `drop` blocks
+    shorter than where it ends, 0 to 8 (EAGLE and MTP compute the last matched block again).
+    """
+
+    lookahead: Lookahead = 0
+    drop: DroppedBlocks = 0
+
+
+Event = Stored | Removed | Cleared | Reuse
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +95,21 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     epoch: Epoch
     first_seq: Sequence
     events: list[Event]
+
+
+def format_for(events: Iterable[Event], writable: int) -> int:
+    """Return the format of a batch of `events` where that up to `writable` may be written.
+
+    Format 2 is for what format 1 has no words for: all else stays as readers of that know it.
+    It is so even where no more than 1 may be written: a reader that meets a newer format doubts
+    the worker, and takes nothing for what it is not. O(events).
+    """
+    if writable > GROUPED_VERSION:
+        return writable
+    for event in events:
+        if isinstance(event, Reuse) or (not isinstance(event, Cleared) and event.tier >= ENDS):
+            return GROUPED_VERSION
+    return VERSION
 
 
 class _Begin(msgspec.Struct, array_like=True):
@@ -111,7 +154,7 @@ def decode_batch(data: bytes, reads: FormatRange = OWN.journal) -> Batch:
             f" numbers end at {MAX_ORDINAL}"
         )
     for event in batch.events:
-        if not isinstance(event, Cleared) and len(event.hashes) % HASH_BYTES:
+        if isinstance(event, (Stored, Removed)) and len(event.hashes) % HASH_BYTES:
             raise CodecError(f"journal event has {len(event.hashes)} hash bytes, no whole u64s")
     return batch
 

@@ -111,6 +111,14 @@ def extend_hash(parent: int, digest: int) -> int:
     return xxh3_64_intdigest(digest.to_bytes(HASH_BYTES, "little"), parent)
 
 
+def lookahead_digest(ids: bytes | memoryview) -> int:
+    """Return what stands for the token ids behind a block in an end's key: a u64, never 0.
+
+    `ids` are packed little-endian u32s; the key is `extend_hash` of the block's hash and this.
+    """
+    return xxh3_64_intdigest(ids) or 1
+
+
 def sequence_hashes(
     tokens: Tokens, block_size: int, root: int = ROOT, parent: int | None = None
 ) -> list[int]:
@@ -207,17 +215,26 @@ class BlockHashes:
     they take four times the memory, and waiting requests out of the processor's cache. `blocks`
     is the number of full ones.
     `root` is the namespace's (`namespace_root`), or the hash of the block before the first token.
+    `ids` is the whole prompt as packed u32s, kept for `behind`: for indexes of workers whose cache
+    looks at the tokens behind a block.
     Raises `RequestError` for bytes that are not whole u32s.
     """
 
     __slots__ = (
-        "_hashes", "_packed", "_root", "_tokens", "block_size", "blocks", "tokens_count",
+        "_hashes", "_packed", "_root", "_tokens", "block_size", "blocks", "ids", "tokens_count",
     )  # fmt: skip
 
-    def __init__(self, tokens: Tokens | str, block_size: int, root: int = ROOT) -> None:
+    def __init__(
+        self,
+        tokens: Tokens | str,
+        block_size: int,
+        root: int = ROOT,
+        ids: bytes | memoryview | None = None,
+    ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}, it must be at least 1")
         self.block_size = block_size
+        self.ids = ids
         self._root = root
         self._hashes = array("Q")
         self._tokens: Sequence[int] = ()
@@ -234,12 +251,12 @@ class BlockHashes:
         self.blocks = self.tokens_count // block_size
 
     @classmethod
-    def of(cls, hashes: Sequence[int], block_size: int) -> Self:
+    def of(cls, hashes: Sequence[int], block_size: int, ids: bytes | None = None) -> Self:
         """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks.
 
         Raises `RequestError` for one that is no u64.
         """
-        made = cls((), block_size)
+        made = cls((), block_size, ids=ids)
         made.blocks = len(hashes)
         made.tokens_count = made.blocks * block_size
         try:
@@ -259,6 +276,17 @@ class BlockHashes:
         """Return the number of full blocks."""
         return self.blocks
 
+    def behind(self, depth: int, count: int) -> bytes | None:
+        """Return the `count` token ids behind the first `depth` blocks, packed u32s.
+
+        b"" where the prompt ends before; None where its ids are not kept.
+        """
+        if self.ids is None:
+            return None
+        first = depth * self.block_size * TOKEN_BYTES
+        ids = bytes(self.ids[first : first + count * TOKEN_BYTES])
+        return ids if len(ids) == count * TOKEN_BYTES else b""
+
     def upto(self, count: int) -> "array[int]":
         """Return the first `count` hashes or more, all of them when there are fewer.
 
@@ -277,6 +305,13 @@ class BlockHashes:
         if done + news == blocks:
             self._packed, self._tokens = None, ()
         return hashes
+
+
+def ids_behind(hashes: Hashes, depth: int, count: int) -> bytes | None:
+    """Return the `count` token ids behind the first `depth` blocks, packed u32s; b"" where the
+    prompt ends before, None where they are not known.
+    """
+    return hashes.behind(depth, count) if isinstance(hashes, BlockHashes) else None
 
 
 NO_HASHES: Final[Hashes] = BlockHashes.of((), 1)

@@ -41,6 +41,7 @@ class ChatInput(msgspec.Struct, frozen=True):
 
     With `truncated` the last message was cut before its first image, sound or other media part:
     its tokens are a prefix of the engine's, without end of message and generation prompt.
+    With `gathers_system` all system messages become one where the template wants it in front.
     """
 
     messages: list[JsonObject]
@@ -52,6 +53,7 @@ class ChatInput(msgspec.Struct, frozen=True):
     truncated: bool = False
     tool_choice: object = None
     reasoning_effort: str | float | None = None
+    gathers_system: bool = False
 
     @classmethod
     def from_body(cls, body: bytes | bytearray | memoryview | Mapping[str, object]) -> "ChatInput":

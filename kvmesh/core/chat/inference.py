@@ -79,6 +79,20 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
     reasoning_effort: msgspec.Raw = _ABSENT
     add_generation_prompt: msgspec.Raw = _ABSENT
     continue_final_message: msgspec.Raw = _ABSENT
+    chat_template: msgspec.Raw = _ABSENT
+    previous_response_id: msgspec.Raw = _ABSENT
+    reasoning: msgspec.Raw = _ABSENT
+    thinking: msgspec.Raw = _ABSENT
+    output_config: msgspec.Raw = _ABSENT
+    prompt_embeds: msgspec.Raw = _ABSENT
+    prompt_logprobs: msgspec.Raw = _ABSENT
+    logprobs: msgspec.Raw = _ABSENT
+    echo: msgspec.Raw = _ABSENT
+    add_special_tokens: msgspec.Raw = _ABSENT
+    truncate_prompt_tokens: msgspec.Raw = _ABSENT
+    truncation_side: msgspec.Raw = _ABSENT
+    best_of: msgspec.Raw = _ABSENT
+    use_beam_search: msgspec.Raw = _ABSENT
     max_tokens: float | None = None
     max_completion_tokens: float | None = None
     max_output_tokens: float | None = None
@@ -110,6 +124,7 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
 
 InferenceRequest = Inference[msgspec.Raw]
 ChatRequest = Inference[list[JsonObject]]
+Parsed = InferenceRequest | ChatRequest
 
 
 _requests = msgspec.json.Decoder(InferenceRequest)
@@ -163,6 +178,13 @@ def chat_fields(messages: list[JsonObject], parsed: "InferenceRequest | ChatRequ
         return msgspec.convert({"messages": messages, **fields}, ChatBody)
     except UNREADABLE as error:
         raise RequestError(f"chat body: {error}", param="messages") from error
+
+
+def field_of(raw: object) -> object:
+    """Return what a raw field holds, None where it is absent. Raises one of `UNREADABLE`."""
+    if not isinstance(raw, msgspec.Raw):
+        return raw
+    return msgspec.json.decode(raw) if raw else None
 
 
 def _check_utf_8(body: bytes) -> None:

@@ -67,6 +67,7 @@ class ChatTemplate:
         # One, which whoever traces takes out and puts back: it keeps what a run assumes.
         self._tracers: list[tuple[TracingEnvironment, jinja2.Template] | None] = [None]
         self._formats: dict[Callable[[str], ContentFormat], ContentFormat] = {}
+        self._system_first: dict[Callable[[str], bool], bool] = {}
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.uses_clock = "strftime_now" in source
 
@@ -75,6 +76,13 @@ class ChatTemplate:
         found = self._formats.get(detect)
         if found is None:
             found = self._formats[detect] = detect(self._source)
+        return found
+
+    def wants_system_first(self, probe: Callable[[str], bool]) -> bool:
+        """Return whether `probe` says so of the template's source, asked once."""
+        found = self._system_first.get(probe)
+        if found is None:
+            found = self._system_first[probe] = probe(self._source)
         return found
 
     def render(self, call: TemplateCall) -> str:

@@ -45,6 +45,10 @@ class TemplateTraits(Protocol):
         """Return what `detect` finds in the template's source, looked for once."""
         ...
 
+    def wants_system_first(self, probe: Callable[[str], bool]) -> bool:
+        """Return whether `probe` says so of the template's source, asked once."""
+        ...
+
 
 ChatShape = Callable[[ChatInput, TemplateTraits], TemplateCall]
 """The chat as an engine hands it to the template. May raise `RequestError`."""

@@ -185,7 +185,7 @@ PREFILL_DECODE: Final = make_cost(
 PREDICTED_TIME: Final = make_cost(
     "predicted-time",
     Expression(
-        "(wait_ms + overlap_score_weight * own_ms) *"
+        "(wait_ms + overlap_score_weight * own_ms + doubt * lost_ms) *"
         " (1 + contention * active_requests + followers * arrivals_per_ms *"
         " overlap_score_weight * own_ms)"
         " + decode_weight * ms_per_token * outstanding_tokens + memory_wait_ms",
@@ -194,10 +194,11 @@ PREDICTED_TIME: Final = make_cost(
     _FAILURE_MS,
     margin=LEARNED_MARGIN,
 )
-"""The default, the predicted price there in ms: `(W + P)(1 + g n + f r P) + d a T + M`.
+"""The default, the predicted price there in ms: `(W + P + e a l)(1 + g n + f r P) + d a T + M`.
 
 W wait until the prefill backlog is done; own prefill `P = k a (u + s)`: a ms per uncached token, u
-own uncached tokens, s a step's fixed time in tokens; n requests there (each slowed by this
+own uncached tokens, s a step's fixed time in tokens; l cached ones expected to be evicted before,
+of which e counts: wherever it goes, others evict there; n requests there (each slowed by this
 prefill), r requests a ms to come (those that come within W + P wait P longer); T their prompt
 tokens, M wait for memory.
 Minimising the own TTFT alone loses: the price is what a prefill does to the others.
@@ -308,4 +309,6 @@ def formula_line(cost: Cost, score: float, c: Candidate, f: Fleet, w: Weights) -
     if c.failure_share:
         sign = "-" if cost.maximise else "+"
         line += f" {sign} {cost.failure.function(c, f, w):.1f} ({c.failure_share:.0%} fail)"
+    if c.adapter_ms:
+        line += f" (of it {c.adapter_ms:.0f} ms to load the adapter)"
     return f"Formula for {c.worker}: {number} = {line} (cached_blocks: {c.overlap_blocks})"

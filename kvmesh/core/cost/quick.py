@@ -96,6 +96,10 @@ def _memory_wait_ms(weighing: Weighing, states: States) -> Iterable[float]:
     ]
 
 
+def _lost_tokens(weighing: Weighing, states: States) -> Iterable[float]:
+    return map(weighing.lost_tokens, states)
+
+
 def _failure_ms(weighing: Weighing, states: States) -> Iterable[float]:
     return map(weighing.failure_ms, states)
 
@@ -114,6 +118,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "memory_wait_ms": _memory_wait_ms,
     "failure_share": _attribute("failure_share"),
     "failure_ms": _failure_ms,
+    "lost_tokens": _lost_tokens,
 }
 """The terms of each worker, as `Weighing.candidate` has them; in C those of kvmesh/native/costs.c.
 """
@@ -208,6 +213,7 @@ def native_find_ties(native: Native, cost: Cost) -> FindTies:
             weighing.cost.margin,
             weighing.keys,
             weighing.memory_wait_of,
+            weighing.lost_tokens if weighing.routed else None,
         )
         return cast("list[WorkerId]", run(states, known, weighing.overlaps, request, weights))
 

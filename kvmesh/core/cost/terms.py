@@ -9,6 +9,25 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.weights import Weights
 
 
+class Brought(msgspec.Struct, frozen=True, gc=False):
+    """What a worker would bring to its device for one request: `tokens` by place, tier or
+    `fetch_times.PEER`.
+
+    That takes `ms`, in which it would compute `worth_tokens`. `fetched_tokens` of them are another
+    worker's, `source`.
+    """
+
+    tokens: Mapping[int, int]
+    worth_tokens: int
+    ms: float
+    fetched_tokens: int = 0
+    source: WorkerId | None = None
+
+    def own_tokens(self) -> int:
+        """Return how many of them are the worker's own, in slower memory."""
+        return sum(self.tokens.values()) - self.fetched_tokens
+
+
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One worker as this request sees it. Tokens and blocks are counts, `_ms` milliseconds.
 
@@ -20,6 +39,11 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     fixed time is worth `step_tokens`; `arrivals_per_ms` is a worker's usual part of all requests.
     `failure_share` of the requests there fail beyond what is usual; `failure_ms` is what this one
     loses by that on average: the time until it fails, and its prompt's anew elsewhere.
+    To bring cached blocks to the device, from slower memory or from worker `fetch_from`, takes
+    `fetch_ms`: `uncached_tokens` counts them as the tokens that it computes meanwhile.
+    `adapter_ms` is how long loading the request's LoRA adapter takes there first:
+    `uncached_tokens` counts what is computed in that time otherwise.
+    `lost_tokens` of the overlap are expected to be evicted before the request's turn comes.
     """
 
     worker: WorkerId
@@ -44,6 +68,16 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     memory_wait_ms: float = 0.0
     failure_share: float = 0.0
     failure_ms: float = 0.0
+    lost_tokens: float = 0.0
+    fetch_ms: float = 0.0
+    fetch_from: str = ""
+    adapter_ms: float = 0.0
+
+    @property
+    def confidence(self) -> float:
+        """Return the share of the overlap, 0..1, that is expected to be there in its turn."""
+        overlap_tokens = self.overlap_blocks * self.block_size
+        return 1.0 - self.lost_tokens / overlap_tokens if self.lost_tokens else 1.0
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -68,13 +102,14 @@ formula has a weight `outstanding_weight` of its own.
 
 DERIVED: Final[Mapping[str, str]] = {
     "own_ms": "ms_per_token * (uncached_tokens + step_tokens)",
+    "lost_ms": "ms_per_token * lost_tokens",
     "prefill_blocks": "(prefill_tokens + uncached_tokens) / block_size",
     "overlap_score": "(prompt_tokens - uncached_tokens) / max(1, prompt_tokens)",
     "failure_tokens": "failure_ms / max(ms_per_token, 0.0001)",
 }
-"""Terms that follow from a candidate's: how long this request's own prefill takes there, prefill
-work queued there plus its own, the cached share of the prompt, and how many tokens are prefilled in
-`failure_ms` (finite while the speed is unknown).
+"""Terms that follow from a candidate's: how long this request's own prefill takes there, and that
+of what is expected to be evicted before; prefill work queued there plus its own, the cached share
+of the prompt, and how many tokens are prefilled in `failure_ms` (finite, whatever the speed).
 """
 
 FORMATS: Final[Mapping[str, str]] = {
@@ -85,9 +120,11 @@ FORMATS: Final[Mapping[str, str]] = {
     "prefill_blocks": ".1f",
     "wait_ms": ".1f",
     "own_ms": ".1f",
+    "lost_ms": ".1f",
     "memory_wait_ms": ".1f",
     "failure_ms": ".1f",
     "failure_tokens": ".1f",
+    "lost_tokens": ".1f",
     "ms_per_token": ".4f",
     "arrivals_per_ms": ".4f",
 }

@@ -5,12 +5,14 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import clamped
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import PREDICTED_TIME, Cost, score_of
 from kvmesh.core.cost.own import OwnFormula
-from kvmesh.core.cost.terms import Candidate, Fleet, survey
+from kvmesh.core.cost.terms import Brought, Candidate, Fleet, survey
 from kvmesh.core.cost.weights import Weights
-from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.index.block_table import Groups
+from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState
 
@@ -36,9 +38,10 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
     is expected to take; `arrivals_per_ms` are all requests over the workers that may take this;
     `blocks` are the prompt's sequence hashes, at least up to the first that no worker holds.
-    `told` is the part of `groups` that events tell.
-    `slower`: blocks of an overlap that it costs to fetch the rest of it.
-    `prefilled`: nothing is left to prefill.
+    `told` is the part of `groups` that events tell, `routed` what decisions do.
+    `brought`: what workers would bring to their devices first, of those that would.
+    `prefilled`: nothing is left to prefill. `cold`: how long the request's LoRA adapter takes to
+    load, ms, at workers that do not hold it ready.
     `instead_of`: why another formula does not decide.
     """
 
@@ -56,9 +59,11 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     speeds: Speeds
     arrivals_per_ms: float
     blocks: Sequence[int] = ()
-    slower: Mapping[WorkerId, float] = {}
+    brought: Mapping[WorkerId, Brought] = {}
     prefilled: bool = False
     told: Groups = []
+    routed: Groups = []
+    cold: Mapping[WorkerId, float] = {}
     instead_of: str = ""
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
@@ -66,12 +71,16 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         overlap = self.overlaps.get(state.worker, 0)
         loads, capacity = state.loads, state.capacity_blocks
         uncached = self.prompt_tokens - overlap * self.block_size
-        if self.slower:
-            uncached += int(self.slower.get(state.worker, 0.0) * self.block_size)
+        brought = self.brought.get(state.worker) if self.brought else None
+        if brought is not None:
+            uncached = max(0, uncached - brought.fetched_tokens) + brought.worth_tokens
         decode_blocks = loads.active_blocks + self.request_blocks
         if self.keys and overlap:
             decode_blocks -= loads.shared_blocks(self.keys, overlap)
         ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
+        adapter_ms = self.cold.get(state.worker, 0.0) if self.cold else 0.0
+        if adapter_ms:
+            uncached = max(0, uncached) + load_tokens(adapter_ms, ms_per_token)
         step_tokens = self.speeds.steps.step_tokens
         usage = memory_wait_ms = 0.0
         if capacity:
@@ -104,6 +113,10 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             memory_wait_ms=memory_wait_ms,
             failure_share=state.failure_share,
             failure_ms=self.failure_ms(state) if state.failure_share else 0.0,
+            fetch_ms=0.0 if brought is None else brought.ms,
+            fetch_from="" if brought is None else brought.source or "",
+            adapter_ms=adapter_ms,
+            lost_tokens=self.lost_tokens(state),
         )
 
     def memory_wait_of(self, state: WorkerState) -> float:
@@ -123,12 +136,42 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             return 0.0
         return (usage - MEMORY_MARGIN) * self.speeds.residence_ms(state.worker)
 
+    def lost_tokens(self, state: WorkerState) -> float:
+        """Return how many tokens of the overlap are expected to be evicted before its turn comes.
+
+        What is prefilled until then takes the blank blocks, then evicts what no request holds:
+        each such block equally likely, for in which order the engine does is not known here. What
+        requests hold stays, what was sent there lately, and what is brought from slower memory is
+        no loss. 0 where the engine's size is not known.
+        """
+        overlap, loads = self.overlaps.get(state.worker, 0), state.loads
+        if self.brought and (brought := self.brought.get(state.worker)) is not None:
+            overlap -= brought.own_tokens() // self.block_size
+        if not overlap or not loads.prefill_tokens or not state.capacity_blocks:
+            return 0.0
+        pending = loads.prefill_tokens / self.block_size
+        evicted = pending - state.blank_blocks
+        if evicted <= 0.0:
+            return 0.0
+        idle = state.capacity_blocks - state.blank_blocks - loads.active_blocks
+        share = evicted / max(idle + pending, 1.0)
+        held = max(loads.shared_blocks(self.keys, overlap), self._routed_blocks(state.worker))
+        return self.block_size * (max(0, overlap - held) * min(share, 1.0))
+
+    def _routed_blocks(self, worker: WorkerId) -> int:
+        return max([depth for depth, workers in self.routed if worker in workers], default=0)
+
     def failure_ms(self, state: WorkerState) -> float:
         """Return what this request loses by failures there on average, ms: what has gone by when
         it fails, and its whole prefill elsewhere.
         """
         tokens = self.prompt_tokens + self.speeds.steps.step_tokens
         return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)
+
+
+def load_tokens(adapter_ms: float, ms_per_token: float) -> int:
+    """Return the prompt tokens that could be computed while an adapter is loaded."""
+    return clamped(adapter_ms / ms_per_token, 0, MOST_TOKENS) if ms_per_token > 0.0 else 0
 
 
 def weigh_all(candidates: tuple[Candidate, ...], weighing: Weighing) -> Weighed:

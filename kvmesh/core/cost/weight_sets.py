@@ -34,6 +34,10 @@ class PredictedTimeWeights(msgspec.Struct, frozen=True):
     decode_weight: Annotated[
         float, Meta(ge=0, le=MOST, description="d: an outstanding prompt token, in prefilled ones")
     ] = 0.05
+    doubt: Annotated[
+        float,
+        Meta(ge=0, le=MOST, description="e: a cached token expected to be evicted, in own ones"),
+    ] = 0.25
 
 
 class DynamoWeights(msgspec.Struct, frozen=True):

@@ -120,6 +120,9 @@ class CompiledDispatch:
             heard=overlaps.heard,
             index=overlaps.index,
             decide_s=dispatch.phases.decide,
+            late=scheduler.late,
+            late_workers=scheduler.workers.late,
+            late_waiting=scheduler.late.waiting,
         )
         scheduler.decider = decider
         self._decide = decider.decide
@@ -149,6 +152,7 @@ class CompiledDispatch:
             or binding.bounded
             or binding.waiting
             or (index is not None and len(index.tiers) > 1)
+            or scheduler.workers.fetchers
             or not (self.looks or log.ring is None)
         ):
             return None
@@ -184,6 +188,8 @@ class CompiledDispatch:
         """Release a request that was served, and learn from it; return its booking that once."""
         booking: Booking | None
         booking, well = self._finish(placed, status, usage, now)
+        if booking is not None and self._scheduler.late.waiting:
+            self._scheduler.late.end(booking, now, served=True)
         if not well:
             self._scheduler.workers.note(placed.record.worker, SERVED, now, placed.request_id)
         self._compare(placed, usage, now)

@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.engines.sse import Usage
@@ -83,6 +84,7 @@ class Dispatch:
         self.accesses = CacheAccesses()
         self.phases = Phases()
         self.tokens = new_token_counts()
+        self.unforeseen: dict[str, int] = dict.fromkeys(REASONS, 0)
         self._timer = timer
         self._doubt = doubt
         self.follows_events = follows_events
@@ -130,8 +132,7 @@ class Dispatch:
             one.charged = True
         else:
             decision = self._choose(one.request, now, failed)
-        self._enter(one, decision, now)
-        return decision
+        return self._enter(one, decision, now)
 
     def seen(self, one: Dispatched, tokens: int, now: float) -> bool:
         """Take the tokens of an answer so far: the first ends the prefill, more grow the booking.
@@ -234,8 +235,10 @@ class Dispatch:
         phases.decide.observe(hashed - began + whole)
         return decision
 
-    def _enter(self, one: Dispatched, decision: Decision, now: float) -> None:
+    def _enter(self, one: Dispatched, decision: Decision, now: float) -> Decision:
         """Record what was decided and booked."""
+        if one.request.unforeseen:
+            decision = msgspec.structs.replace(decision, unforeseen=one.request.unforeseen)
         record = one.record
         if record is None:
             one.record = record = self.log.decided(
@@ -253,6 +256,7 @@ class Dispatch:
         one.decision, one.sent_s, one.told = decision, now, None
         if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
             one.told = self.look(decision.chosen, decision.told_blocks, now)
+        return decision
 
     def look(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
         """Return the tokens of a prompt that its worker's events had told of, where that is
@@ -269,6 +273,8 @@ class Dispatch:
         """
         request, tokens = one.request, self.tokens
         tokens.prompt += request.prompt_tokens
+        if request.unforeseen:
+            self.unforeseen[request.unforeseen] += 1
         if request.prefilled:
             return
         self.accesses.count(decision.worker, usage, decision.chosen.block_size)
@@ -278,7 +284,9 @@ class Dispatch:
         tokens.reported += usage.prompt_tokens
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted
-        if not decision.by_cache or request.approximate:
+        fetched = decision.brought is not None and decision.brought.source is not None
+        unlike = request.approximate or fetched or request.unforeseen
+        if not decision.by_cache or unlike:
             return
         answer = AnswerSeen(
             prompt=request.prompt_tokens,

@@ -1,9 +1,7 @@
 """Why an engine's cache may stay unseen: each thing that would make every overlap 0, in words."""
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
-
-import msgspec
+from typing import Final
 
 from kvmesh.core.engines.advice import (
     how_to_cache,
@@ -12,82 +10,16 @@ from kvmesh.core.engines.advice import (
     who_returns_ids,
     whose_events,
 )
-from kvmesh.core.engines.engine_events import FULL_ATTENTION
 from kvmesh.core.engines.registry import engine_of
+from kvmesh.core.engines.seen import EngineSeen, Finding, GroupSeen, Level, ProbeSeen, SourceSeen
 
 SMALL_BLOCK_TOKENS = 8
 """Blocks smaller than this cost more to follow than a larger size loses."""
 
 FLAGS = '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",...}\''
 
-
-class Level(Enum):
-    """How bad a finding is. With FAIL, requests are not routed by this engine's cache."""
-
-    OK = "OK"
-    WARN = "WARN"
-    FAIL = "FAIL"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at: what is the case, and what to do about it."""
-
-    level: Level
-    topic: str
-    text: str
-    remedy: str = ""
-
-
-class SourceSeen(msgspec.Struct, frozen=True):
-    """One rank's publisher. `batches` heard, of them `undecodable`; `connected` to its socket.
-
-    `block_sizes` are those of stored blocks, `kinds` the kinds of attention whose cache they are
-    ("" untold); `unknown` counts fields and tags nobody here knows.
-    """
-
-    rank: int
-    endpoint: str
-    replay: str = ""
-    connected: bool = True
-    replay_connected: bool = True
-    batches: int = 0
-    undecodable: int = 0
-    stored_blocks: int = 0
-    block_sizes: tuple[int, ...] = ()
-    kinds: tuple[str, ...] = ()
-    unknown: int = 0
-
-
-class ProbeSeen(msgspec.Struct, frozen=True):
-    """What came of sending one prompt twice. None: the engine did not say.
-
-    `error` is why there was no answer. `cached_tokens` is of the second time. `ids_differ_at` is
-    where the ids of the model directory `tokenizer` differ from the engine's, -1 nowhere.
-    """
-
-    error: str = ""
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    tokenizer: str = ""
-    ids_differ_at: int | None = None
-
-
-class EngineSeen(msgspec.Struct, frozen=True):
-    """What an engine says and does. `kind` "" and `version` "" when it did not tell.
-
-    `lists_events`: whether it has a way to list its publishers.
-    """
-
-    url: str
-    answers: bool = True
-    kind: str = ""
-    version: str = ""
-    models: tuple[str, ...] = ()
-    lists_events: bool = False
-    block_size: int = 0
-    prefix_caching: bool | None = None
-    sources: tuple[SourceSeen, ...] = ()
-    probe: ProbeSeen | None = None
+_RULED: Final = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
+"""Kinds of cache groups, besides full attention, of which it is known where a hit may end."""
 
 
 def check_engine(engine: EngineSeen) -> list[Finding]:
@@ -125,6 +57,13 @@ def _check_version(engine: EngineSeen) -> Iterator[Finding]:
     elif version and version < (oldest := engine_of(engine.kind).words.oldest_with_events):
         remedy = f"upgrade to {_dotted(oldest)} or later"
         yield Finding(Level.FAIL, "engine", f"{name} publishes no KV events", remedy)
+    elif version[: len(newest := engine_of(engine.kind).words.newest_read)] > newest:
+        text = f"{name} is newer than any this kvmesh has read ({_dotted(newest)})"
+        remedy = (
+            "upgrade kvmesh, or watch kvmesh_worker_predictions: what it does not know of the "
+            "events is left out and counted"
+        )
+        yield Finding(Level.WARN, "engine", text, remedy)
     else:
         yield Finding(Level.OK, "engine", f"{name} at {engine.url}")
 
@@ -205,15 +144,36 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
         elif not source.replay_connected:
             text = f"nobody answers at the replay socket {source.replay}"
             yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
-        if source.kinds and FULL_ATTENTION.isdisjoint(kind or None for kind in source.kinds):
-            text = f"only blocks of {', '.join(source.kinds)} are told, reuse needs full attention"
-            remedy = (
-                "overlaps will be too high or too low: serve it with --router-mode least-loaded"
-            )
+        yield from _check_groups(source.groups, topic)
+        if source.odd:
+            text = f"{source.odd} events cannot be read and are left out: {source.why}"
+            remedy = "overlaps may be too low; upgrade kvmesh; tell its authors the version"
             yield Finding(Level.WARN, topic, text, remedy)
         if source.unknown:
             text = f"{source.unknown} fields or events that this kvmesh does not know were skipped"
             yield Finding(Level.WARN, topic, text, "upgrade kvmesh; tell its authors the version")
+
+
+def _check_groups(groups: Sequence[GroupSeen], topic: str) -> Iterator[Finding]:
+    """Yield what a model with several cache groups means for what can be reused."""
+    if groups and not any(group.full for group in groups):
+        kinds = ", ".join(sorted({group.kind for group in groups}))
+        text = f"only blocks of {kinds} are told, reuse needs full attention"
+        remedy = "overlaps will be too high or too low: serve it with --router-mode least-loaded"
+        yield Finding(Level.WARN, topic, text, remedy)
+        return
+    if len(groups) > 1:
+        told = "; ".join(group.words() for group in groups)
+        text = f"a hybrid model, {len(groups)} cache groups: {told}. All decide where a hit ends"
+        yield Finding(Level.OK, topic, text)
+    for group in groups:
+        if not group.full and group.kind not in _RULED:
+            text = (
+                f"cache group {group.number} is of kind {group.kind}, whose rule this kvmesh does "
+                "not know: a hit counts only while all blocks of that group are held"
+            )
+            remedy = "overlaps may be too low, never too high; upgrade kvmesh"
+            yield Finding(Level.WARN, topic, text, remedy)
 
 
 def _no_source(engine: EngineSeen) -> Finding:
@@ -239,6 +199,7 @@ def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Findin
         return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
     if source.undecodable:
         text = f"{source.undecodable} of {source.batches} batches are no KV events"
+        text += f": {source.why}" if source.why else ""
         remedy = f"is this the port of {whose_events()} KV events, and not of something else?"
         return Finding(Level.FAIL, topic, text, remedy)
     if source.stored_blocks:

@@ -5,14 +5,19 @@ an engine nobody knows. `registry` lists the kinds; nothing else names one.
 """
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import msgspec
 
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.chat.inference import Parsed
+from kvmesh.core.chat.prompt_form import ReadForm, any_form
 from kvmesh.core.chat.template_call import ChatShape, TemplateCall, TemplateTraits
 from kvmesh.core.engines.engine_events import EngineBatch
 from kvmesh.core.engines.facts import EngineFacts, Identity, Interview
-from kvmesh.core.engines.handshake import Handshake
+from kvmesh.core.engines.fetch import Fetch
+from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.load import EngineFigures, Gauge, LoadStream
 
 
@@ -33,11 +38,13 @@ class Words(msgspec.Struct, frozen=True):
     """What `kvmesh doctor` says of a kind. Versions are numbers; empty: of no matter here.
 
     `publish` starts it with KV events, `cache` with a prefix cache, `larger_blocks` with more than
-    one token a block, `report_cached` makes it report cached tokens.
+    one token a block, `report_cached` makes it report cached tokens. Versions up to `newest_read`
+    were read by who wrote this.
     """
 
     oldest_with_events: tuple[int, ...] = ()
     oldest_that_lists: tuple[int, ...] = ()
+    newest_read: tuple[int, ...] = ()
     publish: str = ""
     cache: str = ""
     larger_blocks: str = ""
@@ -57,6 +64,13 @@ def plain_chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     return transformers_call(chat, template)
 
 
+def plain_turns(parsed: Parsed, kind: str) -> ChatInput:
+    """Return the turns of a `messages` or `responses` body as they came."""
+    if kind == "responses":
+        return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
+    return chat_of_turns(cast("msgspec.Raw", parsed.messages), parsed.system, parsed.tools)
+
+
 def rank_headers(rank: int) -> tuple[tuple[bytes, bytes], ...]:
     """Return what takes a request to one data-parallel rank behind an engine's URL."""
     return ((b"x-data-parallel-rank", b"%d" % rank),)
@@ -67,16 +81,21 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     `recognise` asks what the engine on that host says of itself, None if it is another kind;
     `identify` asks for what `kvmesh doctor` wants to know. `chat` shapes a chat for the template;
-    of a text it sees only whether it is blank, and whether one of `chat_marks` is in it.
+    of a text it sees only whether it is blank, and whether one of `chat_marks` is in it. `turns`
+    makes chats of the other APIs' bodies (raises `RequestError`), `form` says what it makes of
+    unusual wishes for a prompt.
     `decode_events` reads a batch of KV events (raises `CodecError`) where the common dialect does
     not do; `tiers` are names of media besides the common ones, 0 the device, 2 the farthest.
     `gauges` are the series of /metrics to read, `read_loads` reads the page of
     `EngineFacts.load_path` into figures by rank (raises `CodecError`), `load_stream` a stream.
-    `rank_headers` take a request to one data-parallel rank. `salt_fields`
+    `connectors` are the ways a prefill and a decode worker share a request, the usual one first.
+    `rank_headers` take a request to one data-parallel rank. `fetches` are its ways, by name, to
+    take a prefix from another worker's cache. `salt_fields`
     of a body are those by which a client divides its own cached blocks from others', the first is
     the one that routers set; `foreign_fields` name what belongs to other requests, and those within
     one of `nested_fields` count as if they stood in the body. `unsalted_paths` are where it takes
-    no salt; "/" stands for all.
+    no salt; "/" stands for all. `caches_late`: its cache counts a prompt once it is prefilled, not
+    from when it is scheduled.
     """
 
     name: str
@@ -85,12 +104,15 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     identify: Callable[[], Interview[Identity | None]] = nobody_says
     chat: ChatShape = plain_chat
     chat_marks: tuple[str, ...] = ()
+    turns: Callable[[Parsed, str], ChatInput] = plain_turns
+    form: ReadForm = any_form
     decode_events: Callable[[bytes], EngineBatch] | None = None
     tiers: Mapping[str, int] = {}
     gauges: Mapping[str, tuple[Gauge, ...]] = {}
     read_loads: Callable[[bytes], Mapping[int, EngineFigures]] | None = None
     load_stream: LoadStream | None = None
-    handshake: Handshake | None = None
+    connectors: tuple[Connector, ...] = ()
+    fetches: Mapping[str, Fetch] = {}
     rank_headers: Callable[[int], tuple[tuple[bytes, bytes], ...]] = rank_headers
     prompt_ids: PromptIds | None = None
     words: Words = Words()
@@ -98,3 +120,4 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     foreign_fields: frozenset[str] = frozenset()
     nested_fields: tuple[str, ...] = ()
     unsalted_paths: tuple[str, ...] = ("/",)
+    caches_late: bool = False

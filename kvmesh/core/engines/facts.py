@@ -65,3 +65,8 @@ def reachable(endpoint: str, host: str) -> str:
     for wildcard in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - recognised, not bound
         endpoint = endpoint.replace(f"//{wildcard}:", f"//{host}:")
     return endpoint
+
+
+def base_of(url: str) -> str:
+    """Return the base URL of an engine's HTTP server, given with or without OpenAI's `/v1`."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")

@@ -1,51 +1,75 @@
 """How a prefill and a decode worker of one engine come to share one request's KV cache.
 
-There are two ways, and an engine has one of them. `Transfer`: the prefill worker is asked first,
-and what it answers of the transfer goes into the decode worker's request. `Rendezvous`: both get
-the same request at once, with a place to meet in; the decode worker answers.
+A `Connector` is one row of the table of ways there are: what both workers must be told, what the
+prefill worker answers, and which of the two begins. Each kind of engine lists its own.
 """
 
 from collections.abc import Callable
+from typing import Final, Literal
 
 import msgspec
 
 from kvmesh.errors import CodecError
 
-
-class Transfer(msgspec.Struct, frozen=True):
-    """Prefill first. All take the client's body as it was sent and may raise `CodecError`.
-
-    `prefill_body` makes the prefill worker's request, `params` reads its answer (None: it transfers
-    nothing) and `decode_body` puts that into the decode worker's request.
-    """
-
-    prefill_body: Callable[[bytes], bytes]
-    params: Callable[[bytes], msgspec.Raw | None]
-    decode_body: Callable[[bytes, msgspec.Raw], bytes]
+Need = Literal["prefill-port", "decode-port"]
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """Where two workers meet for one request. `room` is any number below 2^63.
+    """One request's two workers, as each is told of the other.
 
-    `dp_rank` is the prefill worker's, None if it has but one.
+    `host` and `port` are where the prefill worker's side channel listens, `dp_rank` is its rank,
+    None if it has but one; `engine_id` is what it calls itself, "" unless it was asked.
+    `decode_host` and `decode_port` are the decode worker's. `room` is any number below 2^63, never
+    used twice.
     """
 
     host: str
     port: int
     room: int
     dp_rank: int | None = None
+    engine_id: str = ""
+    decode_host: str = ""
+    decode_port: int = 0
 
 
-class Rendezvous(msgspec.Struct, frozen=True):
-    """Both at once, at the prefill worker's `bootstrap_port`.
+Body = Callable[[bytes, Meeting], bytes]
 
-    `body` makes the request of both. Raises `CodecError`.
+
+NO_PARAMS: Final = msgspec.Raw(b"null")
+"""What a prefill worker answers of a transfer that its connector needs to know nothing of."""
+
+
+class Connector(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of sharing a request. `name` is what settings call it, `title` what engines do.
+
+    `prefill` makes the prefill worker's body of the client's, `decode` the decode worker's, which
+    also takes what the prefill worker answered. Both may raise `CodecError`. `answers` reads that
+    answer: None is one that transfers nothing. Without `answers` a 200 says all.
+    `beside`: both workers get the request at once; else decode waits for the prefill's answer.
+    `needs` are ports that each worker's configuration must name: "prefill-port" the prefill
+    worker's, "decode-port" the decode worker's, too, which then is chosen first. `returns` are
+    fields without which an answer transfers nothing, `asks` is a path at the prefill worker's port
+    that `engine_ids` reads, "" for none. `request_id` is what both workers must know the request
+    by. `many`: also takes lists of prompts and several answers. `whole`: a decode worker can do
+    without a prefill worker. `lease_s` is how long the prefill worker keeps blocks that no decode
+    worker has asked for, 0 for as long as its cache does.
     """
 
-    body: Callable[[bytes, Meeting], bytes]
+    name: str
+    title: str
+    prefill: Body
+    decode: Callable[[bytes, Meeting, msgspec.Raw], bytes]
+    answers: Callable[[bytes], msgspec.Raw | None] | None = None
+    beside: bool = False
+    needs: tuple[Need, ...] = ()
+    returns: tuple[str, ...] = ()
+    asks: str = ""
+    engine_ids: Callable[[bytes], dict[int, str]] | None = None
+    request_id: Callable[[Meeting], bytes] | None = None
+    many: bool = False
+    whole: bool = True
+    lease_s: float = 0.0
 
-
-Handshake = Transfer | Rendezvous
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -5,7 +5,7 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 
-from kvmesh.bounds import MAX_COUNT, MAX_TOKENS, clamped, whole_number
+from kvmesh.bounds import MAX_COUNT, MAX_NAMES, MAX_TOKENS, clamped, is_name, whole_number
 
 MAX_RANKS: Final = 1024
 """Data-parallel ranks of one engine: what it says of more is not heard."""
@@ -16,7 +16,7 @@ class EngineFigures(msgspec.Struct, frozen=True):
 
     `prefilled_tokens` (uncached ones) and `prefill_busy_us` are totals since the engine started;
     together they are its measured prefill speed. `prefix_hit_rate` is a share of prompt tokens,
-    0..1. None and 0: not told.
+    0..1; `adapter_slots` LoRA adapters are in memory at a time. None and 0: not told.
     """
 
     running_requests: int
@@ -29,6 +29,7 @@ class EngineFigures(msgspec.Struct, frozen=True):
     prefill_busy_us: int = 0
     total_slots: int = 0
     prefix_hit_rate: float = 0.0
+    adapter_slots: int = 0
 
 
 class LoadStream(msgspec.Struct, frozen=True):
@@ -42,7 +43,16 @@ class LoadStream(msgspec.Struct, frozen=True):
 
 
 Figure = Literal[
-    "running", "waiting", "usage", "block_size", "total_blocks", "total_tokens", "queried", "hit"
+    "running",
+    "waiting",
+    "usage",
+    "block_size",
+    "total_blocks",
+    "total_tokens",
+    "queried",
+    "hit",
+    "adapter_slots",
+    "adapters",
 ]
 
 
@@ -50,7 +60,8 @@ class Gauge(msgspec.Struct, frozen=True):
     """What one series of /metrics tells: its value, or the number in one of its labels.
 
     Of several series with the same figure and rank counts are added up, the largest usage counts,
-    and the last size.
+    and the last size. The label of `adapters` lists names, and the value is when that was so: the
+    latest counts.
     """
 
     figure: Figure
@@ -69,9 +80,15 @@ class Gauges:
         self.block_size = 0
         self.queried_tokens = 0
         self.hit_tokens = 0
+        self.adapter_slots = 0
+        self.adapters: dict[str, tuple[str, ...]] = {}
+        self._adapters_s: dict[str, float] = {}
 
-    def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:
+    def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:  # noqa: C901, PLR0912 - a case a figure
         """Fold one sample; what is no number, or none that can be, counts as 0 or as the most."""
+        if gauge.figure == "adapters":
+            self._take_names(gauge.label, value, labels)
+            return
         if gauge.label:
             value = whole_number(labels.get(gauge.label, ""), 0, MAX_COUNT) or 0
         value = min(max(0.0, value), MAX_COUNT)  # in this order NaN is 0
@@ -92,5 +109,14 @@ class Gauges:
                 self.queried_tokens = int(value)
             case "hit":
                 self.hit_tokens = int(value)
+            case "adapter_slots":
+                self.adapter_slots = int(value)
             case _:
                 assert_never(gauge.figure)
+
+    def _take_names(self, label: str, at_s: float, labels: Mapping[str, str]) -> None:
+        """Note the names in a label, unless later ones are known; what is no name is left out."""
+        if at_s >= self._adapters_s.get(label, 0.0):
+            self._adapters_s[label] = at_s
+            names = (name.strip() for name in labels.get(label, "").split(","))
+            self.adapters[label] = tuple(filter(is_name, names))[:MAX_NAMES]

@@ -1,10 +1,11 @@
 """The kinds of engines there are: a new one is a folder here, an import, a name and an entry."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from kvmesh.core.engines.engine import Engine
-from kvmesh.core.engines.handshake import Handshake, Rendezvous, Transfer
+from kvmesh.core.engines.fetch import Access, Fetch, read_access
+from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.sglang.engine import SGLANG
 from kvmesh.core.engines.vllm.engine import VLLM
 
@@ -26,27 +27,45 @@ def engine_of(kind: str) -> Engine:
     return ENGINES.get(kind, UNKNOWN)
 
 
-def handshake_of(kind: str, bootstrap_port: int) -> Handshake:
-    """Return how a prefill worker shares a request with decode workers.
+def connectors() -> Mapping[str, Connector]:
+    """Return every kind's ways of sharing a request between prefill and decode, by name."""
+    return {way.name: way for engine in ENGINES.values() for way in engine.connectors}
 
-    One that has a `bootstrap_port` is met there, any other is asked first. A kind that has no
-    handshake of that sort does it as the first kind that has.
+
+def connector_of(kind: str, bootstrap_port: int) -> Connector:
+    """Return how a prefill worker that names no connector shares a request with decode workers.
+
+    One that has a `bootstrap_port` is met there, any other is asked first. A kind that has no such
+    way does it as the first kind that has.
     """
-    sort = Rendezvous if bootstrap_port else Transfer
-    found = (one.handshake for one in (engine_of(kind), *ENGINES.values()))
-    return next(handshake for handshake in found if isinstance(handshake, sort))
+    met = bootstrap_port > 0
+    ways = (way for one in (engine_of(kind), *ENGINES.values()) for way in one.connectors)
+    return next(way for way in ways if way.beside == met)
+
+
+def fetch_of(way: str) -> Fetch | None:
+    """Return the way of that name in which some kind of engine fetches; None when there is none."""
+    found = (one.fetches.get(way) for one in ENGINES.values())
+    return next((fetch for fetch in found if fetch is not None), None)
+
+
+def access_of(labels: Iterable[str]) -> Access | None:
+    """Return how a worker with these labels fetches from others; None when it does not, or in a way
+    that no kind of engine has.
+    """
+    access = read_access(labels)
+    return access if access is not None and fetch_of(access.way) is not None else None
 
 
 def needs_naming(kind: str) -> bool:
     """Return whether routers must know that a worker is of that kind to send requests its way.
 
-    They need not where it is reached as any other is. Then heartbeats leave the kind out, so that
+    They need not where it is reached as any other is and its cache counts a prompt from when it is
+    scheduled, as the first kind's does. Then heartbeats leave the kind out, so that
     routers of earlier versions read them all the same.
     """
     engine = engine_of(kind)
-    if engine.rank_headers is not UNKNOWN.rank_headers:
+    if engine.caches_late or engine.rank_headers is not UNKNOWN.rank_headers:
         return True
-    handshake = engine.handshake
-    return handshake is not None and handshake is not handshake_of(
-        "", 1 if isinstance(handshake, Rendezvous) else 0
-    )
+    usual = engine.connectors[:1]
+    return any(way is not connector_of("", int(way.beside)) for way in usual)

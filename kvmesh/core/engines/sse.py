@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.bounds import MAX_TOKENS, Tokens
+from kvmesh.bounds import MAX_TOKENS, Tokens, whole_number
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """An event longer than this is counted, but not looked into."""
@@ -25,12 +25,14 @@ _CARRIAGE_RETURN: Final = 13
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts an engine reported, 0 to `MAX_TOKENS`; no more are cached than it prompted.
 
-    `cached_tokens` is None when it does not report them.
+    `cached_tokens` is None when it does not report them. `response` is the id of an answer of the
+    responses API, by which later requests may name it.
     """
 
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
     cached_tokens: Tokens | None = None
+    response: str = ""
 
 
 class _Details(msgspec.Struct):
@@ -50,12 +52,24 @@ class _Reported(msgspec.Struct):
 
 class _Inner(msgspec.Struct):
     usage: _Reported | None = None
+    id: object = ""
 
 
 class _Chunk(msgspec.Struct):
     usage: _Reported | None = None
+    id: object = ""
+    kind: object = msgspec.field(default="", name="object")
     response: _Inner | None = None
     message: _Inner | None = None
+
+
+class _Code(msgspec.Struct):
+    code: int | str | None = None
+
+
+class _Failed(msgspec.Struct):
+    error: _Code | None = None
+    code: int | str | None = None
 
 
 class _ErrorProbe(msgspec.Struct):
@@ -65,6 +79,8 @@ class _ErrorProbe(msgspec.Struct):
 
 _chunks = msgspec.json.Decoder(_Chunk)
 _errors = msgspec.json.Decoder(_ErrorProbe)
+_failed = msgspec.json.Decoder(_Failed)
+_FAILURES: Final = range(400, 600)
 
 
 def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
@@ -78,15 +94,18 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
         chunk = _chunks.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return before
-    reported = chunk.usage
+    reported, named = chunk.usage, None
     if reported is None and chunk.response is not None:
-        reported = chunk.response.usage
+        reported, named = chunk.response.usage, chunk.response.id
+    elif chunk.kind == "response":
+        named = chunk.id
+    response = named if isinstance(named, str) else ""
     if reported is None and chunk.message is not None:
         reported = chunk.message.usage
-    return before if reported is None else _merge(before or Usage(), reported)
+    return before if reported is None else _merge(before or Usage(), reported, response)
 
 
-def _merge(before: Usage, reported: _Reported) -> Usage:
+def _merge(before: Usage, reported: _Reported, response: str) -> Usage:
     details = reported.prompt_tokens_details or reported.input_tokens_details
     cached = details.cached_tokens if details is not None else None
     prompt = reported.prompt_tokens
@@ -105,6 +124,7 @@ def _merge(before: Usage, reported: _Reported) -> Usage:
         prompt_tokens=prompt,
         completion_tokens=max(before.completion_tokens, completion or 0),
         cached_tokens=None if cached is None else min(cached, prompt or MAX_TOKENS),
+        response=response or before.response,
     )
 
 
@@ -228,6 +248,17 @@ def _is_error(data: bytes) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return probe.error is not None or probe.kind == "error"
+
+
+def error_status(data: bytes) -> int:
+    """Return the HTTP status that an error event's data names as its code; 0 for none."""
+    try:
+        failed = _failed.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
+    code = failed.code if failed.error is None else failed.error.code
+    number = whole_number(code, _FAILURES.start, _FAILURES.stop) if isinstance(code, str) else code
+    return number if number is not None and number in _FAILURES else 0
 
 
 def _behind(data: bytes, blank: bytes) -> int:

@@ -9,6 +9,13 @@ from kvmesh.core.blocks.hashing import Hashes
 Drops = list[tuple[int, int]]
 """(depth in blocks, mask of the workers whose cached prefix ends there), deepest first."""
 
+Groups = list[tuple[int, tuple[WorkerId, ...]]]
+"""Disjoint (depth in blocks, workers), deepest first, depth > 0."""
+
+EndTables = tuple["Table | None", "Table | None", tuple[tuple[int, int, int], ...]]
+"""Where hits of grouped workers end in one tier: the ends of its newer and older table, and the
+rules, each (lookahead in tokens, blocks dropped, mask of its workers); masks are disjoint.
+"""
 
 FoldedMessage = tuple[int, int, int, int, int, list[bytes] | None]
 """What a message did: events; blocks stored, refused ones included; removed, those not held
@@ -94,8 +101,14 @@ class IndexView(Protocol):
         """Return the cached prefix length, in blocks, of every worker that holds any of it."""
         ...
 
-    def find_groups(self, hashes: Hashes, /) -> list[tuple[int, tuple[WorkerId, ...]]]:
+    def find_groups(self, hashes: Hashes, /) -> Groups:
         """Return disjoint (depth, workers), deepest first, depth > 0."""
+        ...
+
+    def find_hits(self, hashes: Hashes, /) -> tuple[Groups, dict[WorkerId, int]]:
+        """Return the groups, and whose hit is shorter than the chain of blocks that they hold: how
+        long that is.
+        """
         ...
 
     def sizes(self) -> list[int]:
@@ -145,6 +158,21 @@ class Table(Protocol):
         """
         ...
 
+    def fold_ends(
+        self,
+        holding: Holding,
+        data: bytes,
+        epoch: int,
+        first_seq: int,
+        room: int,
+        ends: tuple[Self, Holding],
+        /,
+    ) -> tuple[FoldedMessage, int, int] | None:
+        """Do the same where the worker's ends of device memory, with where they are kept, are
+        ordinary too; return also how many ends were told, and taken back that were none.
+        """
+        ...
+
     def move(self, run: bytes, mask: int, target: Self, /) -> None:
         """Move blocks, which nobody alive outside `mask` holds here, into another table.
 
@@ -167,8 +195,15 @@ class Table(Protocol):
         """
         ...
 
-    def view(self, older: Self | None, names: Sequence[WorkerId], live: int, /) -> IndexView:
-        """Return a view of this table and an older one.
+    def view(
+        self,
+        older: Self | None,
+        names: Sequence[WorkerId],
+        live: int,
+        ends: "EndTables | None" = None,
+        /,
+    ) -> IndexView:
+        """Return a view of this table and an older one; of grouped workers, with their `ends`.
 
         Raises `ValueError` where `live` has a slot without a name. O(workers).
         """

@@ -1,11 +1,11 @@
 """An index as it was at one moment, read while the index moves on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import Reuse, WorkerId
 from kvmesh.core.index.block_table import FrozenTable, Holding
 from kvmesh.core.index.search import SHARDS
 from kvmesh.core.index.shards import SetNumbers, columns_of, masked
@@ -23,22 +23,41 @@ class FrozenWorker(msgspec.Struct, frozen=True):
     truncated: bool
 
 
+class FrozenEnds(msgspec.Struct, frozen=True):
+    """By which rule hits of one worker ended, and how many ends it had, with their digest, per
+    tier.
+    """
+
+    worker: WorkerId
+    rule: Reuse
+    ends: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+def freeze_ends(worker: WorkerId, rule: Reuse, held: Sequence[Sequence[Holding]]) -> FrozenEnds:
+    """Return a grouped worker as it is now; `held` are its ends in the tables of each tier."""
+    counts, digests = _sums(held)
+    return FrozenEnds(worker, rule, counts, digests)
+
+
 def freeze_worker(
     worker: WorkerId, bit: int, held: Sequence[Sequence[Holding]], *, truncated: bool
 ) -> FrozenWorker:
     """Return a worker as it is now; `held` is what it holds in the tables of each tier."""
-    return FrozenWorker(
-        worker=worker,
-        bit=bit,
-        blocks=tuple(sum(one.blocks for one in holdings) for holdings in held),
-        digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
-        truncated=truncated,
-    )
+    blocks, digests = _sums(held)
+    return FrozenWorker(worker, bit, blocks, digests, truncated)
+
+
+def _sums(held: Sequence[Sequence[Holding]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many blocks there are in each tier, and the sum of their hashes."""
+    blocks = tuple(sum(one.blocks for one in holdings) for holdings in held)
+    return blocks, tuple(sum(one.digest for one in holdings) & _U64 for holdings in held)
 
 
 class FrozenIndex:
     """A view of every block at the moment of `KvIndex.freeze`, without a copy of all of them.
 
+    `tiers` are by their number in events; `grouped` are the workers with a rule of reuse.
     Freezing is O(workers). Then a shard (1/256 of a table) is copied only if it changes before it
     was read, 0.1 ms in an index of 1M blocks. Read `parts` once, to the end, or `close`.
     """
@@ -46,11 +65,13 @@ class FrozenIndex:
     def __init__(
         self,
         workers: tuple[FrozenWorker, ...],
-        tiers: tuple[tuple[FrozenTable, ...], ...],
+        tiers: Mapping[int, tuple[FrozenTable, ...]],
         *,
         unclean: bool,
+        grouped: tuple[FrozenEnds, ...] = (),
     ) -> None:
         self.workers = workers
+        self.grouped = grouped
         self._live = sum(one.bit for one in workers)
         self._tiers = tiers
         self._unclean = unclean
@@ -77,14 +98,14 @@ class FrozenIndex:
 
     def close(self) -> None:
         """Let the index go on without copying; safe to call twice."""
-        for tables in self._tiers:
+        for tables in self._tiers.values():
             for table in tables:
                 table.close()
 
     def _shards(self) -> Iterator[tuple[int, int, tuple[FrozenTable, ...]]]:
         """Yield every shard of every tier, with the tables to read it from; close at the end."""
         try:
-            for tier, tables in enumerate(self._tiers):
+            for tier, tables in self._tiers.items():
                 for shard in range(SHARDS):
                     yield tier, shard, tables
         finally:

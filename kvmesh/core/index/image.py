@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import ENDS, Reuse, WorkerId
 from kvmesh.core.index.block_table import Holding, NewTable, TableLoader
+from kvmesh.core.index.ends import Ends
 from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.tier import Tier
@@ -24,9 +25,10 @@ class IndexImage:
     ) -> None:
         self.slots = Slots()
         self.tiers: list[Tier] = []
+        self.ends = Ends()
         self._new_table = new_table
         self._masks = masks
-        self._loaders: list[TableLoader] = []
+        self._loaders: dict[int, TableLoader] = {}
         for worker in workers:
             self.slots.assign(worker)
         self._open(0)
@@ -39,10 +41,14 @@ class IndexImage:
         self._open(tier)
         return self._loaders[tier].add(shard, keys, numbers, width)
 
+    def follow(self, worker: WorkerId, rule: Reuse) -> None:
+        """Have the ends of `worker`, one of `workers`, read by `rule`."""
+        self.ends.follow(worker, self.slots.bits[worker], rule)
+
     def account(self) -> Iterator[None]:
         """Count up what each worker holds, in slices."""
-        for tier, loader in zip(self.tiers, self._loaders, strict=True):
-            table = tier.young
+        for tier, loader in self._loaders.items():
+            table = self._tier(tier).young
             for number, mask in enumerate(self._masks):
                 if number % _SLICE_SETS == 0:
                     yield
@@ -56,10 +62,15 @@ class IndexImage:
 
     def holding(self, tier: int, worker: WorkerId) -> Holding | None:
         """Return what a worker holds, once accounted; None for nothing."""
-        return self.tiers[tier].young.holdings.get(worker) if tier < len(self.tiers) else None
+        known = tier in self._loaders
+        return self._tier(tier).young.holdings.get(worker) if known else None
+
+    def _tier(self, tier: int) -> Tier:
+        return self.tiers[tier] if tier < ENDS else self.ends.tiers[tier - ENDS]
 
     def _open(self, tier: int) -> None:
-        while tier >= len(self.tiers):
+        tiers, first = (self.tiers, 0) if tier < ENDS else (self.ends.tiers, ENDS)
+        while tier - first >= len(tiers):
             made = Tier(self._new_table)
-            self.tiers.append(made)
-            self._loaders.append(made.young.loader(self._masks))
+            self._loaders[first + len(tiers)] = made.young.loader(self._masks)
+            tiers.append(made)

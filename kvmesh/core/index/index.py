@@ -5,14 +5,23 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.core.blocks.events import ROOT, Event, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import ENDS, ROOT, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.index.block_table import IndexView, NewTable, Table
+from kvmesh.core.index.block_table import (
+    EndTables,
+    FoldedMessage,
+    Groups,
+    Holding,
+    IndexView,
+    NewTable,
+    Table,
+)
 from kvmesh.core.index.cap import BlockCap
+from kvmesh.core.index.ends import Ends
 from kvmesh.core.index.freeze import FrozenIndex, freeze_worker
 from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.index.search import cut_drops
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.index.table import clear_released
@@ -45,10 +54,13 @@ class KvIndex:
         self._slots = Slots()
         self._device = Tier(new_table)
         self.tiers = [self._device]
+        self.ends = Ends()
+        self.grouped = False
+        self._all_tiers = [self._device]
         self._only_table: Table | None = self._device.young
         self.view: IndexView | None = None
-        self._seen: tuple[Table, Table | None, int] | None = None
-        self._cap = BlockCap(max_blocks, self.tiers, self._slots)
+        self._seen: tuple[Table, Table | None, int, EndTables | None] | None = None
+        self._cap = BlockCap(max_blocks, self._all_tiers, self._slots)
         self.note_match = self._cap.note_match  # for whoever searches a `view`
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
@@ -65,6 +77,8 @@ class KvIndex:
             return self.store(worker, event.parent, event.hashes, event.tier)
         if isinstance(event, Removed):
             self.remove(worker, event.hashes, event.tier)
+        elif isinstance(event, Reuse):
+            self._follow_rule(worker, event)
         else:
             self.clear(worker)
         return 0
@@ -82,7 +96,11 @@ class KvIndex:
             return None
         folded = table.fold(holding, data, epoch, first_seq, self._cap.room)
         if folded is None:
-            return None
+            if not self.grouped:
+                return None
+            folded = self._fold_ends(worker, table, holding, data, (epoch, first_seq))
+            if folded is None:
+                return None
         events, stored, removed, missing, orphans, gone = folded
         self.stored += stored
         self._cap.room -= stored
@@ -93,6 +111,21 @@ class KvIndex:
                 for run in gone:
                     watcher(worker, run)
         return events, self._refuse(worker, orphans) if orphans else 0
+
+    def _fold_ends(
+        self, worker: WorkerId, table: Table, holding: Holding, data: bytes, place: tuple[int, int]
+    ) -> FoldedMessage | None:
+        """Do as `Table.fold` with a message that tells of ends, too."""
+        kept = self.ends.place(worker)
+        folded = None
+        if kept is not None:
+            folded = table.fold_ends(holding, data, *place, self._cap.room, kept)
+        if folded is None:
+            return None
+        of_blocks, ends, missing = folded
+        self._cap.room -= ends
+        self._missing += missing
+        return of_blocks
 
     def store(self, worker: WorkerId, parent: int, hashes: bytes, tier: int = 0) -> int:
         """Take a run of blocks behind `parent` (ROOT for none), packed little-endian u64s.
@@ -109,25 +142,30 @@ class KvIndex:
             if holding is not None and table.extend(holding, parent, hashes):
                 self._cap.room -= blocks
                 return 0
+        if tier >= ENDS:
+            self.stored -= blocks
+            parent = ROOT
         return self._store(worker, parent, hashes, tier)
 
     def remove(self, worker: WorkerId, hashes: bytes, tier: int = 0) -> int:
         """Drop blocks, none with a held child; return how many were not held."""
         table = self._only_table
+        missing = len(hashes) >> 3
         if table is not None and tier == 0:
             holding = table.holdings.get(worker)
-            missing = len(hashes) >> 3
             if holding is not None:
                 missing = len(table.remove(holding, hashes))
-        elif 0 <= tier < len(self.tiers):
-            missing = self.tiers[tier].remove(worker, hashes)
         else:
-            missing = len(hashes) >> 3
+            place = self._tier(tier)
+            if place is not None:
+                missing = place.remove(worker, hashes)
         self._missing += missing
-        self.removed += (len(hashes) >> 3) - missing
         if tier == 0:
+            self.removed += (len(hashes) >> 3) - missing
             for watcher in self._watchers:
                 watcher(worker, hashes)
+        elif tier < ENDS:
+            self.removed += (len(hashes) >> 3) - missing
         return missing
 
     def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
@@ -136,16 +174,18 @@ class KvIndex:
 
     def clear(self, worker: WorkerId) -> None:
         """Forget every block of `worker` in every tier. O(1); `sweep` gives the memory back."""
-        if any(holding.blocks for tier in self.tiers for holding in tier.holdings(worker)):
+        if any(holding.blocks for tier in self._all_tiers for holding in tier.holdings(worker)):
             self.remove_worker(worker)
             self._slots.assign(worker)
+        self._forget_rule(worker)
         self._cap.truncated.discard(worker)
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget `worker` and its blocks. O(1); `sweep` gives the memory back."""
+        self._forget_rule(worker)
         self._slots.release(worker)
         self.view = None
-        for tier in self.tiers:
+        for tier in self._all_tiers:
             tier.forget(worker)
         self._cap.truncated.discard(worker)
         if self._slots.released() > _MAX_RELEASED:
@@ -196,23 +236,26 @@ class KvIndex:
     def worker_digest(self, worker: WorkerId) -> int:
         """Return the sum of the hashes `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
         table, digest = self._only_table, 0
-        if table is not None and len(self.tiers) == 1:
+        if table is not None and len(self._all_tiers) == 1:
             holding = table.holdings.get(worker)
-            return holding.digest & _U64 if holding is not None else 0
-        for weight, tier in enumerate(self.tiers):
-            for holding in tier.holdings(worker):
-                digest += (2 * weight + 1) * holding.digest
-        return digest & _U64
+            digest = holding.digest if holding is not None else 0
+        else:
+            for number, tier in self._numbered():
+                for holding in tier.holdings(worker):
+                    digest += (2 * number + 1) * holding.digest
+        return (digest + self.ends.digest(worker)) & _U64
 
     def digest(self) -> int:
         """Return one number for all that is held and nothing else, 0 for nothing. O(workers)."""
         total = 0
         for worker in self._slots.bits:
-            for number in range(len(self.tiers)):
-                holdings = self.tiers[number].holdings(worker)
+            for number, tier in self._numbered():
+                holdings = tier.holdings(worker)
                 if any(holding.blocks for holding in holdings):
                     held = sum(holding.digest for holding in holdings) & _U64
                     total += xxh3_64_intdigest(f"{number}:{worker}:{held}".encode())
+            if rule := self.ends.digest(worker):
+                total += xxh3_64_intdigest(f"rule:{worker}:{rule}".encode())
         return total & _U64
 
     def statistics(self) -> IndexStatistics:
@@ -232,6 +275,8 @@ class KvIndex:
             unclean=self._slots.released(),
             stored=self.stored,
             removed=self.removed,
+            ends=sum(table.size() for tier in self.ends.tiers for table in tier.tables()),
+            grouped=self.ends.grouped.bit_count(),
         )
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
@@ -254,19 +299,32 @@ class KvIndex:
             self.note_match(hashes, groups[0][0])
         return groups
 
+    def find_hits(self, hashes: Hashes) -> tuple[Groups, dict[WorkerId, int]]:
+        """Return the same, and whose hit is shorter than the chain of blocks that they hold: how
+        long that is. For an index with `grouped` workers.
+        """
+        groups, chains = self.current_view().find_hits(hashes)
+        if self._only_table is None and groups:
+            self.note_match(hashes, groups[0][0])
+        return groups, chains
+
     def current_view(self) -> IndexView:
         """Return `view`, made anew when workers or tables changed since. O(workers)."""
         if self.view is None:
             device, slots = self._device, self._slots
-            self.view = device.young.view(device.old, slots.names, slots.live)
+            ends = self.ends.tables(0)
+            self.view = device.young.view(device.old, slots.names, slots.live, ends)
         return self.view
 
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
         """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
         found = [self.find_matches(hashes)]
-        for tier in self.tiers[1:]:
+        for number, tier in enumerate(self.tiers[1:], 1):
             matches = found[-1].copy()
-            for depth, mask in tier.find_drops(hashes, self._slots.live):
+            drops, ends = tier.find_drops(hashes, self._slots.live), self.ends.tables(number)
+            if ends is not None:
+                drops, _ = cut_drops(ends, drops, hashes)
+            for depth, mask in drops:
                 for worker in self._slots.decode(mask):
                     matches[worker] = max(depth, matches.get(worker, 0))
             found.append(matches)
@@ -281,14 +339,21 @@ class KvIndex:
             )
             for one, bit in self._slots.bits.items()
         )
-        tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self.tiers)
-        return FrozenIndex(workers, tiers, unclean=self._slots.released() > 0)
+        tiers = {
+            number: tuple(table.freeze() for table in tier.tables())
+            for number, tier in self._numbered()
+        }
+        unclean = self._slots.released() > 0
+        return FrozenIndex(workers, tiers, unclean=unclean, grouped=self.ends.freeze())
 
     def load(self, image: IndexImage, truncated: Iterable[WorkerId] = ()) -> None:
         """Replace everything by a finished `image`, which must not be used any more."""
         self._slots = image.slots
         self._device = image.tiers[0]
         self.tiers[:] = image.tiers
+        self.ends = image.ends
+        self.grouped = image.ends.grouped != 0
+        self._all_tiers[:] = [*image.tiers, *image.ends.tiers]
         self._note_age()
         self._cap.adopt(image.slots, truncated)
         self._cleaning = None
@@ -296,7 +361,7 @@ class KvIndex:
     def _clean(self) -> int:
         """Rid one more shard of released bits; return the effort."""
         if self._cleaning is None:
-            tables = [table for tier in self.tiers for table in tier.tables()]
+            tables = [table for tier in self._all_tiers for table in tier.tables()]
             self._cleaning = clear_released(self._slots, tables)
         blocks = next(self._cleaning, -1)
         if blocks < 0:
@@ -306,7 +371,7 @@ class KvIndex:
     def _store(self, worker: WorkerId, parent: int, run: bytes, tier: int) -> int:
         blocks = len(run) >> 3
         place = self._open(tier)
-        if place is None:
+        if place is None or (tier >= ENDS and self.ends.rule(worker) is None):
             self._unknown_tier += blocks
             return 0
         bit = self._slots.bits.get(worker)
@@ -337,13 +402,41 @@ class KvIndex:
         """Keep the one table of the device tier at hand, while there is only one."""
         device = self._device
         self._only_table = device.only_table()
-        seen = device.young, device.old, len(device.young.holdings)
+        ends = self.ends.tables(0) if self.ends.grouped else None
+        seen = device.young, device.old, len(device.young.holdings), ends
         if seen != self._seen:
             self._seen, self.view = seen, None
 
+    def _tier(self, tier: int) -> Tier | None:
+        tiers, number = (self.ends.tiers, tier - ENDS) if tier >= ENDS else (self.tiers, tier)
+        return tiers[number] if 0 <= number < len(tiers) else None
+
     def _open(self, tier: int) -> Tier | None:
-        if not 0 <= tier < TIERS:
+        tiers, number = (self.ends.tiers, tier - ENDS) if tier >= ENDS else (self.tiers, tier)
+        if not 0 <= number < TIERS:
             return None
-        while tier >= len(self.tiers):
-            self.tiers.append(Tier(self._new_table))
-        return self.tiers[tier]
+        while number >= len(tiers):
+            tiers.append(Tier(self._new_table))
+            self._all_tiers.append(tiers[-1])
+            self.view = None
+        return tiers[number]
+
+    def _numbered(self) -> list[tuple[int, Tier]]:
+        """Return every tier with its number in events."""
+        return [*enumerate(self.tiers), *enumerate(self.ends.tiers, ENDS)]
+
+    def _follow_rule(self, worker: WorkerId, rule: Reuse) -> None:
+        if self.ends.rule(worker) == rule:
+            return
+        bit = self._slots.bits.get(worker)
+        if bit is None:
+            bit = self._slots.assign(worker)
+        self.ends.follow(worker, bit, rule)
+        self.grouped = True
+        self.view = None
+
+    def _forget_rule(self, worker: WorkerId) -> None:
+        if self.ends.rule(worker) is not None:
+            self.ends.forget(worker)
+            self.grouped = self.ends.grouped != 0
+            self.view = None

@@ -5,12 +5,12 @@ along a prompt the masks only lose bits: two equal masks have nothing but equal 
 and a bisection finds every depth at which a worker drops out without looking at all blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from kvmesh.core.blocks.hash_chain import AHEAD
-from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.index.block_table import Drops
+from kvmesh.core.blocks.hashing import Hashes, extend_hash, ids_behind, lookahead_digest
+from kvmesh.core.index.block_table import Drops, EndTables, Table
 
 SHARD_BITS: Final = 8
 SHARDS: Final = 1 << SHARD_BITS
@@ -125,3 +125,65 @@ def _bisect(
                 seen |= ending
         high, beyond = low, mask
     return drops
+
+
+def cut_drops(ends: EndTables, drops: Drops, hashes: Hashes) -> tuple[Drops, Drops]:
+    """Return `drops` by where hits of grouped workers end, and the drops of those who lose by it.
+
+    A hit is the longest of the held prefixes that has an end, less what is dropped.
+    O(drops + blocks without an end before where a worker drops out).
+    """
+    young, old, rules = ends
+    grouped = sum(mask for _, _, mask in rules)
+    if not any(mask & grouped for _, mask in drops):
+        return drops, []
+    left = {depth: mask & ~grouped for depth, mask in drops}
+    cut: Drops = []
+    for lookahead, dropped, members in rules:
+        tables = [table for table in (young, old) if table is not None]
+        for depth, place, mask in _find_ends(tables, lookahead, members, drops, hashes):
+            hit = max(place - dropped, 0)
+            left[hit] = left.get(hit, 0) | mask
+            if hit < depth:
+                cut.append((depth, mask))
+    depths = sorted(left, reverse=True)
+    return [(depth, left[depth]) for depth in depths if depth and left[depth]], cut
+
+
+def _find_ends(
+    tables: Sequence[Table], lookahead: int, members: int, drops: Drops, hashes: Hashes
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (depth, where the last end at or before it is, mask) of all `members` of `drops`."""
+    ahead = [(depth, mask & members) for depth, mask in reversed(drops) if mask & members]
+    waiting: Drops = []
+    place = 0
+    while waiting or ahead:
+        if not waiting:
+            place = ahead[-1][0]
+        if ahead and ahead[-1][0] == place:
+            waiting.append(ahead.pop())
+        ended = _ended(tables, lookahead, place, hashes) if place else members
+        still: Drops = []
+        for depth, mask in waiting:
+            # Without the tokens a block that is held behind this one tells that they fit.
+            here = mask & ended if ended is not None else mask if depth > place else 0
+            if here:
+                yield depth, place, here
+            if mask != here:
+                still.append((depth, mask & ~here))
+        waiting = still
+        place -= 1
+
+
+def _ended(tables: Sequence[Table], lookahead: int, place: int, hashes: Hashes) -> int | None:
+    """Return who has an end behind the first `place` blocks, None where nobody can tell."""
+    block = hashes.upto(place)[place - 1]
+    if lookahead:
+        ids = ids_behind(hashes, place, lookahead)
+        if not ids:
+            return None if ids is None else 0
+        block = extend_hash(block, lookahead_digest(ids))
+    mask = 0
+    for table in tables:
+        mask |= table.mask(block)
+    return mask

@@ -5,7 +5,7 @@ from typing import Final
 
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
 from kvmesh.core.blocks.hashing import Hashes, unpack_run
-from kvmesh.core.index.block_table import Drops, FoldedMessage, Holding, Table
+from kvmesh.core.index.block_table import Drops, EndTables, FoldedMessage, Holding, Table
 from kvmesh.core.index.search import SHARDS, Layers, find_drops
 from kvmesh.core.index.shards import FrozenShards, ShardLoader
 from kvmesh.core.index.slots import Slots
@@ -181,6 +181,19 @@ class BlockTable:
         del holding, data, epoch, first_seq, room
         return None
 
+    def fold_ends(
+        self,
+        holding: Holding,
+        data: bytes,
+        epoch: int,
+        first_seq: int,
+        room: int,
+        ends: tuple["BlockTable", Holding],
+    ) -> tuple[FoldedMessage, int, int] | None:
+        """Take no message for ordinary either."""
+        del holding, data, epoch, first_seq, room, ends
+        return None
+
     def move(self, run: bytes, mask: int, target: "BlockTable") -> None:
         """Move blocks, which nobody alive outside `mask` holds here, into another table.
 
@@ -227,9 +240,15 @@ class BlockTable:
             return find_drops(self.shards, hashes, live)
         return find_drops(Layers(self.shards, older.shards), hashes, live)
 
-    def view(self, older: "BlockTable | None", names: Sequence[WorkerId], live: int) -> PureView:
-        """Return a view of this table and an older one."""
-        return PureView(self, older, names, live)
+    def view(
+        self,
+        older: "BlockTable | None",
+        names: Sequence[WorkerId],
+        live: int,
+        ends: EndTables | None = None,
+    ) -> PureView:
+        """Return a view of this table and an older one; of grouped workers, with their `ends`."""
+        return PureView(self, older, names, live, ends)
 
     def freeze(self) -> FrozenShards:
         """Return this table as it is now, for as long as the result is not closed. O(1)."""

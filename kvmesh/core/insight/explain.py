@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.admission.access import Viewer
+from kvmesh.core.chat.prompt_form import in_words
 from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.terms import Fleet
 from kvmesh.core.cost.weights import weights_of
@@ -22,8 +23,10 @@ HIDDEN: Final = (
 class CandidateView(msgspec.Struct, frozen=True):
     """One worker as it was weighed, terms as in `core.cost.terms.Candidate`.
 
-    `failure_share` of requests there fail, which costs `failure_ms`. `formula` is the debug log's
-    line.
+    `failure_share` of requests there fail, which costs `failure_ms`; loading its LoRA adapter takes
+    `adapter_ms`. `confidence`, 0..1, is the share of the overlap that is expected to be there in
+    the request's turn. It takes `fetch_ms` to bring blocks to the device, from slower memory or
+    worker `fetch_from`. `formula` is the debug log's line.
     """
 
     worker: str
@@ -45,6 +48,10 @@ class CandidateView(msgspec.Struct, frozen=True):
     formula: str
     failure_share: float = 0.0
     failure_ms: float = 0.0
+    adapter_ms: float = 0.0
+    confidence: float = 1.0
+    fetch_ms: float = 0.0
+    fetch_from: str = ""
 
 
 class DecisionView(msgspec.Struct, frozen=True):
@@ -53,7 +60,8 @@ class DecisionView(msgspec.Struct, frozen=True):
     `considered` workers could have taken it, `candidates` are those whose terms are known.
     `left_out` could not, and why: None where that was not kept. `formula` is in words, `fleet` and
     `weights` are what it may refer to besides the candidate. `arm` is that of a policy on trial,
-    None while none is.
+    None while none is. `unforeseen`: why the engine may reuse more or less of the prompt than
+    `overlap_blocks`, in words, "" where it does not.
     """
 
     request_id: str
@@ -74,6 +82,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     expected_output: OutputForecast | None = None
     left_out: LeftOut | None = None
     arm: ArmName | None = None
+    unforeseen: str = ""
 
 
 class TenantChoice(msgspec.Struct, frozen=True):
@@ -121,6 +130,10 @@ def view_decision(
             formula=decision.formula_line(one.worker),
             failure_share=one.failure_share,
             failure_ms=one.failure_ms,
+            adapter_ms=one.adapter_ms,
+            confidence=one.confidence,
+            fetch_ms=one.fetch_ms,
+            fetch_from=one.fetch_from,
         )
         for one, score in zip(decision.candidates, decision.scores, strict=True)
     ]
@@ -145,6 +158,7 @@ def view_decision(
         expected_output=forecast,
         left_out=left_out,
         arm=decision.arm.name if decision.arm is not None else None,
+        unforeseen=in_words(decision.unforeseen),
     )
 
 
@@ -156,6 +170,13 @@ def why(decision: Decision) -> str:
 
 
 def _why(decision: Decision) -> str:
+    brought = decision.brought
+    if brought is not None and brought.source is not None:
+        return f"{_chosen(decision)}; fetches {brought.fetched_tokens} tokens from {brought.source}"
+    return _chosen(decision)
+
+
+def _chosen(decision: Decision) -> str:
     if decision.kept:
         return f"its session stays there; holds {decision.overlap_blocks} of its blocks"
     if not decision.by_cache:

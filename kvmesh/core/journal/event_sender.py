@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kvmesh.bounds import MAX_ORDINAL
-from kvmesh.core.blocks.events import Batch, Event, encode_batch
+from kvmesh.core.blocks.events import Batch, Event, encode_batch, format_for
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS
 from kvmesh.core.journal.outbox import Outbox
 from kvmesh.core.journal.window import Parcel, SendWindow, WindowStatistics
@@ -67,7 +67,7 @@ class EventSender:
         )
         self._next_seq = FIRST_SEQ
         self._dump_wanted = True
-        self._dumped_seq = 0
+        self._dumped_seq = self._newest = 0
         self._answered_s: float | None = None
         self._batches = self._dumps = 0
 
@@ -101,12 +101,15 @@ class EventSender:
         sends: Sends = []
         if self._dump_wanted and self._window.has_room():
             self._outbox.restart(self._dump())
+            self._newest = 0
             self._dump_wanted = False
             self._dumps += 1
             self._dumped_seq = self._next_seq + len(self._outbox) - 1
         while len(self._outbox) and self._window.has_room():
             events = self._outbox.first(self._limits.flush_events)
-            data = encode_batch(Batch(self.journal_format, self.epoch, self._next_seq, events))
+            number = format_for(events, self.journal_format)
+            data = encode_batch(Batch(number, self.epoch, self._next_seq, events))
+            self._newest = max(self._newest, number)
             parcel = Parcel(self._next_seq, self._next_seq + len(events) - 1, data)
             self._outbox.drop(len(events))
             self._next_seq += len(events)
@@ -160,14 +163,14 @@ class EventSender:
             self._dump_wanted = True
         return []
 
-    def write(self, journal_format: int) -> None:
-        """Make batches in that format from now on; call `send` then.
+    def write(self, journal_format: int, *, anew: bool = False) -> None:
+        """Make batches in that format at most from now on; call `send` then.
 
-        An older one begins with a dump: who reads only that has read nothing of what was sent.
+        It begins with a dump if that is to be told `anew`, or if a batch since the last one has a
+        newer format: who reads only this one has read none of it.
         """
-        older = journal_format < self.journal_format
         self.journal_format = journal_format
-        if older:
+        if anew or journal_format < self._newest:
             self._restart()
 
     def statistics(self) -> SenderStatistics:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from kvmesh.core.blocks.events import HASH_BYTES, Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Cleared, Event, Removed, Reuse, Stored
 from kvmesh.core.engines.kv_events.closure import MAX_RUN
 
 MAX_BATCH_BYTES: Final = 131_072
@@ -67,7 +67,7 @@ class Outbox:
         for event in islice(self._events, max_events):
             if size >= MAX_BATCH_BYTES:
                 break
-            if not isinstance(event, Cleared):
+            if isinstance(event, (Stored, Removed)):
                 size += len(event.hashes)
             batch.append(event)
         return batch
@@ -78,9 +78,9 @@ class Outbox:
             self._events.popleft()
 
 
-def _merge(last: Event, event: Stored | Removed) -> Event | None:
+def _merge(last: Event, event: Stored | Removed | Reuse) -> Event | None:
     """Return both as one event, None when they do not join."""
-    if isinstance(last, Cleared) or last.tier != event.tier:
+    if isinstance(last, (Cleared, Reuse)) or isinstance(event, Reuse) or last.tier != event.tier:
         return None
     if len(last.hashes) + len(event.hashes) > _MAX_RUN_BYTES:
         return None
@@ -94,4 +94,6 @@ def _merge(last: Event, event: Stored | Removed) -> Event | None:
 
 
 def _continues(last: Stored, event: Stored) -> bool:
+    if event.tier >= ENDS:
+        return True
     return int.from_bytes(last.hashes[-HASH_BYTES:], "little") == event.parent

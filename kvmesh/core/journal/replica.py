@@ -6,7 +6,14 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import MAX_MEMBER
-from kvmesh.core.blocks.events import VERSION, Batch, Cleared, WorkerId, decode_batch
+from kvmesh.core.blocks.events import (
+    GROUPED_VERSION,
+    VERSION,
+    Batch,
+    Cleared,
+    WorkerId,
+    decode_batch,
+)
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim, DigestHistory, IndexDigest
 from kvmesh.core.journal.ordering import Cursor, Ordering
@@ -76,7 +83,7 @@ class IndexReplica:
         self.recovery = Recovery(options)
         self.unread = UnreadRecords(max_workers)
         self._reads = reads
-        self._folds_at_once = reads.oldest <= VERSION <= reads.newest
+        self._folds_at_once = VERSION in reads and GROUPED_VERSION in reads
         self._max_workers = max_workers
         self._ordering = Ordering()
         self._digest = IndexDigest()

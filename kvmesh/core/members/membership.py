@@ -1,7 +1,7 @@
 """Who is there and may be given work, by heartbeats and outcomes: workers or replicas."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -83,6 +83,9 @@ class Membership:
     asked. Members are given up by `expire` alone, so that after a pause of this process what was
     sent meanwhile is read first.
 
+    `screen` returns why a member may not be given work whatever it says, "" when it may; None: all
+    may. It is asked when something changes, and after `screen_anew`.
+
     `health` leaves those out whose requests fail, and knows their way back: only requests and
     answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a
     restart (larger epoch) ends it, too.
@@ -97,6 +100,7 @@ class Membership:
     ) -> None:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self.signs = Signs(dead_after_s)
+        self.screen: Callable[[str], str] | None = None
         self._members: SortedDict[str, _Member] = SortedDict()
         self.by_name: Mapping[str, object] = self._members
         self._usable: tuple[str, ...] = ()
@@ -240,6 +244,10 @@ class Membership:
         kind = ChangeKind.RECOVERED if after is Stage.IN else ChangeKind.SUSPECTED
         return Change(kind, member, found.epoch)
 
+    def screen_anew(self) -> None:
+        """Ask `screen` of every member again: what it goes by has changed."""
+        self._usable_until = -NEVER
+
     def usable(self, now: float) -> tuple[str, ...]:
         """Return the members that may be given work now, sorted: not given up, ready, not draining,
         admitted by `health`. O(1) until something changes, then O(members); the same
@@ -249,6 +257,8 @@ class Membership:
             return self._usable
         members = self._members  # its items() takes twice as long
         names = [name for name in members if (one := members[name]).ready and not one.draining]
+        if (screen := self.screen) is not None:
+            names = [name for name in names if not screen(name)]
         admitted, self._usable_until = self.health.admit(names, now)
         usable = tuple(admitted)
         if usable != self._usable:
@@ -259,7 +269,7 @@ class Membership:
         """Return the members, sorted, that only failed requests speak against: where nobody else
         may take a request, to try one of them is better than to reject it. O(members).
         """
-        usable, health = frozenset(self.usable(now)), self.health
+        usable, health, screen = frozenset(self.usable(now)), self.health, self.screen
         return tuple(
             name
             for name, one in self._members.items()
@@ -267,6 +277,7 @@ class Membership:
             and one.ready
             and not one.draining
             and health.stage(name) is not Stage.DOWN
+            and not (screen and screen(name))
         )
 
     def why_not(self, member: str, now: float) -> str | None:
@@ -278,6 +289,8 @@ class Membership:
             return found.why
         if found.draining:
             return "draining"
+        if self.screen is not None and (why := self.screen(member)):
+            return why
         usable = self.usable(now)
         place = bisect_left(usable, member)
         if place < len(usable) and usable[place] == member:

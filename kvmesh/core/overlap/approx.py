@@ -13,8 +13,8 @@ from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
+from kvmesh.core.index.block_table import Groups
 from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.table import clear_released
 from kvmesh.core.overlap.leases import Leases

@@ -11,11 +11,24 @@ import msgspec
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.graded import graded_count
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
-from kvmesh.core.index.prefix_index import Groups, PrefixIndex
-from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, slower_parts
+from kvmesh.core.index.block_table import Groups
+from kvmesh.core.index.ends import Ends
+from kvmesh.core.overlap.tier_credit import Parts, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
 _DEPTH: Final = itemgetter(0)
+
+
+class PrefixIndex(Protocol):
+    """What routing asks of any index: how much of a prompt each worker holds."""
+
+    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
+        """Return the cached prefix length, in blocks, of every worker that holds any of it."""
+        ...
+
+    def find_groups(self, hashes: Hashes) -> Groups:
+        """Return the same by depth, so that a caller need not look at every worker."""
+        ...
 
 
 class SizedIndex(PrefixIndex, Protocol):
@@ -36,6 +49,20 @@ class TieredIndex(SizedIndex, Protocol):
     @property
     def tiers(self) -> Sequence[object]:
         """Return the tiers of memory that were ever used, the device's first."""
+        ...
+
+    grouped: bool
+    """Whether hits of any worker may be shorter than the chain of blocks that it holds."""
+
+    @property
+    def ends(self) -> Ends:
+        """Return where hits of grouped workers end."""
+        ...
+
+    def find_hits(self, hashes: Hashes) -> tuple[Groups, dict[WorkerId, int]]:
+        """Return (depth, workers) as `find_groups`, and whose hit is shorter than the chain of
+        blocks they hold: how long that is.
+        """
         ...
 
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
@@ -89,14 +116,18 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
     `overlaps` is the longest cached prefix per worker, `groups` the same by depth, deepest first,
     where a worker may appear again with less; `told` what events alone tell, by depth. `slower`:
-    how many of its overlap's blocks it costs a worker to fetch the rest from slower memory.
+    how many of a worker's overlap lie in slower memory, by tier. `routed`: the part of `groups`
+    that decisions tell, in no order.
     """
 
     overlaps: dict[WorkerId, int]
     groups: Groups
     told: Groups
-    slower: Mapping[WorkerId, float] = {}
+    slower: Mapping[WorkerId, Parts] = {}
+    routed: Groups = []
 
+
+_NO_CHAINS: Final[Mapping[WorkerId, int]] = {}
 
 NOTHING_FOUND: Final = Found({}, [], [])
 
@@ -116,9 +147,7 @@ class OverlapView:
         *,
         predict_ttl_s: float,
         approx_ttl_s: float,
-        tier_weights: Sequence[float] = DEFAULT_WEIGHTS,
     ) -> None:
-        self._tier_weights = tier_weights
         self._predict_ttl_s = predict_ttl_s
         self._approx_ttl_s = approx_ttl_s
         self.index = index
@@ -146,7 +175,13 @@ class OverlapView:
         are lengthened by what is held in slower memory than the device's.
         """
         index = self.index
-        told = index.find_groups(hashes) if index is not None else []
+        chains: Mapping[WorkerId, int] = _NO_CHAINS
+        if index is None:
+            told: Groups = []
+        elif index.grouped:
+            told, chains = index.find_hits(hashes)
+        else:
+            told = index.find_groups(hashes)
         routed: Groups = []
         for believed in (self.routed, self.heard):
             # Nothing is believed of which no end is near: a replica alone hears nothing.
@@ -155,12 +190,30 @@ class OverlapView:
                     believed.expire(now, _EXPIRED_AT_ONCE)
                 routed = routed + believed.find_groups(hashes)
         groups = told
+        if chains and routed:
+            routed = self._untold(routed, chains)
         if routed:
             groups = sorted(told + routed, key=_DEPTH, reverse=True)
         overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
         if device_only or index is None or len(index.tiers) == 1:
-            return Found(overlaps, groups, told)
-        return Found(overlaps, groups, told, self._add_slower(index, hashes, overlaps))
+            return Found(overlaps, groups, told, routed=routed)
+        slower = self._add_slower(index, hashes, overlaps)
+        return Found(overlaps, groups, told, slower, routed)
+
+    def looks_ahead(self) -> bool:
+        """Return whether a search asks for a prompt's token ids, not for its hashes alone."""
+        return self.index is not None and self.index.ends.looks_ahead
+
+    def _untold(self, routed: Groups, chains: Mapping[WorkerId, int]) -> Groups:
+        """Return what is believed beyond what events have told of, where a chain of blocks is
+        longer than what a request can be continued from: that is known of the rest.
+        """
+        told = {worker: end for worker, end in chains.items() if worker not in self._distrusted}
+        left = [
+            (depth, tuple(worker for worker in workers if depth > told.get(worker, 0)))
+            for depth, workers in routed
+        ]
+        return [group for group in left if group[1]]
 
     def _trusted(self, told: Groups, routed: Groups) -> dict[WorkerId, int]:
         """Return the longest of all views where events do not count for everybody."""
@@ -174,25 +227,33 @@ class OverlapView:
 
     def _add_slower(
         self, index: TieredIndex, hashes: Hashes, overlaps: dict[WorkerId, int]
-    ) -> dict[WorkerId, float]:
+    ) -> dict[WorkerId, Parts]:
         """Lengthen `overlaps` by what is held in slower memory than the device's.
 
-        Return how many of these blocks the way from there costs, per worker with any. What was
-        routed to a worker lately is taken to be on the device.
+        Return how many of these blocks are in each tier, per worker with any. What was routed to a
+        worker lately is taken to be on the device.
         """
-        lost: dict[WorkerId, float] = {}
-        parts = slower_parts(index.find_tier_matches(hashes), self._tier_weights)
-        for worker, (held, gone) in parts.items():
-            if worker not in self._distrusted and held > overlaps.get(worker, 0):
-                overlaps[worker], lost[worker] = held, gone
-        return lost
+        slower: dict[WorkerId, Parts] = {}
+        for worker, (held, parts) in slower_parts(
+            index.find_tier_matches(hashes), overlaps
+        ).items():
+            if worker not in self._distrusted:
+                overlaps[worker], slower[worker] = held, parts
+        return slower
 
     def record(
-        self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False
+        self,
+        worker: WorkerId,
+        hashes: Hashes,
+        now: float,
+        *,
+        approximate: bool = False,
+        late: bool = False,
     ) -> "array[int] | None":
         """Count a routed prompt as cached; return the blocks counted, None for none.
 
-        No event ever confirms `approximate` hashes.
+        No event ever confirms `approximate` hashes. `late` ones are to be recorded once more, when
+        they count.
         """
         if self.routed is None:
             return None
@@ -202,7 +263,8 @@ class OverlapView:
         blocks = hashes.upto(ALL_BLOCKS)
         if not blocks:
             return None
-        self.routed.record(worker, blocks, now, ttl_s)
+        if not late:
+            self.routed.record(worker, blocks, now, ttl_s)
         return blocks
 
     def hear(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a prefix is worth that is partly held in slower memory than the device's."""
+"""What of a prefix is held in slower memory than the device's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -6,25 +6,40 @@ from typing import Final
 from kvmesh.core.blocks.events import WorkerId
 
 DEFAULT_WEIGHTS: Final = (1.0, 0.75, 0.25, 0.25)
-"""What a cached block counts for: in device memory, in the host's, on disk, elsewhere."""
+"""What a cached block counts for before it is known how long it takes to bring it to the device: in
+device memory, in the host's, on disk, elsewhere.
+"""
+
+HOST: Final = 1
+DISK: Final = 2
+ELSEWHERE: Final = 3
+"""Tiers behind the device's, 0."""
+
+TIER_NAMES: Final = ("device", "host", "disk", "elsewhere")
+
+Parts = Mapping[int, int]
+"""Blocks by tier, of those beyond the device's."""
 
 
 def slower_parts(
-    found: Sequence[Mapping[WorkerId, int]], weights: Sequence[float]
-) -> dict[WorkerId, tuple[int, float]]:
-    """Return, for workers that hold more than device memory shows, (blocks held, blocks lost).
+    found: Sequence[Mapping[WorkerId, int]], at_device: Mapping[WorkerId, int]
+) -> dict[WorkerId, tuple[int, Parts]]:
+    """Return, for workers that hold more than their device does, (blocks held, those by tier).
 
-    `found` tells per tier the prefix held there or nearer. Of the blocks held, so many are lost to
-    the weights of their tiers: fetching them costs that share of computing them anew.
+    `found` tells per tier the prefix held there or nearer, `at_device` what is taken to be on the
+    device anyway.
     """
-    parts: dict[WorkerId, tuple[int, float]] = {}
+    parts: dict[WorkerId, tuple[int, Parts]] = {}
     for worker, held in found[-1].items():
-        if held == found[0].get(worker, 0):
+        nearer = at_device.get(worker, 0)
+        if held <= nearer:
             continue
-        worth, nearer = 0.0, 0
-        for tier, weight in zip(found, weights, strict=False):
+        by_tier: dict[int, int] = {}
+        for number, tier in enumerate(found):
             depth = tier.get(worker, 0)
-            worth += weight * (depth - nearer)
-            nearer = depth
-        parts[worker] = held, held - worth
+            if number and depth > nearer:
+                by_tier[number] = depth - nearer
+            nearer = max(nearer, depth)
+        if by_tier:
+            parts[worker] = held, by_tier
     return parts

@@ -3,8 +3,9 @@
 The compiled scan passes over a body once and takes the byte tokenizer's ids from where they stand.
 It accepts only what the strict parser does (`core.chat.inference`), with the same values: of a key
 that comes twice the last counts, as for the engines. What is unusual (escapes in keys, nesting
-beyond `MOST_DEPTH`, numbers with exponents among the messages, media, the field `kvmesh`) it leaves
-to that parser, which also says what is wrong with a body.
+beyond `MOST_DEPTH`, numbers with exponents among the messages, media, the field `kvmesh`, forms of
+a prompt other than `prompt_form.PLAIN`) it leaves to that parser, which also says what is wrong
+with a body.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from kvmesh.bounds import UNREADABLE
 from kvmesh.compiled import NATIVE, Native
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.inference import InferenceRequest, chat_fields, decode_request
+from kvmesh.core.chat.prompt_form import is_given, is_set
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.errors import RequestError
 
@@ -161,8 +163,15 @@ def _raw(value: msgspec.Raw) -> bytes | None:
 
 def _is_unusual(read: InferenceRequest, scanned: Scanned) -> bool:
     limits = read.max_completion_tokens, read.max_output_tokens, read.max_tokens
+    given = (
+        *(read.prompt_logprobs, read.truncate_prompt_tokens, read.add_special_tokens),
+        read.previous_response_id,
+    )
+    wished = read.echo, read.best_of, read.use_beam_search, read.prompt_embeds, read.chat_template
     return (
         read.kvmesh is not None
+        or any(map(is_given, given))
+        or any(map(is_set, wished))
         or isinstance(read.lora_path, list)
         or bool(read.messages and not scanned.message_count)
         or (read.n is not None and read.n < 1)

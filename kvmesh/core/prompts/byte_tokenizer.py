@@ -34,6 +34,7 @@ class ByteTokenizer:
 
     name: str = "bytes"
     vocab_size: int = VOCAB_SIZE
+    affixes: tuple[bytes, bytes] = (b"", b"")
     inline_characters: int = 1 << 20
     """A thread hop costs more than a megabyte of bytes."""
 

@@ -41,6 +41,7 @@ class HfTokenizer:
         self.name = name
         self.vocab_size = backend.vocab_size
         self._backend = backend
+        self.affixes = (backend.prefix, backend.suffix)
         self.inline_characters = backend.inline_characters
         self._templates = dict(templates)
         self._options = options
@@ -165,7 +166,7 @@ class HfTokenizer:
 
     def _pack_plain(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
         """Return the packed ids of a chat that is only roles and texts; None for any other."""
-        if chat.truncated or chat.continue_final_message:
+        if chat.truncated or chat.continue_final_message or chat.gathers_system:
             return None
         plain, rest = self._plain[template], NOTHING
         if (

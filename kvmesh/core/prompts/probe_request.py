@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.prompts.parity import RETURN_IDS_FIELDS
 from kvmesh.errors import CodecError
 
@@ -34,7 +35,7 @@ def one_token_body(body: bytes) -> bytes:
     """
     try:
         fields = _fields.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise CodecError(f"request body of {len(body)} bytes: {error}") from error
     kept = {name: value for name, value in fields.items() if name not in _DROPPED}
     return msgspec.json.encode({**kept, **_ONE_TOKEN})
@@ -60,5 +61,5 @@ def tokenized_ids(answer: bytes) -> list[int] | None:
     """Return the ids of a `/tokenize` answer; None when it holds none."""
     try:
         return _tokenized.decode(answer).tokens
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None

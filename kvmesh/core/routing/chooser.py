@@ -1,6 +1,6 @@
 """Weighs the candidates of one request and picks one: in full, or by their costs alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,11 +20,12 @@ from kvmesh.core.cost.selection import (
     pick,
     two_of,
 )
-from kvmesh.core.cost.terms import NO_FLEET, survey
+from kvmesh.core.cost.terms import NO_FLEET, Brought, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing, by_default, weigh_all
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.fetching import FetchPlanner
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -53,6 +54,7 @@ class Chooser:
         overlaps: OverlapView,
         sequences: ActiveSequences,
         speeds: Speeds,
+        fetches: FetchPlanner,
     ) -> None:
         self.arms: Arms | None = None
         self._options = options
@@ -60,6 +62,7 @@ class Chooser:
         self._overlaps = overlaps
         self._sequences = sequences
         self._speeds = speeds
+        self._fetches = fetches
         self.policy = options.pricing()
 
     def pricing(self, request: RouteRequest) -> Pricing:
@@ -124,7 +127,12 @@ class Chooser:
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
-        return bool(self._options.smallest_tree_ties or weighing.slower or weighing.prefilled)
+        return bool(
+            self._options.smallest_tree_ties
+            or weighing.brought
+            or weighing.prefilled
+            or weighing.cold
+        )
 
     def _weigh(
         self, request: RouteRequest, now: float, mode: RouterMode, workers: int, policy: Pricing
@@ -134,11 +142,17 @@ class Chooser:
         cost = pricing.cost
         looks = "kv" in (mode, options.mode)
         found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
-        overlaps, groups, slower = found.overlaps, found.groups, found.slower
-        deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
+        overlaps, groups = found.overlaps, found.groups
+        brought: Mapping[WorkerId, Brought] = {}
+        if found.slower or self._workers.fetchers:
+            brought = self._fetches.plan(found, request, options.block_size, now)
+        deepest = max(overlaps.values()) if found.slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
         usual = int(OUTPUT_CAP * self._speeds.output_tokens) or MOST_TOKENS
         size = options.block_size
+        cold: Mapping[WorkerId, float] = {}
+        if request.adapter:
+            cold = self._workers.adapters.cold(request.adapter, self._workers.known)
         return Weighing(
             now=now,
             policy=cost.name if mode == "kv" else mode,
@@ -154,9 +168,11 @@ class Chooser:
             speeds=self._speeds,
             blocks=blocks,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
-            slower=slower,
+            brought=brought,
             prefilled=request.prefilled,
             told=found.told,
+            routed=found.routed,
+            cold=cold,
         )
 
     def _weigh_in_full(
@@ -303,4 +319,5 @@ def _decision(
         told_blocks=told_blocks,
         instead_of=weighing.instead_of,
         arm=arm,
+        brought=weighing.brought.get(candidate.worker) if weighing.brought else None,
     )

@@ -8,9 +8,10 @@ import msgspec
 from kvmesh.bounds import Count, MaybeName, Priority, Seconds, Temperature, Tokens, Weight, shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
-from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.terms import Brought, Candidate, Fleet
 from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.rollout.arms import Arm
@@ -29,7 +30,8 @@ class RouterOptions(msgspec.Struct, frozen=True):
     `overlap_score_weight` one of them.
     `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
     same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
-    `tier_weights`: what a cached block counts for in each tier of memory, device first.
+    `tier_weights`: what a cached block counts for in each tier of memory, device first, until it is
+    known how long bringing it takes; in `fixed_tiers` always.
     `replica` names this scheduler among those of its bucket, where there are several.
     """
 
@@ -42,6 +44,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     approx_ttl_s: float = 120.0
     smallest_tree_ties: bool = False
     tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
+    fixed_tiers: frozenset[int] = frozenset()
     weights: Mapping[str, float] = {}
     formulas: Formulas = PUBLISHED
     replica: str = ""
@@ -66,11 +69,15 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     `streams` False: the client gets one whole answer, so no first token will be seen.
     `prefilled`: another worker computes the prompt, its KV cache comes from there.
     `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
+    `unforeseen`: why it is not foretold how much of the prompt its engine reuses, "" where it is.
+    `stored`: the id of the answer that it goes on from, which one engine keeps.
     `estimated`: nothing looks at its prompt: no hashes, `prompt_tokens` by the size of the body.
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
     (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
     `overridden`: its client named policy or worker, perhaps as the router would have chosen.
+    `names_source`: it can be sent with where its worker shall fetch a prefix from.
+    `adapter` is the LoRA adapter that it is for, "" for none.
     """
 
     request_id: str
@@ -97,6 +104,10 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     timeout_s: Seconds | None = None
     overridden: bool = False
     estimated: bool = False
+    names_source: bool = False
+    unforeseen: Unforeseen = ""
+    stored: MaybeName = ""
+    adapter: str = ""
 
     def departs_from(self, options: RouterOptions) -> bool:
         """Return whether an `overridden` one was routed by another policy than the router's."""
@@ -140,8 +151,8 @@ class Decision(msgspec.Struct, frozen=True):
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
     `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
     `told_blocks` of the prompt the chosen worker's own events had told of. `instead_of`: why the
-    formula that was to decide did not. `arm` is that whose policy decided, None while none
-    is on trial.
+    formula that was to decide did not. `brought`: what the worker brings to its device first. `arm`
+    is that whose policy decided, None while none is on trial. `unforeseen` is the request's.
     """
 
     request_id: str
@@ -163,6 +174,8 @@ class Decision(msgspec.Struct, frozen=True):
     told_blocks: int = 0
     instead_of: str = ""
     arm: Arm | None = None
+    brought: Brought | None = None
+    unforeseen: Unforeseen = ""
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

@@ -21,23 +21,27 @@ Marks = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class SplitOptions(msgspec.Struct, frozen=True):
-    """When to split, how often to try and how long to wait: `timeout_s` for a prefill's answer."""
+    """When to split, how often to try and how long to wait: `timeout_s` for a prefill's answer.
+
+    Prompts with fewer than `threshold_tokens` uncached tokens stay whole; of the others all are
+    split, or, if it is `adaptive`, those for which that costs less.
+    """
 
     threshold_tokens: int
     max_retries: int
     timeout_s: float
+    adaptive: bool = True
 
 
-def role_marks(role: Role, *, bootstrap: bool) -> Marks:
+def role_marks(role: Role, *, whole: bool) -> Marks:
     """Return the labels and taints of a worker of that role.
 
-    With `bootstrap`, a port to meet at, a decode worker cannot do without a prefill worker: it is
-    tainted.
+    A decode worker that cannot do a whole request (`Connector.whole`) is tainted.
     """
     if role == "prefill":
         return (PREFILL,), (PREFILL,)
     if role == "decode":
-        return (DECODE,), (DECODE,) if bootstrap else ()
+        return (DECODE,), () if whole else (DECODE,)
     return (), ()
 
 

@@ -15,7 +15,7 @@ UNKNOWN_OUTPUT_TOKENS: Final = 512
 UNKNOWN_INTERVAL_MS: Final = 50.0
 LONGER: Final = 4.0
 
-PREDICTED_MS: Final = Expression("wait_ms + own_ms")
+PREDICTED_MS: Final = Expression("wait_ms + own_ms + lost_ms")
 """When a candidate will have prefilled this request."""
 
 

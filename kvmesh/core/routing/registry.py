@@ -1,17 +1,21 @@
 """Which workers may take a request, and what they say of themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from kvmesh.bounds import shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.cost.adapters import AdapterSlots
+from kvmesh.core.engines.fetch import Access
+from kvmesh.core.engines.registry import access_of
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Change, Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.workers.info import NO_THRESHOLDS, LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.fetch_times import FetchTimes
+from kvmesh.core.workers.info import NO_ADAPTERS, NO_THRESHOLDS, LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut, find_left_out
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -34,22 +38,35 @@ class WorkerRegistry:
     """Filters the living (`membership`) by model, pins, exclusions and load (`sequences`).
 
     `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
-    workers whose events do not count; `known` are the states of all; `guard` judges the URLs that
-    workers name. `panic`: nobody is known to be well, requests go to those who may be. `met_any`:
-    some worker has been known, though perhaps none is now.
+    workers whose events do not count, `late` those whose caches count a prompt once it is
+    prefilled; `known` are the states of all, `fetchers` those that can fetch from each other's
+    caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
+    hold ready. `sizes` tells how many blocks workers have cached; it is asked with each report.
+    `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some worker has
+    been known, though perhaps none is now.
     """
 
     def __init__(
-        self, membership: Membership, sequences: ActiveSequences, speeds: Speeds | None = None
+        self,
+        membership: Membership,
+        sequences: ActiveSequences,
+        speeds: Speeds | None = None,
+        fetch_times: FetchTimes | None = None,
     ) -> None:
         self.membership = membership
         self.thresholds = NO_THRESHOLDS
         self.distrusted: set[WorkerId] = set()
+        self.late: set[WorkerId] = set()
         self.guard = UrlGuard()
+        self.adapters = AdapterSlots()
         self.panic = False
+        self.on_report: Callable[[WorkerId, LoadReport], None] | None = None
+        self.sizes: Callable[[Sequence[WorkerId]], list[int]] | None = None
         self._sequences = sequences
         self._speeds = speeds or new_speeds()
+        self.fetch_times = fetch_times or FetchTimes()
         self.known: dict[WorkerId, WorkerState] = {}
+        self.fetchers: dict[WorkerId, Access] = {}
         self._generation = sequences.generation
         self._picky = 0
         self._tainted = 0
@@ -81,12 +98,18 @@ class WorkerRegistry:
             self._plain.clear()
         self._picky += bool(info.models) - bool(state.info.models)
         self._tainted += bool(info.taints) - bool(state.info.taints)
+        if info.labels != state.info.labels:
+            self._note_access(worker, access_of(info.labels))
         state.info = info
-        state.capacity_blocks = _capacity(state)
+        self._size_up(state)
         if info.trust in (Trust.DEGRADED, Trust.APPROX):
             self.distrusted.add(worker)
         else:
             self.distrusted.discard(worker)
+        if info.caches_late:
+            self.late.add(worker)
+        else:
+            self.late.discard(worker)
 
     def report(self, worker: WorkerId, report: LoadReport) -> None:
         """Note an engine's own load figures.
@@ -97,7 +120,9 @@ class WorkerRegistry:
         """
         state = self.state(worker)
         state.report = report
-        state.capacity_blocks = _capacity(state)
+        if report.adapters is not NO_ADAPTERS:
+            self.adapters.hear(worker, report.adapters)
+        self._size_up(state)
         if report.prefill_busy_us:
             self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
         loads = state.loads
@@ -112,6 +137,8 @@ class WorkerRegistry:
         requests, blocks, tokens = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
         if len(state.gaps) == REPORTS_TO_BELIEVE:
             self._sequences.correct(worker, requests, blocks, tokens if requests else 0)
+        if self.on_report is not None:
+            self.on_report(worker, report)
 
     def used_blocks(self, worker: WorkerId) -> int | None:
         """Return the blocks in use by the engine's last report; None without a fresh one that has
@@ -128,6 +155,12 @@ class WorkerRegistry:
         state.report = LoadReport(total_blocks=state.report.total_blocks)
         state.gaps = ()
         self._sequences.correct(worker, 0, 0, 0)
+
+    def _size_up(self, state: WorkerState) -> None:
+        """Note how many blocks a worker has, and how many of them hold nothing."""
+        blocks = state.capacity_blocks = _blocks(state)
+        cached = blocks if self.sizes is None else self.sizes((state.worker,))[0]
+        state.blank_blocks = max(0, blocks - cached)
 
     def note(
         self, worker: WorkerId, attempt: Attempt, now: float, request_id: str = ""
@@ -165,6 +198,7 @@ class WorkerRegistry:
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""
         self._priced.discard(worker)
+        self.adapters.remove(worker)
         state = self.known.pop(worker, None)
         if state is not None:
             self._picky -= bool(state.info.models)
@@ -174,6 +208,16 @@ class WorkerRegistry:
             self._states_of = ((), ())
             self._away.add(state.info.models)
         self.distrusted.discard(worker)
+        self._note_access(worker, None)
+        self.fetch_times.remove_worker(worker)
+        self.late.discard(worker)
+
+    def _note_access(self, worker: WorkerId, access: Access | None) -> None:
+        """Note how a worker fetches from others, None if it does not."""
+        if access is None:
+            self.fetchers.pop(worker, None)
+        else:
+            self.fetchers[worker] = access
 
     def info(self, worker: WorkerId) -> WorkerInfo:
         """Return what a worker says of itself; the default for one that said nothing."""
@@ -352,6 +396,6 @@ class WorkerRegistry:
         return f"request {request.request_id}: no worker may take it ({listed})"
 
 
-def _capacity(state: WorkerState) -> int:
+def _blocks(state: WorkerState) -> int:
     """Return the KV blocks a worker says to have, no more than anyone can mean."""
     return min(max(0, state.report.total_blocks or state.info.total_blocks), MOST_TOKENS)

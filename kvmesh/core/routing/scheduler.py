@@ -11,19 +11,25 @@ from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
+from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.cost.weighing import load_tokens
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches
 from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
+from kvmesh.core.workers.fetch_times import FetchTimes
+from kvmesh.core.workers.late_prompts import LatePrompts
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.silent_growth import UnseenSpeeds, UnseenWork, grow_unseen
 from kvmesh.core.workers.speeds import new_speeds
+from kvmesh.core.workers.state import WorkerState
 from kvmesh.errors import NoWorkerError
 
 
@@ -52,6 +58,12 @@ class Counted(Protocol):
     @property
     def request_blocks(self) -> int:
         """Return the blocks of the prompts."""
+        ...
+
+    def runners_up(self, states: tuple[WorkerState, ...], most: int, /) -> list[WorkerId] | None:
+        """Return who would have been chosen next, the chosen one first; None: the last decision was
+        not among `states`, or not by cost.
+        """
         ...
 
 
@@ -91,22 +103,28 @@ class Scheduler:
         self.speeds = new_speeds()
         self.unseen_speeds = UnseenSpeeds()
         self._health = membership.health
-        self.workers = WorkerRegistry(membership, sequences, self.speeds)
+        self.fetch_times = FetchTimes(options.tier_weights, fixed=options.fixed_tiers)
+        self.workers = WorkerRegistry(membership, sequences, self.speeds, self.fetch_times)
         self.overlaps = OverlapView(
             index,
             routed,
             self.workers.distrusted,
             predict_ttl_s=options.predict_ttl_s,
             approx_ttl_s=options.approx_ttl_s,
-            tier_weights=options.tier_weights,
         )
+        self.workers.sizes = self.overlaps.cached_blocks
+        self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
         self.sessions: Sessions | None = None
         self.lengths = new_lengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
         self.rng = rng
         self.decider: Counted | None = None
         self.course: object = object()
-        self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
+        planner = FetchPlanner(self.workers, sequences, self.speeds, self.overlaps)
+        self.fetches = PendingFetches(self.fetch_times, self.speeds)
+        self._chooser = Chooser(
+            options, self.workers, self.overlaps, sequences, self.speeds, planner
+        )
         self._decisions = 0
         self._refused = 0
         self._overlap_blocks = 0
@@ -177,7 +195,19 @@ class Scheduler:
         booking = self.sequences.first_token(request_id, now)
         if booking is not None:
             self._health.began(booking.worker, now)
+            if self.late.waiting:
+                self.late.begin(booking.worker, now)
+            if self.fetches and self.fetches.first_token(booking, now):
+                return
+            if self.workers.adapters.loaded(request_id, booking.service_s * 1000.0):
+                return
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
+
+    def assume_first_token(self, request_id: str, now: float) -> None:
+        """Take a request's prefill for done that nobody saw end: it teaches nothing."""
+        booking = self.sequences.first_token(request_id, now)
+        if booking is not None and self.late.waiting:
+            self.late.begin(booking.worker, now)
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
         """Note a request's output so far, in tokens. Once per block of output is often enough."""
@@ -209,15 +239,21 @@ class Scheduler:
         Only what was served teaches speeds and lengths. What the worker was expected to cache of a
         prompt is believed no longer unless it was served, or showed a first token.
         """
+        self.workers.adapters.ended(request_id)
+        on_device = self.fetches.ended(request_id) if self.fetches else None
         booking = self.sequences.finish(request_id)
         if booking is None:
             return None
         worker = booking.worker
+        if self.late.waiting:
+            self.late.end(booking, now, served=attempt.verdict is Verdict.SERVED)
         if attempt.verdict is Verdict.SERVED:
             if not (booking.prefilling and booking.streams):
                 self.speeds.finished(worker, now - booking.booked_s, booking.output_tokens)
         elif booking.hashes is not None:
             cached_tokens = booking.prompt_tokens - booking.uncached_tokens
+            if on_device is not None:
+                cached_tokens = on_device
             self.overlaps.retract(worker, booking.hashes, cached_tokens // self.options.block_size)
         if attempt.verdict is Verdict.PROMPT:
             self.workers.forgive(request_id, now)
@@ -236,10 +272,15 @@ class Scheduler:
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""
         self.workers.remove(worker)
+        self.late.remove_worker(worker)
         self.overlaps.remove_worker(worker)
         self.speeds.remove_worker(worker)
         self.unseen_speeds.remove_worker(worker)
-        return self.sequences.remove_worker(worker)
+        released = self.sequences.remove_worker(worker)
+        for booking in released:
+            self.fetches.ended(booking.request_id)
+            self.workers.adapters.ended(booking.request_id)
+        return released
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start."""
@@ -286,21 +327,36 @@ class Scheduler:
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
         kv = self.options.mode == "kv" or request.mode == "kv"
-        counted = None
+        counted, sequences = None, self.sequences
+        late = kv and self.late.is_late(worker, sequences.loads(worker))
         if kv:
-            counted = self.overlaps.record(worker, hashes, now, approximate=request.approximate)
-        sequences = self.sequences
+            counted = self.overlaps.record(
+                worker, hashes, now, approximate=request.approximate, late=late
+            )
         known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted
         demand = Demand(
             prompt_tokens=request.prompt_tokens,
-            uncached_tokens=decision.chosen.uncached_tokens,
+            uncached_tokens=_computed_tokens(decision.chosen),
             expected_output_tokens=request.expected_output_tokens,
             keys=tuple(sharing_keys(known)),
             streams=request.streams,
             hashes=None if counted is None else hashes,
             turn=decision.policy == "round-robin",
         )
-        sequences.add(request.request_id, worker, demand, now)
+        booked = sequences.add(request.request_id, worker, demand, now)
+        if late and booked and counted is not None:
+            self.late.add(sequences.bookings[request.request_id])
+        if decision.brought is not None:
+            held = decision.overlap_blocks * decision.chosen.block_size
+            self.fetches.booked(
+                request.request_id,
+                worker,
+                decision.brought,
+                prompt=request.prompt_tokens,
+                held=held,
+            )
+        if request.adapter:
+            self._load_adapter(request, decision)
         if self._health.out:
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
@@ -310,3 +366,22 @@ class Scheduler:
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks
+
+    def _load_adapter(self, request: RouteRequest, decision: Decision) -> None:
+        """Note that the worker holds the request's adapter ready from now on."""
+        adapters, chosen = self.workers.adapters, decision.chosen
+        adapters.use(decision.worker, request.adapter)
+        if chosen.adapter_ms and request.streams:
+            own_tokens = _computed_tokens(chosen) + chosen.step_tokens
+            alone = not chosen.prefill_tokens
+            usual_ms = chosen.ms_per_token * own_tokens if alone else None
+            adapters.load(request.request_id, usual_ms)
+
+
+def _computed_tokens(chosen: Candidate) -> int:
+    """Return the tokens of a prompt that are computed: not those that loading an adapter costs as
+    much as, which teach nothing of the cache.
+    """
+    if not chosen.adapter_ms:
+        return chosen.uncached_tokens
+    return chosen.uncached_tokens - load_tokens(chosen.adapter_ms, chosen.ms_per_token)

@@ -6,20 +6,23 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64
 
-from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Reuse, WorkerId
 from kvmesh.core.index.block_table import NewTable
 from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.index import TIERS
 from kvmesh.core.index.shards import KEY_BYTES
 from kvmesh.core.snapshots.writing import (
+    GROUPED,
     HEAD,
     MAGIC,
     PART,
     PART_HEAD,
+    RULES,
     SECTION,
     SET_HEAD,
     SETS,
+    GroupedWorker,
     Head,
     HeldByWorker,
     Position,
@@ -34,6 +37,7 @@ _SLICE_SETS: Final = 1024
 _WIDTHS: Final = (2, 4)
 _U64: Final = (1 << 64) - 1
 _head_decoder = msgspec.msgpack.Decoder(Head)
+_rules_decoder = msgspec.msgpack.Decoder(list[GroupedWorker])
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -71,13 +75,20 @@ def decode_in_slices(
     masks: list[int] = []
     for _ in _read_sets(sections[SETS], head.holders, masks):
         yield None
+    grouped = _read_rules(sections[RULES], head.holders, view[len(MAGIC) - 1])
     image = IndexImage([one.worker for one in head.holders], masks, new_table)
+    for one in grouped:
+        image.follow(one.worker, Reuse(one.lookahead, one.drop))
     for _ in _read_parts(sections[PART], image):
         yield None
     for _ in image.account():
         yield None
     for holder in head.holders:
-        _check_holder(holder, image)
+        _check_holder(holder.worker, holder.blocks, holder.digests, 0, image)
+    ends = {one.worker: (one.ends, one.digests) for one in grouped}
+    for holder in head.holders:
+        counts, digests = ends.get(holder.worker, ((), ()))
+        _check_holder(holder.worker, counts, digests, ENDS, image)
     truncated = tuple(one.worker for one in head.holders if one.truncated)
     yield Snapshot(head.position, head.records, image, truncated)
 
@@ -110,7 +121,7 @@ def _check_sum(view: memoryview) -> Iterator[None]:
 
 def _find_sections(view: memoryview) -> dict[int, list[memoryview]]:
     """Return the payloads of each kind."""
-    sections: dict[int, list[memoryview]] = {HEAD: [], PART: [], SETS: []}
+    sections: dict[int, list[memoryview]] = {HEAD: [], PART: [], SETS: [], RULES: []}
     at, end = len(MAGIC), len(view) - HASH_BYTES
     while at < end:
         if end - at < SECTION.size:
@@ -141,6 +152,26 @@ def _read_head(payloads: Sequence[memoryview]) -> Head:
         if len(one.blocks) != len(one.digests) or len(one.blocks) > TIERS:
             raise _wrong(f"worker {one.worker} has {len(one.blocks)} tiers")
     return head
+
+
+def _read_rules(
+    payloads: Sequence[memoryview], holders: Sequence[HeldByWorker], number: int
+) -> list[GroupedWorker]:
+    if len(payloads) > (number >= GROUPED):
+        raise _wrong(f"it has {len(payloads)} sections of rules, in format {number}")
+    if not payloads:
+        return []
+    try:
+        grouped = _rules_decoder.decode(payloads[0])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _wrong(f"rules: {error}") from error
+    names = [one.worker for one in grouped]
+    if len(set(names)) != len(names) or not {one.worker for one in holders}.issuperset(names):
+        raise _wrong("a rule is of no worker, or there are two of one")
+    for one in grouped:
+        if len(one.ends) != len(one.digests) or len(one.ends) > TIERS:
+            raise _wrong(f"worker {one.worker} has ends in {len(one.ends)} tiers")
+    return grouped
 
 
 def _read_sets(
@@ -181,7 +212,7 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
             raise _wrong("a part is cut")
         tier, shard, width, count = PART_HEAD.unpack_from(payload)
         place = f"part {shard} of tier {tier}"
-        if tier >= TIERS or (tier, shard) in seen:
+        if tier & ~ENDS >= TIERS or (tier, shard) in seen:
             raise _wrong(f"{place} comes twice or is out of range")
         seen.add((tier, shard))
         columns = payload[PART_HEAD.size :]
@@ -200,13 +231,19 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
             yield
 
 
-def _check_holder(holder: HeldByWorker, image: IndexImage) -> None:
-    for tier in range(TIERS):
-        known = tier < len(holder.blocks)
-        want = (holder.blocks[tier], holder.digests[tier]) if known else (0, 0)
-        holding = image.holding(tier, holder.worker)
+def _check_holder(
+    worker: WorkerId,
+    blocks: Sequence[int],
+    digests: Sequence[int],
+    first: int,
+    image: IndexImage,
+) -> None:
+    """Refuse an image in which a worker holds something else in the tiers from `first` on."""
+    for number in range(TIERS):
+        want = (blocks[number], digests[number]) if number < len(blocks) else (0, 0)
+        holding = image.holding(first + number, worker)
         have = (holding.blocks, holding.digest & _U64) if holding is not None else (0, 0)
         if have != want:
             raise _wrong(
-                f"worker {holder.worker} has {have[0]} blocks in tier {tier}, not {want[0]}"
+                f"worker {worker} has {have[0]} blocks in tier {first + number}, not {want[0]}"
             )

@@ -37,6 +37,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """What a worker says of itself. No `models`: it serves any. `total_blocks` 0: unknown.
 
     It takes only requests that tolerate all its `taints` and ask for none but its `labels`.
+    `caches_late`: its cache counts a prompt once it is prefilled, not from when it is scheduled.
     """
 
     models: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     trust: Trust = Trust.EXACT
     labels: frozenset[str] = frozenset()
     taints: frozenset[str] = frozenset()
+    caches_late: bool = False
 
 
 def as_share(told: float) -> float:
@@ -56,13 +58,25 @@ def as_count(told: int) -> int:
     return clamped(told, 0, MAX_COUNT)
 
 
+class AdapterReport(msgspec.Struct, frozen=True):
+    """What an engine tells of its adapters: how many it holds ready at a time, 0 for untold, and
+    the `names` of those that requests use now.
+    """
+
+    slots: int = 0
+    names: tuple[str, ...] = ()
+
+
+NO_ADAPTERS: Final = AdapterReport()
+
+
 class LoadReport(msgspec.Struct, frozen=True):
     """An engine's own figures, as its sidecar pushed them.
 
     `waiting_tokens` are uncached prompt tokens not yet begun, None when not told;
     `prefilled_tokens` and the `prefill_busy_us` they took are totals since the engine's start, 0
     when not told. Of a prompt's tokens the share `prefix_hit_rate` was cached, 0..1; at most
-    `total_slots` requests run at a time; 0 when not told.
+    `total_slots` requests run at a time; 0 when not told. `adapters` is what it tells of LoRA.
     """
 
     running_requests: int = 0
@@ -74,3 +88,4 @@ class LoadReport(msgspec.Struct, frozen=True):
     prefill_busy_us: int = 0
     total_slots: int = 0
     prefix_hit_rate: float = 0.0
+    adapters: AdapterReport = NO_ADAPTERS

@@ -14,11 +14,13 @@ class WorkerState:
     """A worker's load, speed and own words, for the loop over the candidates.
 
     `gaps`: load that nobody here booked, by its last reports. `failure_share` of the requests
-    there fail beyond what is usual in the fleet, and `lost_ms` go by until they do. In C where
-    there is a compiled core (kvmesh/native/states.c).
+    there fail beyond what is usual in the fleet, and `lost_ms` go by until they do. `blank_blocks`
+    of its `capacity_blocks` hold nothing that is cached: they are taken before anything is evicted;
+    0 while that is not known. In C where there is a compiled core (kvmesh/native/states.c).
     """
 
     __slots__ = (
+        "blank_blocks",
         "capacity_blocks",
         "failure_share",
         "gaps",
@@ -39,6 +41,7 @@ class WorkerState:
         self.info = info
         self.report = report
         self.capacity_blocks = 0
+        self.blank_blocks = 0
         self.gaps: tuple[tuple[int, int, int], ...] = ()
         self.failure_share = 0.0
         self.lost_ms = 0.0

@@ -1,13 +1,23 @@
 """One engine's batches in, prefix-closed events out: what it holds, in content hashes."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from kvmesh.core.blocks.events import Cleared, Event
-from kvmesh.core.engines.engine_events import EngineBatch, EngineCleared
+from kvmesh.core.engines.engine_events import (
+    FULL_ATTENTION,
+    EngineBatch,
+    EngineCleared,
+    EngineEvent,
+    EngineStored,
+)
 from kvmesh.core.engines.kv_events.closure import MAX_HIDDEN, Closure, ClosureStatistics
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
+from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
 from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
 from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Opened, TierStored
 from kvmesh.errors import CodecError
@@ -17,7 +27,9 @@ class EngineCacheStatistics(msgspec.Struct, frozen=True):
     """Counters since the start.
 
     `lost` counts how often the engine's state became unknown, `undecodable` how often because of
-    bytes that are no engine batch; `closures` has one entry a tier.
+    bytes that are no engine batch; `closures` has one entry a tier. `odd` counts the events that
+    were left out because they cannot be read, by reason. `groups` describes the cache groups of an
+    engine that has several, or a rule of reuse of its own; it is empty for any other.
     """
 
     lost: int
@@ -28,14 +40,66 @@ class EngineCacheStatistics(msgspec.Struct, frozen=True):
     complete: bool
     residency: ResidencyStatistics
     closures: tuple[ClosureStatistics, ...]
+    odd: tuple[tuple[str, int], ...] = ()
+    groups: tuple[GroupStatistics, ...] = ()
+
+
+MOST_REASONS: Final = 32
+"""Reasons for leaving out events that are told apart; the others count as `other`."""
+
+
+class OddEvents:
+    """Counts events that were left out, by reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._count = 0
+        self._told = 0
+
+    def add(self, reasons: Iterable[str]) -> None:
+        """Count one event for each reason."""
+        for reason in reasons:
+            is_known = reason in self._counts or len(self._counts) < MOST_REASONS
+            self._counts[reason if is_known else "other"] += 1
+            self._count += 1
+
+    def is_news(self) -> bool:
+        """Return whether there are any, and twice as many as when this said so last."""
+        if self._count < max(1, 2 * self._told):
+            return False
+        self._told = self._count
+        return True
+
+    def statistics(self) -> tuple[tuple[str, int], ...]:
+        """Return (reason, events), the most frequent first."""
+        return tuple(sorted(self._counts.items(), key=lambda one: (-one[1], one[0])))
+
+
+def shows_groups(events: Iterable[EngineEvent], group: int | None) -> bool:
+    """Return whether a batch of an engine, so far of the one `group`, tells of more than one, or of
+    one by whose blocks alone no hit can be told. O(events).
+    """
+    for event in events:
+        if not isinstance(event, EngineStored):
+            continue
+        if event.kind not in FULL_ATTENTION or event.lookahead:
+            return True
+        if event.tokens:
+            if group is None:
+                group = event.group
+            elif event.group != group:
+                return True
+    return False
 
 
 class EngineCache:
     """Follows one engine's cache through its batches, restarts and losses.
 
     Engine events become changes of content (`Residency`), made prefix-closed (`Closure`, one a
-    tier). An engine whose history is lost counts as holding nothing until it starts over:
-    `complete` is False until then. `decode` reads its dialect, see `decoder_of`.
+    tier). From the first sign of several cache groups on, or from the beginning if the engine
+    `drops` the last block that it matched (EAGLE, MTP), a `GroupedCache` does that. An engine whose
+    history is lost counts as holding nothing until it starts over: `complete` is False until then.
+    `decode` reads its dialect, see `decoder_of`; `odd` counts what was left out.
     """
 
     def __init__(
@@ -44,10 +108,15 @@ class EngineCache:
         *,
         secret: bytes = b"",
         decode: Callable[[bytes], EngineBatch] = decode_engine_batch,
+        drops: bool = False,
         max_hidden: int = MAX_HIDDEN,
     ) -> None:
         self.complete = True
         self._decode = decode
+        self._secret = secret
+        self._drops = drops
+        self._grouped: GroupedCache | None = None
+        self.odd = OddEvents()
         self._residency = Residency(block_size, secret=secret)
         self._closures: dict[int, Closure] = {}
         self._max_hidden = max_hidden
@@ -57,7 +126,14 @@ class EngineCache:
     @property
     def block_size(self) -> int:
         """Return the engine's block size in tokens; 0 while it is unknown."""
+        if self._grouped is not None:
+            return self._grouped.block_size
         return self._residency.block_size or 0
+
+    @property
+    def is_grouped(self) -> bool:
+        """Return whether it tells where hits may end."""
+        return self._grouped is not None
 
     def take(self, payload: bytes) -> list[Event]:
         """Fold one batch as the engine published it. O(blocks that changed).
@@ -72,6 +148,14 @@ class EngineCache:
             raise
         self._unknown_fields += batch.unknown_fields
         self._unknown_tags += batch.unknown_tags
+        if batch.odd:
+            self.odd.add(batch.odd)
+        if self._grouped is None and self._must_turn(batch.events):
+            self._turn()
+        if self._grouped is not None:
+            told = self._grouped.take(batch.events)
+            self.complete |= any(isinstance(event, EngineCleared) for event in batch.events)
+            return told
         events: list[Event] = []
         for event in batch.events:
             if isinstance(event, EngineCleared):
@@ -82,30 +166,57 @@ class EngineCache:
     def restart(self) -> list[Event]:
         """Take the news that the engine began anew."""
         self.complete = True
+        self._grouped = None
         return self._close(self._residency.restart())
 
     def lose(self) -> list[Event]:
         """Take the news that batches are gone: hold nothing rather than something wrong."""
         self._lost += 1
         self.complete = False
+        if self._grouped is not None:
+            return self._grouped.clear()
         return self._close(self._residency.clear())
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
+        if self._grouped is not None:
+            return self._grouped.dump()
         return [run for _, closure in sorted(self._closures.items()) for run in closure.dump()]
 
     def statistics(self) -> EngineCacheStatistics:
         """Return the present counts."""
+        grouped = self._grouped
+        if grouped is None:
+            visible = max(map(len, self._closures.values()), default=0)
+            closures = tuple(one.statistics() for _, one in sorted(self._closures.items()))
+        else:
+            visible, closures = grouped.visible(), grouped.closures()
         return EngineCacheStatistics(
             lost=self._lost,
             undecodable=self._undecodable,
             unknown_fields=self._unknown_fields,
             unknown_tags=self._unknown_tags,
-            visible_blocks=max(map(len, self._closures.values()), default=0),
+            visible_blocks=visible,
             complete=self.complete,
-            residency=self._residency.statistics(),
-            closures=tuple(one.statistics() for _, one in sorted(self._closures.items())),
+            residency=(grouped or self._residency).statistics(),
+            closures=closures,
+            odd=self.odd.statistics(),
+            groups=() if grouped is None else grouped.groups(),
         )
+
+    def _must_turn(self, events: Sequence[EngineEvent]) -> bool:
+        """Return whether blocks of one group do not tell any more how much can be reused."""
+        return self._drops or shows_groups(events, self._residency.group)
+
+    def _turn(self) -> None:
+        """Follow several groups from now on, with what was held before."""
+        size = self._residency.block_size
+        grouped = GroupedCache(
+            size, secret=self._secret, drops=self._drops, max_hidden=self._max_hidden
+        )
+        grouped.adopt(self._residency.hand_over())
+        self._closures.clear()
+        self._grouped = grouped
 
     def _close(self, changes: Sequence[Change]) -> list[Event]:
         """Return the changes made prefix-closed."""

@@ -45,12 +45,16 @@ class Closure:
         """Return how many blocks are visible."""
         return len(self._parent) - len(self._hidden)
 
+    def is_visible(self, block: int) -> bool:
+        """Return whether a block and all before it are held."""
+        return block in self._parent and block not in self._hidden
+
     def hold(self, parent: int, hashes: Iterable[int]) -> list[Stored]:
         """Take a run of blocks, each the parent of the next; return what became visible.
 
         Blocks already held change nothing. O(blocks that changed).
         """
-        runs = _Runs(self.tier)
+        runs = Runs(self.tier)
         parents, children, hidden = self._parent, self._children, self._hidden
         for block in hashes:
             if block not in parents:
@@ -103,7 +107,7 @@ class Closure:
 
     def dump(self) -> list[Stored]:
         """Return runs that store every visible block, parents first. O(held)."""
-        runs = _Runs(self.tier)
+        runs = Runs(self.tier)
         for block in sorted(block for block, parent in self._parent.items() if parent == ROOT):
             runs.add(ROOT, block)
             for descendant in self._descendants(block):
@@ -125,7 +129,7 @@ class Closure:
         """Return the present counts."""
         return ClosureStatistics(len(self._parent), len(self._hidden), self._forgotten)
 
-    def _reveal(self, block: int, runs: "_Runs") -> None:
+    def _reveal(self, block: int, runs: "Runs") -> None:
         """Announce what was hidden behind a block that is visible now."""
         for descendant in self._descendants(block):
             del self._hidden[descendant]
@@ -174,8 +178,8 @@ class Closure:
             self._forgotten += 1
 
 
-class _Runs:
-    """Collects (parent, block) steps into the fewest `Stored` events."""
+class Runs:
+    """Collects (parent, block) steps into the fewest `Stored` events of one tier."""
 
     def __init__(self, tier: int) -> None:
         self._tier = tier
@@ -184,6 +188,7 @@ class _Runs:
         self._run_parent = ROOT
 
     def add(self, parent: int, block: int) -> None:
+        """Take a block that is visible, and the one before it."""
         run = self._run
         if run and run[-1] == parent and len(run) < MAX_RUN:
             run.append(block)
@@ -193,6 +198,7 @@ class _Runs:
         run.append(block)
 
     def take(self) -> list[Stored]:
+        """Return the events."""
         self._flush()
         return self._events
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
+import msgspec
+
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored
 from kvmesh.core.blocks.hashing import namespace_root
@@ -15,7 +17,12 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events import closure, residency
-from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.cache import (
+    EngineCache,
+    EngineCacheStatistics,
+    OddEvents,
+    shows_groups,
+)
 from kvmesh.core.engines.kv_events.closure import ClosureStatistics
 from kvmesh.core.engines.kv_events.dialect import (
     FARTHEST_TIER,
@@ -23,7 +30,8 @@ from kvmesh.core.engines.kv_events.dialect import (
     decode_engine_batch,
     decoder_of,
 )
-from kvmesh.core.engines.kv_events.residency import ResidencyStatistics
+from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
+from kvmesh.core.engines.kv_events.residency import Handover, HeldBlock, ResidencyStatistics
 from kvmesh.errors import CodecError
 
 _ROOTS: Final = 4096
@@ -35,6 +43,7 @@ class NativeCache(Protocol):
 
     complete: bool
     block_size: int
+    group: int | None
 
     def take(self, payload: bytes, /) -> list[Event] | None:
         """Fold one batch; None, and nothing changed, where the pure decoder has to read it."""
@@ -42,6 +51,10 @@ class NativeCache(Protocol):
 
     def fold(self, batch: EngineBatch, /) -> list[Event]:
         """Fold a batch that was read."""
+        ...
+
+    def hand_over(self) -> tuple[int, int, list[tuple[Any, ...]], tuple[int, ...]]:
+        """Return what `Handover` has, and hold nothing."""
         ...
 
     def lose(self) -> list[Event]:
@@ -64,7 +77,8 @@ class NativeCache(Protocol):
 class CompiledEngineCache:
     """`EngineCache`, the ordinary batches of the common dialect read without an object a block.
 
-    Any other batch, and one of another dialect, is read by `decode`; what follows is the same.
+    Any other batch, and one of another dialect, is read by `decode`; what follows is the same. An
+    engine of several cache groups is followed by `GroupedCache`.
     About 50 B a block. Where memory ends in the middle of a batch it holds nothing, and raises
     `CodecError` until `lose` or `restart`.
     """
@@ -75,6 +89,7 @@ class CompiledEngineCache:
         *,
         secret: bytes = b"",
         decode: Callable[[bytes], EngineBatch] = decode_engine_batch,
+        drops: bool = False,
         max_hidden: int = closure.MAX_HIDDEN,
     ) -> None:
         @lru_cache(maxsize=_ROOTS)
@@ -83,6 +98,12 @@ class CompiledEngineCache:
 
         self._decode = decode
         self._is_common = decode is decode_engine_batch
+        self._is_direct = self._is_common and not drops
+        self._secret = secret
+        self._drops = drops
+        self._max_hidden = max_hidden
+        self._grouped: GroupedCache | None = None
+        self.odd = OddEvents()
         self._lost = self._undecodable = 0
         assert NATIVE is not None
         self._native = cast(
@@ -111,7 +132,12 @@ class CompiledEngineCache:
     @property
     def block_size(self) -> int:
         """Return the engine's block size in tokens; 0 while it is unknown."""
-        return self._native.block_size
+        return (self._grouped or self._native).block_size
+
+    @property
+    def is_grouped(self) -> bool:
+        """Return whether it tells where hits may end."""
+        return self._grouped is not None
 
     def take(self, payload: bytes) -> list[Event]:
         """Fold one batch as the engine published it. O(blocks that changed).
@@ -120,7 +146,7 @@ class CompiledEngineCache:
         then unknown, which `lose` must be told.
         """
         try:
-            events = self._native.take(payload) if self._is_common else None
+            events = self._native.take(payload) if self._is_direct else None
             return self._fold(payload) if events is None else events
         except MemoryError as error:
             why = str(error) or "no memory for what it changes"
@@ -128,29 +154,36 @@ class CompiledEngineCache:
 
     def restart(self) -> list[Event]:
         """Take the news that the engine began anew."""
+        self._grouped = None
+        self._is_direct = self._is_common and not self._drops
         return self._native.restart()
 
     def lose(self) -> list[Event]:
         """Take the news that batches are gone: hold nothing rather than something wrong."""
         self._lost += 1
-        return self._native.lose()
+        events = self._native.lose()
+        return events if self._grouped is None else self._grouped.clear()
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
-        return self._native.dump()
+        return (self._grouped or self._native).dump()
 
     def statistics(self) -> EngineCacheStatistics:
         """Return the present counts."""
         unknown_fields, unknown_tags, visible, counts, closures = self._native.statistics()
+        grouped = self._grouped
+        told = tuple(ClosureStatistics(*one) for one in closures)
         return EngineCacheStatistics(
             lost=self._lost,
             undecodable=self._undecodable,
             unknown_fields=unknown_fields,
             unknown_tags=unknown_tags,
-            visible_blocks=visible,
+            visible_blocks=visible if grouped is None else grouped.visible(),
             complete=self._native.complete,
-            residency=ResidencyStatistics(*counts),
-            closures=tuple(ClosureStatistics(*one) for one in closures),
+            residency=ResidencyStatistics(*counts) if grouped is None else grouped.statistics(),
+            closures=told if grouped is None else grouped.closures(),
+            odd=self.odd.statistics(),
+            groups=() if grouped is None else grouped.groups(),
         )
 
     def _fold(self, payload: bytes) -> list[Event]:
@@ -159,12 +192,38 @@ class CompiledEngineCache:
         except CodecError:
             self._undecodable += 1
             raise
-        return self._native.fold(batch)
+        if batch.odd:
+            self.odd.add(batch.odd)
+        if self._grouped is None and (
+            self._drops or shows_groups(batch.events, self._native.group)
+        ):
+            self._turn()
+        if self._grouped is None:
+            return self._native.fold(batch)
+        marks = tuple(event for event in batch.events if isinstance(event, EngineCleared))
+        self._native.fold(msgspec.structs.replace(batch, events=marks))
+        return self._grouped.take(batch.events)
+
+    def _turn(self) -> None:
+        """Follow several groups from now on, with what was held before."""
+        group, size, blocks, counts = self._native.hand_over()
+        self._is_direct = False
+        self._grouped = GroupedCache(
+            size or None,
+            secret=self._secret,
+            drops=self._drops,
+            max_hidden=self._max_hidden,
+            compiled=True,
+        )
+        held = tuple(HeldBlock(*one) for one in blocks)
+        self._grouped.adopt(Handover(group, size, held, ResidencyStatistics(0, *counts)))
 
 
 def new_engine_cache(
-    block_size: int | None = None, *, secret: bytes = b"", engine: str = ""
+    block_size: int | None = None, *, secret: bytes = b"", engine: str = "", drops: bool = False
 ) -> EngineCache | CompiledEngineCache:
-    """Return an empty cache for that kind of engine, the compiled one where there is one."""
+    """Return an empty cache for that kind of engine, the compiled one where there is one; `drops`
+    says that it computes the last block that it matched again.
+    """
     made = EngineCache if NATIVE is None else CompiledEngineCache
-    return made(block_size, secret=secret, decode=decoder_of(engine))
+    return made(block_size, secret=secret, decode=decoder_of(engine), drops=drops)

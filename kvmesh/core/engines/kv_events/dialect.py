@@ -1,19 +1,19 @@
 """What inference engines say about their KV caches, brought into one form.
 
 This is the dialect that all known engines share; a kind with another brings its own decoder.
-They publish msgpack `[timestamp, [event, ...], dp_rank]`. An event is an array (tag, then fields by
-position) in older versions and a map (`type`, then fields by name) in newer ones; one table of
-field orders covers all fourteen published schemas.
-Source: vllm/distributed/kv_events.py 0.9.0 to 0.32.0, sglang/srt/disaggregation/kv_events.py 0.4.7
+They publish msgpack `[timestamp, [event, ...], dp_rank]` (`envelope`). An event is an array (tag,
+then fields by position) in older versions and a map (`type`, then fields by name) in newer ones;
+one table of field orders covers all published schemas.
+Source: vllm/distributed/kv_events.py 0.9.0 to 0.33.0, sglang/srt/disaggregation/kv_events.py 0.4.7
 to 0.5.23, tensorrt_llm/_torch/pyexecutor/kv_cache_events.py.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-import msgspec
-
+from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.core.engines.engine_events import (
+    FULL_ATTENTION,
     EngineBatch,
     EngineCleared,
     EngineEvent,
@@ -25,12 +25,16 @@ from kvmesh.core.engines.kv_events.dialect_fields import (
     block_hash,
     block_hashes,
     extras,
+    lookahead,
     non_negative,
     optional_text,
+    reason_of,
     text,
     tokens,
     told,
+    with_metadata,
 )
+from kvmesh.core.engines.kv_events.envelope import open_envelope
 from kvmesh.core.engines.registry import ENGINES, engine_of
 from kvmesh.errors import CodecError
 
@@ -59,7 +63,8 @@ _ARRAY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 _MAP_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     _STORED: frozenset(_ARRAY_FIELDS[_STORED])
-    | {"locality", "ownership", "session_id", "cache_salt", "mm_keys", "type"},
+    | {"locality", "ownership", "session_id", "cache_salt", "mm_keys", "type"}
+    | {"lookahead_token_ids"},
     _REMOVED: frozenset(_ARRAY_FIELDS[_REMOVED]) | {"locality", "ownership", "type"},
     _CLEARED: frozenset({"type"}),
 }
@@ -78,9 +83,6 @@ TIERS: Final[Mapping[str, int]] = {
 FARTHEST_TIER: Final = 2
 """Where an unknown medium is taken to be."""
 
-_decoder = msgspec.msgpack.Decoder()
-_ENVELOPE_FIELDS: Final = 3
-
 
 def decoder_of(kind: str) -> Callable[[bytes], EngineBatch]:
     """Return what reads batches of that kind of engine: its own, or `decode_engine_batch`."""
@@ -90,51 +92,59 @@ def decoder_of(kind: str) -> Callable[[bytes], EngineBatch]:
 def decode_engine_batch(payload: bytes) -> EngineBatch:
     """Return the batch in an engine's message, whatever version wrote it.
 
-    Unknown tags and fields are skipped and counted. O(bytes), about 20 us for a 1,024-token store.
-    Raises `CodecError` when a known event lacks what is needed to follow the cache: after that the
-    worker's state is unknown and must be resynced.
+    Unknown tags and fields are skipped and counted, an event that cannot be read is left out and
+    its reason given: blocks that it stored are then not known. O(bytes), about 20 us for a
+    1,024-token store.
+    Raises `CodecError` for bytes that are no batch, and for a removal that cannot be read: blocks
+    that are gone would be taken for held. After that the worker's state must be resynced.
     """
-    try:
-        envelope = cast("object", _decoder.decode(payload))
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        raise CodecError(f"engine batch of {len(payload)} bytes: {error}") from error
-    if not isinstance(envelope, list) or len(cast("list[object]", envelope)) < _ENVELOPE_FIELDS - 1:
-        raise CodecError(f"engine batch of {len(payload)} bytes is not [timestamp, events, rank]")
-    parts = cast("list[object]", envelope)
-    timestamp_s, events, rank = parts[0], parts[1], parts[2] if len(parts) > 2 else None  # noqa: PLR2004 - the third element, absent in the oldest
-    if not isinstance(timestamp_s, int | float) or not isinstance(events, list):
-        raise CodecError("engine batch does not start with a timestamp and a list of events")
-    if rank is not None and not isinstance(rank, int):
-        raise CodecError(f"engine batch has the data-parallel rank {told(rank)}")
-    try:
-        decoded, unknown_fields, unknown_tags = _events(cast("list[object]", events))
-    except (RecursionError, TypeError, ValueError) as error:
-        raise CodecError(f"engine batch of {len(payload)} bytes: {error}") from error
+    envelope = open_envelope(payload)
+    read = _Read()
+    for event in envelope.events:
+        read.take(event)
     return EngineBatch(
-        timestamp_s=float(timestamp_s),
-        dp_rank=rank,
-        events=tuple(decoded),
-        unknown_fields=unknown_fields + max(0, len(parts) - _ENVELOPE_FIELDS),
-        unknown_tags=unknown_tags,
+        timestamp_s=envelope.timestamp_s,
+        dp_rank=envelope.rank,
+        events=tuple(read.events),
+        unknown_fields=read.unknown_fields + envelope.unknown,
+        unknown_tags=read.unknown_tags,
+        odd=tuple(read.odd),
     )
 
 
-def _events(events: list[object]) -> tuple[list[EngineEvent], int, int]:
-    """Return the events of a batch, and how many fields and tags in it are unknown."""
-    decoded: list[EngineEvent] = []
-    unknown_fields = unknown_tags = 0
-    for raw in events:
-        tag, fields, unknown = _fields(raw)
-        unknown_fields += unknown
-        if tag == _STORED:
-            decoded.append(_stored(fields))
-        elif tag == _REMOVED:
-            decoded.append(_removed(fields))
-        elif tag == _CLEARED:
-            decoded.append(EngineCleared())
+class _Read:
+    """The events of a batch, what is unknown of them, and why some were left out."""
+
+    def __init__(self) -> None:
+        self.events: list[EngineEvent] = []
+        self.odd: list[str] = []
+        self.unknown_fields = self.unknown_tags = 0
+
+    def take(self, raw: object) -> None:
+        """Read one event. Raises `CodecError` for a removal that cannot be read."""
+        tag = ""
+        try:
+            tag, fields, unknown = _fields(raw)
+            event = _event(tag, fields)
+        except (CodecError, RecursionError, TypeError, ValueError) as error:
+            if tag == _REMOVED:
+                raise CodecError(f"{_REMOVED} that cannot be read: {error}") from error
+            self.odd.append(reason_of(error))
+            return
+        self.unknown_fields += unknown
+        if event is None:
+            self.unknown_tags += 1
         else:
-            unknown_tags += 1
-    return decoded, unknown_fields, unknown_tags
+            self.events.append(event)
+
+
+def _event(tag: str, fields: Mapping[str, object]) -> EngineEvent | None:
+    """Return the event of that tag; None for a tag that is unknown."""
+    if tag == _STORED:
+        return _stored(fields)
+    if tag == _REMOVED:
+        return _removed(fields)
+    return EngineCleared() if tag == _CLEARED else None
 
 
 def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
@@ -145,7 +155,8 @@ def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
         names = _ARRAY_FIELDS.get(tag)
         if names is None:
             return tag, {}, 0
-        return tag, dict(zip(names, items[1:], strict=False)), max(0, len(items) - 1 - len(names))
+        fields = with_metadata(dict(zip(names, items[1:], strict=False)))
+        return tag, fields, max(0, len(items) - 1 - len(names))
     if isinstance(raw, dict):
         named = cast("Mapping[str, object]", raw)
         tag = text(named.get("type"), "an event's type")
@@ -158,20 +169,20 @@ def _stored(fields: Mapping[str, object]) -> EngineStored:
     hashes = block_hashes(fields.get("block_hashes"))
     block_size = non_negative(fields.get("block_size"), "block_size")
     packed = tokens(fields.get("token_ids"))
-    if len(packed) != len(hashes) * block_size * 4 and packed:
-        raise CodecError(
-            f"BlockStored: {len(hashes)} blocks of {block_size} tokens but {len(packed) // 4} ids"
-        )
+    kind = optional_text(fields.get("kv_cache_spec_kind"), "kv_cache_spec_kind")
+    is_whole = _is_whole(packed, len(hashes), block_size, kind)
     parent = fields.get("parent_block_hash")
     lora = _lora(fields)
     salt = optional_text(fields.get("cache_salt"), "cache_salt")
     opaque: tuple[int, ...] = ()
     keys = fields.get("extra_keys")
     if keys is not None:
-        key_salt, opaque = extras(keys, len(hashes), lora=lora, first=parent is None)
+        first = parent is None and is_whole
+        key_salt, opaque = extras(keys, len(hashes), lora=lora, first=first)
         salt = salt if salt is not None else key_salt
     if fields.get("mm_keys") is not None:
         _, opaque = extras(fields["mm_keys"], len(hashes), lora=None, first=False)
+    window = fields.get("kv_cache_spec_sliding_window")
     return EngineStored(
         hashes=hashes,
         parent=None if parent is None else block_hash(parent),
@@ -179,11 +190,29 @@ def _stored(fields: Mapping[str, object]) -> EngineStored:
         block_size=block_size,
         tier=_tier(fields),
         group=_group(fields),
-        kind=optional_text(fields.get("kv_cache_spec_kind"), "kv_cache_spec_kind"),
+        kind=kind,
         lora=lora,
         salt=salt,
         extras=opaque,
+        window=None if window is None else non_negative(window, "kv_cache_spec_sliding_window"),
+        lookahead=lookahead(fields.get("lookahead_token_ids"), len(hashes)),
     )
+
+
+def _is_whole(packed: bytes, hashes: int, block_size: int, kind: str | None) -> bool:
+    """Return whether a store has a hash for each block of its tokens, or no tokens.
+
+    Groups other than full attention may leave blocks out. Raises `CodecError` for what is neither.
+    """
+    width = block_size * TOKEN_BYTES
+    if not packed or len(packed) == hashes * width:
+        return True
+    if kind in FULL_ATTENTION or not width or len(packed) % width or hashes * width > len(packed):
+        raise CodecError(
+            f"BlockStored: {hashes} blocks of {block_size} tokens but {len(packed) // TOKEN_BYTES}"
+            " ids"
+        )
+    return False
 
 
 def _removed(fields: Mapping[str, object]) -> EngineRemoved:

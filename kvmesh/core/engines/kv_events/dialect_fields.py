@@ -1,5 +1,6 @@
 """Single fields of engine events, each checked once: a wrong type is a `CodecError`, never more."""
 
+import re
 from array import array
 from collections.abc import Sequence, Sized
 from typing import Final, cast
@@ -8,9 +9,14 @@ import msgspec
 import xxhash
 
 from kvmesh.bounds import MAX_TEXT, MAX_TOKENS, shown
+from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.errors import CodecError
 
+MOST_LOOKAHEAD: Final = 64
+"""Token ids behind a block that its hash may cover."""
+
 _MASK: Final = (1 << 64) - 1
+_MOST_REASON: Final = 80
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -68,7 +74,8 @@ def block_hashes(value: object) -> tuple[int, ...]:
 def tokens(value: object) -> bytes:
     """Return token ids as u32 little-endian.
 
-    Bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token.
+    Bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token. A text
+    (TensorRT-LLM: what an image's place holds) becomes a number that is no prompt's token id.
     """
     if not isinstance(value, list):
         raise CodecError(f"engine event: token_ids is {told(value)}, not a list")
@@ -78,8 +85,30 @@ def tokens(value: object) -> bytes:
     try:
         packed = array("I", cast("list[int]", ids))
     except (TypeError, OverflowError) as error:
+        if any(isinstance(one, str) for one in ids):
+            return tokens([_place(one) if isinstance(one, str) else one for one in ids])
         raise CodecError(f"engine event: token_ids holds no u32 token id: {error}") from error
     return packed.tobytes()
+
+
+def _place(content: str) -> int:
+    """Return what stands for a text among token ids: at least 2^31, which no router takes for one.
+
+    Other content gives other numbers but for one in 2^31; blocks of it are told apart by their
+    extra keys besides.
+    """
+    return 1 << 31 | xxhash.xxh3_64_intdigest(content.encode("utf-8", "surrogatepass")) >> 33
+
+
+def with_metadata(fields: dict[str, object]) -> dict[str, object]:
+    """Return an array's fields with those that SGLang once sent together in one map at the end, at
+    the place of the adapter's name.
+    """
+    metadata = fields.get("lora_name")
+    if not isinstance(metadata, dict):
+        return fields
+    named = cast("dict[str, object]", metadata)
+    return fields | {"lora_name": named.get("lora_name"), "cache_salt": named.get("cache_salt")}
 
 
 def _first(pair: object) -> object:
@@ -87,6 +116,32 @@ def _first(pair: object) -> object:
     if not items:
         raise CodecError(f"engine event: token_ids mixes pairs and {told(pair)}")
     return items[0]
+
+
+def lookahead(value: object, blocks: int) -> tuple[bytes, ...]:
+    """Return, for each block, the token ids behind it that its hash covers, as `tokens` does."""
+    if value is None:
+        return ()
+    lists = as_list(value)
+    if lists is None or len(lists) != blocks:
+        raise CodecError(
+            f"engine event: lookahead_token_ids is {told(value)}, not one list a block"
+        )
+    packed = tuple(map(tokens, lists))
+    if not packed or not packed[0]:
+        return ()
+    if len(packed[0]) > MOST_LOOKAHEAD * TOKEN_BYTES or len(set(map(len, packed))) > 1:
+        raise CodecError(
+            f"engine event: lookahead_token_ids has {len(packed[0]) // TOKEN_BYTES} ids a block,"
+            f" or not the same number for each: up to {MOST_LOOKAHEAD} can be followed"
+        )
+    return packed
+
+
+def reason_of(error: Exception) -> str:
+    """Return what is wrong with an event, without the value: few are told apart."""
+    words = re.sub(r"\d+", "N", str(error).split(" is ", 1)[0])
+    return words[:_MOST_REASON] or type(error).__name__
 
 
 def extras(

@@ -7,12 +7,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
-from kvmesh.core.engines.engine_events import (
-    FULL_ATTENTION,
-    EngineEvent,
-    EngineRemoved,
-    EngineStored,
-)
+from kvmesh.core.engines.engine_events import EngineEvent, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, Opened, TierTable
 
 _BITS: Final = 24
@@ -64,13 +59,32 @@ class _Block(msgspec.Struct, gc=False):
     references: int = 0
 
 
+class HeldBlock(msgspec.Struct, frozen=True):
+    """One engine block as it is handed over; `references` has 24 bits a tier."""
+
+    engine_hash: int
+    parent: int
+    contents: tuple[int, ...]
+    root: int
+    references: int
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What is held of an engine's only group, for whoever follows several, and what was counted."""
+
+    group: int
+    block_size: int
+    blocks: tuple[HeldBlock, ...]
+    counts: ResidencyStatistics
+
+
 class Residency:
     """Folds engine events into changes of content, one engine and data-parallel rank each.
 
     Stores are counted per (tier, engine hash): vLLM stores a block again whenever a prompt ends on
     its boundary and removes it as often, and a plain set is then wrong for one request in eight.
-    Of several cache groups (hybrid models) only one full-attention group is followed; it decides
-    how long a prefix can be reused. A tier's changes tell what is held there or nearer.
+    Of several cache groups the first is followed; an engine whose blocks are of more (a hybrid
+    model) is `GroupedCache`'s. A tier's changes tell what is held there or nearer.
 
     `block_size` None, or one that the events contradict before any event agreed with it, is set
     from the events: they win. Engine blocks of several block sizes are split.
@@ -80,8 +94,7 @@ class Residency:
         self.block_size = block_size
         self._secret = secret
         self._size_confirmed = False
-        self._group: int | None = None
-        self._group_full = False
+        self.group: int | None = None
         self._blocks: dict[int, _Block] = {}
         self._twins: dict[int, list[_Block]] = {}
         self._tables = [TierTable(0)]
@@ -107,16 +120,28 @@ class Residency:
         self._size_confirmed = False
         return self.clear()
 
+    def hand_over(self) -> Handover:
+        """Return what is held, and hold nothing. Of several contents of one hash the first goes."""
+        blocks = tuple(
+            HeldBlock(engine_hash, one.parent, one.contents, one.root, one.references)
+            for engine_hash, one in self._blocks.items()
+        )
+        handover = Handover(self.group or 0, self.block_size or 0, blocks, self.statistics())
+        self._counts.clear()
+        self.restart()
+        return handover
+
     def statistics(self) -> ResidencyStatistics:
         """Return the present counts."""
         return ResidencyStatistics(blocks=len(self._blocks), **self._counts)
 
     def _store(self, event: EngineStored) -> Sequence[Change]:
-        changes = list(self._follow(event.group, full=event.kind in FULL_ATTENTION))
-        if event.group != self._group:
+        if self.group is None:
+            self.group = event.group
+        if event.group != self.group:
             self._count("ignored_groups", len(event.hashes))
-            return changes
-        changes += self._open_tier(event.tier)
+            return ()
+        changes = self._open_tier(event.tier)
         if not event.tokens:
             self._hold_again(event)
         else:
@@ -125,7 +150,7 @@ class Residency:
                 self._count("partial_blocks", len(event.hashes))
                 return changes
             self._hold_anew(event, size)
-        return changes + self._take(held=True)
+        return [*changes, *self._take(held=True)]
 
     def _hold_again(self, event: EngineStored) -> None:
         """Take an offload notice without tokens: its hashes must be known from another tier."""
@@ -209,7 +234,7 @@ class Residency:
         return known
 
     def _remove(self, event: EngineRemoved) -> Sequence[Change]:
-        if event.group != self._group:
+        if event.group != self.group:
             self._count("ignored_groups", len(event.hashes))
             return ()
         blocks, tier = self._blocks, event.tier
@@ -250,14 +275,6 @@ class Residency:
         for table in self._tables:
             if table.tier >= tier and not block.references & _upto(table.tier):
                 table.remove(block.contents)
-
-    def _follow(self, group: int, *, full: bool) -> Sequence[Change]:
-        """Choose the group to follow: the first seen, until a full-attention one is seen."""
-        if self._group is None or (full and not self._group_full and group != self._group):
-            switched = self._group is not None
-            self._group, self._group_full = group, full
-            return self.clear() if switched else ()
-        return ()
 
     def _open_tier(self, tier: int) -> Sequence[Change]:
         """Start a table the first time a tier is used; all nearer blocks belong to it."""

@@ -4,10 +4,12 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.engine import Engine, PromptIds, Words
-from kvmesh.core.engines.sglang.handshake import RENDEZVOUS
+from kvmesh.core.engines.sglang.forms import sglang_form
+from kvmesh.core.engines.sglang.handshake import BOOTSTRAP
 from kvmesh.core.engines.sglang.interview import identify, recognise
 from kvmesh.core.engines.sglang.load import GAUGES, STREAM, decode_loads
 
@@ -27,7 +29,7 @@ def read_prompt_ids(answer: bytes) -> list[int] | None:
     """Return the ids in `sglext`."""
     try:
         extension = _answers.decode(answer).sglext
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return None if extension is None else extension.input_ids
 
@@ -52,16 +54,19 @@ SGLANG: Final = Engine(
     recognise=recognise,
     identify=identify,
     chat=_chat,
+    form=sglang_form,
     gauges=GAUGES,
     read_loads=decode_loads,
     load_stream=STREAM,
-    handshake=RENDEZVOUS,
+    connectors=(BOOTSTRAP,),
+    caches_late=True,
     prompt_ids=PromptIds(
         read_prompt_ids, headers=((b"x-sglext-return-input-ids", b"1"),), since="0.5.22"
     ),
     words=Words(
         oldest_with_events=(0, 4, 7),
         oldest_that_lists=(0, 5, 14),
+        newest_read=(0, 5, 23),
         publish="--kv-events-config",
         cache="without --disable-radix-cache",
         larger_blocks="start SGLang with --page-size 16 or more",

@@ -1,14 +1,15 @@
 """How SGLang's prefill and decode workers share a request: they meet in a room.
 
-Both get the same request at once, with the prefill worker's bootstrap address and a room number.
-Source: sglang/srt/disaggregation (0.5.23).
+Both get the same request at once, with the prefill worker's bootstrap address and a room number. Of
+a list of prompts, or several answers, each takes the next room.
+Source: sglang/srt/disaggregation, srt/managers/io_struct.py `_normalize_bootstrap_params` (0.5.23).
 """
 
 from typing import Final
 
 import msgspec
 
-from kvmesh.core.engines.handshake import Meeting, Rendezvous, body_fields
+from kvmesh.core.engines.handshake import Connector, Meeting, body_fields
 
 
 def meeting_body(body: bytes, meeting: Meeting) -> bytes:
@@ -24,4 +25,17 @@ def meeting_body(body: bytes, meeting: Meeting) -> bytes:
     return msgspec.json.encode(fields)
 
 
-RENDEZVOUS: Final = Rendezvous(meeting_body)
+def _decode(body: bytes, meeting: Meeting, _: msgspec.Raw) -> bytes:
+    return meeting_body(body, meeting)
+
+
+BOOTSTRAP: Final = Connector(
+    name="bootstrap",
+    title="SGLang disaggregation (Mooncake or NIXL behind a bootstrap server)",
+    prefill=meeting_body,
+    decode=_decode,
+    beside=True,
+    needs=("prefill-port",),
+    many=True,
+    whole=False,
+)

@@ -4,7 +4,8 @@ Source: sglang/srt/managers/scheduler_components/load_publisher.py `LoadStat` an
 sglang/srt/managers/load_snapshot.py `LoadSnapshot`, 0.5.8 to 0.5.23.
 """
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Final, cast
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +24,7 @@ GAUGES: Final = {
     "sglang:token_usage": (Gauge("usage"),),
     "sglang:max_total_num_tokens": (Gauge("total_tokens"),),
     "sglang:page_size": (Gauge("block_size"),),
+    "sglang:lora_pool_slots_total": (Gauge("adapter_slots"),),
 }
 
 
@@ -52,6 +54,14 @@ class _Snapshot(msgspec.Struct):
     total_prefill_busy_us: int = 0
     max_running_requests: int = 0
     cache_hit_rate: float = 0.0
+    lora: object = None
+
+    def adapter_slots(self) -> int:
+        """Return the LoRA adapters in memory at a time, 0 where nothing is told of them."""
+        if not isinstance(self.lora, dict):
+            return 0
+        slots = cast("Mapping[str, object]", self.lora).get("slots_total")
+        return slots if isinstance(slots, int) else 0
 
 
 class _Loads(msgspec.Struct):
@@ -99,6 +109,7 @@ def decode_loads(page: bytes) -> dict[int, EngineFigures]:
             prefill_busy_us=one.total_prefill_busy_us,
             total_slots=one.max_running_requests,
             prefix_hit_rate=one.cache_hit_rate,
+            adapter_slots=one.adapter_slots(),
         )
         for one in loads
     }

@@ -6,7 +6,10 @@ Source: vLLM 0.32 `renderers/{chat_utils,hf}.py`, `entrypoints/openai/chat_compl
 import json
 from typing import Final, cast
 
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, content_text, part_text
+from kvmesh.core.chat.template import TEMPLATE_FAULTS
 from kvmesh.core.chat.template_call import (
     ContentFormat,
     TemplateCall,
@@ -15,17 +18,21 @@ from kvmesh.core.chat.template_call import (
     tagged_messages,
 )
 from kvmesh.core.chat.template_format import looped_format
+from kvmesh.core.engines.vllm.anthropic import BILLING_HEADER
 
-BILLING_HEADER: Final = "x-anthropic-billing-header"
 TOOL_CALL_KEYS: Final = ("id", "function", "type")
 FUNCTION_CALL_KEYS: Final = ("arguments", "name")
+_LATE_SYSTEM: Final = [{"role": role, "content": "t"} for role in ("system", "user")] * 2
 PART_KEYS: Final = frozenset(("type", "text", "refusal", "thinking", "closed", "uuid"))
 
 
 def vllm_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     """Return the call vLLM makes: its fields, its key order, its content format."""
     content_format = template.content_format(looped_format)
-    messages = [_message(m, content_format) for m in tagged_messages(chat, content_format)]
+    said = tagged_messages(chat, content_format)
+    if chat.gathers_system and template.wants_system_first(refuses_late_system):
+        said = _gathered(said)
+    messages = [_message(m, content_format) for m in said]
     if not template.knows_developer and any(m["role"] == "developer" for m in messages):
         messages = _merge_system([_developer_as_system(message) for message in messages])
     variables = dict(chat.chat_template_kwargs)
@@ -40,6 +47,25 @@ def vllm_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
         add_generation_prompt=chat.add_generation_prompt,
         cut=cut_of(chat),
     )
+
+
+def refuses_late_system(source: str) -> bool:
+    """Return whether a template fails on a second system message, in vLLM's bare environment."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    try:
+        environment.from_string(source).render(messages=_LATE_SYSTEM, add_generation_prompt=False)
+    except TEMPLATE_FAULTS:
+        return True
+    return False
+
+
+def _gathered(messages: list[JsonObject]) -> list[JsonObject]:
+    """Return the messages with one system message of all their system texts in front."""
+    texts = [str(m["content"]) for m in messages if m["role"] == "system"]
+    rest = [m for m in messages if m["role"] != "system"]
+    return [{"role": "system", "content": "".join(texts)}, *rest]
 
 
 def _message(message: JsonObject, content_format: ContentFormat) -> JsonObject:

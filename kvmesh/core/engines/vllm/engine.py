@@ -5,12 +5,19 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.inference import Parsed
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.engine import Engine, PromptIds, Words
-from kvmesh.core.engines.vllm.handshake import TRANSFER
+from kvmesh.core.engines.vllm.anthropic import BILLING_HEADER, chat_of_messages
+from kvmesh.core.engines.vllm.fetch import FETCHES
+from kvmesh.core.engines.vllm.forms import vllm_form
+from kvmesh.core.engines.vllm.handshake import CONNECTORS
 from kvmesh.core.engines.vllm.interview import identify, recognise
 from kvmesh.core.engines.vllm.load import GAUGES
+from kvmesh.core.engines.vllm.responses import chat_of_response
+from kvmesh.errors import RequestError
 
 
 class _Choice(msgspec.Struct):
@@ -29,7 +36,7 @@ def read_prompt_ids(answer: bytes) -> list[int] | None:
     """Return the ids of a chat, beside `choices`, or of a completion, inside."""
     try:
         decoded = _answers.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     if decoded.prompt_token_ids is not None:
         return decoded.prompt_token_ids
@@ -43,6 +50,13 @@ def _chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     return vllm_call(chat, template)
 
 
+def _turns(parsed: Parsed, kind: str) -> ChatInput:
+    try:
+        return chat_of_response(parsed) if kind == "responses" else chat_of_messages(parsed)
+    except UNREADABLE as error:
+        raise RequestError(f"prompt: {error}") from error
+
+
 VLLM: Final = Engine(
     name="vllm",
     title="vLLM",
@@ -53,13 +67,17 @@ VLLM: Final = Engine(
     recognise=recognise,
     identify=identify,
     chat=_chat,
-    chat_marks=("x-anthropic-billing-header",),
+    turns=_turns,
+    form=vllm_form,
+    chat_marks=(BILLING_HEADER,),
     gauges=GAUGES,
-    handshake=TRANSFER,
+    connectors=CONNECTORS,
+    fetches=FETCHES,
     prompt_ids=PromptIds(read_prompt_ids, fields={"return_token_ids": b"true"}, since="0.10.2"),
     words=Words(
         oldest_with_events=(0, 9, 0),
         oldest_that_lists=(0, 31, 0),
+        newest_read=(0, 33),
         publish="--kv-events-config",
         cache="with --enable-prefix-caching",
         report_cached="--enable-prompt-tokens-details",

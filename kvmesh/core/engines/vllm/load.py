@@ -13,6 +13,11 @@ GAUGES: Final = {
     "vllm:gpu_cache_usage_perc": (Gauge("usage"),),
     "vllm:prefix_cache_queries_total": (Gauge("queried"),),
     "vllm:prefix_cache_hits_total": (Gauge("hit"),),
+    "vllm:lora_requests_info": (
+        Gauge("adapter_slots", label="max_lora"),
+        Gauge("adapters", label="running_lora_adapters"),
+        Gauge("adapters", label="waiting_lora_adapters"),
+    ),
     CACHE_INFO: (
         Gauge("block_size", label="block_size"),
         Gauge("total_blocks", label="num_gpu_blocks"),

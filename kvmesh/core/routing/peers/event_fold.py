@@ -107,6 +107,8 @@ class EventFold:
         """
         if began and not served:
             self._health.began(worker, now)
+        if began and self._scheduler.late.waiting:
+            self._scheduler.late.begin(worker, now)
         for _ in range(served):
             if not self._health.served(worker, now):
                 self._scheduler.workers.note(worker, SERVED, now, request_id)

@@ -1,0 +1,1 @@
+"""Requests whose answers nobody sees: what shows how far they are, and that they are over."""
