@@ -6,6 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from kvmesh.bounds import MaybeName, shown
+from kvmesh.core.admission.access import ENGINE_POSTS
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
@@ -16,6 +17,7 @@ Kind = Literal[
 
 _POST: Final = frozenset({"POST"})
 _READ: Final = frozenset({"GET", "HEAD"})
+_FIRST_BYTES: Final = 64
 _SEARCHED_BYTES: Final = 64 * 1024
 """A search for three names costs more than parsing in a longer body."""
 
@@ -37,17 +39,29 @@ ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
     "/v1/models": ApiEndpoint("models", _READ),
 }
 PASSTHROUGH: Final = ApiEndpoint("passthrough", frozenset())
+_ASKED: Final = ApiEndpoint("passthrough", _POST)
+OTHERS: Final[Mapping[str, ApiEndpoint]] = {
+    **dict.fromkeys(ENGINE_POSTS, _ASKED),
+    "/version": ApiEndpoint("passthrough", _READ),
+    "/ping": ApiEndpoint("passthrough", _READ | _POST),
+}
+"""What engines serve to clients outside /v1/. Paths by which an engine is changed are not among
+them: `/sleep`, `/flush_cache`, `/update_weights`.
+"""
 _MODEL: Final = ApiEndpoint("models", _READ)
 _DISGUISES: Final = ("//", "/./", "/../", "%2e", "%2f", "%5c", "%00", "\\")
 
 
 def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
-    """Return the endpoint at `path`; any other `/v1/…` is one without a prompt if `passthrough`.
+    """Return the endpoint at `path`; any other `/v1/…`, and each of `OTHERS`, is one without a
+    prompt if `passthrough`.
 
     Raises `RequestError` 404 for what is not there, 405 for another method than the endpoint's,
     400 for a path that two servers could read differently.
     """
     endpoint = ENDPOINTS.get(path)
+    if endpoint is None and passthrough:
+        endpoint = OTHERS.get(path)
     if endpoint is None:
         if path.startswith("/v1/models/"):
             endpoint = _MODEL
@@ -144,9 +158,16 @@ def _check_prompt(request: InferenceRequest, name: Literal["messages", "prompt",
     raw = {"messages": request.messages, "prompt": request.prompt, "input": request.input}[name]
     start = bytes(memoryview(raw)[:4])
     if start in {b"", b"null"}:
+        if (request.prompt_embeds and name == "prompt") or (request.messages and name == "input"):
+            return  # what may stand in its place
         raise RequestError(f"{name} is missing", param=name)
     if name == "messages" and not start.startswith(b"["):
         raise RequestError("messages is not a list", param=name)
+
+
+def is_chat_input(raw: msgspec.Raw) -> bool:
+    """Return whether an embedding's `input` holds chats, or is missing since `messages` do."""
+    return bytes(memoryview(raw)[:_FIRST_BYTES]).lstrip(b"[ \t\r\n")[:1] in {b"", b"n", b"{"}
 
 
 _prompts: Final = msgspec.json.Decoder(str | list[str | int | list[int]])

@@ -45,7 +45,7 @@ _ROUTED: Final = frozenset({b"x-kvmesh-worker", WISHED[0]})
 """An answer that names its worker comes from a router that has tried the others already; one that
 was refused for its own wishes would be refused by others, too.
 """
-_POISON: Final = Problem(
+POISON: Final = Problem(
     422,
     "this very request ended two workers within the last minute: do not send it",
     "poison",
@@ -105,7 +105,7 @@ class Forward:
         self.scope.held.append(self._over)
         self.scope.tell = self._tell_crash
         if pool.poison.deaths and pool.refuses(exchange.request.body):
-            self._answer(_POISON, "refused")
+            self._answer(POISON, "refused")
             return
         exchange.on_pause = self._pause
         exchange.on_resume = self._resume
@@ -113,6 +113,11 @@ class Forward:
         if comments_s is not None or options.deadline_s is not None:
             self._clock = ForwardClock(self, pool.wheel, options.deadline_s, comments_s)
         self._take(plan.next_target())
+
+    @property
+    def bound(self) -> str | None:
+        """Return None: a failed attempt leaves the request here."""
+        return None
 
     def proceed(self) -> None:
         """Ask the plan for the next target; a plan that said `Wait` calls this."""
@@ -155,6 +160,7 @@ class Forward:
             if not head.events or status not in _SUCCESS:
                 self._error = []
                 return
+            exchange.write(_told_late(added or head.headers))
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines
@@ -310,14 +316,15 @@ class Forward:
         block = None if target.headers or own else twin.block
         if block is None:
             block = forwarded_block(request, (*target.headers, *own))
+        # An id is printable: see `RequestIds`.
+        name = target.request_id or self._exchange.request_id
         message = UpstreamRequest(
             target.origin,
             request.method,
             request.target if target.path is None else target.path,
             target.headers,
             request.body if target.body is None else target.body,
-            # An id is printable: see `RequestIds`.
-            b"".join((block, b"x-request-id: ", self._exchange.request_id, b"\r\n")),
+            b"".join((block, b"x-request-id: ", name, b"\r\n")),
         )
         try:
             self._call = self._pool.send(message, self)
@@ -428,7 +435,8 @@ class Forward:
 
     def _over(self) -> None:
         """Let go of all that the forwarding holds, and tell the plan."""
-        plan, scope = self._plan, self.scope
+        plan, scope, stream = self._plan, self.scope, self._stream
+        error = stream.error if stream is not None and stream.errors else b""
         self.on_chunk = None
         del self._plan  # a cycle: the plan knows the forwarding
         try:
@@ -438,4 +446,10 @@ class Forward:
                 self._pool.wheel.discard(self._clock)
                 self._clock = None
         finally:
-            plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure))
+            plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure, error))
+
+
+def _told_late(headers: Headers) -> bytes:
+    """Return those of our own headers as comments of an event stream whose head is gone already."""
+    own = [b": %b: %b\n" % one for one in headers if one[0].startswith(b"x-kvmesh-")]
+    return b"".join((*own, b"\n")) if own else b""

@@ -1,11 +1,12 @@
 """What a forwarded exchange asks of router or meta-router, and tells them."""
 
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from kvmesh.core.engines.sse import Usage
+from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.scope import End, Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
@@ -15,13 +16,17 @@ from kvmesh.transport.http.wire.problem import Problem
 class Target(msgspec.Struct, frozen=True, gc=False):
     """Where one attempt goes. `path` and `body` None: as the client sent them.
 
-    `headers` replace the client's of the same name.
+    `request_id` is what the request is called there, "" by its own id. `headers` replace the
+    client's of the same name. `alternatives` are origins that would do as well, the best first,
+    where somebody asked for them.
     """
 
     origin: str
     path: bytes | None = None
     headers: Headers = ()
     body: bytes | None = None
+    request_id: bytes = b""
+    alternatives: tuple[str, ...] = ()
 
 
 class Wait(Enum):
@@ -37,12 +42,16 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     client left. failed: no upstream answered, the client got 502 or 504. cut: the upstream
     (`failure`), or the deadline (None), ended an answer that had begun. refused: the plan gave a
     `Problem`. crashed: an error of ours; the client got 500, or its answer was broken off.
+    `error` is the data of an event stream's last error event, b"" where it had none.
+    `watched` False: finished, as far as is known; nobody saw the answer.
     """
 
     kind: End
     status: int
     attempts: int
     failure: UpstreamFailure | None = None
+    error: bytes = b""
+    watched: bool = True
 
 
 class Forwarding(Protocol):
@@ -51,6 +60,14 @@ class Forwarding(Protocol):
     @property
     def scope(self) -> Scope:
         """Return the request's owner."""
+        ...
+
+    @property
+    def bound(self) -> str | None:
+        """Return the origin that has the request already, whatever the plan had said; None: none.
+
+        Asked after an attempt has failed.
+        """
         ...
 
     def proceed(self) -> None:
@@ -85,7 +102,9 @@ class ForwardPlan(Protocol):
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Learn that an upstream's answer begins, return headers to add to it.
 
-        Not called for errors made here; what it returns is lost when a comment went out before.
+        Not called for errors made here. When a comment went out before, and with it the head, those
+        that begin with `x-kvmesh-` follow as comments (`: x-kvmesh-worker: w0`), the others are
+        lost.
         """
         ...
 
@@ -97,6 +116,19 @@ class ForwardPlan(Protocol):
 
     def on_finish(self, outcome: Outcome) -> None:
         """Learn the end: called exactly once, on every path."""
+        ...
+
+
+@runtime_checkable
+class Booked(Protocol):
+    """A plan that books its request."""
+
+    def booked(self) -> str:
+        """Return the id of the present attempt's booking."""
+        ...
+
+    def note_prefill(self) -> None:
+        """Take that its prefill is over, seen otherwise than by a first token."""
         ...
 
 
@@ -121,3 +153,25 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     reads_usage: bool = False
     deadline_s: float | None = None
     comments_s: float | None = None
+
+
+E_contra = TypeVar("E_contra", bound=Incoming, contravariant=True)
+
+
+class Startable(Forwarding, Protocol):
+    """A request that goes on its way once it has a plan."""
+
+    def begin(self, plan: ForwardPlan, *, stream: bool = False) -> None:
+        """Do with the request what `plan` says; never waits.
+
+        `stream`: the client asked for an event stream.
+        """
+        ...
+
+
+class Forwarder(Protocol[E_contra]):
+    """Makes a request ready to go on its way: to an engine, or as an answer to a gateway."""
+
+    def __call__(self, exchange: E_contra, /, *, options: ForwardOptions) -> Startable:
+        """Return its forwarding."""
+        ...

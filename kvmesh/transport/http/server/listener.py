@@ -38,12 +38,13 @@ class Listener:
         limits: HttpLimits,
         wheel: DeadlineWheel,
         screen: Screen | None = None,
+        bodies: BodyBudget | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.wheel = wheel
         self.screen = screen
-        self.bodies = BodyBudget(limits.max_total_body_bytes)
+        self.bodies = bodies or BodyBudget(limits.max_total_body_bytes)
         self.date = HttpDate()
         self.request_ids = RequestIds()
         self.connections: set[OpenConnection] = set()

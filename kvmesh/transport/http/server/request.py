@@ -5,6 +5,7 @@ from typing import Final, cast
 
 import msgspec
 
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.wire.headers import (
     Headers,
@@ -32,7 +33,8 @@ class Request(msgspec.Struct, eq=False):
     client asked for. `items` counts the values in a JSON body of more than `COUNT_ABOVE` bytes, 0
     of any other. `twin` stands for all requests of a connection with one and the same head;
     `block` of a twin is that head rendered for forwarding, once it was, `notes` what handlers read
-    of it, by whatever they find it under.
+    of it, by whatever they find it under. `allowed`: the workers that alone may serve it, by the
+    word of who brought it, None for any.
 
     A struct, because C makes and copies it: 0.1 us a request where a class took 1.
 
@@ -58,6 +60,7 @@ class Request(msgspec.Struct, eq=False):
     block: bytes | None = None
     values_seen: dict[bytes, bytes] | None = None
     notes: dict[object, object] | None = None
+    allowed: frozenset[WorkerId] | None = None
 
     def __post_init__(self) -> None:
         self.path, _, self.query = self.target.decode("ascii").partition("?")

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import ssl as tls
-from typing import Final
 
 import msgspec
 
+from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -14,11 +14,9 @@ from kvmesh.transport.http.server.listener import Handler, Listener
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
-from kvmesh.transport.http.wire.sockets import BACKLOG, listen
+from kvmesh.transport.http.wire.sockets import BACKLOG, accept, listen
 
 __all__ = ["Exchange", "Handler", "HttpLimits", "HttpServer", "HttpStatistics", "Request"]
-
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 
 class HttpStatistics(msgspec.Struct, frozen=True):
@@ -37,7 +35,8 @@ class HttpServer:
     """An HTTP/1.1 server. `handler` is called with each whole request, on the event loop.
 
     It may answer at once or keep the `Exchange` and answer later; it must not block. `screen` is
-    asked about a request whose long body is still to come: what it refuses is not read.
+    asked about a request whose long body is still to come: what it refuses is not read. `bodies` is
+    what request bodies take, of another listener of the process, too, if it counts there.
     """
 
     def __init__(
@@ -45,7 +44,8 @@ class HttpServer:
     ) -> None:
         self._handler = handler
         self._screen = screen
-        self._limits = limits or HttpLimits()
+        self.limits = limits or HttpLimits()
+        self.bodies = BodyBudget(self.limits.max_total_body_bytes)
         self._listener: Listener | None = None
         self._servers: list[asyncio.Server] = []
         self._quiet = asyncio.Event()
@@ -65,21 +65,13 @@ class HttpServer:
         """
         loop = asyncio.get_running_loop()
         wheel = DeadlineWheel(loop)
-        listener = Listener(self._handler, self._limits, wheel, self._screen)
+        listener = Listener(self._handler, self.limits, wheel, self._screen, self.bodies)
         wheel.on_tick = listener.date.refresh
         listener.on_connection_gone = self._check_quiet
         sockets = listen(host, port, backlog=backlog)
         self.port = sockets[0].getsockname()[1]
         self._listener = listener
-        for sock in sockets:
-            server = await loop.create_server(
-                lambda: Connection(listener),
-                sock=sock,
-                ssl=ssl,
-                backlog=backlog,
-                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if ssl else None,
-            )
-            self._servers.append(server)
+        await accept(sockets, lambda: Connection(listener), self._servers, ssl=ssl, backlog=backlog)
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, let open exchanges finish for `grace_s` seconds, cut the rest."""

@@ -1,10 +1,13 @@
 """Sockets as a gateway wants them: no Nagle, dead peers found, as many as the system allows."""
 
+import asyncio
 import contextlib
 import errno
 import resource
 import socket
+import ssl as tls
 import sys
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvmesh.errors import TransportError
@@ -17,6 +20,8 @@ BACKLOG: Final = 4096
 
 OTHER_FILES: Final = 128
 """Open files left for all but streams: listeners, event sockets, clients turned away, logs."""
+
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -64,6 +69,29 @@ def listen(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socke
             sock.close()
         raise TransportError(f"cannot listen on {host or '*'}:{port}: {error}") from error
     return sockets
+
+
+async def accept(
+    sockets: Sequence[socket.socket],
+    protocol: Callable[[], asyncio.Protocol],
+    servers: list[asyncio.Server],
+    *,
+    ssl: tls.SSLContext | None,
+    backlog: int = BACKLOG,
+) -> None:
+    """Accept connections on listening sockets, each with a `protocol` of its own; what accepts them
+    is added to `servers`, one by one.
+    """
+    loop = asyncio.get_running_loop()
+    for sock in sockets:
+        server = await loop.create_server(
+            protocol,
+            sock=sock,
+            ssl=ssl,
+            backlog=backlog,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if ssl else None,
+        )
+        servers.append(server)
 
 
 def _listen(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
