@@ -2,12 +2,14 @@
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from kvmesh.app.process.running import Stop, run
 from kvmesh.app.prompts.tokenizer import Tokenizer, load_tokenizer
+from kvmesh.bounds import is_name, shown
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.api import MockerApi
 from kvmesh.mocker.engine import EngineRunner
@@ -19,9 +21,10 @@ from kvmesh.mocker.model.faults import FaultOptions, check_faults
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import Step
 from kvmesh.mocker.model.timing import parse_profile
-from kvmesh.mocker.model.transfer import MockTransfer
+from kvmesh.mocker.model.transfer import Connector, MockTransfer
 from kvmesh.mocker.service import GenerationService, ServedModels
 from kvmesh.mocker.sglang.meeting import MeetingPlace
+from kvmesh.mocker.vllm.side_channel import SideChannel
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -32,6 +35,19 @@ KEEP_ALIVE_S: Final = 5.0
 """vLLM closes idle connections after so long (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 DRAIN_S: Final = 2.0
 ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  recognised, not chosen
+
+
+KvConnector = Literal["auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"]
+
+_TRANSFERS: Final[Mapping[KvConnector, Connector]] = {
+    "auto": "nixl",
+    "nixl": "nixl",
+    "nixl-push": "nixl-push",
+    "mooncake": "aside",
+    "p2p-nccl": "aside",
+    "shared": "shared",
+    "bootstrap": "nixl",
+}
 
 
 class MockerOptions(msgspec.Struct, frozen=True):
@@ -58,14 +74,20 @@ class MockerOptions(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int = 8192
     max_model_len: int = 131072
     enable_prefix_caching: bool = True
+    sliding_window: int = 0
+    window_groups: int = 1
+    mamba_groups: int = 0
     data_parallel_size: int = 1
     timing_profile: str = "dynamo"
     speedup_ratio: float = 1.0
     startup_time_s: float = 0.0
     tokenizer: str | None = None
     lora_modules: tuple[str, ...] = ()
+    max_loras: int = 0
+    lora_load_ms: float = 100.0
     role: Literal["both", "prefill", "decode"] = "both"
     bootstrap_port: int = 0
+    kv_connector: KvConnector = "auto"
     faults: FaultOptions = FaultOptions()
 
     def engine(self) -> EngineOptions:
@@ -76,6 +98,11 @@ class MockerOptions(msgspec.Struct, frozen=True):
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             enable_prefix_caching=self.enable_prefix_caching,
+            sliding_window=self.sliding_window,
+            window_groups=self.window_groups,
+            mamba_groups=self.mamba_groups,
+            max_loras=self.max_loras,
+            lora_load_ms=self.lora_load_ms,
             timing=parse_profile(self.timing_profile),
             speedup_ratio=self.speedup_ratio,
         )
@@ -92,10 +119,17 @@ class Mocker:
         self._tokenizer = tokenizer or load_tokenizer(options.tokenizer)
         self._server: HttpServer | None = None
         self._service: GenerationService | None = None
-        self._meeting: MeetingPlace | None = None
+        self._meeting: MeetingPlace | SideChannel | None = None
+        self._engine_id = secrets.token_hex(8)
         check_faults(options.faults)
         if options.data_parallel_size < 1:
             raise ConfigError(f"data_parallel_size is {options.data_parallel_size}: at least 1")
+        names = (options.model, *options.aliases, *options.lora_modules)
+        for name in options.lora_modules:
+            if not is_name(name) or names.count(name) > 1:
+                raise ConfigError(
+                    f"--lora-modules {shown(name)}: give each adapter a name of its own"
+                )
         distance = abs(options.kv_events_port - options.replay_port)
         fixed = options.kv_events_port > 0 and options.replay_port > 0
         if options.enable_kv_cache_events and fixed and distance < options.data_parallel_size:
@@ -129,9 +163,8 @@ class Mocker:
             for rank in range(options.data_parallel_size):
                 publisher = self._publisher(rank) if options.enable_kv_cache_events else None
                 self.ranks[rank] = EngineRunner(rank, self._engine, publisher, self._on_step)
-            if options.bootstrap_port and options.role != "both":
-                listens = options.role == "prefill"
-                self._meeting = MeetingPlace(options.host, options.bootstrap_port, listens=listens)
+            self._meeting = self._make_meeting()
+            if self._meeting is not None:
                 await self._meeting.open()
             api = self._make_api()
             self._server = HttpServer(api.handle, limits=HttpLimits(idle_timeout_s=KEEP_ALIVE_S))
@@ -161,11 +194,26 @@ class Mocker:
         metrics = EngineMetrics(models.base, length, self.ranks, self._cache_config())
         engine = Engine(options.block_size, length, vocabulary)
         meets = self._meeting is not None
-        transfer = MockTransfer("both" if meets else options.role, secrets.token_hex(8))
+        transfer = MockTransfer(
+            "both" if meets else options.role, self._engine_id, _TRANSFERS[options.kv_connector]
+        )
         self._service = GenerationService(models, engine, tokenizer, self.ranks, metrics, transfer)
         self._service.meeting = self._meeting
         faults = FaultDesk(options.faults)
         return MockerApi(self._service, tokenizer, self.ranks, metrics, self._sources(), faults)
+
+    def _make_meeting(self) -> MeetingPlace | SideChannel | None:
+        """Return where the two halves of a request meet; None for those that do not."""
+        options = self.options
+        role, way = options.role, options.kv_connector
+        if role == "both" or (way == "auto" and not options.bootstrap_port):
+            return None
+        address = options.host, options.bootstrap_port
+        if way in ("mooncake", "p2p-nccl"):
+            return SideChannel(way, role, address, self._engine_id)
+        if way in {"auto", "bootstrap"}:
+            return MeetingPlace(*address, listens=role == "prefill")
+        return None
 
     def _on_step(self, rank: int, step: Step, seconds: float) -> None:
         assert self._service is not None
@@ -261,6 +309,12 @@ def options_from(settings: MockerSettings) -> MockerOptions:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
         enable_prefix_caching=settings.enable_prefix_caching,
+        sliding_window=settings.sliding_window,
+        window_groups=settings.window_groups,
+        mamba_groups=settings.mamba_groups,
+        lora_modules=settings.lora_modules,
+        max_loras=settings.max_loras,
+        lora_load_ms=settings.lora_load_ms,
         data_parallel_size=settings.data_parallel_size,
         timing_profile=settings.timing_profile,
         speedup_ratio=settings.speedup_ratio,
@@ -268,6 +322,7 @@ def options_from(settings: MockerSettings) -> MockerOptions:
         tokenizer=str(settings.tokenizer) if settings.tokenizer else None,
         role=settings.role,
         bootstrap_port=settings.bootstrap_port,
+        kv_connector=settings.kv_connector,
         faults=FaultOptions(
             fail=settings.fail,
             flap=settings.flap,

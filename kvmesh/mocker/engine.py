@@ -13,6 +13,7 @@ from kvmesh.mocker.actor import (
     GenerationRefused,
     SimulatedEngine,
 )
+from kvmesh.mocker.model.cache_group import split_key
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest, EngineStatistics, Step
 from kvmesh.mocker.vllm.events import encode_events
@@ -80,8 +81,11 @@ class EngineRunner:
         return self._engine.model.statistics()
 
     def dump(self) -> bytes:
-        """Return the content hashes of all cached blocks, each once, as packed u64s."""
-        return pack_hashes(sorted(set(self._engine.model.pool.hashes())))
+        """Return the content hashes of all blocks cached for full attention, each once, as packed
+        u64s.
+        """
+        keys = map(split_key, self._engine.model.pool.hashes())
+        return pack_hashes(sorted({one for group, one in keys if not group}))
 
     def close(self) -> None:
         """Stop the timer and the event stream; safe to call twice."""
@@ -114,6 +118,7 @@ class EngineRunner:
 
     def _end_step(self, step: Step) -> None:
         if step.events and self.publisher is not None:
-            block_size = self._options.block_size
-            self.publisher.publish(encode_events(step.events, time.time(), self.rank, block_size))
+            size, groups = self._options.block_size, len(self._options.groups)
+            payload = encode_events(step.events, time.time(), self.rank, size, groups)
+            self.publisher.publish(payload)
         self._on_step(self.rank, step, step.duration_s)

@@ -3,6 +3,7 @@
 Source: vllm/v1/metrics/{loggers,buckets}.py (0.32).
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol
@@ -115,6 +116,22 @@ class _Snapshot(Collector):
         for rank in now:
             config.add_metric((*self._cache_config.values(), rank), 1.0)
         yield config
+        yield from _adapters(now["0"]) if "0" in now else ()
+
+
+def _adapters(statistics: EngineStatistics) -> Iterator[Metric]:
+    """Yield what runs with which LoRA adapters, which vLLM tells without a rank."""
+    if statistics.adapter_slots:
+        words = (
+            str(statistics.adapter_slots),
+            ",".join(statistics.waiting_adapters),
+            ",".join(statistics.running_adapters),
+        )
+        labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        text = "Running stats on lora requests."
+        info = GaugeMetricFamily("vllm:lora_requests_info", text, labels=labels)
+        info.add_metric(words, time.time())
+        yield info
 
 
 class RankMetrics:

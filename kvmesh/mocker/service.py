@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from kvmesh.mocker.metrics import EngineMetrics
 from kvmesh.mocker.model.request import Labels, Step
 from kvmesh.mocker.model.transfer import MockTransfer
 from kvmesh.mocker.reply import Reply
-from kvmesh.mocker.sglang.meeting import MeetingPlace
 from kvmesh.mocker.vllm.requests import GenerationRequest, Prompt, error_body
 from kvmesh.mocker.vllm.responses import Header
 from kvmesh.mocker.vllm.shapes import ID_PREFIXES, shape_of
@@ -53,6 +52,14 @@ class ServedModels(msgspec.Struct, frozen=True):
         raise RequestError(f"The model `{name}` does not exist.", status=404, param="model")
 
 
+class Meets(Protocol):
+    """Where a request waits for its other half, or its KV cache."""
+
+    async def meet(self, request: GenerationRequest, prompt: bytes, request_id: str) -> None:
+        """Return when it may begin. Raises `RequestError` when it never may."""
+        ...
+
+
 class _Running:
     """One choice that a rank works on."""
 
@@ -78,7 +85,7 @@ class GenerationService:
         metrics: EngineMetrics,
         transfer: MockTransfer,
     ) -> None:
-        self.meeting: MeetingPlace | None = None
+        self.meeting: Meets | None = None
         self._transfer = transfer
         self.models = models
         self.open_requests = 0
@@ -133,7 +140,7 @@ class GenerationService:
         try:
             prompts = await asyncio.to_thread(self._tokenize, request)
             if self.meeting is not None:
-                await self.meeting.meet(request, prompts[0].tobytes())
+                await self.meeting.meet(request, prompts[0].tobytes(), _name_of(reply, request))
             self._start(reply, request, labels, rank, prompts)
         except RequestError as error:
             reply.respond(error.status, error_body(error))
@@ -179,9 +186,7 @@ class GenerationService:
     ) -> None:
         if reply.disconnected:
             return
-        name = request.request_id
-        if name is None or reply.request.header(b"x-request-id") is not None:
-            name = reply.request_id.decode("latin-1")
+        name = _name_of(reply, request)
         response_id = f"{ID_PREFIXES[request.kind]}{name}"
         unique = f"{response_id}/{next(self._numbers)}"
         offered = self._transfer.begin(
@@ -190,6 +195,7 @@ class GenerationService:
             name,
             max_tokens=request.max_tokens,
             stream=request.stream,
+            sequences=len(prompts) * request.choices,
         )
         choices = make_choices(self._engine, request, prompts, labels, unique)
         header = Header(
@@ -232,3 +238,11 @@ class GenerationService:
         scheduled = request.queued_at if request.scheduled_at is None else request.scheduled_at
         times = (request.queued_at, scheduled, running.first_token_at, now)
         metrics.on_finish(times, request.prompt_tokens, ending.tokens)
+
+
+def _name_of(reply: Reply, request: GenerationRequest) -> str:
+    """Return the name that a request's answer and its KV transfer go by."""
+    name = request.request_id
+    if name is None or reply.request.header(b"x-request-id") is not None:
+        return reply.request_id.decode("latin-1")
+    return name

@@ -13,12 +13,13 @@ from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
+from kvmesh.mocker.model.lower_tiers import TierOptions
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, parse_profile
 from kvmesh.replay.options import PLOT_SUFFIXES, Words
 from kvmesh.report.statistics import Slo
 from kvmesh.simulator.fleet.faults import parse_fleet_faults
-from kvmesh.simulator.fleet.options import FleetOptions
+from kvmesh.simulator.fleet.options import FleetOptions, PeerOptions
 from kvmesh.simulator.tuning import tuned_weights
 
 DEFAULT_POLICIES: Final = (
@@ -86,14 +87,49 @@ class SimulateOptions:
     """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
     blocks: int | None = None
     """KV blocks of an engine; default: a million tokens."""
+    sliding_window: int = 0
+    """Engines of a hybrid model, with groups of so many tokens beside full attention; 0: none."""
+    window_groups: int = 1
+    """Groups of sliding windows, with --sliding-window."""
+    mamba_groups: int = 0
+    """Engines of a hybrid model, with so many groups of mamba states beside full attention."""
+    max_loras: int = 0
+    """LoRA adapters (`lora` of the trace's requests) that an engine holds ready; 0: all."""
+    lora_load_ms: float = 100.0
+    """How long an engine takes to load another adapter, ms, with --max-loras."""
     max_num_seqs: int = 256
     """Requests an engine runs at once."""
     max_num_batched_tokens: int = 8192
     """Tokens an engine computes in one step."""
+    host_blocks: int = 0
+    """Blocks of host memory below each engine's KV cache, to which every full block is copied."""
+    host_gbps: float = 40.0
+    """Gigabytes per second at which blocks come back from there."""
+    disk_blocks: int = 0
+    """Blocks of disk below that, for what host memory has no room for."""
+    disk_gbps: float = 4.0
+    """The same from disk."""
+    peer_gbps: float = 0.0
+    """Gigabytes per second at which an engine takes blocks from another's cache; 0: it cannot."""
+    fetch_latency_ms: float = 5.0
+    """How long it takes until the first block from host memory, disk or a peer comes, ms."""
+    kv_bytes_per_token: int = 131_072
+    """KV cache of a token, bytes: 128 KiB for Llama 3 8B, 320 KiB for 70B."""
     timing_profile: str = "dynamo"
     """How long a step takes: dynamo, preble-70b, linear, instant; or NAME,coefficient=ms,…"""
     engine_speeds: Numbers = (1.0,)
     """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
+    prefill_engines: int = 0
+    """The first so many engines prefill for the others, which can do whole requests, too."""
+    prefill_threshold: int = 256
+    """Prompts with fewer uncached tokens at an engine that does all of it stay there."""
+    split_share: float | None = None
+    """Share of the other prompts that are prefilled elsewhere; default: those for which it costs
+    less."""
+    transfer_ms: float = 2.0
+    """How long moving a prompt's KV cache between engines takes, ms …"""
+    transfer_ms_per_token: float = 0.005
+    """… and for each token of it more, ms."""
     fail: Words = ()
     """WHO=SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of what an engine is sent meets a fault.
     WHO is its number from 0 (3, w3, worker-3) or all. KIND is a status of 400 to 599, dead (500),
@@ -149,13 +185,24 @@ class SimulateOptions:
             num_gpu_blocks=self.blocks or -(-DYNAMO_CAPACITY_TOKENS // block_size),
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            sliding_window=self.sliding_window,
+            window_groups=self.window_groups,
+            mamba_groups=self.mamba_groups,
+            max_loras=self.max_loras,
+            lora_load_ms=self.lora_load_ms,
             timing=parse_profile(self.timing_profile),
+            tiers=self._tiers(block_size),
         )
         return FleetOptions(
             engines=self.engines,
             routers=self.routers,
             engine=engine,
             speed_ratios=self.engine_speeds,
+            prefillers=self.prefill_engines,
+            prefill_threshold=self.prefill_threshold,
+            split_share=self.split_share,
+            transfer_ms=self.transfer_ms,
+            transfer_ms_per_token=self.transfer_ms_per_token,
             event_delay_s=self.event_delay_ms / 1000.0,
             sync_delay_s=self.sync_delay_ms / 1000.0,
             kv_events=self.kv_events,
@@ -167,7 +214,26 @@ class SimulateOptions:
             faults=parse_fleet_faults(self.fail, self.flap, self.engines),
             retries=self.retries,
             client_timeout_s=self.client_timeout_ms / 1000.0,
+            peer=self._peer(block_size),
         )
+
+    def _tiers(self, block_size: int) -> tuple[TierOptions, ...]:
+        """Return the memory below an engine's device."""
+        sizes = ((self.host_blocks, self.host_gbps), (self.disk_blocks, self.disk_gbps))
+        return tuple(
+            TierOptions(blocks, self._block_ms(block_size, gbps), self.fetch_latency_ms)
+            for blocks, gbps in sizes
+            if blocks
+        )
+
+    def _peer(self, block_size: int) -> PeerOptions | None:
+        """Return how engines take blocks from each other, None if they do not."""
+        if not self.peer_gbps:
+            return None
+        return PeerOptions(self._block_ms(block_size, self.peer_gbps), self.fetch_latency_ms)
+
+    def _block_ms(self, block_size: int, gbps: float) -> float:
+        return block_size * self.kv_bytes_per_token / (gbps * 1e6)
 
     def formulas(self) -> Formulas:
         """Return the formulas that the policies may name, read anew. Raises `ConfigError`."""
@@ -206,6 +272,8 @@ def check_simulation(options: SimulateOptions) -> None:
     if not 0 < options.train_share < 1:
         raise ConfigError(f"--train-share {options.train_share}: must be between 0 and 1")
     options.fleet(options.trace_block_size or 1)
+    if options.prefill_engines and "oracle" in options.policy:
+        raise ConfigError("--policy oracle knows no --prefill-engines: leave one of them out")
     _check_files(options)
 
 

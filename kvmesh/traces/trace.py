@@ -22,7 +22,7 @@ MAX_UNHASHED_SHARE: Final = 0.5
 
 _FORMAT: Final = (
     'expected {"timestamp": ms, "input_length": tokens, "output_length": tokens, '
-    '"hash_ids": [int, ...]} and optionally "session_id", "delay", "tenant"'
+    '"hash_ids": [int, ...]} and optionally "session_id", "delay", "tenant", "lora"'
 )
 
 
@@ -41,6 +41,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     session: str = ""
     delay_ms: float | None = None
     tenant: str = ""
+    lora: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -51,6 +52,7 @@ class _Line(msgspec.Struct, frozen=True):
     session_id: MaybeName | int | None = None
     delay: Figure | None = None
     tenant: MaybeName = ""
+    lora: MaybeName = ""
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -90,6 +92,7 @@ def parse_trace(lines: Iterable[bytes], source: str) -> list[TraceRequest]:
             session=session,
             delay_ms=line.delay if session else None,
             tenant=line.tenant,
+            lora=line.lora,
         )
         requests.append(request)
     if not requests:

@@ -58,6 +58,14 @@ class BlockPool:
             found += takewhile(is_cached, _as_handles(hashes[len(found) : limit]))
         return found
 
+    def find(self, key: int) -> Handle | None:
+        """Return a cached block of this hash, None if there is none. O(1)."""
+        handle = Handle(key)
+        if handle in self._references:
+            return handle
+        copies = self._copies.get(key)
+        return copies[0] if copies else None
+
     def count_free(self, handles: Sequence[Handle]) -> int:
         """Return how many of the blocks nobody holds: to hold them takes as many free blocks."""
         return list(map(self._references.__getitem__, handles)).count(0)

@@ -11,7 +11,10 @@ from operator import attrgetter
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.errors import RequestError
+from kvmesh.mocker.model.adapter_pool import AdapterPool
 from kvmesh.mocker.model.block_pool import BlockPool, Handle
+from kvmesh.mocker.model.groups import CacheGroups
+from kvmesh.mocker.model.lower_tiers import LowerMemory
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import (
     BlocksRemoved,
@@ -36,9 +39,14 @@ class EngineModel:
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self.pool = BlockPool(options.num_gpu_blocks)
-        self.capacity_tokens = self.pool.usable_blocks * options.block_size
+        self.groups = CacheGroups(options, self.pool) if options.groups else None
+        blocks = self.groups.capacity() if self.groups else self.pool.usable_blocks
+        self.capacity_tokens = blocks * options.block_size
         self.queue: deque[EngineRequest] = deque()
         self.decoding: dict[EngineRequest, None] = {}
+        self.lower = LowerMemory(options.tiers)
+        load_s = options.lora_load_ms / 1000.0 / options.speedup_ratio
+        self.adapters = AdapterPool(options.max_loras, load_s)
         self._requests: dict[str, EngineRequest] = {}
         self.prefilling: EngineRequest | None = None
         self._due = StepCalendar[EngineRequest]()
@@ -67,7 +75,9 @@ class EngineModel:
         if request in self.decoding or request is self.prefilling:
             self._leave(request)
         else:
-            self.queue.remove(request)
+            if not self.lower.drop(request):
+                self.queue.remove(request)
+            self._free(request)
         return True
 
     def produced_tokens(self, request: EngineRequest) -> int:
@@ -77,16 +87,19 @@ class EngineModel:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False while any is in use. A later step has the event."""
         if done := self.pool.reset():
+            self.lower.tiers.clear()
             self._events.append(CacheCleared())
         return done
 
     def step(self, now: float) -> Step | None:
-        """Settle the step before, schedule the next at `now`; None when there is nothing to do."""
+        """Settle the step before, schedule the next at `now`; None when there is nothing to do, or
+        nothing before `lower.arrives_s`.
+        """
         for request in self._ending:
             if self._requests.pop(request.request_id, None) is not None:
                 self._leave(request)
         self._ending = []
-        if not self._requests:
+        if not self._settle(now):
             return None
         self._steps += 1
         preempted: list[EngineRequest] = []
@@ -100,7 +113,19 @@ class EngineModel:
         if not preempted:
             while prefill.budget > 0 and self.queue and self._admit(self.queue[0], prefill, now):
                 self.queue.popleft()
+        if self.lower and not (decoders or prefill.tokens or preempted):
+            return None
         return self._close(decoders, prefill, preempted)
+
+    def _settle(self, now: float) -> bool:
+        """Take in the requests whose blocks were brought; return whether any has work left."""
+        arrived = self.lower.arrived(now)
+        for request in arrived:
+            if request.computed_tokens:
+                self._store_full(request, request.computed_tokens)
+                request.brought = True
+        self.queue.extendleft(reversed(arrived))
+        return bool(self.queue or self.decoding or self.prefilling)
 
     def foresee(self, limit: int) -> list[float]:
         """Return how long the coming steps take, s, that only give each decoding request a token.
@@ -108,6 +133,8 @@ class EngineModel:
         At most `limit`; `skip` does them. A request that is added may end them. For between steps.
         """
         if self.queue or self._ending or self._events or self.prefilling or not self.decoding:
+            return []
+        if self.lower:
             return []
         count = min(self._due.next_step(), self._finishing.next_step()) - self._steps - 1
         load = self._load(self._steps + 1, len(self.decoding))
@@ -119,10 +146,10 @@ class EngineModel:
         self._generated += steps * len(self.decoding)
 
     def statistics(self) -> EngineStatistics:
-        """Return gauges and totals. O(1)."""
+        """Return gauges and totals. O(1), with adapters' slots O(requests that wait)."""
         return EngineStatistics(
             running_requests=len(self.decoding) + (self.prefilling is not None),
-            waiting_requests=len(self.queue),
+            waiting_requests=len(self.queue) + len(self.lower),
             active_blocks=self.pool.active_blocks,
             usable_blocks=self.pool.usable_blocks,
             cached_blocks=self.pool.cached_blocks,
@@ -132,13 +159,22 @@ class EngineModel:
             prefilled_tokens=self._prefilled,
             generated_tokens=self._generated,
             preemptions=self._preemptions,
+            adapter_slots=self.adapters.slots,
+            running_adapters=tuple(self.adapters.running),
+            waiting_adapters=self._waiting_adapters() if self.adapters.slots else (),
         )
+
+    def _waiting_adapters(self) -> tuple[str, ...]:
+        names = (request.labels.lora_name for request in self.queue)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def _advance(self, request: EngineRequest, preempted: list[EngineRequest]) -> None:
         """Do what this step's token of a decoding request needs: a new block, or one is full."""
         block_size = self.options.block_size
         computed = request.prompt_tokens + request.offset + self._steps - 1
-        if (computed - 1) % block_size == 0 and not self._take(request, 1, preempted):
+        request.computed_tokens = computed - 1
+        needed = request.computed_tokens % block_size == 0
+        if needed and not self._take(request, 1, computed, preempted):
             return
         if computed % block_size == 0:
             self._store_full(request, computed)
@@ -151,21 +187,26 @@ class EngineModel:
         request.due_step = self._steps + (1 if past == 0 else block_size - past)
         self._due.enter(request.due_step, request)
 
-    def _take(self, request: EngineRequest, count: int, preempted: list[EngineRequest]) -> bool:
+    def _take(
+        self, request: EngineRequest, count: int, tokens: int, preempted: list[EngineRequest]
+    ) -> bool:
         """Give `request` blank blocks, preempting from the end; False when it was its own turn."""
-        while self.pool.free_blocks < count:
+        more = self.groups.make_room(request, tokens) if self.groups else 0
+        while self.pool.free_blocks < count + more:
             victim = self.prefilling or next(reversed(self.decoding))
             self._preempt(victim)
             preempted.append(victim)
             if victim is request:
                 return False
-        self._take_free(request, count)
+        self._take_free(request, count, tokens)
         return True
 
-    def _take_free(self, request: EngineRequest, count: int) -> None:
+    def _take_free(self, request: EngineRequest, count: int, tokens: int) -> None:
+        request.blank_blocks += count
+        if self.groups:
+            count += self.groups.grow(request, tokens)
         if evicted := self.pool.take(count):
             self._events.append(BlocksRemoved(evicted))
-        request.blank_blocks += count
 
     def _store_full(self, request: EngineRequest, computed: int) -> None:
         """Make the request's blocks that `computed` tokens fill reusable."""
@@ -174,10 +215,13 @@ class EngineModel:
             return
         hashes = request.ensure_hashes(full)
         stored = hashes[first:full]
+        parent = hashes[first - 1] if first else ROOT
+        if self.groups:
+            self._events += self.groups.store(request, full)
         request.handles += self.pool.store(stored)
         request.blank_blocks -= full - first
-        parent = hashes[first - 1] if first else ROOT
         self._events.append(BlocksStored(request, first, parent, stored))
+        self._events += self.lower.copy(request, first, full)
 
     def _preempt(self, request: EngineRequest) -> None:
         """Take the request's blocks and put it first in the queue: it is recomputed later."""
@@ -198,29 +242,66 @@ class EngineModel:
             self._offsets -= request.prompt_tokens + request.offset
             self._due.strike(request.due_step, request)
             self._finishing.strike(request.finish_step, request)
+        self.adapters.leave(request.labels.lora_name)
+        self._free(request)
+
+    def _free(self, request: EngineRequest) -> None:
+        """Free a request's blocks."""
+        if self.groups:
+            self.groups.end(request)
         self.pool.release(request.handles, request.blank_blocks)
         request.handles, request.blank_blocks, request.computed_tokens = [], 0, 0
         request.due_step = request.finish_step = -1
+        request.brought = False
 
     def _admit(self, request: EngineRequest, prefill: PrefillBatch, now: float) -> bool:
         """Start the queue's first request if it fits as a whole; False stops the queue."""
         running = len(self.decoding) + len(prefill.completed)
-        if running >= self.options.max_num_seqs or self.prefilling is not None:
+        full = running >= self.options.max_num_seqs or self.prefilling is not None
+        if full or not self.adapters.has_room(request.labels.lora_name):
             return False
         block_size, pool = self.options.block_size, self.pool
         total = request.prompt_tokens + request.generated
+        if request.brought:
+            return self._begin(request, prefill, now)
         hits: list[Handle] = []
         if self.options.enable_prefix_caching:
             hits = pool.find_cached(
                 request.ensure_hashes(total // block_size), (total - 1) // block_size
             )
-        if -(-total // block_size) - len(hits) + pool.count_free(hits) > pool.free_blocks:
+        if self.lower.wait(request, request.hashes[len(hits) : (total - 1) // block_size]):
+            return True
+        more = self.groups.cut(request, hits, total) if self.groups else 0
+        blocks = -(-total // block_size) - len(hits) + more
+        if blocks + pool.count_free(hits) > pool.free_blocks:
             return False
         if hits and request.report_cached:
             self._events.append(BlocksStored(request, 0, ROOT, request.hashes[: len(hits)]))
         pool.hold(hits)
+        if self.groups:
+            self.groups.begin(request, len(hits))
         request.handles = hits
-        request.computed_tokens = cached = len(hits) * block_size
+        request.computed_tokens = len(hits) * block_size
+        brings = self.options.enable_prefix_caching and self._bring(request, total, now)
+        return brings or self._begin(request, prefill, now)
+
+    def _bring(self, request: EngineRequest, total: int, now: float) -> bool:
+        """Have blocks brought that are not on the device; False if there are none.
+
+        All that the request needs is taken for it at once: it never waits for who waits for it.
+        """
+        held, limit = len(request.handles), (total - 1) // self.options.block_size
+        blocks = self.lower.bring(request, request.hashes[held:limit], now)
+        if blocks:
+            self._take_free(request, self._blocks_missing(request, total), total)
+            request.computed_tokens = (held + blocks) * self.options.block_size
+        return blocks > 0
+
+    def _begin(self, request: EngineRequest, prefill: PrefillBatch, now: float) -> bool:
+        """Start a request with what is cached of it."""
+        total, cached = request.prompt_tokens + request.generated, request.computed_tokens
+        request.brought = False
+        self.adapters.enter(request.labels.lora_name)
         if not request.preemptions:
             request.scheduled_at, request.cached_tokens = now, cached
             self._queries += total
@@ -228,16 +309,29 @@ class EngineModel:
         self._admissions += 1
         request.order = self._admissions
         prefill.started.append(request)
-        self._prefill_chunk(request, prefill, total)
+        if request.received and not request.preemptions:
+            self._receive(request, prefill, total)
+        else:
+            self._prefill_chunk(request, prefill, total)
         return True
+
+    def _receive(self, request: EngineRequest, prefill: PrefillBatch, total: int) -> None:
+        """Take in what another engine computed of the prompt: all but the last token's result."""
+        request.computed_tokens = total
+        self._take_free(request, self._blocks_missing(request, total), total)
+        self._store_full(request, total)
+        prefill.budget -= 1
+        prefill.received += 1
+        prefill.completed.append(request)
 
     def _continue_prefill(
         self, request: EngineRequest, prefill: PrefillBatch, preempted: list[EngineRequest]
     ) -> None:
         total = request.prompt_tokens + request.generated
         count = min(total - request.computed_tokens, prefill.budget)
-        needed = self._blocks_missing(request, request.computed_tokens + count)
-        if count and self._take(request, needed, preempted):
+        tokens = request.computed_tokens + count
+        needed = self._blocks_missing(request, tokens)
+        if count and self._take(request, needed, tokens, preempted):
             self.prefilling = None
             self._prefill_chunk(request, prefill, total)
 
@@ -251,7 +345,7 @@ class EngineModel:
         request.computed_tokens = before + count
         missing = self._blocks_missing(request, before + count)
         if missing:
-            self._take_free(request, missing)
+            self._take_free(request, missing, before + count)
         self._store_full(request, before + count)
         prefill.compute(before, count)
         if before + count == total:
@@ -272,7 +366,8 @@ class EngineModel:
         self, decoders: list[EngineRequest], prefill: PrefillBatch, preempted: list[EngineRequest]
     ) -> Step:
         """Return the scheduled step, and let completed prefills decode from the next one on."""
-        load = self._load(self._steps, len(decoders), prefill.tokens, prefill.attention)
+        decoding = len(decoders) + prefill.received
+        load = self._load(self._steps, decoding, prefill.tokens, prefill.attention)
         for request in prefill.completed:
             request.offset = request.generated + 1 - self._steps
             self.decoding[request] = None
@@ -289,7 +384,7 @@ class EngineModel:
         self._generated += len(produced)
         events, self._events = self._events, []
         return Step(
-            duration_s=self.options.step_s(load),
+            duration_s=self.options.step_s(load) + self.adapters.take_loading_s(),
             produced=produced,
             prefilled=prefill.completed,
             finished=finished,

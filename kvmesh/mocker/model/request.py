@@ -9,6 +9,19 @@ import xxhash
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.errors import RequestError
 from kvmesh.mocker.model.block_pool import Handle
+from kvmesh.mocker.model.cache_group import CacheGroup, Tail
+
+
+class PeerCache(Protocol):
+    """Another engine's cache, as far as it is open to one request."""
+
+    def held(self, hashes: Sequence[int]) -> int:
+        """Return how many of `hashes`, from the first one on, it holds."""
+        ...
+
+    def bring(self, blocks: int, now: float) -> float:
+        """Return when so many blocks of it will be here, in seconds."""
+        ...
 
 
 class RequestContent(Protocol):
@@ -65,6 +78,7 @@ class EngineRequest:
 
     __slots__ = (
         "blank_blocks",
+        "brought",
         "cached_tokens",
         "computed_tokens",
         "content",
@@ -73,16 +87,20 @@ class EngineRequest:
         "generated",
         "handles",
         "hashes",
+        "kept",
         "labels",
         "offset",
         "order",
         "output_tokens",
+        "peer",
         "preemptions",
         "prompt_tokens",
         "queued_at",
+        "received",
         "report_cached",
         "request_id",
         "scheduled_at",
+        "tails",
     )
 
     def __init__(
@@ -104,6 +122,8 @@ class EngineRequest:
         self.labels = labels
         self.report_cached = False
         """Tell reused blocks as if they were stored (vLLM's `kv_cache_report_mode` "full")."""
+        self.received = False
+        """Another engine computed the prompt, and its KV cache has come; a preemption loses it."""
         self.queued_at = 0.0
         self.scheduled_at: float | None = None
         self.cached_tokens = 0
@@ -114,6 +134,13 @@ class EngineRequest:
         self.computed_tokens = 0
         self.handles: list[Handle] = []
         self.blank_blocks = 0
+        self.brought = False
+        """Its blocks were brought from elsewhere; it only has to be computed on."""
+        self.peer: PeerCache | None = None
+        """Whose cache it may be continued from."""
+        self.tails: list[Tail] = []
+        self.kept: tuple[int, ...] = ()
+        """Lengths in blocks that a hybrid engine keeps for others, of what they may reuse."""
         self.order = 0
         self.offset = 0
         self.due_step = -1
@@ -143,34 +170,65 @@ class BlocksStored(msgspec.Struct, frozen=True):
     """The engine now holds a run of blocks; `parent` is `ROOT` for a prompt's first block.
 
     `first_block` is the run's place in `request`. vLLM reports a further copy of a held block too.
+    `tier` 0 is the device, 1 the host's memory.
     """
 
     request: EngineRequest
     first_block: int
     parent: int
     hashes: list[int]
+    tier: int = 0
+
+
+class GroupStored(msgspec.Struct, frozen=True):
+    """A group beside full attention holds, of `blocks` blocks from `first_block` on, those of
+    `hashes`, which are in `places`; maybe none. `parent` is the hash before `first_block`.
+    """
+
+    request: EngineRequest
+    group: CacheGroup
+    first_block: int
+    blocks: int
+    parent: int
+    places: list[int]
+    hashes: list[int]
 
 
 class BlocksRemoved(msgspec.Struct, frozen=True):
-    """The engine evicted these blocks, in this order; each once per copy it had."""
+    """The engine evicted these blocks from `tier`, in this order; each once per copy it had.
+
+    In a hybrid engine the hashes are keys, see `split_key`.
+    """
 
     hashes: list[int]
+    tier: int = 0
+
+
+class BlocksSunk(msgspec.Struct, frozen=True):
+    """These blocks are in `tier` now, and no longer in the one before it."""
+
+    hashes: list[int]
+    tier: int
 
 
 class CacheCleared(msgspec.Struct, frozen=True):
     """The engine dropped its whole cache."""
 
 
-EngineEvent = BlocksStored | BlocksRemoved | CacheCleared
+EngineEvent = BlocksStored | GroupStored | BlocksRemoved | BlocksSunk | CacheCleared
 
 
 class PrefillBatch:
-    """The prompt tokens of one step while it is put together, `budget` more of them at most."""
+    """The prompt tokens of one step while it is put together, `budget` more of them at most.
+
+    Of the `received` prompts only the last token is computed, as of a request that decodes.
+    """
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.tokens = 0
         self.attention = 0.0
+        self.received = 0
         self.started: list[EngineRequest] = []
         self.completed: list[EngineRequest] = []
 
@@ -213,6 +271,9 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     prefilled_tokens: int
     generated_tokens: int
     preemptions: int
+    adapter_slots: int = 0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()
 
     @property
     def kv_cache_usage(self) -> float:

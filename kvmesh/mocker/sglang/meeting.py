@@ -51,11 +51,12 @@ class MeetingPlace:
         await self._server.drain(0.0)
         await self._pool.close()
 
-    async def meet(self, request: GenerationRequest, prompt: bytes) -> None:
+    async def meet(self, request: GenerationRequest, prompt: bytes, request_id: str) -> None:
         """Wait until the other half has the same request.
 
         Raises `RequestError` without a room, or when nobody comes.
         """
+        del request_id
         room, host, port = request.bootstrap_room, request.bootstrap_host, request.bootstrap_port
         if room is None or host is None or port is None:
             raise RequestError("Disaggregated request received without bootstrap room id")

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.chat.inference import decode_request
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.errors import RequestError
 from kvmesh.mocker.vllm.requests import (
     GenerationBody,
@@ -50,7 +51,7 @@ def parse_responses(body: bytes) -> GenerationRequest:
     if not bytes(parsed.input):
         raise RequestError("input is missing", param="input")
     parsed.stream_options = None
-    chat = chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
+    chat = engine_of("vllm").turns(decode_request(body), "responses")
     return build_request("responses", parsed, parsed.max_output_tokens, chat, ())
 
 
@@ -62,7 +63,7 @@ def parse_messages(body: bytes) -> GenerationRequest:
     if parsed.max_tokens is None:
         raise RequestError("max_tokens is missing", param="max_tokens")
     parsed.stop = parsed.stop_sequences
-    chat = chat_of_turns(parsed.messages, parsed.system, parsed.tools)
+    chat = engine_of("vllm").turns(decode_request(body), "messages")
     return build_request("messages", parsed, parsed.max_tokens, chat, ())
 
 

@@ -3,21 +3,25 @@
 Source: vllm/distributed/kv_events.py, v1/core/block_pool.py `_build_block_stored_event` (0.32).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.blocks.events import ROOT
+from kvmesh.mocker.model.cache_group import split_key
 from kvmesh.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     EngineEvent,
     EngineRequest,
+    GroupStored,
 )
 
 MEDIUM_GPU: Final = "GPU"
 FULL_ATTENTION: Final = "full_attention"
+SLIDING_WINDOW: Final = "sliding_window"
+MAMBA: Final = "mamba"
 _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = 0x9E3779B97F4A7C15
 """Odd, so that multiplying by it is one to one modulo 2^64; the golden ratio, as in splitmix64."""
@@ -72,46 +76,73 @@ def engine_hash(sequence_hash: int) -> int:
 
 
 def encode_events(
-    events: Iterable[EngineEvent], timestamp_s: float, dp_rank: int, block_size: int
+    events: Iterable[EngineEvent],
+    timestamp_s: float,
+    dp_rank: int,
+    block_size: int,
+    groups: int = 0,
 ) -> bytes:
     """Return the payload of one batch. `timestamp_s` is seconds since 1970.
 
     vLLM tells each evicted block in an event of its own. About 26 us for a 1,024-token store.
+    Full attention is the last group, behind `groups` others, as in vLLM's Gemma 3.
     """
     wire: list[_Stored | _Removed | _Cleared] = []
     for event in events:
         match event:
             case BlocksStored():
-                wire.append(_stored(event, block_size))
+                wire.append(_stored(event, block_size, groups))
+            case GroupStored():
+                wire.append(_group_stored(event, block_size))
             case BlocksRemoved():
-                wire += [_Removed([engine_hash(h)], MEDIUM_GPU, 0) for h in event.hashes]
+                wire += [_removed(key, groups) for key in event.hashes]
             case _:
                 wire.append(_Cleared())
     return _encoder.encode(_Batch(timestamp_s, wire, dp_rank))
 
 
-def _stored(event: BlocksStored, block_size: int) -> _Stored:
-    request, count = event.request, len(event.hashes)
+def _stored(event: BlocksStored, block_size: int, groups: int) -> _Stored:
+    request, first, count = event.request, event.first_block, len(event.hashes)
     return _Stored(
         block_hashes=[engine_hash(h) for h in event.hashes],
         parent_block_hash=None if event.parent == ROOT else engine_hash(event.parent),
-        token_ids=list(request.content.block_tokens(event.first_block, count)),
+        token_ids=list(request.content.block_tokens(first, count)),
         block_size=block_size,
         lora_id=request.labels.lora_id,
         medium=MEDIUM_GPU,
         lora_name=request.labels.lora_name,
-        extra_keys=_extra_keys(request, event.first_block, count),
-        group_idx=0,
+        extra_keys=_extra_keys(request, range(first, first + count)),
+        group_idx=groups,
         kv_cache_spec_kind=FULL_ATTENTION,
         session_id=request.labels.session_id,
     )
 
 
-def _extra_keys(request: EngineRequest, first_block: int, count: int) -> ExtraKeys:
+def _group_stored(event: GroupStored, block_size: int) -> _Stored:
+    """Return what vLLM says of a group that skips blocks: their tokens stay, their hashes do not.
+
+    Of none it has no extra keys either.
+    """
+    whole = BlocksStored(event.request, event.first_block, event.parent, [0] * event.blocks)
+    return msgspec.structs.replace(
+        _stored(whole, block_size, event.group.number - 1),
+        block_hashes=[engine_hash(h) for h in event.hashes],
+        extra_keys=_extra_keys(event.request, event.places) if event.places else None,
+        kv_cache_spec_kind=SLIDING_WINDOW if event.group.window else MAMBA,
+        kv_cache_spec_sliding_window=event.group.window or None,
+    )
+
+
+def _removed(key: int, groups: int) -> _Removed:
+    number, sequence_hash = split_key(key)
+    return _Removed([engine_hash(sequence_hash)], MEDIUM_GPU, number - 1 if number else groups)
+
+
+def _extra_keys(request: EngineRequest, places: Sequence[int]) -> ExtraKeys:
     """Return one entry a block: LoRA name, and the cache salt for the sequence's first block."""
     labels = request.labels
     lora = (labels.lora_name,) if labels.lora_name else ()
-    keys: list[tuple[str, ...] | None] = [lora or None] * count
-    if first_block == 0 and labels.cache_salt:
+    keys: list[tuple[str, ...] | None] = [lora or None] * len(places)
+    if places[0] == 0 and labels.cache_salt:
         keys[0] = (*lora, labels.cache_salt)
     return keys

@@ -10,11 +10,20 @@ import msgspec
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.engines.kv_events.closure import Closure
 from kvmesh.core.engines.kv_events.tier_table import Dropped, TierStored, TierTable
-from kvmesh.core.workers.info import LoadReport
+from kvmesh.core.workers.info import AdapterReport, LoadReport
+from kvmesh.mocker.model.cache_group import FIRST_OTHER
 from kvmesh.mocker.model.engine import EngineModel
+from kvmesh.mocker.model.lower_tiers import Link
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import BlocksRemoved, BlocksStored, EngineEvent, Step
+from kvmesh.mocker.model.request import (
+    BlocksRemoved,
+    BlocksStored,
+    BlocksSunk,
+    EngineEvent,
+    Step,
+)
 from kvmesh.mocker.model.step_calendar import StepCalendar
+from kvmesh.simulator.fleet.ends import EngineEnds
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import Passage
 
@@ -29,7 +38,7 @@ class FleetEngine:
     event where a router hears of growth and one at its end, instead of one a step. `strides` False:
     one step at a time, for those who look at the model in between. `turns` counts what was begun,
     gone on with or cut short. `busy_s` is the time spent in steps that ended. Passages are those
-    of requests added here.
+    of requests added here. `coming` and `going` are the ways of blocks from and to other engines.
     """
 
     def __init__(self, worker: WorkerId, options: EngineOptions, *, strides: bool = True) -> None:
@@ -49,8 +58,11 @@ class FleetEngine:
         self._run_ends: list[float] = []
         self._stop = 0
         self._began_s = 0.0
-        self._table = TierTable(0)
-        self._closure = Closure()
+        self.coming, self.going = Link(), Link()
+        self._tables = [TierTable(tier) for tier in range(1 + len(options.tiers))]
+        self._closures = [Closure(table.tier) for table in self._tables]
+        groups = self.model.groups
+        self._reuse = EngineEnds(groups.groups, options.block_size) if groups else None
 
     @property
     def step_number(self) -> int:
@@ -137,17 +149,28 @@ class FleetEngine:
         published: list[Event] = []
         for event in events:
             if isinstance(event, BlocksStored):
-                self._table.add(event.parent, event.hashes)
-                for change in self._table.take(held=True):
-                    assert isinstance(change, TierStored)
-                    published += self._closure.hold(change.parent, change.hashes)
-            else:
-                assert isinstance(event, BlocksRemoved)
-                self._table.remove(event.hashes)
-                for change in self._table.take(held=False):
-                    assert isinstance(change, Dropped)
-                    published += self._closure.drop(change.hashes)
-        return published
+                for place in self._places(event.tier):
+                    table, closure = self._tables[place], self._closures[place]
+                    table.add(event.parent, event.hashes)
+                    for change in table.take(held=True):
+                        assert isinstance(change, TierStored)
+                        published += closure.hold(change.parent, change.hashes)
+            elif isinstance(event, BlocksRemoved | BlocksSunk):
+                # What sank is still held below: only the tier that it left holds it no longer.
+                sunk = isinstance(event, BlocksSunk)
+                hashes = _of_full_attention(event.hashes)
+                places = (event.tier - 1,) if sunk else self._places(event.tier)
+                for place in places:
+                    table, closure = self._tables[place], self._closures[place]
+                    table.remove(hashes)
+                    for change in table.take(held=False):
+                        assert isinstance(change, Dropped)
+                        published += closure.drop(change.hashes)
+        return self._reuse.fold(events, published) if self._reuse else published
+
+    def _places(self, tier: int) -> range:
+        """Return the tiers that hold what is held in `tier`, as they mean "there or nearer"."""
+        return range(tier, len(self._tables))
 
     def report(self) -> LoadReport:
         """Return the load as the engine's own metrics show it."""
@@ -157,12 +180,18 @@ class FleetEngine:
             waiting_requests=found.waiting_requests,
             used_blocks=found.active_blocks,
             total_blocks=found.usable_blocks,
+            adapters=AdapterReport(self.model.options.max_loras, found.running_adapters),
         )
 
     def _stop_at(self, steps: int) -> None:
         """Have the run come to a stop when so many more of its steps are done."""
         self._stop = steps
         self.ends_s = self._run_ends[steps - 1]
+
+
+def _of_full_attention(keys: list[int]) -> list[int]:
+    """Return the hashes of these keys that are of no other group: they are the keys themselves."""
+    return [key for key in keys if key < FIRST_OTHER]
 
 
 def make_engines(options: FleetOptions, *, strides: bool) -> tuple[FleetEngine, ...]:

@@ -20,9 +20,11 @@ from kvmesh.simulator.fleet.faults import make_plans
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.oracle import Oracle
 from kvmesh.simulator.fleet.outcome import MS, SERVED, lost, served
+from kvmesh.simulator.fleet.peers import ACCESS_LABEL, FleetPeer
 from kvmesh.simulator.fleet.replicas import Action, Replicas
 from kvmesh.simulator.fleet.request import Errand, FleetRequest, Passage
 from kvmesh.simulator.fleet.router import AttemptEnd, FleetRouter
+from kvmesh.simulator.fleet.seeing import Seeing
 
 GROW_TOKENS: Final = 16
 """A router hears of an answer's growth each so many tokens, as from its proxy."""
@@ -65,15 +67,19 @@ class SimulatedFleet:
         # A blind router asks nothing of an index: the same outcomes, a fifth sooner.
         index = KvIndex() if options.kv_events and policy.mode == "kv" else None
         workers = [(one.worker, one.model.pool.usable_blocks) for one in self.engines]
+        labels = frozenset[str]() if options.peer is None else frozenset({ACCESS_LABEL})
         self.routers = tuple(
-            FleetRouter(f"router-{number}", policy, workers, index, rng)
+            FleetRouter(f"router-{number}", policy, workers, index, rng, labels)
             for number in range(options.routers)
         )
         for router in self.routers:
             router.hold(options)
+            if options.prefillers:
+                router.divide(options)
         self._agenda = Agenda[Action]()
         self._at = self._agenda.enter
         self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)
+        self._seeing = Seeing(options, self.routers, self._replicas, self._at)
         self._index = index
         self._oracle = Oracle() if policy.mode == "direct" else None
         self._plans = make_plans(options.faults, options.seed)
@@ -118,30 +124,45 @@ class SimulatedFleet:
             usable = usable.difference(errand.failed)
             left = [one for one in self.engines if one.worker in usable] or self.engines
             named = left[self._oracle.choose(left, errand.request, now)].worker
+        router = self.routers[errand.router]
         try:
-            decision = self.routers[errand.router].ask(errand, now, named)
+            prefill = router.prefill(errand, now)
+            if prefill is not None:
+                self._place(errand, prefill, prefills=True)
+                return
+            decision = router.ask(errand, now, named)
         except NoWorkerError:
             self._lose(errand, now)
             return
         if decision is None:
             self._replicas.load_fell(errand.router, now)
         else:
-            self._place(errand, decision)
+            self._fetch(errand, decision)
 
     def _take(self, errand: Errand, decision: Decision | None) -> None:
         """Go on with a request whose router held it."""
         if decision is None:
             self._lose(errand, self.now)
         else:
-            self._place(errand, decision)
+            self._fetch(errand, decision)
 
-    def _place(self, errand: Errand, decision: Decision) -> None:
+    def _fetch(self, errand: Errand, decision: Decision) -> None:
+        """Place a request once its prompt has come to the engine, if another one computed it."""
+        splitting = self.routers[errand.router].splitting
+        if splitting is None or not errand.moving:
+            self._place(errand, decision)
+            return
+        here_s = self.now + splitting.fetch_s(decision, self.now)
+        self._at(here_s, lambda _: self._place(errand, decision))
+
+    def _place(self, errand: Errand, decision: Decision, *, prefills: bool = False) -> None:
         """Hand a request to the engine chosen for it."""
         now, place = self.now, self._engine_of[decision.worker]
         engine, plan = self.engines[place], self._plans.get(place)
         fault = None if plan is None else plan.draw(now)
         self.retried += len(errand.failed) == 1
-        passage = Passage(errand, place, decision.overlap_blocks, fault)
+        passage = Passage(errand, place, decision.overlap_blocks, fault, prefills=prefills)
+        self._open_peer(passage, decision)
         if fault is not None and fault.kind not in ("slow", "cut"):
             self._spoil(passage, fault, now)
             return
@@ -155,12 +176,19 @@ class SimulatedFleet:
             self._lose(errand, now)
             return
         engine.passages[decision.request_id] = passage
-        self._replicas.placed(passage.router, decision.request_id, now)
+        self._seeing.sent(passage, decision, now)
         if not engine.awake:
             engine.awake = True
             self._at(now, partial(self._begin, engine))
         elif engine.cut(now):
             self._at(engine.ends_s, partial(self._end, engine, engine.turns))
+
+    def _open_peer(self, passage: Passage, decision: Decision) -> None:
+        """Let a request see the cache that its router named."""
+        brought, peer = decision.brought, self.options.peer
+        if brought is not None and brought.source is not None and peer is not None:
+            source = self.engines[self._engine_of[brought.source]]
+            passage.model.peer = FleetPeer(source, self.engines[passage.engine], peer)
 
     def _spoil(self, passage: Passage, fault: Fault, now: float) -> None:
         """Let a request meet a fault in which its engine does not work on it."""
@@ -174,6 +202,7 @@ class SimulatedFleet:
     def _fail(self, passage: Passage, fault: Fault, now: float) -> None:
         """End an attempt that failed, and have another engine tried if that makes sense."""
         errand, worker = passage.errand, self.engines[passage.engine].worker
+        errand.moving = False
         request_id = passage.model.request_id
         end = AttemptEnd(request_id, worker, fault.kind, fault.status, fault.retry_after_s)
         self._replicas.ended(passage.router, end, now)
@@ -189,6 +218,14 @@ class SimulatedFleet:
         ends_s = engine.begin(now)
         if ends_s is not None:
             self._at(ends_s, partial(self._end, engine, engine.turns))
+        elif (arrives_s := engine.model.lower.arrives_s()) is not None:
+            self._at(arrives_s, partial(self._wake, engine))
+
+    def _wake(self, engine: FleetEngine, now: float) -> None:
+        """Have an engine go on that waited for blocks, unless something else woke it before."""
+        if not engine.awake:
+            engine.awake = True
+            self._begin(engine, now)
 
     def _end(self, engine: FleetEngine, turn: int, now: float) -> None:
         """Pass on what the step or run under way brought, and begin the next."""
@@ -226,8 +263,13 @@ class SimulatedFleet:
             self._fail(passage, fault, now)
             return
         engine, router = self.engines[passage.engine], self.routers[passage.router]
-        end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
-        self._replicas.ended(passage.router, end, now)
+        if self._seeing.ends:
+            end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
+            self._replicas.ended(passage.router, end, now)
+        if passage.prefills:
+            passage.errand.moving = True
+            self._attempt(passage.errand, now)
+            return
         self.outcomes.append(served(passage, engine, router.name, now))
         self._follow(passage.errand.request, now)
 
@@ -241,14 +283,20 @@ class SimulatedFleet:
             engine.expect_growth(passage, passage.grown_tokens + GROW_TOKENS)
             if passage.first_token_s is None:
                 passage.first_token_s = passage.seen_s(now)
-                told = partial(self._replicas.first_token, passage.router, model.request_id)
-                self._see(passage, told, now)
+                splitting = self.routers[passage.router].splitting
+                if splitting is not None:
+                    splitting.began(model.request_id, now)
+                if self._seeing.tokens:
+                    told = partial(self._replicas.first_token, passage.router, model.request_id)
+                    self._see(passage, told, now)
 
     def _grew(self, engine: FleetEngine, passage: Passage, now: float) -> None:
         tokens = passage.grown_tokens = passage.produced_tokens(engine.step_number)
         engine.expect_growth(passage, tokens + GROW_TOKENS)
         request_id = passage.model.request_id
-        self._see(passage, partial(self._replicas.grew, passage.router, request_id, tokens), now)
+        if self._seeing.tokens:
+            told = partial(self._replicas.grew, passage.router, request_id, tokens)
+            self._see(passage, told, now)
 
     def _publish(self, engine: FleetEngine, events: Sequence[Event], now: float) -> None:
         del now
@@ -257,9 +305,9 @@ class SimulatedFleet:
             self._index.apply(engine.worker, event)
 
     def _report(self, engine: FleetEngine, now: float) -> None:
-        report = engine.report()
-        for router in self.routers:
-            router.scheduler.workers.report(engine.worker, report)
+        self._seeing.report(engine, now)
+        if engine is self.engines[0]:
+            self._replicas.tell_fetches(now)
         self._at(now + self.options.report_interval_s, partial(self._report, engine))
 
     def _lose(self, errand: Errand, now: float) -> None:

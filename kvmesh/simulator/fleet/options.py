@@ -1,5 +1,8 @@
 """What a simulated fleet is made of, and how its routers decide."""
 
+from math import inf
+from typing import Final, Literal
+
 import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
@@ -7,6 +10,31 @@ from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
+
+Feedback = Literal["full", "ends", "none", "dropped"]
+"""What a router sees of answers: their tokens and their end, their end alone, nothing; dropped: it
+sees nothing, and drops each booking at once.
+"""
+
+_SPLITS: Final = ("prefillers", "prefill_threshold", "transfer_ms", "transfer_ms_per_token")
+
+
+class PeerOptions(msgspec.Struct, frozen=True):
+    """How soon blocks come from another engine: after `latency_ms`, `block_ms` for each.
+
+    Raises `ConfigError` for a negative time.
+    """
+
+    block_ms: float
+    latency_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        if min(self.block_ms, self.latency_ms) < 0.0:
+            raise ConfigError(
+                f"blocks come from peers in {self.block_ms} ms each after {self.latency_ms} ms: "
+                "no time is negative"
+            )
 
 
 class FleetOptions(msgspec.Struct, frozen=True):
@@ -21,7 +49,16 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
     Engine i has `faults[i]`, () is a healthy fleet. A request that an engine failed before any of
     its answer came is sent to another, `retries` times at most; a client waits `client_timeout_s`
-    for an answer that never comes.
+    for an answer that never comes. With `peer` engines take blocks from each other's caches.
+
+    The first `prefillers` engines compute prompts for the others, which can do a whole request,
+    too. Of prompts with `prefill_threshold` uncached tokens routers split `split_share`, None:
+    those for which it costs less. Moving a prompt's KV cache takes `transfer_ms`, and
+    `transfer_ms_per_token` for each token that the other engine lacks.
+
+    Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
+    reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
+    its answer will be.
     """
 
     engines: int = 8
@@ -40,6 +77,16 @@ class FleetOptions(msgspec.Struct, frozen=True):
     faults: tuple[FaultOptions, ...] = ()
     retries: int = 2
     client_timeout_s: float = 60.0
+    peer: PeerOptions | None = None
+    prefillers: int = 0
+    split_share: float | None = None
+    prefill_threshold: int = 256
+    transfer_ms: float = 2.0
+    transfer_ms_per_token: float = 0.005
+    feedback: Feedback = "full"
+    look_s: float = 0.02
+    report_age_s: float = 0.0
+    tells_lengths: bool = True
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
@@ -49,11 +96,21 @@ class FleetOptions(msgspec.Struct, frozen=True):
             "report_interval_s",
             "client_timeout_s",
             "quantum_tokens",
+            "look_s",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("event_delay_s", "sync_delay_s", "max_backlog_ms", "retries"):
-            if getattr(self, name) < 0:
+        for name in (
+            *("event_delay_s", "sync_delay_s", "report_age_s", "max_backlog_ms", "retries"),
+            *_SPLITS,
+        ):
+            if not 0 <= getattr(self, name) < inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 or more")
+        if self.prefillers >= self.engines:
+            raise ConfigError(
+                f"prefillers is {self.prefillers} of {self.engines} engines: leave one to decode"
+            )
+        if self.split_share is not None and not 0.0 <= self.split_share <= 1.0:
+            raise ConfigError(f"split_share is {self.split_share}: it must be 0 to 1")
         if not self.speed_ratios:
             raise ConfigError("speed_ratios is empty: name at least one")

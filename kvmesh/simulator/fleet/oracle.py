@@ -108,6 +108,8 @@ def _cached_blocks(
     """Return how many blocks it will find: cached now, or by then computed for others."""
     limit = (tokens - 1) // engine.model.options.block_size
     best = len(engine.model.pool.find_cached(hashes, limit))
+    if engine.model.groups:
+        best = engine.model.groups.longest(hashes, best)
     running = engine.model.prefilling
     others = [*before] if running is None else [running, *before]
     return max([best, *(_shared(hashes, one.hashes, limit) for one in others)])

@@ -10,6 +10,7 @@ from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
+from kvmesh.core.workers.fetch_times import FetchRow
 from kvmesh.simulator.fleet.request import Errand
 from kvmesh.simulator.fleet.router import AttemptEnd, FleetRouter
 
@@ -76,6 +77,19 @@ class Replicas:
         self._tell(place, partial(_finished, end, attempt), now)
         self._tell_shares(place, now)
 
+    def assume_first_token(self, place: int, request_id: str, now: float) -> None:
+        """Have a router, and then the others, take a request's prefill for done."""
+        self._routers[place].scheduler.assume_first_token(request_id, now)
+        self.load_fell(place, now)
+        self._tell(place, partial(_assumed_token, request_id), now)
+
+    def tell_fetches(self, now: float) -> None:
+        """Have each router hear what the others learned of bringing blocks to devices."""
+        for place, router in enumerate(self._routers):
+            rows = router.scheduler.fetch_times.tell(now)
+            if rows:
+                self._tell(place, partial(_fetches, router.name, rows), now)
+
     def _tell_shares(self, place: int, now: float) -> None:
         sender = self._routers[place]
         if len(self._routers) > 1 and (shares := sender.scheduler.ledger.tell()) is not None:
@@ -116,6 +130,10 @@ def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float)
             peer.scheduler.overlaps.hear(worker, unpack_hashes(demand.hashes), blocks, now)
 
 
+def _fetches(sender: str, rows: Sequence[FetchRow], peer: FleetRouter, now: float) -> None:
+    peer.scheduler.fetch_times.hear(sender, rows, now)
+
+
 def _shares(sender: str, shares: Shares, peer: FleetRouter, now: float) -> None:
     del now
     peer.scheduler.ledger.hear(sender, 1, shares)
@@ -123,6 +141,10 @@ def _shares(sender: str, shares: Shares, peer: FleetRouter, now: float) -> None:
 
 def _first_token(request_id: str, peer: FleetRouter, now: float) -> None:
     peer.scheduler.first_token(request_id, now)
+
+
+def _assumed_token(request_id: str, peer: FleetRouter, now: float) -> None:
+    peer.scheduler.assume_first_token(request_id, now)
 
 
 def _grew(request_id: str, tokens: int, peer: FleetRouter, now: float) -> None:

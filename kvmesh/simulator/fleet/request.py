@@ -6,10 +6,11 @@ from itertools import pairwise
 import msgspec
 import xxhash
 
-from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.blocks.hashing import namespace_root
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import Fault
-from kvmesh.mocker.model.request import EngineRequest
+from kvmesh.mocker.model.request import NO_LABELS, EngineRequest, Labels
 from kvmesh.report.statistics import UNKNOWN
 from kvmesh.traces.trace import TraceRequest, split_sessions
 
@@ -61,7 +62,7 @@ def prompt_hashes(request: TraceRequest, trace_block_size: int, block_size: int)
     """Return the sequence hashes of the prompt's full engine blocks, root first."""
     parts = trace_block_size // block_size
     hashes: list[int] = []
-    parent = ROOT
+    parent = namespace_root(lora=request.lora)
     for block in range(request.input_tokens // block_size):
         place, part = divmod(block, parts)
         if place < len(request.block_ids):
@@ -77,13 +78,15 @@ class Errand:
     """One request from its sending to its end, over as many attempts as it takes.
 
     `failed` are the workers that failed it. How it went at the last of them: `worker`, the overlap
-    it was sent there for, `error`, `status` (0: no answer) and `detail` in words.
+    it was sent there for, `error`, `status` (0: no answer) and `detail` in words. `moving`: its
+    prompt was computed by a prefill engine, for the next attempt to fetch.
     """
 
     __slots__ = (
         "detail",
         "error",
         "failed",
+        "moving",
         "overlap_blocks",
         "request",
         "router",
@@ -99,6 +102,7 @@ class Errand:
         self.failed: frozenset[WorkerId] = frozenset()
         self.worker = WorkerId(UNKNOWN)
         self.overlap_blocks: int | None = None
+        self.moving = False
         self.error = "no worker"
         self.status = 0
         self.detail = ""
@@ -110,7 +114,7 @@ class Passage:
     `segments` are the runs of steps in each of which it got a token, `open_step` the first of the
     run under way (-1: none). `grown_tokens` is what its router was told last. `factor` is how many
     times as long its answer takes to be seen as the engine takes to make it. Of an answer that will
-    be cut the engine makes half.
+    be cut the engine makes half. `prefills`: it computes the prompt for another engine, one token.
     """
 
     __slots__ = (
@@ -124,15 +128,23 @@ class Passage:
         "model",
         "open_step",
         "overlap_blocks",
+        "prefills",
         "router",
         "segments",
         "tokens_before",
     )
 
     def __init__(
-        self, errand: Errand, engine: int, overlap_blocks: int, fault: Fault | None = None
+        self,
+        errand: Errand,
+        engine: int,
+        overlap_blocks: int,
+        fault: Fault | None = None,
+        *,
+        prefills: bool = False,
     ) -> None:
         request, trace = errand.request, errand.request.trace
+        self.prefills = prefills
         self.errand = errand
         self.router = errand.router
         self.engine = engine
@@ -141,7 +153,11 @@ class Passage:
         self.factor = 1.0 if fault is None else fault.factor
         cut = fault is not None and fault.kind == "cut"
         tokens = max(1, trace.output_tokens // 2) if cut else trace.output_tokens
-        self.model = EngineRequest(str(trace.index), request.hashes, trace.input_tokens, tokens)
+        name = f"{trace.index}/prefill" if prefills else str(trace.index)
+        tokens = 1 if prefills else tokens
+        labels = Labels(lora_name=trace.lora) if trace.lora else NO_LABELS
+        self.model = EngineRequest(name, request.hashes, trace.input_tokens, tokens, labels=labels)
+        self.model.received = errand.moving
         self.first_token_s: float | None = None
         self.segments: list[tuple[int, int]] = []
         self.open_step = -1

@@ -13,6 +13,8 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, pack_hashes
 from kvmesh.core.cost.selection import Random
+from kvmesh.core.cost.terms import NO_FLEET
+from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.health.outcomes import (
     SERVED,
     UNKNOWN,
@@ -25,8 +27,11 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.late_binding import LateBinding
+from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
@@ -34,17 +39,19 @@ from kvmesh.errors import NoWorkerError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import Errand
+from kvmesh.simulator.fleet.splitting import Splitting, role_of
 
 SETTLE_S: Final = 0.5
 """Old failures cost less from time to time, as in `app.care.failure_care`."""
 
-AttemptKind = Literal["served", "refused"] | FaultKind
+AttemptKind = Literal["served", "refused", "unwatched"] | FaultKind
 
 
 class AttemptEnd(msgspec.Struct, frozen=True):
     """How an attempt ended, as a router sees it. `status` 0: no answer, or none that is HTTP.
 
-    `refused`: the client's own fault. A kind of fault otherwise; after `hang` the client left.
+    `refused`: the client's own fault. `unwatched`: nobody saw the answer, it is taken to be over.
+    A kind of fault otherwise; after `hang` the client left.
     """
 
     request_id: str
@@ -62,7 +69,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
                 return Attempt(Verdict.CLIENT, str(self.status))
             case "status" | "dead":
                 return status_attempt(self.status, lost_s, float(self.retry_after_s or 0))
-            case "hang":
+            case "hang" | "unwatched":
                 return UNKNOWN
             case "reset" | "cut":
                 return failed_attempt(self.kind, lost_s)
@@ -88,8 +95,9 @@ class FleetRouter:
         workers: Sequence[tuple[WorkerId, int]],
         index: KvIndex | None,
         rng: Random,
+        labels: frozenset[str] = frozenset(),
     ) -> None:
-        """Know `workers`, each with its KV blocks."""
+        """Know `workers`, each with its KV blocks; all have `labels`."""
         self.name = name
         self.ended: Counter[tuple[WorkerId, AttemptKind]] = Counter()
         self.sequences = new_sequences(policy.block_size)
@@ -107,14 +115,27 @@ class FleetRouter:
         self._held: dict[str, Errand] = {}
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
+        self._tells_lengths = True
+        self._told = False
+        self.splitting: Splitting | None = None
+        self.unwatched: Unwatched | None = None
+        self._workers = tuple(workers)
         for worker, blocks in workers:
             membership.add(worker, 0.0)
-            self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks))
+            self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks, labels=labels))
 
     @property
     def waiting(self) -> int:
         """Return how many requests are held."""
         return len(self._held)
+
+    def divide(self, fleet: FleetOptions) -> None:
+        """Have the first engines compute prompts for the others from now on."""
+        self.splitting = Splitting(self.scheduler, fleet)
+        for number, (worker, blocks) in enumerate(self._workers):
+            role = role_of(number, fleet)
+            info = msgspec.structs.replace(role, total_blocks=blocks)
+            self.scheduler.workers.describe(worker, info)
 
     def hold(self, fleet: FleetOptions) -> None:
         """Hold requests from now on while their worker's predicted backlog is longer."""
@@ -130,21 +151,29 @@ class FleetRouter:
             )
         )
 
+    def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
+        """Know of answers what `fleet` says from now on, and infer the rest."""
+        self._tells_lengths = fleet.tells_lengths
+        self._told = fleet.feedback == "ends"
+        if infers:
+            options = UnwatchedOptions(report_age_s=fleet.report_age_s)
+            self.unwatched = Unwatched(self.scheduler, options)
+
+    def sent(self, decision: Decision, errand: Errand, now: float) -> None:
+        """Note that a request is on its way to the worker decided on."""
+        if self.unwatched is not None:
+            due_s = now + PREDICTED_MS.function(decision.chosen, NO_FLEET, NO_WEIGHTS) / 1000.0
+            hashes = BlockHashes.of(errand.request.hashes, self.scheduler.options.block_size)
+            self.unwatched.add(decision.request_id, hashes, due_s, told=self._told)
+
     def ask(self, errand: Errand, now: float, named: WorkerId | None = None) -> Decision | None:
         """Choose a worker, or take the one named, and book the request there; None: it waits.
 
         Raises `NoWorkerError` when no worker is left that has not failed it.
         """
-        trace, block_size = errand.request.trace, self.scheduler.options.block_size
-        wanted = RouteRequest(
-            request_id=str(trace.index),
-            hashes=BlockHashes.of(errand.request.hashes, block_size),
-            prompt_tokens=trace.input_tokens,
-            expected_output_tokens=trace.output_tokens,
-            pinned_worker=named,
-            excluded=errand.failed,
-            tenant=trace.tenant,
-        )
+        wanted = self._wanted(errand, named)
+        if errand.moving:
+            wanted = decode_request(wanted)
         if not (self._binding.bounded or self._binding.waiting):
             chosen = self.scheduler.schedule(wanted, now)
             if self.decided is not None:
@@ -156,6 +185,25 @@ class FleetRouter:
             return None
         assert isinstance(decision, Decision), "nothing bounds the queue"
         return decision
+
+    def prefill(self, errand: Errand, now: float) -> Decision | None:
+        """Have an engine compute the prompt for another, booked there; None: it stays whole."""
+        if self.splitting is None or errand.moving:
+            return None
+        return self.splitting.prefill(errand, self._wanted(errand), now)
+
+    def _wanted(self, errand: Errand, named: WorkerId | None = None) -> RouteRequest:
+        trace, block_size = errand.request.trace, self.scheduler.options.block_size
+        return RouteRequest(
+            request_id=str(trace.index),
+            hashes=BlockHashes.of(errand.request.hashes, block_size),
+            prompt_tokens=trace.input_tokens,
+            expected_output_tokens=trace.output_tokens if self._tells_lengths else 0,
+            pinned_worker=named,
+            excluded=errand.failed,
+            tenant=trace.tenant,
+            adapter=trace.lora,
+        )
 
     def release(self, now: float) -> list[tuple[Errand, Decision | None]]:
         """Return those whose turn it is and where they go; None: no worker is left for it."""
@@ -173,6 +221,8 @@ class FleetRouter:
         Every attempt comes through here once, whether it was answered or not.
         """
         self.ended[end.worker, end.kind] += 1
+        if self.unwatched is not None:
+            self.unwatched.forget(end.request_id)
         booking = self.sequences.bookings.get(end.request_id)
         attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
         self.scheduler.finish(end.request_id, now, attempt)
