@@ -34,6 +34,10 @@ COMMANDS = {
         "entries:router",
         "Run one router replica of a bucket, or a router alone over the engines of --worker.",
     ),
+    "picker": (
+        "entries:picker",
+        "Run an endpoint picker: a router of a bucket that gateways ask where a request goes.",
+    ),
     "meta-router": ("entries:meta_router", "Run the front door over all buckets and replicas."),
     "worker": (
         "entries:worker",
@@ -65,6 +69,10 @@ COMMANDS = {
     "demo": (
         "demo.command",
         "Show what routing by cache is promised to do, and what it does here.",
+    ),
+    "conformance": (
+        "conformance.command",
+        "Hold an endpoint picker against its protocol, over gRPC and behind a real Envoy.",
     ),
     "snapshot": (
         "app.ops.snapshot",
@@ -128,7 +136,7 @@ def launch(
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
         file = Dict(found, source=str(config), use_commands_as_keys=False)
         app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
-    if tokens[:1] == ("router",):
+    if tokens[:1] in (("router",), ("picker",)):
         check_environment(os.environ)
     line = read_spellings(tokens)
     try:

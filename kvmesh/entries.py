@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 from kvmesh.settings.mocker import MockerSettings
+from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
     RouterSettings,
@@ -21,6 +22,14 @@ def router(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
     from kvmesh.app.router.command import command  # noqa: PLC0415  not for --help
 
     command(settings or RouterSettings())
+
+
+def picker(*, settings: Annotated[PickerSettings, Flat] | None = None) -> None:
+    """Run an endpoint picker: a router of a bucket that gateways ask where a request goes."""
+    load_logs()
+    from kvmesh.app.picker.command import command  # noqa: PLC0415  not for --help
+
+    command(settings or PickerSettings())
 
 
 def meta_router(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:

@@ -26,6 +26,7 @@ from kvmesh.client.protocol import (
     read_answer,
     read_chunk,
     read_head,
+    read_late,
     read_object,
     read_route,
     refusal,
@@ -36,7 +37,9 @@ from kvmesh.client.protocol import (
 
 
 class AsyncStream:
-    """The chunks of an answer as they come. `head` says where it came from; its body is empty."""
+    """The chunks of an answer as they come. `head` says where it came from, if the front door had
+    to begin before it decided with the first chunk; its body is empty.
+    """
 
     def __init__(self, response: httpx.Response) -> None:
         self.head = read_head(response)
@@ -46,9 +49,14 @@ class AsyncStream:
         """Yield each chunk's JSON; raise `TransportError` when the answer breaks off."""
         response = self._response
         try:
+            late = not self.head.worker_id
             async for line in response.aiter_lines():
+                if late and line.startswith(":"):
+                    self.head = read_late(self.head, line)
+                    continue
                 chunk = read_chunk(response, line)
                 if chunk is not None:
+                    late = False
                     yield chunk
         except httpx.TransportError as error:
             raise broken_off(response, error) from error

@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from kvmesh.bounds import UNREADABLE
+from kvmesh.bounds import MAX_COUNT, UNREADABLE, whole_number
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
 
 Request = Mapping[str, Any]
@@ -78,6 +78,15 @@ class Answer(msgspec.Struct, frozen=True):
         return str(choices[0].get("text") or message.get("content") or "")
 
 
+_LATE: Final = {
+    "worker": "worker_id",
+    "overlap-blocks": "overlap_blocks",
+    "router": "router",
+    "bucket": "bucket",
+}
+_NUMBERS: Final = frozenset({"overlap_blocks"})
+
+
 class _Error(msgspec.Struct):
     message: Any
 
@@ -134,6 +143,18 @@ def read_head(response: httpx.Response) -> Answer:
         bucket=headers.get("x-kvmesh-bucket", ""),
         request_id=headers.get("x-request-id", ""),
     )
+
+
+def read_late(head: Answer, line: str) -> Answer:
+    """Return the head with what a comment of a stream tells of it: a front door that had to begin
+    before it decided sends its headers so. One that has told its worker tells nothing more.
+    """
+    name, colon, value = line.removeprefix(": x-kvmesh-").partition(": ")
+    field = _LATE.get(name)
+    if not colon or field is None or not line.startswith(": x-kvmesh-"):
+        return head
+    number = whole_number(value, 0, MAX_COUNT) or 0
+    return msgspec.structs.replace(head, **{field: number if field in _NUMBERS else value})
 
 
 def read_answer(response: httpx.Response) -> Answer:

@@ -12,7 +12,9 @@ from rich.text import Text
 
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
-from kvmesh.core.engines.diagnosis import Finding, Level, check_engine
+from kvmesh.core.engines.diagnosis import check_engine
+from kvmesh.core.engines.facts import base_of
+from kvmesh.core.engines.seen import Finding, Level
 from kvmesh.doctor.probe import Look, look_at_engine, look_at_router
 from kvmesh.doctor.router import check_router
 from kvmesh.errors import ConfigError
@@ -28,7 +30,7 @@ class DoctorSettings:
     """`kvmesh doctor`: what to look at."""
 
     engine_url: str
-    """Base URL of the engine's OpenAI server, as its sidecar gets it."""
+    """Base URL of the engine's OpenAI server, as its sidecar gets it, with or without /v1."""
     router_url: str = ""
     """A router that should know this engine: then the way from engine to index is tried too."""
     tokenizer: Path | None = None
@@ -55,7 +57,7 @@ async def examine(settings: DoctorSettings) -> list[Finding]:
     if settings.tokenizer is not None:
         tokenizer = load_tokenizer(str(settings.tokenizer), options=TokenizerOptions())
     look = Look(
-        engine_url=settings.engine_url.rstrip("/"),
+        engine_url=base_of(settings.engine_url),
         endpoint=settings.kv_events_endpoint,
         replay=settings.kv_replay_endpoint,
         topic=settings.kv_events_topic,
@@ -68,7 +70,7 @@ async def examine(settings: DoctorSettings) -> list[Finding]:
         engine, chat = await look_at_engine(pool, look)
         findings = check_engine(engine)
         if settings.router_url and engine.answers:
-            router = await look_at_router(pool, settings.router_url.rstrip("/"), engine, chat)
+            router = await look_at_router(pool, base_of(settings.router_url), engine, chat)
             findings += check_router(router, engine)
     finally:
         await pool.close()

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from kvmesh.core.engines.diagnosis import SourceSeen
 from kvmesh.core.engines.engine_events import EngineBatch, EngineStored
 from kvmesh.core.engines.facts import EventEndpoint
+from kvmesh.core.engines.seen import GroupSeen, SourceSeen
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
@@ -30,9 +30,9 @@ class SourceWatch:
         self.connected = False
         self.replay_connected = True
         self.stored_blocks = 0
-        self._batches = self._undecodable = self._unknown = 0
-        self._block_sizes: set[int] = set()
-        self._kinds: set[str] = set()
+        self._batches = self._undecodable = self._unknown = self._odd = 0
+        self._groups: dict[int, GroupSeen] = {}
+        self._why = ""
         # Live only: the replay of a busy engine's whole history would be no small thing to ask.
         options = SubscriptionOptions(endpoint.endpoint, topic=topic or endpoint.topic, bind=bind)
         self._subscription = EventSubscription(options, self)
@@ -53,6 +53,8 @@ class SourceWatch:
 
     def seen(self) -> SourceSeen:
         """Return the counts."""
+        groups = tuple(group for _, group in sorted(self._groups.items()))
+        deciding = [group for group in groups if group.full] or groups
         return SourceSeen(
             rank=self.endpoint.rank,
             endpoint=self.endpoint.endpoint,
@@ -62,9 +64,11 @@ class SourceWatch:
             batches=self._batches,
             undecodable=self._undecodable,
             stored_blocks=self.stored_blocks,
-            block_sizes=tuple(sorted(self._block_sizes)),
-            kinds=tuple(sorted(self._kinds)),
+            block_sizes=tuple(sorted({group.block_size for group in deciding})),
+            groups=groups,
             unknown=self._unknown,
+            odd=self._odd,
+            why=self._why,
         )
 
     def on_batch(self, seq: int, payload: bytes) -> None:
@@ -73,15 +77,20 @@ class SourceWatch:
         self._batches += 1
         try:
             batch = self._decode(payload)
-        except CodecError:
+        except CodecError as error:
             self._undecodable += 1
+            self._why = str(error)
             return
         self._unknown += batch.unknown_fields + batch.unknown_tags
+        self._odd += len(batch.odd)
+        self._why = next(iter(batch.odd), self._why)
         for event in batch.events:
             if isinstance(event, EngineStored) and event.tokens:
                 self.stored_blocks += len(event.hashes)
-                self._block_sizes.add(event.block_size)
-                self._kinds.add(event.kind or "")
+                self._groups.setdefault(
+                    event.group,
+                    GroupSeen(event.group, event.kind or "", event.block_size, event.window or 0),
+                )
 
     def on_restarted(self) -> None:
         """Of no matter here."""

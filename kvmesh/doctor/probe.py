@@ -9,11 +9,11 @@ from kvmesh.app.engines.probe import given_endpoints, identify, read_facts
 from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.engines.diagnosis import EngineSeen, ProbeSeen
 from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.facts import EngineFacts, Identity
 from kvmesh.core.engines.kv_events.dialect import decoder_of
 from kvmesh.core.engines.registry import engine_of
+from kvmesh.core.engines.seen import EngineSeen, ProbeSeen
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
     ask_for_ids,

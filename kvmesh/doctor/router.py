@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.engines.diagnosis import EngineSeen, Finding, Level
+from kvmesh.core.engines.seen import EngineSeen, Finding, Level
 from kvmesh.core.workers.block_sizes import SizeSource
 
 
@@ -194,7 +194,7 @@ def _check_worker(
         yield Finding(Level.FAIL, topic, text, remedy)
     if worker.models and set(worker.models) != set(engine.models):
         text = f"its sidecar says {list(worker.models)}, the engine serves {list(engine.models)}"
-        remedy = "restart the sidecar: it reads the names once, or --engine-url is another engine"
+        remedy = "wait: a sidecar asks for names each 5 s; else --engine-url is another engine's"
         yield Finding(Level.FAIL, topic, text, remedy)
 
 

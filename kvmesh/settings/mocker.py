@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from kvmesh.settings.roles import LogSettings
-from kvmesh.settings.types import Flat, NonNegative, Port, Positive, Seconds
+from kvmesh.settings.types import Count, Flat, NonNegative, Port, Positive, Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,18 @@ class MockerSettings:
     """Longest prompt and answer together, tokens."""
     enable_prefix_caching: bool = True
     """Reuse cached blocks."""
+    sliding_window: Count = 0
+    """Be a hybrid model, with groups of so many tokens beside full attention; 0: none."""
+    window_groups: Positive = 1
+    """Groups of sliding windows, with --sliding-window."""
+    mamba_groups: Count = 0
+    """Be a hybrid model, with so many groups of mamba states beside full attention."""
+    lora_modules: tuple[str, ...] = ()
+    """A LoRA adapter served under this name; repeat."""
+    max_loras: Count = 0
+    """Adapters held ready at a time, the others are loaded first; 0: all."""
+    lora_load_ms: NonNegative = 100.0
+    """How long loading an adapter takes, ms, with --max-loras."""
     data_parallel_size: Positive = 1
     """Ranks, each with its own cache and event stream."""
     timing_profile: str = "dynamo"
@@ -45,9 +57,14 @@ class MockerSettings:
     startup_time: NonNegative = 0.0
     """Seconds until the server answers."""
     role: Literal["both", "prefill", "decode"] = "both"
-    """What it does for others: prefill and decode check vLLM's handshake of a KV transfer."""
+    """What it does for others: prefill and decode check the handshake of a KV transfer."""
+    kv_connector: Literal[
+        "auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"
+    ] = "auto"
+    """With a role: the handshake to check, by its name in docs/prefill-decode.md; auto: nixl, with
+    --bootstrap-port SGLang's bootstrap."""
     bootstrap_port: Port = 0
-    """With a role: check SGLang's handshake instead, prefill listens here; 0 is vLLM's."""
+    """With a role: port of mooncake's, p2p-nccl's and SGLang's side channel."""
     fail: tuple[str, ...] = ()
     """SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of the generation requests meets this fault.
     KIND is a status of 400 to 599 (429=2, 503=2: with retry-after), hang (never answered), slow=10

@@ -21,6 +21,9 @@ class AdmissionSettings:
     """Requests of one tenant held at most; more are answered 429."""
     max_wait_s: Seconds = 30.0
     """Seconds a request is held at most; then it is answered 503."""
+    shed_negative: bool = False
+    """Answer 429 at once to requests of negative priority that would be held (those that gateways
+    call sheddable)."""
     tenant_header: str = "x-kvmesh-tenant"
     """Header that names the tenant; tenants take turns by tokens. Set it at a trusted gateway."""
     queue_fairness: Literal["tokens", "locality"] = "tokens"

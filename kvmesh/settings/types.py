@@ -8,6 +8,7 @@ from cyclopts.validators import Number
 from kvmesh.bounds import MAX_COUNT, MAX_FIGURE, MAX_MEMBERS, MAX_SECONDS, MAX_TEMPERATURE
 
 MOST_BLOCK_TOKENS: Final = 1 << 20
+MOST_STREAMS: Final = 1 << 20
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Positive = Annotated[int, Parameter(validator=Number(gt=0, lte=MAX_COUNT))]
@@ -19,6 +20,7 @@ Temperature = Annotated[float, Parameter(validator=Number(gte=0.0, lte=MAX_TEMPE
 BlockSize = Annotated[
     int | None, Parameter(validator=Number(gt=0, lte=MOST_BLOCK_TOKENS), alias="--block-size")
 ]
+Streams = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_STREAMS))]
 Status = Annotated[int, Parameter(validator=Number(gte=400, lte=599))]
 Members = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_MEMBERS))]
 Flat = Parameter(name="*")

@@ -4,6 +4,7 @@ Every source is listed again and again, so that no dropped watch goes unnoticed.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import socket
@@ -27,7 +28,10 @@ from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 INTERVAL_S: Final = 2.0
-FORMS: Final = "file:PATH, dns://HOST:PORT or kubernetes://NAMESPACE/SERVICE[:PORT]"
+FORMS: Final = (
+    "file:PATH, dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT] or, with --inference-pool, "
+    "inference-pool"
+)
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S: Final = 5.0
 
@@ -191,7 +195,12 @@ class Discovery:
         self._known: dict[Source, list[str]] = {}
         self._wrong: dict[Source, str] = {}
         self._found: list[StaticWorker] = []
+        self._news = asyncio.Event()
         self._log = get_logger()
+
+    def look_now(self) -> None:
+        """List again at once: a source knows news."""
+        self._news.set()
 
     async def look(self) -> list[StaticWorker]:
         """Ask every source; one that cannot be asked keeps what it said before."""
@@ -238,7 +247,9 @@ class Discovery:
     async def run(self, replace: Callable[[Sequence[StaticWorker]], None]) -> None:
         """Call `replace` with all workers whenever they are others, until cancelled."""
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), INTERVAL_S)
+            self._news.clear()
             found = await self.look()
             if found != self._found:
                 self._tell(found)

@@ -167,6 +167,7 @@ class EngineAttachment:
                 block_size=facts.block_size or None,
                 secret=self._secret,
                 engine=facts.kind,
+                drops=self.static.eagle_drop,
             )
             self._followers[worker] = EngineFollower(self._index, options, name=name)
             self._driver.add(self._followers[worker])

@@ -18,7 +18,7 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.app.alone.discovery import Discovery
 from kvmesh.app.alone.engine_attachment import EngineAttachment, Rank
-from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.care.warning_lines import NO_WORKER_ANSWERS, by_reason
 from kvmesh.app.engines.load import read_loads
 from kvmesh.app.engines.probe import Served, ask_models, read_facts
 from kvmesh.app.engines.worker_option import StaticWorker
@@ -27,7 +27,7 @@ from kvmesh.app.figures.mesh import INDEX
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.facts import EngineFacts
-from kvmesh.core.engines.registry import engine_of, needs_naming
+from kvmesh.core.engines.registry import connector_of, connectors, engine_of, needs_naming
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.disaggregation import role_marks
@@ -118,7 +118,7 @@ class StaticWorkers:
         if not self._looked:
             return "looking at the workers"
         panic = self._known.panic
-        return "" if self._registry.answering or panic else "no worker answers"
+        return "" if self._registry.answering or panic else NO_WORKER_ANSWERS
 
     def warnings(self) -> tuple[str, ...]:
         """Return why workers are routed by less than their events, one line each."""
@@ -280,7 +280,9 @@ class StaticWorkers:
         static, facts = engine.static, engine.facts
         role = static.role or (facts.role if facts else "both")
         bootstrap_port = static.bootstrap_port or (facts.bootstrap_port if facts else 0)
-        labels, taints = role_marks(role, bootstrap=bootstrap_port > 0)
+        kind = facts.kind if facts else ""
+        way = connectors().get(static.connector) or connector_of(kind, bootstrap_port)
+        labels, taints = role_marks(role, whole=way.whole)
         return WorkerHeartbeat(
             secret_mark=self._secret_mark,
             worker=rank.worker,
@@ -296,7 +298,8 @@ class StaticWorkers:
             dp_rank=rank.number,
             labels=(*static.labels, *labels),
             taints=(*static.taints, *taints),
-            bootstrap_port=bootstrap_port if role == "prefill" else 0,
+            bootstrap_port=bootstrap_port if f"{role}-port" in way.needs else 0,
+            connector=static.connector or msgspec.UNSET,
             health_path=facts.health_path if facts else "/health",
             engine=facts.kind if facts and needs_naming(facts.kind) else msgspec.UNSET,
             unsalted=engine_of(facts.kind).unsalted_paths if facts else (),

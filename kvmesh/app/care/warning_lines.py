@@ -3,6 +3,13 @@
 from collections.abc import Iterable
 from typing import Final
 
+NO_USABLE_WORKER: Final = "no usable worker"
+NO_WORKER_ANSWERS: Final = "no worker answers"
+WORKERLESS: Final = frozenset({NO_USABLE_WORKER, NO_WORKER_ANSWERS})
+"""Why a replica is not ready though it is well itself: whoever asks it is told 503, and when to ask
+again.
+"""
+
 MOST_NAMED: Final = 8
 """Workers named in a line; the others are counted."""
 

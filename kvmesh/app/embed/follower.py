@@ -18,7 +18,7 @@ from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.process.running import first_of
 from kvmesh.app.serve.routing_context import target_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, Tokens, namespace_root, secret_mark
+from kvmesh.core.blocks.hashing import BlockHashes, Tokens, namespace_root, pack_tokens, secret_mark
 from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
@@ -86,7 +86,7 @@ class Follower(ClosedByBlock):
         self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
         self._router = Router(scheduler, given, secret_mark=secret_mark(secret))
         self._router.resized.append(scheduler.resize)
-        self._mesh = RouterMesh(settings, self.name, self._router, self._index, follower=True)
+        self._mesh = RouterMesh(settings, self.name, self._router, self._index, role="follower")
         self._care = FailureCare(
             "worker",
             scheduler.workers.membership,
@@ -174,7 +174,8 @@ class Follower(ClosedByBlock):
         """
         view = self.view()
         root = self._root if options.root is None else options.root
-        hashes = BlockHashes(token_ids, self.block_size, root)
+        ids = pack_tokens(token_ids) if view.scheduler.overlaps.looks_ahead() else None
+        hashes = BlockHashes(token_ids, self.block_size, root, ids)
         self._booked += 1
         request_id = options.request_id or f"{self._epoch}-{self._booked}"
         if request_id in self._scheduler.sequences.bookings:

@@ -1,12 +1,14 @@
 """What an engine says of its load when asked over HTTP."""
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.actors.messages import WorkerLoad
-from kvmesh.bounds import whole_number
+from kvmesh.bounds import MAX_COUNT, MAX_NAMES, real_number, whole_number
 from kvmesh.core.engines.facts import METRICS, EngineFacts
 from kvmesh.core.engines.load import MAX_RANKS, EngineFigures, Gauges
 from kvmesh.core.engines.registry import ENGINES, engine_of
@@ -17,6 +19,9 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 
 _GAUGES = {name: found for engine in ENGINES.values() for name, found in engine.gauges.items()}
 _WANTED = tuple(_GAUGES)
+_TIMED = tuple(
+    name for name, gauges in _GAUGES.items() if any(one.figure == "adapters" for one in gauges)
+)
 
 MAX_LINES: Final = 8 * MAX_RANKS
 MAX_LINE: Final = 4096
@@ -49,6 +54,7 @@ def load_of_figures(figures: EngineFigures, block_size: int) -> WorkerLoad:
         prefill_busy_us=as_count(figures.prefill_busy_us),
         total_slots=as_count(figures.total_slots),
         prefix_hit_rate=as_share(figures.prefix_hit_rate),
+        adapter_slots=as_count(figures.adapter_slots) or msgspec.UNSET,
     )
 
 
@@ -62,7 +68,7 @@ def parse_gauges(page: str) -> dict[int, Gauges]:
     """Return the load figures of an engine's Prometheus page, whatever its kind, per rank."""
     ranks: dict[int, Gauges] = {}
     lines = (line for line in page.splitlines() if line.startswith(_WANTED))
-    short = islice((line for line in lines if len(line) <= MAX_LINE), MAX_LINES)
+    short = islice(_with_latest(line for line in lines if len(line) <= MAX_LINE), MAX_LINES)
     try:
         families = list(text_string_to_metric_families("\n".join(short) + "\n"))
     except (ValueError, IndexError, KeyError):
@@ -77,6 +83,23 @@ def parse_gauges(page: str) -> dict[int, Gauges]:
     return ranks
 
 
+def _with_latest(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines, of each series whose values are times only the latest.
+
+    An engine may have one for each set of adapters that ever ran together.
+    """
+    latest: dict[str, tuple[float, str]] = {}
+    for line in lines:
+        name = next((one for one in _TIMED if line.startswith(one)), "")
+        if not name:
+            yield line
+            continue
+        at_s = real_number(line.rpartition(" ")[2], 0.0, MAX_COUNT) or 0.0
+        if at_s >= latest.get(name, (0.0, ""))[0]:
+            latest[name] = at_s, line
+    yield from (line for _, line in latest.values())
+
+
 def load_of(gauges: Gauges) -> WorkerLoad:
     """Return the figures as a heartbeat carries them; capacity may be counted in tokens."""
     blocks = gauges.total_blocks or gauges.total_tokens // max(1, gauges.block_size)
@@ -87,4 +110,12 @@ def load_of(gauges: Gauges) -> WorkerLoad:
         total_blocks=blocks,
         cache_queried_tokens=gauges.queried_tokens,
         cache_hit_tokens=gauges.hit_tokens,
+        adapter_slots=gauges.adapter_slots or msgspec.UNSET,
+        adapters=_names_of(gauges) if gauges.adapter_slots else msgspec.UNSET,
     )
+
+
+def _names_of(gauges: Gauges) -> tuple[str, ...]:
+    """Return the adapters in use, each once."""
+    names = dict.fromkeys(name for names in gauges.adapters.values() for name in names)
+    return tuple(islice(names, MAX_NAMES))

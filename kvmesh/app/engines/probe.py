@@ -8,9 +8,10 @@ import msgspec
 
 from kvmesh.app.engines.load import read_gauges
 from kvmesh.bounds import MAX_NAMES, UNREADABLE, is_name
-from kvmesh.core.engines.diagnosis import SourceSeen, check_ports
+from kvmesh.core.engines.diagnosis import check_ports
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview
 from kvmesh.core.engines.registry import ENGINES
+from kvmesh.core.engines.seen import SourceSeen
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.fetch import HTTP_OK, fetch, fetch_ok

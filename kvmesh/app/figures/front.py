@@ -1,4 +1,4 @@
-"""Figures of front doors: a meta-router's, tokens compared, URLs refused."""
+"""Figures of front doors: a meta-router's, tokens compared, URLs refused, a gateway's pool."""
 
 from typing import Final
 
@@ -7,6 +7,7 @@ import msgspec
 from kvmesh.actors.members.meta_router import MetaRouterStatistics
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.app.kube.view import PoolStatistics
 from kvmesh.app.prompts.token_check import TokenCheckStatistics
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.transport.http.server.server import HttpStatistics
@@ -87,4 +88,25 @@ URLS: Final = Table[UrlRefusals](
            "URLs of heartbeats and discovery that --upstream-allow refused."),
     Figure("gauge", "kvmesh_refused_members", lambda one: len(one.refused()),
            "Workers, replicas and hosts refused in the last 10 s."),
+)
+
+POOL: Final = Table[PoolStatistics](
+    Figure("gauge", "kvmesh_pool_endpoints", lambda one: one.endpoints,
+           "Endpoints of the InferencePool: its ready pods times its target ports."),
+    Figure("gauge", "kvmesh_pool_pods_out", lambda one: {
+               "unready": one.unready_pods,
+               **({} if one.unserved_pods is None else {"no_worker": one.unserved_pods})},
+           "Pods of the pool that get no requests, by why: not ready, or ready without a worker's "
+           "heartbeat.", ("why",)),
+    Figure("gauge", "kvmesh_pool_synced", lambda one: one.synced,
+           "1 once the pool and its pods were read from the API server."),
+    Figure("gauge", "kvmesh_pool_objectives", lambda one: one.objectives,
+           "InferenceObjectives of the pool whose priorities are known."),
+    Figure("counter", "kvmesh_pool_lists", lambda one: one.lists,
+           "Whole lists read from the API server.", ("collection",)),
+    Figure("counter", "kvmesh_pool_events", lambda one: one.events,
+           "Watch events read from the API server, bookmarks included.", ("collection",)),
+    Figure("counter", "kvmesh_pool_failures", lambda one: one.failures,
+           "What went wrong at the API server, by how: refused with a status, failed without an "
+           "answer, or an object that cannot be read.", ("collection", "how")),
 )

@@ -30,11 +30,12 @@ class PeerCounts(msgspec.Struct, frozen=True):
 
 
 class MemberVersions(msgspec.Struct, frozen=True):
-    """The versions that routers, followers and workers of a bucket tell."""
+    """The versions that the members of a bucket tell, by what they are."""
 
-    routers: tuple[str, ...]
-    followers: tuple[str, ...]
-    workers: tuple[str, ...]
+    routers: tuple[str, ...] = ()
+    pickers: tuple[str, ...] = ()
+    followers: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
 
     def counts(self) -> dict[tuple[str, str], float]:
         """Return how many of each role run each version."""
@@ -46,7 +47,12 @@ class MemberVersions(msgspec.Struct, frozen=True):
 
     def by_role(self) -> dict[str, dict[str, int]]:
         """Return, for each role that is there, how many members run each version."""
-        told = {"router": self.routers, "follower": self.followers, "worker": self.workers}
+        told = {
+            "router": self.routers,
+            "picker": self.pickers,
+            "follower": self.followers,
+            "worker": self.workers,
+        }
         return {role: count_versions(versions) for role, versions in told.items() if versions}
 
 
@@ -78,6 +84,10 @@ INDEX: Final = Table[IndexStatistics](
            "Entries given up to keep within the cap."),
     Figure("counter", "kvmesh_index_orphan_blocks", lambda one: one.orphans,
            "Blocks refused behind one not held."),
+    Figure("gauge", "kvmesh_index_ends", lambda one: one.ends,
+           "Distinct blocks that hits of workers with several cache groups may end behind."),
+    Figure("gauge", "kvmesh_index_grouped_workers", lambda one: one.grouped,
+           "Workers of several cache groups, or whose engine looks at the tokens behind blocks."),
 )
 
 JOURNAL: Final = Table[JournalFacts](

@@ -10,6 +10,7 @@ from kvmesh.core.cost.own import OwnStatistics
 from kvmesh.core.insight.decision_log import DecisionLogStatistics
 from kvmesh.core.insight.totals import Totals
 from kvmesh.core.routing.shadow_policy import ShadowReport
+from kvmesh.core.workers.fetch_times import PLACE_NAMES
 
 # How a figure is read, then what it is.
 # fmt: off
@@ -24,12 +25,21 @@ REQUESTS: Final = Table[RoutingContext](
            "Retries that the budget has saved up."),
     Figure("counter", "kvmesh_attempts_failed", lambda one: one.counters.attempts_failed,
            "Attempts at a worker that failed."),
+    Figure("counter", "kvmesh_prefill_splits",
+           lambda one: {why or "split": count for why, count in one.counters.splits.items()},
+           "With prefill workers: chats and completions by why one worker did all of it, or split.",
+           ("way",)),
     Figure("gauge", "kvmesh_open_requests", lambda one: len(one.open_requests),
            "Requests booked and not yet over."),
     Figure("gauge", "kvmesh_booked_requests",
            lambda one: one.scheduler.sequences.statistics().active_requests,
            "Requests booked by this replica and its peers.",
            shown=Shown("active_requests", dashboard="Requests", top="requests", narrow="p2")),
+    Figure("counter", "kvmesh_fetched_tokens", lambda one: {
+               place: float(tokens) for place, tokens in
+               zip(PLACE_NAMES, one.scheduler.fetches.tokens, strict=True) if tokens},
+           "Prompt tokens that chosen workers were expected to bring to their devices, by where "
+           "they lay (peer: another worker's cache).", ("place",)),
     Figure("gauge", "kvmesh_panic", lambda one: one.workers.panic,
            "1 while no engine answers its probes in time and requests go there all the same."),
     Figure("counter", "kvmesh_prompt_tokens", lambda one: {
@@ -37,6 +47,9 @@ REQUESTS: Final = Table[RoutingContext](
                "predicted_cached": one.routing.tokens.predicted,
                "cached": one.routing.tokens.cached},
            "Prompt tokens of answers whose engine reported its cache use.", ("kind",)),
+    Figure("counter", "kvmesh_unforeseen_requests", lambda one: dict(one.routing.unforeseen),
+           "Served requests whose engine's cache use cannot be foretold, by why; they are no "
+           "evidence for or against an index.", ("reason",)),
     Figure("histogram", "kvmesh_decision_seconds", lambda one: dict(one.routing.phases.named()),
            "Time to decide, by phase: tokenize and decide of all requests; hash, find and score of "
            "one in 32.", ("phase",)),

@@ -3,7 +3,7 @@
 from typing import Final, Literal, Never
 
 from kvmesh.app.figures.figure import Shown, Table
-from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, TOKENS, URLS
+from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, POOL, TOKENS, URLS
 from kvmesh.app.figures.mesh import (
     APPROX,
     BOOKINGS,
@@ -18,6 +18,7 @@ from kvmesh.app.figures.mesh import (
     UNREAD,
     VERSIONS,
 )
+from kvmesh.app.figures.picks import GATEWAYS, PICKS, UNWATCHED
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import (
@@ -43,7 +44,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD),
-    *(TOKENS, URLS),
+    *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
 )
 

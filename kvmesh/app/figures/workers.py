@@ -9,6 +9,7 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.record import STANDINGS
 from kvmesh.core.insight.predictions import AccessReport, PredictionReport
+from kvmesh.core.workers.fetch_times import PLACE_NAMES, PLACES
 from kvmesh.core.workers.info import Trust
 from kvmesh.library.kv_metrics import EndpointMetrics
 
@@ -30,6 +31,18 @@ class WorkerFacts:
     def usable(self) -> bool:
         """Return whether it may get requests."""
         return self._workers.membership.why_not(self.worker, self._clock()) is None
+
+    def fetch_times(self) -> dict[str, float]:
+        """Return the time to bring a token to the device, s, by where it lies, as far as seen."""
+        now = self._clock()
+        per_token = self.scheduler.speeds.ms_per_token(self.worker)
+        times = self.scheduler.fetch_times
+        reports = (times.report(self.worker, place, per_token, now) for place in range(PLACES))
+        return {
+            name: report.ms_per_token / 1000.0
+            for name, report in zip(PLACE_NAMES, reports, strict=True)
+            if report.samples
+        }
 
     def trusts(self) -> dict[str, float]:
         """Return 1 for how far its KV events are believed, 0 for the rest."""
@@ -72,6 +85,9 @@ WORKERS: Final = Table[WorkerFacts](
            "Requests that run by the engine's word.", shown=Shown("running_requests")),
     Figure("gauge", "", lambda one: one.loads.active_blocks,
            "KV blocks of the requests booked at a worker.", shown=Shown("active_blocks")),
+    Figure("gauge", "kvmesh_worker_fetch_seconds_per_token", lambda one: one.fetch_times(),
+           "Learned time to bring a token's KV cache to a worker's device, by where it lies (peer: "
+           "another worker's cache); only what was seen.", ("place",)),
     Figure("gauge", "kvmesh_worker_usable", lambda one: one.usable(),
            "1 while a worker may get requests."),
     Figure("gauge", "kvmesh_worker_trust", lambda one: one.trusts(),

@@ -5,6 +5,7 @@ import dataclasses
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic
 
 import msgspec
 
@@ -17,6 +18,7 @@ from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.secret_file import read_credential
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.server import HttpServer
@@ -30,26 +32,26 @@ NOT_FOUND = 404
 METHOD_NOT_ALLOWED = 405
 
 
-class Routes:
-    """Exact paths, then the longest prefix. A `Route` answers or keeps the exchange."""
+class PathRoutes(Generic[E]):
+    """Exact paths, then the longest prefix. A route answers or keeps the exchange."""
 
     def __init__(self) -> None:
-        self._exact: dict[tuple[str, str], Route] = {}
-        self._prefixes: list[tuple[str, Route]] = []
+        self._exact: dict[tuple[str, str], Callable[[E], None]] = {}
+        self._prefixes: list[tuple[str, Callable[[E], None]]] = []
         self._log = get_logger()
 
-    def add(self, method: str, path: str, route: Route) -> None:
+    def add(self, method: str, path: str, route: Callable[[E], None]) -> None:
         """Serve `path`; GET routes serve HEAD, too."""
         self._exact[method, path] = route
         if method == "GET":
             self._exact["HEAD", path] = route
 
-    def add_prefix(self, prefix: str, route: Route) -> None:
+    def add_prefix(self, prefix: str, route: Callable[[E], None]) -> None:
         """Serve every other path that starts with `prefix`, whatever the method."""
         self._prefixes.append((prefix, route))
         self._prefixes.sort(key=lambda pair: -len(pair[0]))
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: E) -> None:
         """Serve one request; a kvmesh error is answered as its HTTP status."""
         request = exchange.request
         route = self._exact.get((request.method, request.path))
@@ -60,7 +62,7 @@ class Routes:
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
 
-    def _fallback(self, method: str, path: str) -> Route:
+    def _fallback(self, method: str, path: str) -> Callable[[E], None]:
         allowed = sorted(known for known, known_path in self._exact if known_path == path)
         if allowed:
             problem = Problem(METHOD_NOT_ALLOWED, f"{method} {path}: use {' or '.join(allowed)}")
@@ -71,6 +73,10 @@ class Routes:
                 return route
         problem = Problem(NOT_FOUND, f"{method} {path}: no such path")
         return lambda exchange: exchange.fail(problem)
+
+
+Routes = PathRoutes[Exchange]
+"""Those of a HTTP port."""
 
 
 class FrontDoor:
@@ -262,6 +268,6 @@ def upstream_pool(
     )
 
 
-def answer_json(exchange: Exchange, value: object, *, status: int = 200) -> None:
+def answer_json(exchange: Incoming, value: object, *, status: int = 200) -> None:
     """Answer with `value` (a msgspec struct or plain data) as JSON, indented for people."""
     exchange.respond(status, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

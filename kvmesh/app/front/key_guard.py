@@ -4,7 +4,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic
 
 import msgspec
 
@@ -12,7 +12,7 @@ from kvmesh.core.admission.access import ROLES_HEADER, check_role, roles_told
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
-from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -25,10 +25,8 @@ _BEARER: Final = (b"www-authenticate", b'Bearer realm="kvmesh"')
 _BASIC: Final = (b"www-authenticate", b'Basic realm="kvmesh: the API key as password"')
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
 
-Route = Callable[[Exchange], None]
 
-
-class KeyGuard:
+class KeyGuard(Generic[E]):
     """Stands in front of a handler. The file is read anew when it changes; a broken one is said
     once and changes nothing.
 
@@ -38,7 +36,9 @@ class KeyGuard:
     Raises `ConfigError` when the file cannot be read or is no file of keys.
     """
 
-    def __init__(self, handler: Route, path: Path, *, tenant_header: str, pass_on: bool) -> None:
+    def __init__(
+        self, handler: Callable[[E], None], path: Path, *, tenant_header: str, pass_on: bool
+    ) -> None:
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
@@ -47,7 +47,7 @@ class KeyGuard:
         self._ring = KeyRing(read_keys(path))
         self._next_look_s = time.monotonic() + CHECK_S
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: E) -> None:
         """Serve the exchange if its key is good, else refuse it."""
         request = exchange.request
         now = time.monotonic()
@@ -147,7 +147,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _refuse(exchange: Exchange, problem: Problem) -> None:
+def _refuse(exchange: Incoming, problem: Problem) -> None:
     if problem.status == UNAUTHORIZED:
         page = b"text/html" in (exchange.request.header(b"accept") or b"")
         exchange.fail(problem, (_BASIC,) if page else (_BEARER,))

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from kvmesh.transport.http.forward.plan import ForwardPlan, Outcome, Target, Wait
-from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.forward.plan import Booked, ForwardPlan, Outcome, Target, Wait
+from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -37,7 +37,7 @@ class OpenTelemetryTracer:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
         self._tracer = self._provider.get_tracer("kvmesh", VERSION)
 
-    def watch(self, exchange: Exchange, plan: ForwardPlan) -> ForwardPlan:
+    def watch(self, exchange: Incoming, plan: ForwardPlan) -> ForwardPlan:
         """Return the plan with a span around it, child of the client's `traceparent`."""
         request = exchange.request
         carrier = {
@@ -81,6 +81,15 @@ class TracedPlan:
         _CONTEXT.inject(carrier, context=set_span_in_context(self._span))
         context = [(name.encode(), value.encode()) for name, value in carrier.items()]
         return msgspec.structs.replace(target, headers=(*target.headers, *context))
+
+    def booked(self) -> str:
+        """Return the id of the present attempt's booking, "" for none."""
+        return self._plan.booked() if isinstance(self._plan, Booked) else ""
+
+    def note_prefill(self) -> None:
+        """Tell the plan that its prefill is over."""
+        if isinstance(self._plan, Booked):
+            self._plan.note_prefill()
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
         """Tell what failed."""

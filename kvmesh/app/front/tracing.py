@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.forward.plan import ForwardPlan
-from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.incoming import Incoming
 
 ENVIRONMENT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable; its sampler, header and attribute variables count, too."""
@@ -14,7 +14,7 @@ ENVIRONMENT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 class Tracer(Protocol):
     """Watches requests on their way."""
 
-    def watch(self, exchange: Exchange, plan: ForwardPlan) -> ForwardPlan:
+    def watch(self, exchange: Incoming, plan: ForwardPlan) -> ForwardPlan:
         """Return a plan that does what `plan` does, and tells of it."""
         ...
 

@@ -2,11 +2,19 @@
 
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer, roles_told, tenant_of
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
-from kvmesh.transport.http.forward.plan import ForwardPlan
+from kvmesh.transport.http.forward.plan import Booked, ForwardPlan
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
 
-_ORACLES = frozenset({b"x-kvmesh-overlap-blocks"})
+_ORACLES = frozenset(
+    {
+        b"x-kvmesh-overlap-blocks",
+        b"x-kvmesh-fetch-from",
+        b"x-kvmesh-prefill-worker",
+        b"x-kvmesh-whole",
+    }
+)
+"""Whether a prompt is split, or part of it fetched, depends on how much of it is cached, too."""
 
 
 class Viewers:
@@ -49,6 +57,15 @@ class VeiledPlan:
         self.on_attempt_failed = plan.on_attempt_failed
         self.on_tokens = plan.on_tokens
         self.on_finish = plan.on_finish
+
+    def booked(self) -> str:
+        """Return the id of the present attempt's booking, "" for none."""
+        return self._plan.booked() if isinstance(self._plan, Booked) else ""
+
+    def note_prefill(self) -> None:
+        """Tell the plan that its prefill is over."""
+        if isinstance(self._plan, Booked):
+            self._plan.note_prefill()
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Leave out of what is told of the decision."""

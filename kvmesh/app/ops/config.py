@@ -11,10 +11,13 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
+from kvmesh.app.envoy.bootstrap import encode
+from kvmesh.app.envoy.options import EXAMPLE
 from kvmesh.app.figures.table import render_metrics
 from kvmesh.settings.mocker import MockerSettings
+from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
     RouterSettings,
@@ -22,23 +25,29 @@ from kvmesh.settings.roles import (
     WorkerSettings,
 )
 
-Role = Literal["router", "meta-router", "worker", "mocker", "up"]
+Role = Literal["router", "picker", "meta-router", "worker", "mocker", "up"]
 ROLES: Mapping[Role, type] = {
     "router": RouterSettings,
+    "picker": PickerSettings,
     "meta-router": MetaRouterSettings,
     "worker": WorkerSettings,
     "mocker": MockerSettings,
     "up": UpSettings,
 }
+WITHIN: Final[Mapping[Role, Role]] = {"picker": "router"}
+"""Roles that have every setting of another one, too."""
 
 
-def command(role: Role | Literal["all", "metrics"]) -> None:
+def command(role: Role | Literal["all", "metrics", "envoy"]) -> None:
     """Print a commented TOML file with every setting of a role; of all: a Markdown page.
 
     metrics: the tables of every metric and of what the dashboard shows, as Markdown.
+    envoy: a configuration of Envoy in front of two pickers and two engines, to be edited.
     """
     if role == "metrics":
         sys.stdout.write(render_metrics())
+    elif role == "envoy":
+        sys.stdout.write(encode(EXAMPLE).decode() + "\n")
     else:
         sys.stdout.write(render_markdown() if role == "all" else render_toml(role))
 
@@ -53,8 +62,15 @@ def render_markdown() -> str:
         "off as `--no-name`, and takes a word, too: `--name true`, `--name false`.",
     ]
     for role, settings in ROLES.items():
-        lines += ["", f"## kvmesh {role}", "| flag | default | meaning |", "|---|---|---|"]
+        lines += ["", f"## kvmesh {role}"]
+        known: set[str] = set()
+        if whole := WITHIN.get(role):
+            known.update(name for name, _, _ in describe(ROLES[whole]))
+            lines += [f"All settings of `kvmesh {whole}`, and:", ""]
+        lines += ["| flag | default | meaning |", "|---|---|---|"]
         for name, text, default in describe(settings):
+            if name in known:
+                continue
             shown = "" if default in ("", (), None) else f"`{toml_value(default)}`"
             needed = "*required*" if default is MISSING else shown
             lines.append(f"| `--{name}` | {needed} | {text.replace('|', chr(92) + '|')} |")

@@ -240,7 +240,7 @@ async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> boo
             beat = decode(data, RouterHeartbeat)
         except CodecError:
             return
-        if not beat.follower:
+        if beat.decides:
             routers[beat.router] = beat
 
     subscription = await shelf.plane.bus.subscribe(subjects.routers(), on_heartbeat)

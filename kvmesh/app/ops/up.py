@@ -12,8 +12,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from kvmesh.app.envoy.options import Address, GatewayOptions, unharmed
+from kvmesh.app.envoy.server import EnvoyServer, find_envoy
 from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.ops.mesh_place import LOCALHOST, hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.process.program import Server
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, KvMeshError
@@ -23,26 +26,31 @@ from kvmesh.settings.roles import NatsSettings, UpSettings
 from kvmesh.tasks import supervise
 
 ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
+GRPC_OFFSET, ENVOY_ADMIN_OFFSET = 400, 499
+BEHIND_ENVOY = "--notice-s=0", "--picker-alternatives=2"
+"""Of pickers that the Envoy of `kvmesh up` asks: it reads lists."""
 MOST_ENGINES, MOST_ROUTERS = 100, 99
 STREAM_VARIABLE = "KVMESH_STREAM_MAX_BYTES"
 READY_TIMEOUT_S = 60.0
 
 
 class LocalMesh(msgspec.Struct, frozen=True):
-    """The children of one mesh, in the order they start."""
+    """The children of one mesh, in the order they start; in front a meta-router or a gateway."""
 
     engines: list[ChildSpec]
     sidecars: list[ChildSpec]
     routers: list[ChildSpec]
-    front: ChildSpec
+    front: ChildSpec | GatewayOptions
 
     def all(self) -> list[ChildSpec]:
-        """Return every child."""
-        return [*self.engines, *self.sidecars, *self.routers, self.front]
+        """Return every child that is a kvmesh."""
+        inside = [*self.engines, *self.sidecars, *self.routers]
+        return inside if isinstance(self.front, GatewayOptions) else [*inside, self.front]
 
 
 def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str] = ()) -> LocalMesh:
-    """Return what to start. Ports: front door P, routers P+1…, engines P+100…, events P+200….
+    """Return what to start. Ports: front door P, routers P+1…, engines P+100…, events P+200…,
+    pickers' gRPC P+400….
 
     Raises `ConfigError` when there are more buckets than engines, more of something than ports,
     or a bucket's name is used twice or is none.
@@ -76,16 +84,35 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
     for number, bucket in enumerate(b for b in buckets for _ in range(settings.replicas)):
         port = base + ROUTER_OFFSET + number
         replica = f"{bucket}-{number % settings.replicas}"
-        router = ["router", "--bucket", bucket, "--router-id", replica, *nats, *tokenizer]
+        role = "picker" if settings.gateway else "router"
+        router = [role, "--bucket", bucket, "--router-id", replica, *nats, *tokenizer]
+        if settings.gateway:
+            router += ["--grpc-port", str(base + GRPC_OFFSET + number), *BEHIND_ENVOY]
         router += stream_options
         router += ["--http-port", str(port), "--router-mode", settings.router_mode]
         router += ["--kv-cache-block-size", str(settings.kv_cache_block_size)]
         ready = f"http://127.0.0.1:{port}/ready"
-        routers.append(ChildSpec(name=f"router-{replica}", args=router, ready_url=ready))
+        routers.append(ChildSpec(name=f"{role}-{replica}", args=router, ready_url=ready))
+    if settings.gateway:
+        return LocalMesh(engines, sidecars, routers, gateway_options(settings))
     front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
     front += ["--bucket-policy", settings.bucket_policy]
     ready = f"http://127.0.0.1:{base}/ready"
     return LocalMesh(engines, sidecars, routers, ChildSpec("meta-router", front, ready))
+
+
+def gateway_options(settings: UpSettings) -> GatewayOptions:
+    """Return what Envoy is told: where the pickers and the engines are."""
+    base = settings.http_port
+    asked = range(base + GRPC_OFFSET, base + GRPC_OFFSET + settings.replicas)
+    engines = range(base + ENGINE_OFFSET, base + ENGINE_OFFSET + settings.engines)
+    options = GatewayOptions(
+        listen=Address(LOCALHOST, base),
+        admin=Address(LOCALHOST, base + ENVOY_ADMIN_OFFSET),
+        pickers=tuple(Address(LOCALHOST, port) for port in asked),
+        endpoints=tuple(Address(LOCALHOST, port) for port in engines),
+    )
+    return unharmed(options)
 
 
 def read_buckets(settings: UpSettings) -> list[str]:
@@ -93,6 +120,13 @@ def read_buckets(settings: UpSettings) -> list[str]:
     buckets = [name.strip() for name in settings.buckets.split(",") if name.strip()]
     if not buckets or len(set(buckets)) != len(buckets):
         raise ConfigError(f"--buckets {settings.buckets!r}: name each bucket once, e.g. chat,code")
+    if settings.gateway and len(buckets) > 1:
+        if settings.buckets != UpSettings.buckets:
+            raise ConfigError(
+                f"--gateway --buckets {settings.buckets}: a gateway sends to one InferencePool, "
+                f"which is one bucket; name one, e.g. --buckets {buckets[0]}"
+            )
+        buckets = buckets[:1]
     if len(buckets) > settings.engines:
         raise ConfigError(f"--engines {settings.engines} is less than one for each of {buckets}")
     for bucket in buckets:
@@ -119,6 +153,9 @@ def mesh_ports(settings: UpSettings) -> list[int]:
     ports = [base + number for number in range(ROUTER_OFFSET + routers)]
     for offset in (ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET):
         ports += [base + offset + number for number in range(settings.engines)]
+    if settings.gateway:
+        ports += [base + GRPC_OFFSET + number for number in range(settings.replicas)]
+        ports.append(base + ENVOY_ADMIN_OFFSET)
     return ports
 
 
@@ -133,6 +170,8 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 waiting.result()
+                if isinstance(plan.front, GatewayOptions):
+                    await start_gateway(plan.front, settings.data_dir / "envoy", stack)
                 print_mesh(console, settings, plan, nats_url)
                 await stop.wait()
         finally:
@@ -147,6 +186,8 @@ async def start_mesh(
     """Start every process, not ready yet, and keep it running until `stack` ends; return the plan,
     the URL of NATS and the processes. Raises `ConfigError` before anything is started.
     """
+    if settings.gateway:
+        find_envoy()
     refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")
     stack.enter_context(hold_data_dir(settings.data_dir))
     nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
@@ -174,14 +215,25 @@ async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:
     server = NatsServer(store_dir=store_dir)
     url = await server.start()
     stack.push_async_callback(server.stop)
-    watcher = supervise("watch nats-server", partial(keep_nats, server))
+    watcher = supervise("watch nats-server", partial(keep_up, "nats-server", server))
     stack.callback(watcher.cancel)
     return url
 
 
-async def keep_nats(server: NatsServer) -> None:
-    """Start the server anew, on the same port and streams, whenever it ends by itself."""
-    loop, log = asyncio.get_running_loop(), get_logger(child="nats-server")
+async def start_gateway(
+    options: GatewayOptions, folder: Path, stack: contextlib.AsyncExitStack
+) -> None:
+    """Keep an Envoy running until `stack` ends. Raises `TransportError`."""
+    server = EnvoyServer(options, folder)
+    stack.push_async_callback(server.stop)
+    await server.start()
+    watcher = supervise("watch envoy", partial(keep_up, "envoy", server))
+    stack.callback(watcher.cancel)
+
+
+async def keep_up(name: str, server: Server) -> None:
+    """Start the server anew, on the same port, whenever it ends by itself."""
+    loop, log = asyncio.get_running_loop(), get_logger(child=name)
     delay, said = RestartDelay(), ""
     while True:
         started = loop.time()
@@ -206,7 +258,11 @@ def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url
     table.add_column("what")
     table.add_column("where")
     table.add_row("OpenAI endpoint", f"http://127.0.0.1:{settings.http_port}/v1")
-    table.add_row("dashboard", f"http://127.0.0.1:{settings.http_port}/")
+    dashboard = settings.http_port
+    if isinstance(plan.front, GatewayOptions):
+        dashboard += ROUTER_OFFSET
+        table.add_row("Envoy's admin port", f"http://{plan.front.admin}/")
+    table.add_row("dashboard", f"http://127.0.0.1:{dashboard}/")
     table.add_row("NATS", nats_url)
     for spec in [*plan.routers, *plan.engines]:
         table.add_row(spec.name, spec.ready_url.rsplit("/", 1)[0])

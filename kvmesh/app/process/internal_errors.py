@@ -28,9 +28,10 @@ class InternalErrors:
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Take what asyncio or `kvmesh.tasks` reports."""
         error, name = context.get("exception"), name_of(context)
+        said = context.get("message", "")  # uvloop's protocol factories have none
         if isinstance(error, OSError) and name == UNNAMED:
             # Sockets end in many ways: that is the network's fault.
-            get_logger().warning("connection failed", error=str(error), where=context["message"])
+            get_logger().warning("connection failed", error=str(error), where=said)
             return
         self._counts[name] += 1
         if context.get(FATAL) and isinstance(error, Exception) and self._fatal is None:
@@ -39,8 +40,8 @@ class InternalErrors:
         now = loop.time()
         if now - self._logged_s.get(name, -QUIET_S) >= QUIET_S:
             self._logged_s[name] = now
-            count, what = self._counts[name], context["message"]
-            get_logger().error("internal error", task=name, what=what, count=count, exc_info=error)
+            count = self._counts[name]
+            get_logger().error("internal error", task=name, what=said, count=count, exc_info=error)
 
     @property
     def fatal(self) -> Exception | None:

@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.app.prompts.prompt_reader import Parsed
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import tenant_of
 from kvmesh.core.admission.tenant_salt import Sharing, TenantSalts, parse_sharing
+from kvmesh.core.chat.inference import Parsed
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.settings.requests import TenantSettings

@@ -18,7 +18,7 @@ from kvmesh.core.buckets.beginnings import (
 )
 from kvmesh.core.chat.chat import JsonObject, content_parts, content_text, part_text
 from kvmesh.core.chat.inference import InferenceRequest
-from kvmesh.transport.http.openai import ApiEndpoint, first_prompt
+from kvmesh.transport.http.openai import ApiEndpoint, first_prompt, is_chat_input
 
 _KEPT_CHARS = DEPTHS[-1]
 _CHARS_AN_ID = 6
@@ -78,6 +78,8 @@ def _outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOutline:
             head, turns = _head(parsed.system), _turns(parsed.messages)
         case "responses":
             head, turns = _head(parsed.instructions), _turns(parsed.input)
+        case "embeddings" if is_chat_input(parsed.input):
+            return PromptOutline()
         case _:
             first = first_prompt(parsed.prompt if endpoint.prompt == "prompt" else parsed.input)
             if isinstance(first, str):

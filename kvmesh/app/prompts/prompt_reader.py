@@ -1,7 +1,7 @@
 """A request's prompt as the index knows prompts: hashes of its token ids, or of what stands in."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import msgspec
@@ -12,22 +12,23 @@ from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES, BlockHashes, Hashes, pack_tokens
 from kvmesh.core.chat.chat import ChatInput, JsonObject
-from kvmesh.core.chat.forms import chat_of_turns
-from kvmesh.core.chat.inference import ChatRequest, InferenceRequest, chat_fields
+from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields
+from kvmesh.core.chat.prompt_form import PLAIN, PromptForm, Unforeseen, keep_tokens
 from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.engines.engine import Engine
+from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import ApiEndpoint, read_prompts, read_request
+from kvmesh.transport.http.openai import ApiEndpoint, is_chat_input, read_prompts, read_request
 from kvmesh.transport.http.server.request import Request
-
-Parsed = InferenceRequest | ChatRequest
 
 _ABSENT: Final = frozenset({b"", b"null"})
 _ANY_ID: Final = 1 << 31
 """Engines keep token ids in signed 32-bit numbers."""
 
 _NO: Final = msgspec.Raw(b"false")
+_NO_AFFIXES: Final = (b"", b"")
 _CHATS: Final = frozenset({"chat", "messages", "responses"})
 _TEXTS: Final = frozenset({"completions", "embeddings"})
 _PROMPTS: Final = _CHATS | _TEXTS
@@ -35,20 +36,28 @@ _PROMPTS: Final = _CHATS | _TEXTS
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What to look up and how long it is. `approximate`: no hashes of the engine's token ids;
-    `estimated`: no hashes at all, and tokens by the size of the body.
+    `estimated`: no hashes at all, and tokens by the size of the body. `unforeseen`: why it is not
+    foretold how much of it the engine reuses.
     """
 
     hashes: Hashes
     tokens: int
     approximate: bool = False
     estimated: bool = False
+    unforeseen: Unforeseen = ""
+
+
+def _never() -> bool:
+    return False
 
 
 class PromptReader:
     """Tokenises prompts; those of a model whose engine disagrees with our ids by what it tells.
 
     `block_size` tokens make a block. Token ids of `vocab_size` and more are refused; 0: those of
-    the tokenizer, if it is a model's. `check` None believes our ids whatever comes.
+    the tokenizer, if it is a model's. While `looks_ahead` says that the index asks for token ids,
+    they are kept with their hashes. `check` None believes our ids whatever comes. `engine` is
+    the kind that makes token ids of the prompts.
     """
 
     def __init__(
@@ -57,9 +66,12 @@ class PromptReader:
         block_size: int,
         vocab_size: int = 0,
         check: TokenCheck | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        self._engine = engine or engine_of(DEFAULT_KIND)
         self.tokenizer = tokenizer
         self.block_size = block_size
+        self.looks_ahead: Callable[[], bool] = _never
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
@@ -97,11 +109,12 @@ class PromptReader:
         short = len(body) <= MAX_BODY_BYTES
         if check is not None and short and check.probe.wants(parsed.model or ""):
             return self.read(request, endpoint, parsed, root, sampled=True)
-        ids = endpoint.kind in _TEXTS or parsed.input_ids
+        texts = not parsed.prompt_embeds and not _holds_chats(endpoint, parsed)
+        ids = (endpoint.kind in _TEXTS and texts) or parsed.input_ids
         if ids and len(body) <= MOST_READ_BYTES:
-            given = self._given(endpoint, parsed)
-            if isinstance(given, array):
-                return Prompt(NO_HASHES, len(given))
+            given, rest, _ = self._given(endpoint, parsed)
+            if not isinstance(given, str):
+                return Prompt(NO_HASHES, len(given) + rest)
         return Prompt(NO_HASHES, max(1, len(body) // BYTES_A_TOKEN), estimated=True)
 
     def read(
@@ -118,33 +131,52 @@ class PromptReader:
 
         May run in a thread. Raises `RequestError`.
         """
-        text = ""
-        if len(request.body) > MOST_READ_BYTES and not isinstance(parsed.messages, list):
-            check = self._check
-            if check is None or (parsed.model or "") not in check.probe.doubted:
-                return self._of_beginning(endpoint, parsed, root)
-        if endpoint.kind in _TEXTS or parsed.input_ids:
-            given = self._given(endpoint, parsed)
-            if isinstance(given, array):
-                return self._whole(pack_tokens(given), root)
+        kind, body = endpoint.kind, request.body
+        if kind not in _PROMPTS:
+            return Prompt(NO_HASHES, 0, unforeseen="unread")
+        form = self._engine.form(parsed, kind)
+        if form.unforeseen == "embeds" or _holds_chats(endpoint, parsed):
+            return self._of_size(body, endpoint, parsed, form)
+        text, rest, prompts = "", 0, 1
+        check, model = self._check, parsed.model or ""
+        doubted = check is not None and model in check.probe.doubted
+        if len(body) > MOST_READ_BYTES and not isinstance(parsed.messages, list) and not doubted:
+            return _formed(self._of_beginning(endpoint, parsed, form, root), form)
+        if kind in _TEXTS or parsed.input_ids:
+            given, rest, prompts = self._given(endpoint, parsed)
+            if not isinstance(given, str):
+                prompt = self._whole(self._kept(given, form), root)
+                return _formed(_among(prompt, rest, prompts), form)
             text = given
-        check, model, body = self._check, parsed.model or "", request.body
-        if check is None or endpoint.kind not in _PROMPTS:
-            return self._whole(self._pack(body, endpoint, parsed, text)[0], root)
-        if model not in check.probe.doubted:
-            prompt = self._whole(self._pack(body, endpoint, parsed, text)[0], root)
+        if check is None or not doubted:
+            packed, unforeseen = self._pack(body, endpoint, parsed, text, form)
+            prompt = self._whole(packed, root, unforeseen)
         else:
             prompt = self._doubted(check, request, endpoint, root)
-        if sampled or (len(body) <= MAX_BODY_BYTES and check.probe.wants(model)):
+        if check is not None and (
+            sampled or (len(body) <= MAX_BODY_BYTES and check.probe.wants(model))
+        ):
 
             def ours() -> tuple[Sequence[int], bool]:
-                packed, truncated = self._pack(body, endpoint, parsed, text)
-                return unpack_ids(packed), truncated
+                packed, unforeseen = self._pack(body, endpoint, parsed, text, form)
+                return unpack_ids(packed), unforeseen == "media"
 
-            check.compare(model, request, prompt.hashes, ours)
-        return prompt
+            if not (form.unforeseen or form.computed):
+                check.compare(model, request, prompt.hashes, ours)
+        return _formed(_among(prompt, rest, prompts), form)
 
-    def _of_beginning(self, endpoint: ApiEndpoint, sent: Parsed, root: int) -> Prompt:
+    def _of_size(
+        self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed, form: PromptForm
+    ) -> Prompt:
+        """Return about how long a prompt is that has no token ids; any beside it are checked."""
+        if bytes(parsed.prompt) not in _ABSENT:
+            self._given(endpoint, parsed)
+        tokens = max(1, len(body) // BYTES_A_TOKEN)
+        return Prompt(NO_HASHES, tokens, estimated=True, unforeseen=form.unforeseen or "unread")
+
+    def _of_beginning(
+        self, endpoint: ApiEndpoint, sent: Parsed, form: PromptForm, root: int
+    ) -> Prompt:
         """Return the blocks of a long prompt's beginning; the text left out counts as tokens."""
         try:
             parsed, rest = beginning_of(endpoint, cast("InferenceRequest", sent))
@@ -152,7 +184,7 @@ class PromptReader:
             if endpoint.kind == "chat" and bytes(parsed.input_ids) in _ABSENT:
                 messages = msgspec.json.decode(parsed.messages, type=list[JsonObject])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._whole(b"", root)
+            return self._whole(b"", root, "beginning")
         read: Parsed = parsed
         if messages is not None:
             read = msgspec.structs.replace(
@@ -161,27 +193,34 @@ class PromptReader:
                 add_generation_prompt=_NO if rest else parsed.add_generation_prompt,
                 continue_final_message=_NO if rest else parsed.continue_final_message,
             )
-        text = ""
+        text, others, prompts = "", 0, 1
         if endpoint.kind in _TEXTS or messages is None:
-            given = self._given(endpoint, read)
-            if isinstance(given, array):
-                return self._whole(pack_tokens(given), root)
+            given, others, prompts = self._given(endpoint, read)
+            if not isinstance(given, str):
+                return _among(self._whole(self._kept(given, form), root), others, prompts)
             text = given
-        prompt = self._whole(self._pack(b"", endpoint, read, text)[0], root)
-        if rest and text:
-            tokens = prompt.tokens + rest // BYTES_A_TOKEN
-            return msgspec.structs.replace(prompt, tokens=tokens)
-        return prompt
+        packed, unforeseen = self._pack(b"", endpoint, read, text, PLAIN if rest else form)
+        prompt = self._whole(packed, root, "beginning" if rest else unforeseen)
+        return _among(prompt, others + (rest // BYTES_A_TOKEN if text else 0), prompts)
 
-    def _whole(self, packed: bytes | memoryview | str, root: int) -> Prompt:
+    def _kept(self, given: "array[int]", form: PromptForm) -> bytes:
+        """Return what an engine keeps of ids that the client sent, packed."""
+        return cast("bytes", keep_tokens(bytes(pack_tokens(given)), _NO_AFFIXES, form))
+
+    def _whole(
+        self, packed: bytes | memoryview | str, root: int, unforeseen: Unforeseen = ""
+    ) -> Prompt:
         # Engines always compute a prompt's last token, so a block that ends with it is never
         # reused: without this cut a prompt of whole blocks would be promised one too many.
         size = self.block_size
+        ahead = self.looks_ahead()
         if isinstance(packed, str):
             cut = packed if len(packed) % size else packed[:-1]
-            return Prompt(BlockHashes(cut, size, root), len(packed))
+            ids = packed.encode("utf-32-le", "surrogatepass") if ahead else None
+            return Prompt(BlockHashes(cut, size, root, ids), len(packed), unforeseen=unforeseen)
         tokens = memoryview(packed)[:-TOKEN_BYTES]
-        return Prompt(BlockHashes(tokens, size, root), len(packed) // TOKEN_BYTES)
+        hashes = BlockHashes(tokens, size, root, packed if ahead else None)
+        return Prompt(hashes, len(packed) // TOKEN_BYTES, unforeseen=unforeseen)
 
     def _doubted(
         self,
@@ -199,23 +238,23 @@ class PromptReader:
             check.learn(parsed, request)
             if 2 * known_bytes > len(sent):
                 rest = (len(sent) - known_bytes) // BYTES_A_TOKEN
-                return Prompt(
-                    BlockHashes(ids, self.block_size, root), len(ids) // TOKEN_BYTES + rest
-                )
+                hashes = BlockHashes(ids, self.block_size, root)
+                return Prompt(hashes, len(ids) // TOKEN_BYTES + rest, unforeseen="doubted")
         data = bytes(sent)
         blocks = byte_blocks(data, self.block_size, root)
-        return Prompt(blocks, len(data) // BYTES_A_TOKEN, approximate=True)
+        tokens = len(data) // BYTES_A_TOKEN
+        return Prompt(blocks, tokens, approximate=True, unforeseen="doubted")
 
-    def _given(self, endpoint: ApiEndpoint, parsed: Parsed) -> "array[int] | str":
-        """Return the ids that the client sent, which are the engine's own, else the text; "" for a
-        chat.
+    def _given(self, endpoint: ApiEndpoint, parsed: Parsed) -> tuple["array[int] | str", int, int]:
+        """Return the first prompt: the ids that the client sent, which are the engine's own, else
+        the text ("" for a chat); about how many tokens the others have; how many there are in all.
 
         Those of a whole batch are checked: one too large ends some engines. Raises `RequestError`.
         """
         if endpoint.kind in _TEXTS:
             raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
         elif bytes(parsed.input_ids) in _ABSENT:
-            return ""
+            return "", 0, 1
         else:
             # Some engines take a chat's ids beside its messages, and believe them.
             raw = parsed.input_ids
@@ -223,38 +262,63 @@ class PromptReader:
         for prompt in prompts:
             if not isinstance(prompt, str):
                 check_ids(prompt, self._vocab_size)
-        first = prompts[0]
-        return first if isinstance(first, str) else array("I", first)
+        first, *others = prompts
+        rest = sum(len(o) // (BYTES_A_TOKEN if isinstance(o, str) else 1) for o in others)
+        return (first if isinstance(first, str) else array("I", first)), rest, len(prompts)
 
     def _pack(
-        self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed, text: str
-    ) -> tuple[bytes | str, bool]:
-        """Return our ids of `text` or a chat, and whether they are only its beginning."""
-        if endpoint.kind in _TEXTS:
-            domain = parsed.cache_salt or ""
-            return self.tokenizer.pack(text, add_special_tokens=True, domain=domain), False
-        if endpoint.kind not in _CHATS:
-            return b"", False
+        self,
+        body: bytes,
+        endpoint: ApiEndpoint,
+        parsed: Parsed,
+        text: str,
+        form: PromptForm,
+    ) -> tuple[bytes | str, Unforeseen]:
+        """Return our ids of `text` or a chat, and why they are not all that the engine makes."""
+        kind, domain, tokenizer = endpoint.kind, parsed.cache_salt or "", self.tokenizer
+        special = kind in _TEXTS if form.special_tokens is None else form.special_tokens
+        affixes = tokenizer.affixes if special else _NO_AFFIXES
+        if kind in _TEXTS:
+            packed = tokenizer.pack(text, add_special_tokens=special, domain=domain)
+            return keep_tokens(packed, affixes, form), ""
         try:
             messages = parsed.messages
             if isinstance(messages, list):
                 chat = ChatInput.of(chat_fields(messages, parsed))
+            elif kind == "chat":
+                chat = ChatInput.from_body(body)
             else:
-                chat = _chat_of(body, endpoint, parsed, messages)
-            return self.tokenizer.pack_chat(chat, parsed.cache_salt or ""), chat.truncated
+                chat = self._engine.turns(parsed, kind)
+            packed = tokenizer.pack_chat(chat, domain)
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
             # by load alone and answers as it sees fit.
-            return b"", False
+            return b"", "rendering"
+        if special and isinstance(packed, bytes):
+            packed = affixes[0] + packed + affixes[1]
+        if chat.truncated:
+            return packed, "media"
+        return keep_tokens(packed, affixes, form), ""
 
 
-def _chat_of(
-    body: bytes, endpoint: ApiEndpoint, parsed: Parsed, messages: msgspec.Raw
-) -> ChatInput:
-    match endpoint.kind:
-        case "messages":
-            return chat_of_turns(messages, parsed.system, parsed.tools)
-        case "responses":
-            return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
-        case _:
-            return ChatInput.from_body(body)
+def _holds_chats(endpoint: ApiEndpoint, parsed: Parsed) -> bool:
+    """Return whether chats are to be embedded."""
+    return endpoint.kind == "embeddings" and is_chat_input(parsed.input)
+
+
+def _formed(prompt: Prompt, form: PromptForm) -> Prompt:
+    """Return a prompt as its form has the engine take it."""
+    unforeseen = form.unforeseen or prompt.unforeseen
+    if form.computed:
+        return Prompt(NO_HASHES, prompt.tokens, unforeseen=unforeseen)
+    if unforeseen != prompt.unforeseen:
+        return msgspec.structs.replace(prompt, unforeseen=unforeseen)
+    return prompt
+
+
+def _among(prompt: Prompt, others: int, prompts: int) -> Prompt:
+    """Return a prompt as the first of several, with the tokens of the others."""
+    if not others and prompts == 1:
+        return prompt
+    unforeseen: Unforeseen = "batch" if prompts > 1 else prompt.unforeseen
+    return msgspec.structs.replace(prompt, tokens=prompt.tokens + others, unforeseen=unforeseen)

@@ -11,15 +11,15 @@ import msgspec
 
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
-from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
+from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import HeadWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
-from kvmesh.bounds import MAX_TOKENS, shown
+from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
 from kvmesh.compiled import NATIVE
-from kvmesh.core.blocks.events import HASH_BYTES, ROOT
+from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
-from kvmesh.core.chat.inference import InferenceRequest, read_chat
+from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
@@ -27,11 +27,11 @@ from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import ApiEndpoint, parse_model, prompt_endpoint, read_request
-from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
-Then = Callable[[Exchange, RouteRequest], None]
+Then = Callable[[E, RouteRequest], None]
 Readable = tuple[Scanned, bytes | memoryview | None, HeadWishes]
 """What was scanned of a body, its packed token ids (None: those of its bytes), what its headers
 tell.
@@ -91,6 +91,7 @@ class Reader:
             or len(body) > self._most_scanned
             or asked.items > INLINE_ITEMS
             or self.isolation is not None
+            or asked.allowed is not None
         ):
             return None
         head = self._wishes.plain_head(asked)
@@ -110,7 +111,7 @@ class Reader:
         """Return a name of the bookings of a request whose client named it: it may come twice."""
         return f"{request_id.decode('latin-1')}#{self._router_id}-{next(self._numbers)}"
 
-    def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
+    def read(self, exchange: E, endpoint: ApiEndpoint | None, then: Then[E]) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
 
         A long body is parsed and tokenised in a thread, so that other streams go on meanwhile.
@@ -132,7 +133,7 @@ class Reader:
         then(exchange, request)
 
     async def _read_in_thread(
-        self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then
+        self, exchange: E, endpoint: ApiEndpoint | None, then: Then[E]
     ) -> None:
         began, asked = time.perf_counter(), exchange.request
         try:
@@ -163,7 +164,7 @@ class Reader:
         return endpoint, *self.isolation.apply(asked, parsed)
 
     def make(
-        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, *, whole: bool = False
+        self, exchange: Incoming, endpoint: ApiEndpoint, parsed: Parsed, *, whole: bool = False
     ) -> RouteRequest:
         """Return what to route: tokenised, hashed as far as asked later, with its wishes. `whole`
         tokenises a prompt that nothing looks at, too.
@@ -194,13 +195,15 @@ class Reader:
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate,
             estimated=prompt.estimated,
+            unforeseen=prompt.unforeseen,
+            stored=_stored(parsed) if endpoint.kind == "responses" else "",
             expected_output_tokens=min(output * choices, MAX_TOKENS),
             model=model,
             mode=wishes.mode,
             cost=wishes.cost,
             temperature=wishes.temperature,
             overlap_score_weight=wishes.overlap_score_weight,
-            allowed_workers=wishes.allowed_workers,
+            allowed_workers=_within(wishes.allowed_workers, request.allowed),
             pinned_worker=wishes.pinned_worker,
             priority=wishes.priority,
             streams=bool(parsed.stream),
@@ -211,13 +214,29 @@ class Reader:
             choices=choices,
             timeout_s=wishes.timeout_s,
             overridden=wishes.overridden,
+            adapter=self._adapter(parsed, model),
         )
+
+    def _adapter(self, parsed: Parsed, model: str) -> str:
+        """Return the request's adapter; of a list of them, one a prompt, the first.
+
+        Only one that a worker serves: what clients make up is not remembered in its place.
+        """
+        named = parsed.lora_path
+        if isinstance(named, list):
+            named = named[0] if named else None
+        named = named or model
+        return named if named in self._adapters else ""
+
+    def follow(self, looks_ahead: Callable[[], bool]) -> None:
+        """Keep token ids with hashes while `looks_ahead` says that they are asked for."""
+        self._prompts.looks_ahead = looks_ahead
 
     def resize(self, block_size: int) -> None:
         """Hash by blocks of another size from now on."""
         self._prompts.block_size = block_size
 
-    def read_binary(self, exchange: Exchange) -> RouteRequest:
+    def read_binary(self, exchange: Incoming) -> RouteRequest:
         """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
 
         Little-endian; header `x-kvmesh-body: hashes` tells hashes from tokens. JSON of the same
@@ -244,7 +263,8 @@ class Reader:
             root = namespace_root(cache_salt=salt, secret=self._secret)
             # As for JSON: the last token is always computed, so its block is never reused.
             tokens = memoryview(request.body)[:-TOKEN_BYTES]
-            hashes = BlockHashes(tokens, block_size, root)
+            ids = request.body if self._prompts.looks_ahead() else None
+            hashes = BlockHashes(tokens, block_size, root, ids)
             count = len(request.body) // TOKEN_BYTES
         elif salt:
             raise RequestError(
@@ -278,6 +298,23 @@ class Reader:
             lora = lora[0] if lora else None
         lora = lora or (model if model in self._adapters else "")
         return namespace_root(cache_salt=parsed.cache_salt or "", lora=lora, secret=self._secret)
+
+
+def _within(
+    wished: frozenset[WorkerId] | None, allowed: frozenset[WorkerId] | None
+) -> frozenset[WorkerId] | None:
+    """Return the workers that a request may go to; None: any."""
+    return allowed if wished is None else wished if allowed is None else wished & allowed
+
+
+def _stored(parsed: Parsed) -> str:
+    """Return the id of the answer that a request goes on from; "" for what is no name."""
+    if not parsed.previous_response_id:
+        return ""
+    try:
+        return msgspec.json.decode(parsed.previous_response_id, type=MaybeName)
+    except UNREADABLE:
+        return ""
 
 
 def within_patience(options: ForwardOptions, timeout_s: float | None) -> ForwardOptions:

@@ -24,11 +24,13 @@ __all__ = [
 class Tokenizer(Protocol):
     """Text and chats to token ids; deterministic, safe to call from several threads.
 
+    `affixes` are the special tokens (u32s) that completions have in front and behind.
     Text of more than `inline_characters` may hold the event loop for too long, about 2 ms.
     """
 
     name: str
     vocab_size: int
+    affixes: tuple[bytes, bytes]
     inline_characters: int
 
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes | str:

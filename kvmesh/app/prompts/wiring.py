@@ -13,6 +13,7 @@ from kvmesh.app.prompts.tokenizer import (
     TokenizerOptions,
     load_tokenizer,
 )
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
@@ -50,8 +51,9 @@ def reader_of(
             "tokenizer loaded", backend=known.backend, note=known.note, template_runs=known.unlike
         )
     block_size = settings.cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
+    engine = engine_of(settings.tokenizer_engine)
     reader = Reader(
-        PromptReader(tokenizer, block_size, settings.vocab_size, check),
+        PromptReader(tokenizer, block_size, settings.vocab_size, check, engine),
         router_id,
         adapters=adapters,
         wishes=WishReader(
@@ -89,4 +91,5 @@ def split_options(settings: RouterSettings) -> SplitOptions:
         threshold_tokens=settings.cost.prefill_threshold,
         max_retries=settings.upstream.max_retries,
         timeout_s=settings.upstream.first_byte_timeout_s,
+        adaptive=settings.split.prefill_split == "adaptive",
     )

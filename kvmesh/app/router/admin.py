@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.care.warning_lines import WORKERLESS, by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.front import TOKENS
 from kvmesh.app.front.front import Routes, answer_json
@@ -18,6 +18,7 @@ from kvmesh.core.insight.decision_record import count_states
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
+ANY_WORKERS = "workers=any"
 UNSALTED = "tenants may share its cached blocks in spite of --tenant-isolation"
 
 
@@ -45,7 +46,7 @@ class AdminMesh(Protocol):
 
 class RouterAdmin:
     """Answers for one router replica. `check` tells whether its token ids are the engines'; `parts`
-    are further fields of its status.
+    are further fields of its status; `why_not` tells why no request should come.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RouterAdmin:
         self._policy = policy
         self.parts: dict[str, Callable[[], object]] = {}
         self.viewers = Viewers("")
+        self.why_not = mesh.why_not
         self._page = MetricsPage(
             *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
         )
@@ -99,9 +101,14 @@ class RouterAdmin:
         routes.add("GET", "/v1/status", self._status)
 
     def _ready(self, exchange: Exchange) -> None:
-        """Answer 200 when requests may come, else 503 with the reason; warnings, if any."""
-        reason = self._mesh.why_not()
+        """Answer 200 when requests may come, else 503 with the reason; warnings, if any.
+
+        With the query `workers=any` the lack of a worker is no reason.
+        """
+        reason = self.why_not()
         ready = not reason
+        if exchange.request.query == ANY_WORKERS:
+            ready = ready or reason in WORKERLESS
         answer: dict[str, object] = {"ready": ready, "reason": reason or "ready"}
         if warnings := self.warnings():
             answer["warnings"] = warnings
@@ -112,7 +119,7 @@ class RouterAdmin:
         context = self._context
         viewer = self.viewers.of(exchange.request)
         if viewer is not None:
-            ready, tenant = not self._mesh.why_not(), viewer.tenant
+            ready, tenant = not self.why_not(), viewer.tenant
             states = count_states(context.decisions.latest(MOST_RECORDS), tenant)
             own = TenantStatus(context.router_id, ready, tenant, states)
             answer_json(exchange, own)
@@ -142,7 +149,7 @@ class RouterAdmin:
             {
                 "router": context.router_id,
                 "bucket": context.bucket,
-                "ready": not self._mesh.why_not(),
+                "ready": not self.why_not(),
                 "draining": self._mesh.draining,
                 "mode": scheduler.options.mode,
                 "cost": scheduler.policy.cost.name,

@@ -6,6 +6,7 @@ import random
 import time
 from functools import partial
 from sys import maxsize
+from typing import Final
 
 import msgspec
 
@@ -14,19 +15,13 @@ from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
-from kvmesh.app.figures.front import URLS
+from kvmesh.app.figures.front import POOL, URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
-from kvmesh.app.front.front import (
-    FrontDoor,
-    Routes,
-    admin_routes,
-    upstream_pool,
-    url_guard,
-)
+from kvmesh.app.front.front import Routes, admin_routes, upstream_pool, url_guard
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
@@ -37,11 +32,13 @@ from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.mesh_choice import RouterParts, find_mesh
+from kvmesh.app.router.door import Door, HttpDoor, Serving
+from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
 from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
-from kvmesh.app.serve.gateway import Gateway
+from kvmesh.app.serve.alternatives import Alternatives
+from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.tuner.auto_tuner import running
@@ -66,13 +63,17 @@ from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
+SERVES: Final = {"router": "router serves", "picker": "picker serves"}
 
 
 class RouterServer:
-    """One router replica with everything it needs; `serve` runs it."""
+    """One replica of a bucket with everything it needs; `serve` runs it. Requests come by `door`,
+    by HTTP unless another is given.
+    """
 
-    def __init__(self, settings: RouterSettings) -> None:
+    def __init__(self, settings: RouterSettings, door: Door | None = None) -> None:
         self.settings = settings
+        self._door = HttpDoor(settings) if door is None else door
         self.router_id = router_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
@@ -100,6 +101,7 @@ class RouterServer:
         )
         self._viewers = viewers_of(settings, settings.admission.tenant_header)
         self._shadows = shadow_policies(settings, options)
+        self._pool = find_pool(settings)
         self.mesh = self._mesh()
         workers = self.scheduler.workers
         self._care = FailureCare(
@@ -118,7 +120,15 @@ class RouterServer:
     def _mesh(self) -> MeshPart:
         settings = self.settings
         pool = partial(upstream_pool, settings.upstream, self._guard)
-        parts = RouterParts(self.router_id, self.router, self.index, self._guard, self._secret)
+        parts = RouterParts(
+            router_id=self.router_id,
+            router=self.router,
+            index=self.index,
+            guard=self._guard,
+            secret=self._secret,
+            role=self._door.role,
+            pool=self._pool,
+        )
         return find_mesh(settings, parts, pool)
 
     def _context(self) -> RoutingContext:
@@ -157,18 +167,33 @@ class RouterServer:
             routing=routing,
             decisions=decisions,
             gate=AdmissionGate(routing, settings.admission, time.monotonic, self.mesh.tell),
-            tracer=tracer_for(settings.log.otlp_endpoint, "router"),
+            tracer=tracer_for(settings.log.otlp_endpoint, self._door.role),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
             ask_suspects=self._care.wake,
             hang_s=settings.failure.hang_s,
             debug=debug,
+            alternatives=self._alternatives(),
         )
+
+    def _why_not(self) -> str:
+        """Return why no request should come; "" when they may."""
+        pool = self._pool
+        if pool is None or pool.synced.is_set():
+            return self.mesh.why_not()
+        return f"InferencePool {pool.name}: {pool.why_not()}"
+
+    def _alternatives(self) -> Alternatives | None:
+        most = self._door.alternatives
+        if not most:
+            return None
+        rng = random.Random(self.settings.seed or None)  # noqa: S311 - a choice, no secret
+        return Alternatives(most, self.scheduler, self.router.heartbeats.get, rng)
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
-        settings = self.settings
+        settings, door = self.settings, self._door
         log = get_logger()
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
@@ -179,19 +204,29 @@ class RouterServer:
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
             reader, options = self._reader(context, check), forward_options(settings)
-            split = split_options(settings)
-            gateway = Gateway(context, reader, pool, options, split, self._viewers)
+            splits = Splits(split_options(settings), pool)
             routes = Routes()
-            gateway.mount(routes, others=settings.other_paths == "pass")
+            serving = Serving(
+                context,
+                reader,
+                options,
+                splits,
+                self._viewers,
+                why_not=self._why_not,
+                priority_of=self._pool.priority_of if self._pool is not None else None,
+            )
+            door.mount(serving, routes)
             cold = await admin_routes(settings.http, routes, stack)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
-            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors), BUILD.of(own_build))
-            pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
+            errors = INTERNAL_ERRORS.of(lambda: stop.errors)
+            admin.sources.add(errors, BUILD.of(own_build), *door.figures())
+            view = changes.view(context, self.mesh, admin)
+            view.role = door.role
+            pages = ViewPages(view, self._viewers)
             pages.mount(routes)
-            front = FrontDoor(settings.http, routes, tenant_header=settings.admission.tenant_header)
-            url = await front.open()
-            stack.push_async_callback(front.server.close)
+            stack.push_async_callback(door.close)
+            url = await door.open()
             stack.push_async_callback(self.mesh.stop)
             await first_of(
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
@@ -199,18 +234,20 @@ class RouterServer:
                 keep_running("dashboards", pages.live.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
+                *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
             )
             self.mesh.draining = True
+            await door.give_notice()
             pages.live.close()
             context.gate.close_in(settings.http.drain_s / 2)
-            log.info("draining", open_requests=front.server.statistics().open_requests)
-            await front.drain()
+            log.info("draining", open_requests=door.open_requests())
+            await door.drain()
 
     async def _join(self, url: str) -> None:
         """Be part of the mesh, which may have to wait for NATS, until that fails."""
         await self.mesh.start(url)
         get_logger().info(
-            "router serves", url=url, router=self.router_id, bucket=self.settings.bucket
+            SERVES[self._door.role], url=url, router=self.router_id, bucket=self.settings.bucket
         )
         await self.mesh.failed()
 
@@ -219,6 +256,7 @@ class RouterServer:
         reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
         if not self.settings.decision.watch_prompts:
             reader.looks = context.looks_at
+        reader.follow(context.scheduler.overlaps.looks_ahead)
         self.router.resized.append(reader.resize)
         return reader
 
@@ -233,6 +271,7 @@ class RouterServer:
         """Mount the probes on `routes`, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         admin.viewers = self._viewers
+        admin.why_not = self._why_not
         if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
@@ -241,6 +280,9 @@ class RouterServer:
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
+        if (watched := self._pool) is not None:
+            admin.show(POOL.of(watched.statistics), watched.warnings)
+            admin.parts["inference_pool"] = watched.describe
         admin.mount_probes(routes)
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)

@@ -1,63 +1,100 @@
 """How a router learns of workers and caches, by its settings; loads that way and no other."""
 
 from collections.abc import Callable
+from typing import Final, Literal
 
 import msgspec
 
 from kvmesh.actors.members.router import Router
 from kvmesh.app.engines.worker_option import parse_workers
+from kvmesh.app.kube.view import PoolView
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.url_guard import UrlGuard
+from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
+POOL: Final = "inference-pool"
+"""What --discover calls the pods of --inference-pool."""
+
 
 class RouterParts(msgspec.Struct, frozen=True):
-    """What of a router its part in the mesh works on. `secret` keys the hashes of blocks."""
+    """What of a replica its part in the mesh works on. `secret` keys the hashes of blocks, `pool`
+    is that of --inference-pool.
+    """
 
     router_id: str
     router: Router
     index: KvIndex
     guard: UrlGuard
     secret: bytes
+    role: Literal["router", "picker"] = "router"
+    pool: PoolView | None = None
+
+
+def find_pool(settings: RouterSettings) -> PoolView | None:
+    """Return the pool of --inference-pool, not watched yet; None without. Raises `ConfigError`."""
+    if not settings.pool.inference_pool:
+        if POOL in settings.discover:
+            raise ConfigError(f"--discover {POOL}: say which by --inference-pool NAMESPACE/NAME")
+        return None
+    try:
+        from kvmesh.app.kube.pool import watch_pool  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--inference-pool needs {error.name}: pip install 'kvmesh[kubernetes]'"
+        ) from error
+    return watch_pool(settings.pool)
 
 
 def find_mesh(
     settings: RouterSettings, parts: RouterParts, pool: Callable[[], UpstreamPool]
 ) -> MeshPart:
     """Return a router's part in the mesh. Raises `ConfigError`."""
-    if settings.worker or settings.discover:
+    alone = parts.pool is not None and not settings.nats.nats_url
+    if settings.worker or settings.discover or alone:
         return _own_workers(settings, parts, pool)
+    if parts.pool is not None:
+        from kvmesh.app.kube.members import PoolMembers  # noqa: PLC0415  where there is a pool
+
+        PoolMembers(parts.pool, parts.router)
     if not settings.kv_events:
         from kvmesh.app.mesh.sharing_mesh import SharingMesh  # noqa: PLC0415  one of three
 
-        return SharingMesh(settings, parts.router_id, parts.router, None)
+        return SharingMesh(settings, parts.router_id, parts.router, None, role=parts.role)
     from kvmesh.app.mesh.mesh import RouterMesh  # noqa: PLC0415  one of three
 
-    return RouterMesh(settings, parts.router_id, parts.router, parts.index)
+    return RouterMesh(settings, parts.router_id, parts.router, parts.index, role=parts.role)
 
 
 def _own_workers(
     settings: RouterSettings, parts: RouterParts, pool: Callable[[], UpstreamPool]
 ) -> MeshPart:
     """Return what follows the engines of the command line, alone or among siblings."""
-    from kvmesh.app.alone.discovery import Discovery, parse_source  # noqa: PLC0415  with ZMQ
+    from kvmesh.app.alone.discovery import Discovery, Source, parse_source  # noqa: PLC0415  with ZMQ
+    from kvmesh.app.alone.pool_source import PoolSource  # noqa: PLC0415
     from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers  # noqa: PLC0415
 
+    listed = parts.pool is not None or bool(settings.discover)
     static = StaticWorkers(
-        parse_workers(settings.worker, empty=bool(settings.discover)),
+        parse_workers(settings.worker, empty=listed),
         parts.router,
         StaticOptions(settings.bucket, parts.secret, settings.probe_panic),
         parts.index if settings.kv_events else None,
         pool,
     )
-    if settings.discover:
-        sources = [parse_source(text) for text in settings.discover]
-        most = settings.max_workers
-        static.discover_by(Discovery(sources, settings.worker, parts.guard, most=most))
+    if listed:
+        named = [text for text in settings.discover if text != POOL]
+        sources: list[Source] = [parse_source(text) for text in named]
+        if parts.pool is not None:
+            sources.append(PoolSource(parts.pool))
+        discovery = Discovery(sources, settings.worker, parts.guard, most=settings.max_workers)
+        if parts.pool is not None:
+            parts.pool.listeners.append(discovery.look_now)
+        static.discover_by(discovery)
     if not settings.nats.nats_url:
         return static
     from kvmesh.app.mesh.sharing_mesh import SharingMesh  # noqa: PLC0415  not alone
 
-    return SharingMesh(settings, parts.router_id, parts.router, static)
+    return SharingMesh(settings, parts.router_id, parts.router, static, role=parts.role)

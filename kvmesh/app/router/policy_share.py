@@ -48,7 +48,7 @@ class PolicyShare:
         return {
             one.router: one.policy
             for one in self._replicas()
-            if one.router != self._router_id and not one.follower
+            if one.router != self._router_id and one.decides
         }
 
     def taken_by(self) -> list[str]:

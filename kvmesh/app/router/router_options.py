@@ -1,11 +1,13 @@
 """How a router decides, from its settings."""
 
 from collections.abc import Iterable
+from typing import TypedDict
 
 import msgspec
 
 from kvmesh.app.formulas.formula_file import load_formulas
 from kvmesh.core.cost.catalogue import Formulas, reweigh
+from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, DISK, ELSEWHERE, HOST
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy, read_assignment
@@ -85,5 +87,21 @@ def _options(cost: CostSettings, formulas: Formulas) -> RouterOptions:
         weights=weights,
         predict_ttl_s=cost.predict_ttl_s,
         approx_ttl_s=cost.approx_ttl_s,
-        tier_weights=(1.0, cost.host_tier_weight, cost.disk_tier_weight, cost.disk_tier_weight),
+        **_tiers(cost.host_tier_weight, cost.disk_tier_weight),
     )
+
+
+class _Tiers(TypedDict):
+    tier_weights: tuple[float, ...]
+    fixed_tiers: frozenset[int]
+
+
+def _tiers(host: float | None, disk: float | None) -> _Tiers:
+    """Return the weights of tiers, and those of them that the flags fix."""
+    weights, fixed = list(DEFAULT_WEIGHTS), set[int]()
+    for tiers, given in (((HOST,), host), ((DISK, ELSEWHERE), disk)):
+        if given is not None:
+            fixed.update(tiers)
+            for tier in tiers:
+                weights[tier] = given
+    return _Tiers(tier_weights=tuple(weights), fixed_tiers=frozenset(fixed))

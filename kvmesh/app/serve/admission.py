@@ -59,6 +59,8 @@ def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
     if isinstance(verdict, NoWorkerError):
         return Problem.from_error(verdict)
     code = "queue_full" if verdict.status == UNAVAILABLE else "tenant_queue_full"
+    if verdict.shed:
+        code = "request_shed"
     return Problem(verdict.status, verdict.reason, code, retry_after_s=verdict.retry_after_s)
 
 
@@ -83,6 +85,7 @@ class AdmissionGate:
         self._binding = dispatch.binding
         self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
+        self._sheds_negative = settings.shed_negative
         self.waiting: dict[str, tuple[Scope, Told]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
@@ -103,6 +106,7 @@ class AdmissionGate:
                 max_wait_s=limits.max_wait_s,
                 quantum_tokens=limits.quantum_tokens,
                 fairness=limits.queue_fairness,
+                sheds_negative=self._sheds_negative,
             )
         )
         thresholds = BusyThresholds(

@@ -3,48 +3,63 @@
 import asyncio
 import secrets
 from collections.abc import Coroutine
+from math import inf
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.app.serve.prefill import (
+    NO_ANSWER,
+    NO_PREFILL,
+    Fetch,
+    Prefill,
+    Sent,
+    Splits,
+    ask_engine_id,
+    ask_prefill,
+    cannot_split,
+    meeting_of,
+    read_answer,
+    tell_split,
+)
 from kvmesh.app.serve.routed import RoutedRequest
-from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.engines.handshake import Meeting, Rendezvous, Transfer
-from kvmesh.core.engines.registry import handshake_of
+from kvmesh.core.engines.handshake import NO_PARAMS, Connector, Meeting
 from kvmesh.core.health.outcomes import UNKNOWN, Attempt, failed_attempt
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.disaggregation import SplitOptions, prefill_request
-from kvmesh.errors import NoWorkerError, TransportError
-from kvmesh.transport.http.fetch import HTTP_OK, fetch
+from kvmesh.core.routing.disaggregation import prefill_request
+from kvmesh.core.routing.overdue import SLACK
+from kvmesh.core.routing.split.choice import NOBODY, choose_way
+from kvmesh.core.routing.split.transfers import moved_tokens
+from kvmesh.errors import NoWorkerError
+from kvmesh.transport.http.fetch import HTTP_OK
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
-from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
+from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 
 CLIENT_ERRORS: Final = range(400, 500)
-_NO_PREFILL: Final = Problem(
-    503, "no prefill worker can take this request", "no_worker", retry_after_s=1
-)
+SERVER_ERROR: Final = 500
+LEASE_SHARE: Final = 0.8
+"""Of its lease a prefill worker's blocks are fetched; what waited longer is computed again."""
 
+CONTACT_S: Final = 10.0
+"""Two engines that have not met before exchange what they are, and may take so long."""
 
-class Sent(msgspec.Struct, frozen=True):
-    """What the client sent, as far as the prefill worker must see it."""
-
-    path: str
-    body: bytes
-    headers: Headers
+FAILED: Final = "prefill failed"
+LATE: Final = "transfer expired"
 
 
 class DisaggregatedRequest:
     """The forwarding plan of one request where there are prefill workers.
 
-    Prompts with few uncached tokens at a worker that can do it all stay whole. Otherwise a prefill
-    is booked and sent first or beside, as the engine's handshake wants it, and `decode` plans the
-    rest. A prefill that fails is tried on another worker; with none left the decode workers do it
-    all, if they can. Both halves have one owner: the scope of `decode`'s forwarding.
+    What may not be split, or is not worth it, stays whole, and the client is told why
+    (x-kvmesh-whole). Otherwise a prefill is booked and sent first or beside, as the workers'
+    connector wants it, and `decode` plans the rest. A prefill that fails is tried on another
+    worker; with none left the decode workers do it all, if they can. Both halves have one owner:
+    the scope of `decode`'s forwarding.
     """
 
     def __init__(
@@ -53,187 +68,248 @@ class DisaggregatedRequest:
         request: RouteRequest,
         decode: RoutedRequest,
         sent: Sent,
-        pool: UpstreamPool,
-        options: SplitOptions,
+        splits: Splits,
     ) -> None:
         self._forwarding = decode.forwarding
         self._context = context
         self._request = request
         self._decode = decode
         self._sent = sent
-        self._pool = pool
-        self._options = options
-        self._split: bool | None = None
-        self._decode_body: bytes | None = None
-        self._prefiller: WorkerHeartbeat | None = None
+        self._splits = splits
+        self._whole: str | None = None
+        self._fetch: Fetch | None = None
+        self._held: Target | None = None
+        self._prefill: Prefill | None = None
         self._failed: frozenset[WorkerId] = frozenset()
-        self._booked = ""
         self._task: asyncio.Task[None] | None = None
         self._blameless = False
+        self._forgave = False
+        self._fetching = False
         self._forwarding.scope.held.append(self._end_prefill)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Return the decode worker, once the prefill is done or on its way."""
-        if self._split is None:
-            self._split = not self._stays_whole()
-            if self._split:
-                self._decode.follow_prefill()
-        if self._split and self._decode_body is None:
+        if self._whole is None:
+            self._choose()
+        if self._whole:
+            return self._decode.next_target()
+        fetch = self._fetch
+        if fetch is None:
             return self._begin_prefill()
-        target = self._decode.next_target()
-        if self._decode_body is None or not isinstance(target, Target):
+        held, self._held = self._held, None
+        target = held or self._decode.next_target()
+        if not isinstance(target, Target):
             return target
-        return msgspec.structs.replace(target, body=self._decode_body)
+        if fetch.lease_s and self._context.clock() - fetch.since_s > LEASE_SHARE * fetch.lease_s:
+            self._decode.give_back()
+            self._stay_whole(LATE)
+            return self._decode.next_target()
+        self._fetching = True
+        # One that was chosen before the prefill was done has waited for that.
+        self._decode.fetch_s = self._context.clock() - self._decode.sent_s + self._fetching_s()
+        return msgspec.structs.replace(target, body=fetch.body, request_id=fetch.request_id)
+
+    def booked(self) -> str:
+        """Return the id of the decode's booking."""
+        return self._decode.booked()
+
+    def note_prefill(self) -> None:
+        """Take that the decode worker has the prompt's KV cache."""
+        self._decode.note_prefill()
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
-        """Begin again with another prefill: the decode worker may have fetched the last one."""
+        """Begin again with another prefill: the decode worker may have fetched the last one.
+
+        Of a decode worker that answers 5xx it is not known whose fault that was: it may not have
+        got the KV cache. Once it is not blamed, and another prefill worker, or none, is taken.
+        """
         blameless, self._blameless = self._blameless, False
+        lost, self._fetch, self._fetching = self._fetch is not None, None, False
         self._end_prefill()
-        self._decode_body = None
+        if lost and failure.status >= SERVER_ERROR and not self._forgave:
+            assert self._prefill is not None, "fetched from it"
+            self._failed |= {self._prefill.name}
+            self._forgave = blameless = True
         if blameless:
             self._decode.give_back()
             return True
         return self._decode.on_attempt_failed(failure)
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        """Tell the client of both workers."""
+        """Tell the client of both workers, or why there was but one."""
+        self._sent = msgspec.structs.replace(self._sent, body=b"")  # streams are long
+        if self._fetch is not None:
+            self._fetch = msgspec.structs.replace(self._fetch, body=b"")
         told = self._decode.on_head(status, headers)
-        if self._prefiller is None or not self._split:
-            return told
-        return (*told, (b"x-kvmesh-prefill-worker", self._prefiller.worker.encode()))
+        return (*told, *tell_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:
-        """Take the tokens so far."""
+        """Take the tokens so far; the first tells how long the prompt's KV cache took to come."""
+        if self._fetching:
+            self._fetching = False
+            since_s = self._decode.sent_s if self._fetch is None else self._fetch.since_s
+            waited_s = self._context.clock() - max(since_s, self._decode.sent_s)
+            self._splits.transfers.seen(self._decode.chosen, waited_s)
         self._decode.on_tokens(tokens)
 
     def on_finish(self, outcome: Outcome) -> None:
-        """Release all that is booked."""
+        """Release all that is booked, and count which way it went."""
         self._end_prefill()
+        if self._whole is not None:
+            self._context.counters.splits[self._whole] += 1
         self._decode.on_finish(outcome)
 
-    def _stays_whole(self) -> bool:
-        """Return whether some worker that can do it all has little left to prefill."""
-        context = self._context
-        try:
-            decision = context.scheduler.explain(self._request, context.clock())
-        except NoWorkerError:
-            return False
-        return decision.chosen.uncached_tokens < self._options.threshold_tokens
+    def _choose(self) -> None:
+        """Decide whether to split, once."""
+        context, splits = self._context, self._splits
+        why = self._sent.why_whole
+        if why:
+            try:
+                context.scheduler.explain(self._request, context.clock())
+            except NoWorkerError:
+                # Some connectors take what others do not: the prefill worker's will tell.
+                why = ""
+        else:
+            way = choose_way(
+                context.scheduler, self._request, splits.options, splits.transfers, context.clock()
+            )
+            why = way.reason
+        self._whole = why
+        if not why:
+            self._decode.follow_prefill()
 
     def _begin_prefill(self) -> Target | Problem | Wait | None:
-        context = self._context
+        """Book a prefill and ask for it; return the decode worker only if it is needed beside."""
         wanted = prefill_request(self._request, self._failed)
-        self._booked = wanted.request_id
+        self._prefill = prefill = Prefill(self._context, wanted)
         try:
-            decision = context.scheduler.schedule(wanted, context.clock())
+            prefill.book()
         except NoWorkerError:
-            self._booked = ""
+            self._prefill = None
             return self._without_prefill()
-        context.open_requests.add(wanted.request_id)
-        context.tell_booked(wanted.request_id)
-        self._prefiller = prefiller = context.router.heartbeats.get(decision.worker)
-        if prefiller is None:
+        worker, way = prefill.worker, prefill.way
+        if worker is None or way is None or (self._sent.why_whole and not way.many):
             self._end_prefill()
+            self._failed |= {prefill.name}
             return self._without_prefill()
-        handshake = handshake_of(prefiller.engine_kind, prefiller.bootstrap_port)
-        if isinstance(handshake, Rendezvous):
-            return self._begin_meeting(prefiller, handshake)
-        body = handshake.prefill_body(self._sent.body)
-        self._start(self._await_prefill(prefiller, handshake, body))
+        decoder: WorkerHeartbeat | None = None
+        if way.beside or "decode-port" in way.needs:
+            target = self._decode.next_target()
+            if not isinstance(target, Target):
+                self._end_prefill()
+                return target
+            self._held = target
+            self._decode.fetch_s = prefill.patience_s + self._fetching_s() if way.beside else inf
+            decoder = self._context.router.heartbeats.get(self._decode.worker)
+        meeting = meeting_of(worker, decoder, secrets.randbits(63))
+        body = way.prefill(self._sent.body, meeting)
+        if way.beside:
+            return self._meet(way, meeting, body)
+        self._start(self._await_prefill(way, meeting, body))
         return Wait.WAIT
+
+    def _fetching_s(self) -> float:
+        """Return how long the decode worker may take to fetch what was prefilled."""
+        moved_ms = self._splits.transfers.predict_ms(moved_tokens(self._decode.chosen))
+        return CONTACT_S + SLACK * moved_ms / 1000.0
+
+    def _meet(self, way: Connector, meeting: Meeting, body: bytes) -> Target:
+        """Send two workers to meet: the decode worker's answer is the client's."""
+        target, self._held = self._held, None
+        assert target is not None, "chosen before the prefill was"
+        decode = way.decode(self._sent.body, meeting, NO_PARAMS)
+        self._start(self._watch_prefill(body))
+        return msgspec.structs.replace(target, body=decode)
 
     def _without_prefill(self) -> Target | Problem | Wait | None:
         """Have a decode worker do it all, if one can; else give up."""
-        self._split = False
-        self._decode.stay_whole()
+        self._stay_whole(NOBODY)
         target = self._decode.next_target()
+        if self._sent.why_whole and not isinstance(target, Target | Wait):
+            return cannot_split(self._sent.why_whole)
         if self._failed and not isinstance(target, Target | Wait):
-            return _NO_PREFILL
+            return NO_PREFILL
         return target
 
-    def _begin_meeting(
-        self, prefiller: WorkerHeartbeat, handshake: Rendezvous
-    ) -> Target | Problem | Wait | None:
-        """Send two workers to meet: the decode worker's answer is the client's."""
-        target = self._decode.next_target()
-        if not isinstance(target, Target):
-            self._end_prefill()
-            return target
-        meeting = Meeting(
-            host=urlsplit(prefiller.url).hostname or "",
-            port=prefiller.bootstrap_port,
-            room=secrets.randbits(63),
-            dp_rank=prefiller.dp_rank,
-        )
-        body = handshake.body(self._sent.body, meeting)
-        self._start(self._watch_prefill(prefiller, body))
-        return msgspec.structs.replace(target, body=body)
-
-    async def _await_prefill(
-        self, prefiller: WorkerHeartbeat, handshake: Transfer, body: bytes
-    ) -> None:
+    async def _await_prefill(self, way: Connector, meeting: Meeting, body: bytes) -> None:
         """Go on with the decode when the prefill is done, or as things stand then."""
-        status, answer = await self._call(prefiller, body)
-        params = handshake.params(answer) if status == HTTP_OK else None
-        attempt = failed_attempt("reset", status=status)
+        prefill, sent = self._prefill, self._sent
+        assert prefill is not None
+        assert prefill.worker is not None
+        request_id = b"" if way.request_id is None else way.request_id(meeting)
+        if request_id:
+            sent = sent.called(request_id)
+        status, answer = NO_ANSWER, b"its side channel does not tell who it is"
+        if way.asks:
+            engine_id = await ask_engine_id(self._splits.pool, way, meeting)
+            meeting = msgspec.structs.replace(meeting, engine_id=engine_id)
+        if not way.asks or meeting.engine_id:
+            status, answer = await self._ask(prefill.worker, sent, body)
+        params = read_answer(way, status, answer)
+        now = self._context.clock()
         if params is not None:
-            self._decode_body = handshake.decode_body(self._sent.body, params)
-            self._context.scheduler.first_token(self._booked, self._context.clock())
+            decode = way.decode(sent.body, meeting, params)
+            self._fetch = Fetch(decode, request_id, now, way.lease_s)
+            prefill.ends()
         elif status == HTTP_OK or status in CLIENT_ERRORS:
             # It transfers nothing, or the client is at fault: the decode worker will tell.
-            self._blame(prefiller, status, answer)
-            self._split = False
-            self._decode.stay_whole()
+            self._blame(prefill, status, answer)
+            self._stay_whole(FAILED)
         else:
-            self._blame(prefiller, status, answer)
+            self._blame(prefill, status, answer)
         self._task = None
-        self._end_prefill(attempt)
+        self._end_prefill(failed_attempt("reset", status=status))
         self._forwarding.proceed()
 
-    async def _watch_prefill(self, prefiller: WorkerHeartbeat, body: bytes) -> None:
+    async def _watch_prefill(self, body: bytes) -> None:
         """Begin anew when a prefill to meet fails: the decode worker would wait in vain."""
-        status, answer = await self._call(prefiller, body)
+        prefill = self._prefill
+        assert prefill is not None
+        assert prefill.worker is not None
+        status, answer = await self._ask(prefill.worker, self._sent, body)
         self._task = None
         if status == HTTP_OK:
-            self._context.scheduler.first_token(self._booked, self._context.clock())
+            prefill.ends()
         self._end_prefill(failed_attempt("reset", status=status))
         if status == HTTP_OK or status in CLIENT_ERRORS:
             return
-        self._blame(prefiller, status, answer)
+        self._blame(prefill, status, answer)
         self._blameless = True
-        text = f"{prefiller.url}: prefill failed with status {status}"
-        failure = UpstreamFailure("before_send", "refused", text, prefiller.url)
-        self._forwarding.fail_attempt(failure)
+        url = prefill.worker.url
+        text = f"{url}: prefill failed with status {status}"
+        self._forwarding.fail_attempt(UpstreamFailure("before_send", "refused", text, url))
 
-    async def _call(self, prefiller: WorkerHeartbeat, body: bytes) -> tuple[int, bytes]:
-        """Return the prefill's status and answer; status 0 when there is none."""
-        target = target_of(prefiller)
-        try:
-            return await fetch(
-                self._pool,
-                target.origin,
-                self._sent.path,
-                timeout_s=self._options.timeout_s,
-                headers=(*self._sent.headers, *target.headers),
-                json=body,
-            )
-        except TransportError as error:
-            return 0, str(error).encode()
+    async def _ask(self, worker: WorkerHeartbeat, sent: Sent, body: bytes) -> tuple[int, bytes]:
+        splits = self._splits
+        return await ask_prefill(splits.pool, worker, sent, body, splits.options.timeout_s)
 
-    def _blame(self, prefiller: WorkerHeartbeat, status: int, answer: bytes) -> None:
-        self._failed |= {prefiller.worker}
+    def _blame(self, prefill: Prefill, status: int, answer: bytes) -> None:
+        self._let_go()
+        self._failed |= {prefill.name}
         context = self._context
         context.counters.attempts_failed += 1
         context.log.warning(
             "prefill failed",
-            worker=prefiller.worker,
+            worker=prefill.name,
             request_id=self._request.request_id,
             status=status,
             answer=answer[:200].decode(errors="replace"),
         )
-        if len(self._failed) > self._options.max_retries:
-            self._split = False
-            self._decode.stay_whole()
+        if len(self._failed) > self._splits.options.max_retries:
+            self._stay_whole(FAILED)
+
+    def _stay_whole(self, why: str) -> None:
+        """Have one worker do all of it from now on."""
+        self._let_go()
+        self._fetch = None
+        self._whole = why
+        self._decode.stay_whole()
+
+    def _let_go(self) -> None:
+        """Give the decode worker back that was chosen before the prefill was done."""
+        if self._held is not None:
+            self._held = None
+            self._decode.give_back()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._forwarding.scope.start(work)
@@ -243,12 +319,5 @@ class DisaggregatedRequest:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        booked, self._booked = self._booked, ""
-        if booked:
-            context = self._context
-            context.open_requests.discard(booked)
-            if context.outbox is not None:
-                context.outbox.ended(booked, attempt)
-            booking = context.scheduler.finish(booked, context.clock(), attempt)
-            if context.released is not None and booking is not None:
-                context.released(booking)
+        if self._prefill is not None:
+            self._prefill.give_back(attempt)

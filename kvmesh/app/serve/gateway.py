@@ -1,36 +1,41 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.front import PathRoutes, answer_json
+from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
-from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
+from kvmesh.app.serve.disaggregated import DisaggregatedRequest
+from kvmesh.app.serve.fetching import FetchingRequest
+from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.quick import QuickRequest
+from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.bounds import shown
 from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.disaggregation import SplitOptions
-from kvmesh.errors import MODEL_NOT_FOUND, RequestError
-from kvmesh.transport.http.forward.forwarding import Forward
-from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
+from kvmesh.core.routing.split.forms import why_whole
+from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.transport.http.forward.plan import Forwarder, ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
+    OTHERS,
+    PASSTHROUGH,
     ApiEndpoint,
     find_endpoint,
 )
-from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.server.incoming import E, Incoming
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.problem import Problem
 
 SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Where engines take a KV transfer's parameters."""
@@ -39,47 +44,76 @@ SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 UNSALTED_PATHS: Final = frozenset(path for kind in ENGINES.values() for path in kind.unsalted_paths)
 """Where some kind of engine takes no `cache_salt`."""
 
+_PARAMS: Final = b"kv_transfer_params"
+"""A body that says something of transfers itself is left as it is."""
+
 _SCANNED: Final = frozenset({"chat", "completions"})
 
 UNREAD: Final = frozenset({429, 503})
 """What a worker says before it begins: safe to ask another, whatever the request would do."""
 
+V = TypeVar("V", bound=Incoming)
+"""One kind of requests at which only views are served."""
 
-class Gateway:
-    """Serves the OpenAI paths of one router. One call an exchange, never blocking."""
+
+class Gateway(Generic[E]):
+    """Serves the OpenAI paths of one router. One call an exchange, never blocking.
+
+    `forward` makes what sends a request where it is decided.
+    """
 
     def __init__(
         self,
         context: RoutingContext,
         reader: Reader,
-        pool: UpstreamPool,
+        forward: Forwarder[E],
         options: ForwardOptions,
-        split: SplitOptions,
+        splits: Splits,
         viewers: Viewers | None = None,
     ) -> None:
         self._viewers = viewers or Viewers("")
         self._context = context
+        self._models = ModelsPage(context.router.models, self._urls, splits.pool)
         self._reader = reader
-        self._pool = pool
+        self._pool = splits.pool
+        self._forward = forward
         self._options = options
         self._once = msgspec.structs.replace(
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
-        self._split = split
+        self._splits = splits
         self._compiled = CompiledDispatch(context.routing, reader.root) if NATIVE else None
         if self._compiled is not None:
             self._compiled.tell(context.outbox)
 
-    def mount(self, routes: Routes, *, others: bool = True) -> None:
-        """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""
-        routes.add("POST", "/v1/route", self.explain)
+    def mount(self, routes: PathRoutes[E], *, others: bool = True) -> None:
+        """Serve every path under /v1/ and `OTHERS`; without `others` those of `ENDPOINTS` alone."""
         for path, endpoint in ENDPOINTS.items():
             for method in endpoint.methods:
                 routes.add(method, path, self.serve)
-        routes.add_prefix("/v1/models/", self.serve)
-        routes.add_prefix("/v1/", self.serve if others else _refuse)
+        self.mount_views(routes)
+        other = self.serve if others else _refuse
+        for path, endpoint in OTHERS.items():
+            for method in endpoint.methods:
+                routes.add(method, path, other)
+        routes.add_prefix("/v1/", other)
 
-    def serve(self, exchange: Exchange) -> None:
+    def mount_unread(self, routes: PathRoutes[E], *, others: bool = True) -> None:
+        """Serve the same paths for requests of which only the head is known."""
+        other = self.serve_unread if others else _refuse
+        for path, endpoint in (*ENDPOINTS.items(), *OTHERS.items()):
+            for method in endpoint.methods:
+                routes.add(method, path, self.serve_unread if path in ENDPOINTS else other)
+        self.mount_views(routes)
+        routes.add_prefix("/v1/", other)
+
+    def mount_views(self, routes: PathRoutes[V]) -> None:
+        """Serve what tells and sends nothing: where a request would go, which models there are."""
+        routes.add("POST", "/v1/route", self.explain)
+        routes.add("GET", "/v1/models", self._show_models)
+        routes.add_prefix("/v1/models/", self._show_models)
+
+    def serve(self, exchange: E) -> None:
         """Forward an inference request to the worker where it costs least."""
         request = exchange.request
         endpoint = ENDPOINTS.get(request.path)
@@ -87,20 +121,28 @@ class Gateway:
             return
         if endpoint is None or request.method not in endpoint.methods:
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
-        if endpoint.kind == "models":
-            self._models(exchange)
-            return
         if self._viewers.apart:
             self._check_salted(request.path, endpoint)
-        self._reader.read(exchange, endpoint, self._forward)
+        self._reader.read(exchange, endpoint, self._go_on)
 
-    def _place(self, exchange: Exchange, endpoint: ApiEndpoint) -> bool:
+    def _show_models(self, exchange: Incoming) -> None:
+        find_endpoint(exchange.request.method, exchange.request.path, passthrough=False)
+        self._models.serve(exchange)
+
+    def serve_unread(self, exchange: E) -> None:
+        """Have a request sent whose body nobody tells: by the load of workers, and its headers."""
+        if self._viewers.apart:
+            self._check_salted(exchange.request.path, PASSTHROUGH)
+        self._reader.read(exchange, PASSTHROUGH, self._go_on)
+
+    def _place(self, exchange: E, endpoint: ApiEndpoint) -> bool:
         """Have the compiled core decide a request that wishes nothing unusual, if it can."""
         context, compiled, asked = self._context, self._compiled, exchange.request
         if (
             compiled is None
             or asked.method not in endpoint.methods
             or context.router.prefillers
+            or self._splits.always
             or self._viewers.apart
         ):
             return False
@@ -118,7 +160,7 @@ class Gateway:
             )
             if placed is None:
                 return False
-            forwarding = Forward(exchange, self._pool, self._options)
+            forwarding = self._forward(exchange, options=self._options)
             plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
         except BaseException:
             take_back(context, name or request_id.decode("latin-1"))
@@ -127,6 +169,9 @@ class Gateway:
             plan = context.tracer.watch(exchange, plan)
         forwarding.begin(plan, stream=placed.streams)
         return True
+
+    def _urls(self) -> set[str]:
+        return {one.url for one in self._context.router.workers()}
 
     def _check_salted(self, path: str, endpoint: ApiEndpoint) -> None:
         """Raise `RequestError` 403 for a path at which tenants could not be kept apart."""
@@ -143,7 +188,7 @@ class Gateway:
                 status=403,
             )
 
-    def explain(self, exchange: Exchange) -> None:
+    def explain(self, exchange: Incoming) -> None:
         """Answer what would be decided, and why, without sending or booking anything.
 
         The body is that of a chat or completion; token ids may also come as packed u32,
@@ -154,15 +199,58 @@ class Gateway:
             return
         self._reader.read(exchange, None, self._answer_decision)
 
-    def _forward(self, exchange: Exchange, request: RouteRequest) -> None:
+    def _go_on(self, exchange: E, request: RouteRequest) -> None:
+        stored = named_response(request.stored) or response_of(exchange.request.path)
+        if not stored or request.pinned_worker is not None:
+            self._send(exchange, request)
+            return
         context = self._context
-        options = self._options if exchange.request.path in ENDPOINTS else self._once
+        holder = context.holders.find(stored)
+        if (
+            holder is not None
+            and holder in context.router.heartbeats
+            and not request.unserved_by(context.workers.info(holder))
+        ):
+            self._send(exchange, msgspec.structs.replace(request, pinned_worker=holder))
+        else:
+            exchange.scope.start(self._look_for(exchange, request, stored))
+
+    async def _look_for(self, exchange: E, request: RouteRequest, stored: str) -> None:
+        """Forward a request to the engine that keeps the answer it goes on from; where none does,
+        one of them says so.
+        """
+        context = self._context
+        workers = [
+            one
+            for one in context.router.workers()
+            if not request.unserved_by(context.workers.info(one.worker))
+        ]
+        headers = tuple(one for one in exchange.request.headers if one[0] == b"authorization")
+        holder = await context.holders.ask(self._pool, stored, workers, headers)
+        if holder is not None:
+            request = msgspec.structs.replace(request, pinned_worker=holder)
+        try:
+            self._send(exchange, request)
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+
+    def _send(self, exchange: E, request: RouteRequest) -> None:
+        context = self._context
+        path = exchange.request.path
+        options = self._options if path in ENDPOINTS or path in OTHERS else self._once
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
-        forwarding = Forward(exchange, self._pool, options)
+        forwarding = self._forward(exchange, options=options)
+        names_source = bool(context.workers.fetchers) and self._may_name_source(exchange)
+        if names_source:
+            request = msgspec.structs.replace(request, names_source=True)
         routed = RoutedRequest(context, request, forwarding)
         plan: ForwardPlan = routed
-        if context.router.prefillers and _may_split(exchange, request):
+        if names_source:
+            plan = FetchingRequest(context, routed, exchange.request.body)
+        elif (
+            context.router.prefillers or self._splits.always
+        ) and exchange.request.path in SPLIT_PATHS:
             plan = self._split_plan(exchange, request, routed)
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
@@ -170,20 +258,31 @@ class Gateway:
             plan = self._viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
-    def _split_plan(
-        self, exchange: Exchange, request: RouteRequest, decode: RoutedRequest
-    ) -> DisaggregatedRequest:
+    def _may_name_source(self, exchange: E) -> bool:
+        """Return whether a request's body may be given a source to fetch its prefix from; where
+        there are prefill workers, what they share with decode workers stands there.
+        """
+        asked, prefillers = exchange.request, self._context.router.prefillers
+        free = asked.path in SPLIT_PATHS and not prefillers and _PARAMS not in asked.body
+        return free and not _why_whole(asked)
+
+    def _split_plan(self, exchange: E, request: RouteRequest, decode: RoutedRequest) -> ForwardPlan:
         """Return the plan of a request that may be prefilled on one worker, decoded on another."""
         asked = exchange.request
         headers = [(b"x-request-id", exchange.request_id)]
         headers += [one for one in asked.headers if one[0] == b"authorization"]
-        sent = Sent(asked.path, asked.body, tuple(headers))
-        return DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
+        sent = Sent(asked.path, asked.body, tuple(headers), _why_whole(asked))
+        divide = self._splits.divide or DisaggregatedRequest
+        return divide(self._context, request, decode, sent, self._splits)
 
-    def _answer_decision(self, exchange: Exchange, request: RouteRequest) -> None:
+    def _answer_decision(self, exchange: Incoming, request: RouteRequest) -> None:
         context = self._context
         now, scheduler = context.clock(), context.scheduler
-        decision = scheduler.explain(request, now)
+        if context.workers.fetchers and not context.router.prefillers:
+            request = msgspec.structs.replace(request, names_source=True)
+        decision = msgspec.structs.replace(
+            scheduler.explain(request, now), unforeseen=request.unforeseen
+        )
         left_out = scheduler.workers.left_out(request, now)
         _, forecast = scheduler.lengths.forecast(request.hashes)
         router, bucket = context.router_id, context.bucket
@@ -192,37 +291,18 @@ class Gateway:
         )
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
-    def _models(self, exchange: Exchange) -> None:
-        models = [
-            {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
-            for model in self._context.router.models()
-        ]
-        path = exchange.request.path
-        if path == "/v1/models":
-            answer_json(exchange, {"object": "list", "data": models})
-            return
-        wanted = path.removeprefix("/v1/models/")
-        for model in models:
-            if model["id"] == wanted:
-                answer_json(exchange, model)
-                return
-        raise RequestError(
-            f"the model {shown(wanted)} does not exist: no worker serves it",
-            status=404,
-            param="model",
-            code=MODEL_NOT_FOUND,
-        )
 
-
-def _refuse(exchange: Exchange) -> None:
+def _refuse(exchange: Incoming) -> None:
     path = exchange.request.path
     raise RequestError(f"{path} is not served here: --other-paths is refuse", status=404)
 
 
-def _may_split(exchange: Exchange, request: RouteRequest) -> bool:
-    """Return whether prefill and decode may be on two workers: one prompt, one answer, and a body
-    that is rewritten on the event loop within some 10 ms.
+def _why_whole(asked: Request) -> str:
+    """Return why prefill and decode must be on one worker, "" if they may be on two: one prompt,
+    one answer, and a body that is rewritten on the event loop within some 10 ms.
     """
-    asked = exchange.request
-    short = len(asked.body) <= MOST_READ_BYTES and asked.items <= INLINE_ITEMS
-    return asked.path in SPLIT_PATHS and request.choices == 1 and short
+    return why_whole(asked.body) if _is_short(asked) else "long body"
+
+
+def _is_short(asked: Request) -> bool:
+    return len(asked.body) <= MOST_READ_BYTES and asked.items <= INLINE_ITEMS

@@ -5,9 +5,10 @@ from typing import Final
 
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.dispatch.dispatch import Dispatched
 from kvmesh.core.health.blame import Blame
-from kvmesh.core.health.outcomes import Attempt, failed_attempt
+from kvmesh.core.health.outcomes import Attempt, Verdict, failed_attempt
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.overdue import Usual, patience_s
 from kvmesh.core.workers.info import Trust
@@ -20,6 +21,12 @@ NEVER_SERVED: Final = 6.0
 
 PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
 _TRUST_HEADERS: Final = {trust: (b"x-kvmesh-trust", trust.value.encode()) for trust in Trust}
+_TRUST_AT: Final = 2
+_UNFORESEEN_HEADERS: Final = {
+    reason: (_TRUST_HEADERS[Trust.APPROX], (b"x-kvmesh-unforeseen", reason.encode()))
+    for reason in REASONS
+}
+"""In place of the trust in a worker, where what it reuses of the request is not foretold."""
 
 
 class Placement:
@@ -53,9 +60,11 @@ class Placement:
         hang_s = self._context.hang_s
         return bool(hang_s) and self._is_silent(now, hang_s)
 
-    def was_silent(self) -> bool:
-        """Return whether a client that left had reason to: 2 s more than five times the time."""
-        return self._is_silent(self._context.clock(), LEFT_S)
+    def was_silent(self, fetch_s: float = 0.0) -> bool:
+        """Return whether a client that left had reason to: 2 s more than five times the time, and
+        `fetch_s`.
+        """
+        return self._is_silent(self._context.clock() - fetch_s, LEFT_S)
 
     def _is_silent(self, now: float, slack_s: float) -> bool:
         scheduler, worker = self._context.scheduler, self.worker
@@ -76,6 +85,8 @@ class Placement:
         """Return what is told to the client of the decision."""
         decision = self.decision
         own = told_headers(self._context, decision.worker, decision.overlap_blocks)
+        if decision.unforeseen:
+            own[_TRUST_AT : _TRUST_AT + 1] = _UNFORESEEN_HEADERS[decision.unforeseen]
         if decision.arm is not None:
             own.append((b"x-kvmesh-policy", decision.arm.header))
         return own
@@ -120,7 +131,8 @@ class Placement:
         if context.outbox is not None:
             context.outbox.ended(request_id, attempt)
         booking = context.routing.release(self._one, attempt, context.clock())
-        if context.released is not None and booking is not None:
+        served = attempt.verdict is Verdict.SERVED and not self._one.request.unforeseen
+        if context.released is not None and booking is not None and served:
             context.released(booking)
         if context.gate.waiting:
             context.gate.load_fell()

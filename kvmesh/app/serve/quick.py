@@ -2,6 +2,8 @@
 well; as any other request from its first failure on.
 """
 
+import msgspec
+
 from kvmesh.app.serve.placement import Placement, told_headers
 from kvmesh.app.serve.routed import RoutedRequest, say_accessed
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
@@ -60,7 +62,12 @@ class QuickRequest(RoutedRequest):
         context.hangs.waiting[self] = None
         if context.debug:
             say_routed(context.log, placed.record.decision)
-        return target_of(heartbeat)
+        target = target_of(heartbeat)
+        if context.alternatives is None:
+            return target
+        worker, now = placed.record.worker, placed.record.decided_s
+        others = context.alternatives.of_plain(worker, placed.model, now)
+        return msgspec.structs.replace(target, alternatives=others)
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
         """Do as any other request does."""
@@ -110,7 +117,8 @@ class QuickRequest(RoutedRequest):
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Release what was served, and learn from it."""
         placed, context = self._placed, self._context
-        if placed is None or outcome.kind != "finished" or self._status not in SUCCESS:
+        whole = outcome.kind == "finished" and self._status in SUCCESS and not outcome.error
+        if placed is None or not (whole and outcome.watched):
             self._leave()
             super().finish(outcome, usage)
             return
@@ -140,6 +148,7 @@ class QuickRequest(RoutedRequest):
         self._placement = Placement(self._context, one, placed.record.decision)
         self._one = one
         self._whole = None
+        self.fetch_s = 0.0
         self._attempts = 1
         self._blame = None
         self._failed = frozenset()

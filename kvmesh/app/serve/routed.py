@@ -2,12 +2,15 @@
 
 from typing import Final
 
+import msgspec
+
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.engines.sse import Usage
+from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.engines.sse import Usage, error_status
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import (
     SERVED,
@@ -33,18 +36,20 @@ class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
     A request may be held at the admission gate before its first attempt, and while nobody may be
-    given one; when its turn comes its `forwarding` proceeds.
+    given one; when its turn comes its `forwarding` proceeds. `fetch_s` is how much longer its first
+    byte may take since its worker fetches the prompt's KV cache from another.
     """
 
     __slots__ = (
         "_attempts", "_blame", "_context", "_ended", "_failed", "_one", "_placement", "_refusal",
-        "_status", "_whole", "forwarding",
+        "_status", "_whole", "fetch_s", "forwarding",
     )  # fmt: skip
 
     def __init__(
         self, context: RoutingContext, request: RouteRequest, forwarding: Forwarding
     ) -> None:
         self.forwarding = forwarding
+        self.fetch_s = 0.0
         self._context = context
         self._one = context.routing.enter(request, forwarding.scope.request_id)
         self._whole: RouteRequest | None = None
@@ -62,6 +67,8 @@ class RoutedRequest:
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
         context, one = self._context, self._one
+        if self._failed and (bound := self.forwarding.bound) is not None:
+            one.request = self._bind(bound)
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None
             return refusal
@@ -108,7 +115,20 @@ class RoutedRequest:
         context.hangs.waiting[self] = None
         if context.debug:
             say_routed(context.log, decision)
-        return target_of(heartbeat)
+        target = target_of(heartbeat)
+        if context.alternatives is None:
+            return target
+        others = context.alternatives.of_decision(
+            decision, self._one.request, self._failed, context.clock()
+        )
+        return msgspec.structs.replace(target, alternatives=others)
+
+    def _bind(self, origin: str) -> RouteRequest:
+        """Return the request as one for whoever has it already."""
+        beats = self._context.router.heartbeats
+        there = [name for name, beat in beats.items() if beat.url == origin]
+        found = next((name for name in there if name not in self._failed), None)
+        return msgspec.structs.replace(self._one.request, pinned_worker=found)
 
     def follow_prefill(self) -> None:
         """Choose among decode workers: the prompt's KV cache comes from elsewhere."""
@@ -117,6 +137,7 @@ class RoutedRequest:
 
     def stay_whole(self) -> None:
         """Choose as if `follow_prefill` had never been called."""
+        self.fetch_s = 0.0
         if self._whole is not None:
             self._one.request, self._whole = self._whole, None
 
@@ -156,7 +177,7 @@ class RoutedRequest:
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the first byte is long overdue while the worker serves nobody else."""
-        return self._placement is not None and self._placement.is_overdue(now)
+        return self._placement is not None and self._placement.is_overdue(now - self.fetch_s)
 
     @property
     def sent_s(self) -> float:
@@ -171,15 +192,39 @@ class RoutedRequest:
         return self.answer_headers()
 
     @property
+    def decision(self) -> Decision | None:
+        """Return what was decided last."""
+        return None if self._placement is None else self._placement.decision
+
+    @property
+    def attempts(self) -> int:
+        """Return how many attempts have begun."""
+        return self._attempts
+
+    @property
     def worker(self) -> WorkerId:
         """Return the worker chosen last."""
         assert self._placement is not None
         return self._placement.worker
 
     @property
+    def chosen(self) -> Candidate:
+        """Return the terms of the worker chosen last."""
+        assert self._placement is not None
+        return self._placement.decision.chosen
+
+    @property
     def request_id(self) -> str:
         """Return the id of its bookings."""
         return self._one.request.request_id
+
+    def booked(self) -> str:
+        """Return the id of its present booking."""
+        return self.request_id
+
+    def note_prefill(self) -> None:
+        """Do as for a first token, whatever is known of the answer."""
+        self.progress(1)
 
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
@@ -212,12 +257,15 @@ class RoutedRequest:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
-        served = outcome.kind == "finished" and self._status in SUCCESS
+        served = outcome.kind == "finished" and self._status in SUCCESS and not outcome.error
         self.finish(outcome, self.forwarding.usage() if served else None)
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
         context, one = self._context, self._one
+        if not outcome.watched and one.decision is not None:
+            # On trial, a policy is not judged by times that nobody saw.
+            one.decision = msgspec.structs.replace(one.decision, arm=None)
         attempt = self._last_attempt(outcome)
         first = self._release(attempt)
         now, blame = context.clock(), self._blame
@@ -226,8 +274,10 @@ class RoutedRequest:
         if outcome.kind == "cut" and outcome.failure is not None and one.record is not None:
             context.counters.attempts_failed += 1
             context.decisions.attempt_failed(one.record, outcome.failure.message)
-        state = "failed" if outcome.kind == "crashed" else outcome.kind
+        state = "failed" if outcome.kind == "crashed" or outcome.error else outcome.kind
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
+        if attempt is SERVED and usage is not None and usage.response:
+            context.holders.learn(usage.response, self.worker)
         if attempt is SERVED and context.debug:
             say_accessed(context, self.worker, one.request.request_id, usage)
         if first and attempt.verdict is Verdict.WORKER:
@@ -241,10 +291,14 @@ class RoutedRequest:
             assert placement is not None
             return failed_attempt("cut", placement.waited_s())
         if outcome.kind == "client_gone" and self._one.waiting and placement is not None:
-            silent = not self._status and placement.was_silent()
+            silent = not self._status and placement.was_silent(self.fetch_s)
             return failed_attempt("hung", placement.waited_s()) if silent else UNKNOWN
-        if outcome.kind != "finished":
+        if outcome.kind != "finished" or not outcome.watched:
             return UNKNOWN
+        if outcome.error:
+            # The head of a stream says that it was begun, its last event that it was not served.
+            status = error_status(outcome.error)
+            return status_attempt(status) if status else UNKNOWN
         return SERVED if self._status in SUCCESS else status_attempt(self._status)
 
     def _release(self, attempt: Attempt) -> bool:
@@ -271,11 +325,9 @@ def take_back(context: RoutingContext, request_id: str) -> None:
     """Release what is still booked of a request that an error of ours has ended."""
     scheduler = context.scheduler
     if scheduler.sequences.bookings.get(request_id) is not None:
-        booking = scheduler.finish(request_id, context.clock(), UNKNOWN)
+        scheduler.finish(request_id, context.clock(), UNKNOWN)
         if context.outbox is not None:
             context.outbox.ended(request_id, UNKNOWN)
-        if context.released is not None and booking is not None:
-            context.released(booking)
         context.gate.load_fell()
 
 

@@ -1,5 +1,6 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +13,9 @@ from kvmesh.app.care.hang_watch import HangWatch
 from kvmesh.app.care.patience import Patience
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.serve.admission import AdmissionGate
+from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import engine_of
@@ -32,6 +35,8 @@ from kvmesh.transport.http.wire.headers import Headers
 class RoutingCounters:
     """What became of requests and what caches gave, since the start: `tokens` of prompts.
 
+    `splits` are requests that might have been prefilled elsewhere, by why they were not, "" for
+    those that were.
     `ends` are requests by outcome and class of the client's status, `failures` are attempts at
     workers.
     """
@@ -41,12 +46,14 @@ class RoutingCounters:
         "ends",
         "failures",
         "requests",
+        "splits",
         "tokens",
     )
 
     def __init__(self, failures: FailureCounts, tokens: TokenCounts) -> None:
         self.requests = 0
         self.attempts_failed = 0
+        self.splits: Counter[str] = Counter()
         self.tokens = tokens
         self.ends = RequestEnds()
         self.failures = failures
@@ -76,7 +83,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `open_requests` are those booked and not released; `outbox` is told what becomes of bookings,
     for the replicas, `released` takes what was released; None: nobody.
     `ask_suspects` has workers asked at once that a failure made suspect.
-    `debug`: each decision is logged.
+    `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
+    `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
@@ -101,6 +109,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     hangs: HangWatch
     ask_suspects: Callable[[], None]
     hang_s: float
+    alternatives: Alternatives | None = None
+    holders: ResponseHolders = msgspec.field(default_factory=ResponseHolders)
     debug: bool = False
 
     def looks_at(self, mode: RouterMode | None) -> bool:

@@ -13,7 +13,8 @@ class DecisionRow(msgspec.Struct, frozen=True):
     `overlap_blocks` were believed cached, `round_robin_blocks` would have been under round robin.
     `cached_tokens` of `reported_tokens` is what the engine said; None: not reported. `held_ms` is
     the wait at the router before the decision, None while nothing is held. `estimated`: its router
-    mode looks at no prompt, so `prompt_tokens` are told by the size of the body.
+    mode looks at no prompt, so `prompt_tokens` are told by the size of the body. `unforeseen` is
+    why `overlap_blocks` and `cached_tokens` may differ: a word of `docs/api.md`, "" for none.
     """
 
     key: str
@@ -43,6 +44,7 @@ class DecisionRow(msgspec.Struct, frozen=True):
     output_tokens: int | None
     tenant: str = ""
     estimated: bool = False
+    unforeseen: str = ""
 
 
 class DecisionDetail(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class Recorder(msgspec.Struct, frozen=True):
             output_tokens=usage.completion_tokens if usage else None,
             tenant=record.tenant,
             estimated=record.estimated,
+            unforeseen=decision.unforeseen,
         )
 
     def detail(self, record: DecisionRecord) -> DecisionDetail:

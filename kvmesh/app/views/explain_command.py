@@ -25,6 +25,8 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Header
 
 TIMEOUT_S: Final = 10.0
+_CERTAIN: Final = 0.995
+"""A confidence of so much is not shown: it would read 100 %."""
 _PROMPT_FIELDS: Final = ("messages", "prompt", "input")
 
 
@@ -191,6 +193,8 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     about = "about " if outcome is not None and outcome.estimated else ""
     add("prompt", f"{about}{decision.prompt_tokens:,} tokens, {decision.total_blocks:,} blocks")
     add("predicted cached", f"{decision.overlap_blocks:,} blocks")
+    if decision.unforeseen:
+        add("not foretold", decision.unforeseen)
     if outcome is None:
         return facts
     if outcome.cached_tokens is not None and outcome.reported_tokens is not None:
@@ -246,10 +250,11 @@ def candidate_table(decision: DecisionView) -> Table:
 
 def _cells(one: CandidateView, *, chosen: bool) -> tuple[Text, ...]:
     usage = f"{one.cache_usage:.0%}" if one.capacity_blocks else "-"
+    doubt = f" {one.confidence:.0%}" if one.confidence < _CERTAIN else ""
     return (
         Text(f"{'→' if chosen else ' '} {one.worker}"),
         Text(f"{one.score:,.3g}" if abs(one.score) < 10 else f"{one.score:,.1f}"),  # noqa: PLR2004  three digits
-        Text(f"{one.overlap_blocks:,}"),
+        Text(f"{one.overlap_blocks:,}{doubt}"),
         Text(f"{one.uncached_tokens:,}"),
         Text(f"{one.prefill_tokens:,}"),
         Text(f"{one.wait_ms:,.1f}"),

@@ -58,7 +58,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
 
     `digest` is of the index at `applied_sequence` of the stream `created`, over the workers that
     `scope` names; digests compare where the other three are equal. `version` is "" where it tells
-    none, `formats` are those it reads, in words.
+    none, `formats` are those it reads, in words. Gateways ask a "picker", clients a "router".
     """
 
     replica: str
@@ -81,6 +81,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     figures: dict[str, float] = {}
     version: str = ""
     formats: str = ""
+    role: Literal["router", "picker"] = "router"
 
 
 class BucketRow(msgspec.Struct, frozen=True):
@@ -123,7 +124,7 @@ class Overview(msgspec.Struct, frozen=True):
     sentences: what makes routing worse than it could be.
     """
 
-    role: Literal["router", "meta-router"]
+    role: Literal["router", "picker", "meta-router"]
     name: str
     version: str
     started: int

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -58,7 +58,7 @@ MOST_RECORDS = 1 << 20
 class RouterView:
     """Answers for one replica; reads what is there, changes nothing."""
 
-    role = "router"
+    role: Literal["router", "picker"] = "router"
     tick_s = 0.25
 
     def __init__(
@@ -105,7 +105,7 @@ class RouterView:
         log, policy = self._log, self._policy()
         shown = log.changed_after(after, decisions) if after else log.latest(decisions)[::-1]
         return Overview(
-            role="router",
+            role=self.role,
             name=context.router_id,
             version=self._build.version,
             started=self._started,
@@ -225,6 +225,7 @@ class RouterView:
                 kv_events=False,
                 version=self._build.version,
                 formats=in_words(self._build.formats),
+                role=self.role,
             )
             rows.append(with_numbers(alone, numbers))
         return compare_replicas(rows)
@@ -246,6 +247,7 @@ def _replica(beat: RouterHeartbeat) -> ReplicaRow:
         active_requests=beat.active_requests,
         version=beat.version,
         formats=in_words(beat.formats),
+        role="picker" if beat.picker else "router",
     )
 
 

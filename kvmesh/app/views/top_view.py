@@ -183,7 +183,7 @@ def _replicas(rows: Sequence[ReplicaRow]) -> Table:
     table = _table("replicas", "replica", "state", "sequence#", "lag#", "digest", *titles)
     for row in rows:
         table.add_row(
-            row.replica,
+            f"{row.replica} (picker)" if row.role == "picker" else row.replica,
             Text("ready", "green") if row.ready else Text(row.reason, "red"),
             f"{row.applied_sequence:,}" if row.kv_events else "-",
             f"{row.lag:,}" if row.kv_events else "-",

@@ -7,20 +7,26 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from kvmesh.actors.doubts import Reread
-from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad
+from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad, EngineServes
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
 from kvmesh.app.engines.feed import EngineFeed
 from kvmesh.app.engines.load_feed import LoadFeed
-from kvmesh.app.engines.probe import given_endpoints, read_facts, refuse_collisions
-from kvmesh.app.engines.worker_option import parse_words
+from kvmesh.app.engines.probe import (
+    given_endpoints,
+    read_facts,
+    read_models,
+    refuse_collisions,
+)
+from kvmesh.app.engines.worker_option import check_port, parse_words
 from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.advice import how_to_publish
-from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
+from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, base_of
+from kvmesh.core.engines.registry import connector_of, connectors
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError
@@ -38,6 +44,8 @@ from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptio
 WAIT_FOR_ENGINE_S = 0.5
 WAITING_SAID_S = 10.0
 MISSED_LOOKS = 3
+MODELS_S = 5.0
+"""How often the engine is asked which models it serves: adapters come and go while it runs."""
 
 
 class Sidecar:
@@ -52,10 +60,13 @@ class Sidecar:
         self.models: tuple[str, ...] = ()
         self._model = model
         self._settings = settings
-        self._url = settings.engine_url.rstrip("/")
+        self._url = base_of(settings.engine_url)
         parts = urlsplit(self._url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ConfigError(f"--engine-url {settings.engine_url!r}: write http://host:port")
+        shares, role = settings.connector, settings.role
+        place = f"--kv-connector {shares.kv_connector}"
+        check_port(shares.kv_connector, role, shares.bootstrap_port, place)
         name = check_name(settings.worker_id or name_of(parts.netloc), "--worker-id")
         self._name = name
         self._subjects = subjects_for(settings.nats, settings.bucket)
@@ -172,7 +183,10 @@ class Sidecar:
     def _add_rank(self, driver: AioDriver, rank: int, facts: EngineFacts, *, alone: bool) -> None:
         settings = self._settings
         role = facts.role if settings.role == "auto" else settings.role
-        labels, taints = role_marks(role, bootstrap=facts.bootstrap_port > 0)
+        port = settings.connector.bootstrap_port or facts.bootstrap_port
+        named = connectors().get(settings.connector.kv_connector)
+        way = named or connector_of(facts.kind, port)
+        labels, taints = role_marks(role, whole=way.whole)
         options = PublisherOptions(
             worker=self._worker(rank, alone=alone),
             bucket=settings.bucket,
@@ -181,13 +195,15 @@ class Sidecar:
             models=facts.models,
             adapters=facts.adapters,
             block_size=settings.kv_cache_block_size or facts.block_size or None,
+            drops=settings.eagle_block_drop,
             namespace=settings.nats.namespace,
             dp_rank=None if alone else rank,
             events=settings.kv_events,
             secret=read_hash_secret(settings.hash_secret_file),
             labels=(*parse_words(settings.label, "--label"), *labels),
             taints=(*parse_words(settings.taint, "--taint"), *taints),
-            bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
+            bootstrap_port=port if f"{role}-port" in way.needs else 0,
+            connector=named.name if named else "",
             health_path=facts.health_path,
             engine=facts.kind,
             log_batches=settings.log.log_level == "debug",
@@ -263,11 +279,15 @@ class Sidecar:
         """
         missed = 0
         returning = False
+        looked_s = time.monotonic()
         while True:
             await asyncio.sleep(self._settings.load_interval_s)
             healthy = await fetch_ok(pool, self._url, facts.health_path) is not None
             if healthy:
                 await loads.look(pool)
+            if healthy and time.monotonic() >= looked_s + MODELS_S:
+                looked_s = time.monotonic()
+                await self._look_at_models(pool, driver)
             if healthy and returning:
                 returning = False
                 self._log.info("engine answers again")
@@ -282,7 +302,16 @@ class Sidecar:
                 self._log.warning("engine does not answer", engine=self._url)
                 self._tell(driver, EngineAnswers(answering=False))
 
-    def _tell(self, driver: AioDriver, message: EngineAnswers) -> None:
+    async def _look_at_models(self, pool: UpstreamPool, driver: AioDriver) -> None:
+        """Say which models the engine serves, if that changed; none at all is not believed."""
+        served = await read_models(pool, self._url)
+        if served is None or not served.models or served.models == self.models:
+            return
+        self._log.info("the engine serves other models", models=served.models)
+        self.models = served.models
+        self._tell(driver, EngineServes(served.models, served.adapters))
+
+    def _tell(self, driver: AioDriver, message: EngineAnswers | EngineServes) -> None:
         for _, publisher in self._ranks:
             driver.post(publisher.name, message)
 

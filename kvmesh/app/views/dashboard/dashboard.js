@@ -260,7 +260,7 @@ function renderWorkers(overview) {
 
 const AGREEMENT = { agrees: ["✓ agrees", "good"], disagrees: ["✗ disagrees", "bad"], unchecked: ["unchecked", "soft"] };
 const REPLICAS = [
-  { name: "Replica", head: true, fill: (cell, row) => { cell.textContent = row.replica; cell.title = `${row.url}, version ${row.version || "not told"}, reads ${row.formats || "formats not told"}`; } },
+  { name: "Replica", head: true, fill: (cell, row) => { cell.textContent = row.role === "picker" ? `${row.replica} (picker)` : row.replica; cell.title = `${row.url}, version ${row.version || "not told"}, reads ${row.formats || "formats not told"}`; } },
   { name: "Bucket", kind: "p2", fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "State", fill: (cell, row) => {
     cell.textContent = row.draining ? "draining" : row.ready ? "ready" : row.reason;
@@ -278,7 +278,7 @@ const REPLICAS = [
 ];
 
 function renderReplicas(overview) {
-  const rows = overview.replicas.filter((row) => matches(row.replica, row.bucket, row.url, row.ready ? "ready" : row.reason, row.draining ? "draining" : "", row.agreement));
+  const rows = overview.replicas.filter((row) => matches(row.replica, row.role || "", row.bucket, row.url, row.ready ? "ready" : row.reason, row.draining ? "draining" : "", row.agreement));
   syncRows($("replicas"), REPLICAS, rows, (row) => `${row.bucket}/${row.replica}`, "No replica.");
   return rows.length;
 }

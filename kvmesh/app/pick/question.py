@@ -1,0 +1,75 @@
+"""The head of a request that a gateway asks about: checked, and put in HTTP's own words."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.routing.split.sidecars import RESERVED
+from kvmesh.transport.extproc.messages import ENDPOINT, SERVED, SUBSET, RequestHeaders
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.refusals import body_too_long, head_too_large
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import Header, Headers
+from kvmesh.transport.http.wire.problem import Problem
+
+_SPOOFED: Final = frozenset(name.encode() for name in (ENDPOINT, SERVED, SUBSET)) | RESERVED
+"""What a client says of endpoints is never believed, and never passed on: neither to the gateway
+nor to a worker's sidecar.
+"""
+
+_DROPPED: Final = _SPOOFED | {b"content-length", b"transfer-encoding"}
+_REMOVED: Final = (_SPOOFED - {ENDPOINT.encode()}) | {b"accept-encoding"}
+"""The endpoint is overwritten. A compressed answer could not be read for its tokens."""
+
+_TARGET: Final = re.compile(rb"/[!-\"$-~]*|\*")
+"""Neither a fragment nor anything but visible ASCII."""
+_MOST_DIGITS: Final = 18
+
+
+class RequestHead(msgspec.Struct):
+    """A request without its body. `removed` are names of headers that must not go on.
+
+    `bodiless`: no body is told. `problem`: why it is refused.
+    """
+
+    request: Request
+    removed: tuple[bytes, ...]
+    subset: tuple[str, ...] | None
+    bodiless: bool = False
+    problem: Problem | None = None
+
+
+def read_head(heard: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHead:
+    """Return the head of a request; one that cannot be served has a `problem`."""
+    told = heard.headers
+    pseudo = {name: value for name, value in told if name[:1] == b":"}
+    headers: list[Header] = [one for one in told if one[0][:1] != b":" and one[0] not in _DROPPED]
+    removed = tuple({name: None for name, _ in told if name in _REMOVED})
+    problem = _why_not(told, limits)
+    method, target = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
+    if not (method.isalpha() and _TARGET.fullmatch(target)):
+        text = f"{method[:32]!r} {target[:128]!r} is no method and path"
+        problem, method, target = Problem(400, text, "malformed_request"), b"GET", b"/"
+    if (host := pseudo.get(b":authority")) is not None:
+        headers.append((b"host", host))
+    request = Request(method.decode("ascii"), target, headers)
+    request.client = peer
+    request.secure = pseudo.get(b":scheme") == b"https"
+    return RequestHead(request, removed, heard.subset, problem=problem)
+
+
+def _why_not(headers: Headers, limits: HttpLimits) -> Problem | None:
+    """Return why a request with these headers is too large; None: it may be served."""
+    size = sum(len(name) + len(value) for name, value in headers)
+    if size > limits.max_header_bytes or len(headers) > limits.max_headers:
+        return head_too_large(limits)
+    for name, value in headers:
+        if name == b"content-length" and _is_longer(value, limits.max_body_bytes):
+            return body_too_long(limits)
+    return None
+
+
+def _is_longer(length: bytes, most: int) -> bool:
+    """Return whether a content-length says more than `most` bytes."""
+    return length.isdigit() and (len(length) > _MOST_DIGITS or int(length) > most)

@@ -1,0 +1,1 @@
+"""What is tried over bare gRPC: the picker's answers, message by message."""

@@ -1,0 +1,1 @@
+"""What is tried through a real Envoy: what a client and the model servers see."""

@@ -1,0 +1,52 @@
+"""Settings of `kvmesh picker`: those of a router, and of the port that gateways ask."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kvmesh.settings.roles import RouterSettings
+from kvmesh.settings.types import Flat, NonNegative, Port, Streams
+
+Alternatives = Annotated[int, Parameter(validator=Number(gte=0, lte=8))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpcSettings:
+    """The port at which gateways ask."""
+
+    grpc_host: str = "127.0.0.1"
+    """Address on which gateways ask (ext_proc and gRPC health); 0.0.0.0 for those of other
+    machines."""
+    grpc_port: Port = 9002
+    """Port of it; 0 takes a free one."""
+    grpc_tls_cert: Path | None = None
+    """PEM certificate chain of that port; turns TLS on. Read anew when it changes."""
+    grpc_tls_key: Path | None = None
+    """PEM private key of --grpc-tls-cert."""
+    grpc_tls_client_ca: Path | None = None
+    """PEM bundle of CAs; only gateways with a certificate they signed may ask (mTLS)."""
+    grpc_max_streams: Streams = 4096
+    """Requests of gateways followed at a time on one connection; the gateway opens another one for
+    more."""
+    notice_s: NonNegative = 3.0
+    """On SIGTERM, seconds during which gRPC health says NOT_SERVING and requests are still taken:
+    time for gateways to turn to another picker. Then --drain-s for those that are open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickerSettings:
+    """`kvmesh picker`. Its HTTP port has probes, metrics and views, and takes no requests."""
+
+    picker_alternatives: Alternatives = 0
+    """Endpoints that a gateway is told besides the chosen one, the best first: where it sends a
+    request that fails there. Only for gateways that read a list, as Envoy's override_host policy
+    does: with ORIGINAL_DST Envoy answers 503 to every pick of more than one."""
+    picker_prefill: Literal["picker", "llm-d", "dynamo"] = "picker"
+    """Who asks a prefill worker, where there are any: picker: this process, before it tells the
+    gateway of the decode worker; llm-d, dynamo: the sidecar of the decode worker, which is told by
+    its headers. See docs/prefill-decode.md."""
+    grpc: Annotated[GrpcSettings, Flat] = field(default_factory=GrpcSettings)
+    router: Annotated[RouterSettings, Flat] = field(default_factory=RouterSettings)
