@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import coverage
 import hypothesis
 import pytest
 import pytest_timeout
@@ -46,6 +47,14 @@ hypothesis.settings.register_profile(
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_sessionfinish() -> None:
+    """Write down here what was covered: a process that takes over 10 s to exit, as it may on a busy
+    machine, is killed by pytest-xdist.
+    """
+    if (running := coverage.Coverage.current()) is not None:
+        running.save()
 
 
 @pytest.hookimpl(tryfirst=True)

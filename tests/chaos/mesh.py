@@ -82,7 +82,7 @@ class ChaosMesh:
     async def start_server(self, server: NatsServer) -> None:
         """Start it again, however often that takes."""
         async with asyncio.timeout(30):
-            while server.process is None or server.process.poll() is not None:
+            while not server.program.runs():
                 with contextlib.suppress(TransportError):
                     await server.start()
 

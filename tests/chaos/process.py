@@ -108,6 +108,10 @@ class MeshProcess:
         except subprocess.TimeoutExpired:
             self.kill()
 
+    def terminate(self) -> None:
+        """Ask it to end in good order, and go on."""
+        self._send(signal.SIGTERM)
+
     def last_words(self, lines: int = 15) -> str:
         return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-lines:])
 

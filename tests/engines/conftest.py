@@ -3,12 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.engine_venv import SGLANG, VLLM, EngineVenv
+from tests.engines.engine_venv import NIXL, SGLANG, VLLM, EngineVenv
+from tests.engines.reuse.report import Report
 from tests.engines.tiny_model import write_tiny_model
-
-HEADER = """
-| engine | run | requests | exact | too much | too little | tokens reused | with reuse |
-|---|---|---|---|---|---|---|---|"""
 
 
 @pytest.fixture(scope="session")
@@ -24,16 +21,23 @@ def sglang(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
+def nixl(request: pytest.FixtureRequest) -> Path:
+    """The interpreter of the environment with vLLM and NIXL."""
+    return interpreter(request, NIXL)
+
+
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(scope="session")
-def report() -> Iterator[list[str]]:
-    """The rows of one table, printed when all engines have run."""
-    rows: list[str] = []
-    yield rows
-    print("\n".join([HEADER, *rows]))  # noqa: T201 - the report is the point
+def report() -> Iterator[Report]:
+    """What is measured, printed when all engines have run."""
+    made = Report()
+    yield made
+    made.keep()
+    print(made.text())  # noqa: T201 - the report is the point
 
 
 def interpreter(request: pytest.FixtureRequest, venv: EngineVenv) -> Path:

@@ -1,6 +1,7 @@
 """One real engine on CPU, publishing KV events, with so small a cache that it must evict."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -61,6 +62,8 @@ def vllm_engine(
     *,
     blocks: int,
     ranks: int = 1,
+    more: Sequence[str] = (),
+    environment: Mapping[str, str] = VLLM_ENVIRONMENT,
 ) -> Engine:
     """Return a vLLM; rank r of `ranks` publishes on the second port + r, replays on the third + r.
 
@@ -76,8 +79,9 @@ def vllm_engine(
         *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
         *("--data-parallel-size", str(ranks)),
         *("--kv-events-config", events_config(events, replay, enable_kv_cache_events=True)),
+        *more,
     ]
-    return Engine(f"http://127.0.0.1:{port}", "/health", Process(argv, log, VLLM_ENVIRONMENT))
+    return Engine(f"http://127.0.0.1:{port}", "/health", Process(argv, log, environment))
 
 
 def sglang_engine(

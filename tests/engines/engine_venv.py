@@ -36,6 +36,10 @@ SGLANG_UNUSED = frozenset(
 )
 
 
+NIXL_VERSION = "1.5.1"
+NIXL_STEPS = ("nixl", "nixl-cu12")
+
+
 class EngineVenv(msgspec.Struct, frozen=True):
     """One engine's environment.
 
@@ -100,6 +104,32 @@ SGLANG = EngineVenv(
 )
 
 
+class NixlVenv(EngineVenv, frozen=True):
+    """vLLM's environment and NIXL beside it, which moves KV caches between two engines.
+
+    NIXL's wheel wants no CUDA as long as nothing is on a GPU: UCX moves host memory over TCP.
+    """
+
+    def build(self) -> None:
+        """Build it unless it is there; vLLM's must be. Raises `RuntimeError`."""
+        if self.python() is not None:
+            return
+        below = VLLM.python()
+        if below is None:
+            raise RuntimeError(VLLM.why_not_built())
+        directory = self.directory
+        run(sys.executable, "-m", "venv", "--clear", str(directory))
+        own, theirs = (next(one.glob("lib/*/site-packages")) for one in (directory, VLLM.directory))
+        (own / "vllm.pth").write_text(f"{theirs}\n", encoding="utf-8")
+        pip = (str(directory / "bin" / "python"), "-m", "pip", "--quiet")
+        wanted = [f"{package}=={self.version}" for package in NIXL_STEPS]
+        run(*pip, "install", "--no-deps", *wanted)
+        (directory / ".complete").touch()
+
+
+NIXL = NixlVenv("nixl", "nixl", NIXL_VERSION, frozenset())
+
+
 def plain_requirements(wheel: Path, left_out: frozenset[str]) -> list[str]:
     """Return what a wheel requires without any extra, but what is `left_out`."""
     with zipfile.ZipFile(wheel) as archive:
@@ -131,7 +161,7 @@ def main() -> None:
 
     So a machine without a package index can still run the target.
     """
-    for venv in (VLLM, SGLANG):
+    for venv in (VLLM, SGLANG, NIXL):
         try:
             venv.build()
         except (RuntimeError, OSError) as failed:

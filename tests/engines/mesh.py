@@ -11,16 +11,16 @@ import httpx
 from kvmesh.app.nats.server import NatsServer
 from tests.engines.processes import Process, eventually, free_ports, kvmesh
 
-STILL_S = 0.1
+STILL_S = 0.3
 POLL_S = 0.02
+GROUPS_TOLD = '"format": 2, "before": 1'
+"""In a sidecar's log once it has heard that all replicas read of cache groups."""
 
 
 class EngineMesh:
     """Everything but the engines. `sidecars` and `routers` can be killed and started again."""
 
-    def __init__(
-        self, directory: Path, engines: Mapping[str, str], model: Path, *, block_size: int
-    ) -> None:
+    def __init__(self, directory: Path, engines: Mapping[str, str], options: Sequence[str]) -> None:
         self.http = httpx.Client(timeout=60.0)
         self.nats = NatsServer(directory / "nats", log_path=directory / "nats.log")
         self.router_urls: list[str] = []
@@ -29,7 +29,7 @@ class EngineMesh:
         self._workers: Sequence[str] = ()
         self._directory = directory
         self._engines = engines
-        self._options = ["--tokenizer", str(model), "--kv-cache-block-size", str(block_size)]
+        self._options = options
 
     def start(self) -> None:
         asyncio.run(self.nats.start())
@@ -61,12 +61,17 @@ class EngineMesh:
         return status
 
     def wait_for_trust(self, workers: Sequence[str], *, within_s: float = 60.0) -> None:
-        """Return when both replicas believe the events of all `workers`, and of no other."""
+        """Return when both replicas believe the events of all `workers`, and of no other.
+
+        And when the sidecars tell of cache groups: since their start they had to hear of replicas.
+        """
         self._workers = workers
 
         def trusted() -> bool:
             for process in (*self.routers, *self.sidecars.values()):
                 process.check()
+            if not all(map(_tells_of_groups, self.sidecars.values())):
+                return False
             states = [self.status(number) for number in range(len(self.routers))]
             return all(
                 {one["worker"] for one in state["workers"]} == set(workers)
@@ -106,3 +111,8 @@ class EngineMesh:
     def _sequences(self) -> list[int]:
         numbers = range(len(self.routers))
         return [self.status(number)["mesh"]["applied_sequence"] for number in numbers]
+
+
+def _tells_of_groups(sidecar: Process) -> bool:
+    text = sidecar.log.read_text(encoding="utf-8", errors="replace")
+    return text.count(GROUPS_TOLD) >= sidecar.starts

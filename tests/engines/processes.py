@@ -48,11 +48,13 @@ class Process:
 
     def __init__(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
+        self.starts = 0
         self._argv = list(argv)
         self._environment = os.environ | dict(environment)
         self._popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self.starts += 1
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 self._argv,

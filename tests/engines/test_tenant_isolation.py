@@ -21,8 +21,8 @@ from kvmesh.core.admission.access import DEFAULT_ROLES
 from kvmesh.core.engines.registry import engine_of
 from tests.engines.engine import SGLANG_BLOCK_SIZE, VLLM_BLOCK_SIZE, sglang_engine, vllm_engine
 from tests.engines.processes import Process, eventually, free_ports, kvmesh
-from tests.engines.timing_probe import PROMPT_TOKENS, Prober, cached_tokens
-from tests.engines.tiny_model import CONFIG, VOCABULARY, write_tiny_model
+from tests.engines.reuse.timing_probe import PROMPT_TOKENS, Prober, cached_tokens
+from tests.engines.tiny_model import QWEN3, VOCABULARY, write_tiny_model
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -70,7 +70,7 @@ def doors(
     python: Path = request.getfixturevalue(request.param)
     directory = tmp_path_factory.mktemp("tenants")
     model = write_tiny_model(directory / "model")
-    (model / "config.json").write_text(json.dumps(CONFIG | SLOWER), encoding="utf-8")
+    (model / "config.json").write_text(json.dumps({**QWEN3, **SLOWER}), encoding="utf-8")
     port, events, replay, shared, apart = free_ports(5)
     log, ports = directory / "engine.log", (port, events, replay)
     if request.param == "vllm":

@@ -8,6 +8,7 @@ import pytest
 from tests.engines.engine import VLLM_BLOCK_SIZE, vllm_engine
 from tests.engines.engine_venv import VLLM
 from tests.engines.processes import free_ports
+from tests.engines.reuse.report import Report
 from tests.engines.stack import Plan, Stack, running
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
@@ -17,15 +18,15 @@ BLOCKS = 97
 
 @pytest.fixture(scope="module")
 def stack(
-    vllm: Path, model: Path, report: list[str], tmp_path_factory: pytest.TempPathFactory
+    vllm: Path, model: Path, report: Report, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("vllm-ranks")
     port, events, replay = free_ports(3)
     log = directory / "engine.log"
     engine = vllm_engine(vllm, model, (port, events, replay), log, blocks=BLOCKS, ranks=2)
     workers = ["vllm-dp0", "vllm-dp1"]
-    kind = f"vllm {VLLM.version}"
-    plan = Plan(kind, {"vllm": engine}, workers, model, VLLM_BLOCK_SIZE, BLOCKS)
+    kind = f"vllm {VLLM.version}, Qwen3"
+    plan = Plan(kind, {"vllm": engine}, workers, model, VLLM_BLOCK_SIZE, (0, BLOCKS))
     with running(directory, plan, report) as stack:
         yield stack
 

@@ -1,16 +1,19 @@
-"""A model directory that vLLM serves in seconds: a real tokenizer and template, dummy weights."""
+"""Model directories that vLLM serves in seconds: a real tokenizer and template, dummy weights."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from tests.unit.app.prompts.tokenizer_models import train, write_model
 
 VOCABULARY = 2048
 CONTEXT_TOKENS = 1024
+WINDOW_TOKENS = 128
 
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
+Config = Mapping[str, Any]
+
+COMMON: Final[Config] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -19,7 +22,6 @@ CONFIG = {
     "num_key_value_heads": 2,
     "head_dim": 32,
     "max_position_embeddings": CONTEXT_TOKENS,
-    "rope_theta": 10000.0,
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
     "tie_word_embeddings": True,
@@ -28,9 +30,97 @@ CONFIG = {
     "eos_token_id": 2,
 }
 
+QWEN3: Final[Config] = {
+    **COMMON,
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "rope_theta": 10000.0,
+}
+"""Full attention alone, 0.3 M parameters."""
 
-def write_tiny_model(directory: Path) -> Path:
-    """Write a Qwen3 of 0.3 M parameters, to be started with `--load-format dummy`."""
+GEMMA3: Final[Config] = {
+    **COMMON,
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "num_hidden_layers": 6,
+    "layer_types": [*["sliding_attention"] * 5, "full_attention"],
+    "sliding_window": WINDOW_TOKENS,
+    "query_pre_attn_scalar": 32,
+    "rope_theta": 10000.0,
+    "rope_local_base_freq": 10000.0,
+    "pad_token_id": 0,
+}
+"""Windows of 128 tokens in five of six layers."""
+
+GRANITE: Final[Config] = {
+    **COMMON,
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "model_type": "granitemoehybrid",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 4,
+    "layer_types": ["mamba", "mamba", "mamba", "attention"],
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "shared_intermediate_size": 128,
+    "position_embedding_type": "rope",
+    "rope_theta": 10000.0,
+    "attention_multiplier": 0.125,
+    "mamba_n_heads": 2,
+    "mamba_d_head": 32,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+    "mamba_expand": 1,
+    "mamba_chunk_size": CONTEXT_TOKENS,
+}
+"""Mamba 2 in three of four layers. vLLM 0.32 on a CPU has the states of whole sequences, not of
+chunks: a chunk must not be shorter than the longest prompt.
+"""
+
+LFM2: Final[Config] = {
+    **COMMON,
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+    "norm_eps": 1e-6,
+    "block_dim": 64,
+    "conv_dim": 64,
+    "conv_dim_out": 64,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "block_ff_dim": 128,
+    "block_auto_adjust_ff_dim": False,
+    "rope_theta": 10000.0,
+}
+"""Short convolutions, whose state is kept as a mamba's is, in three of four layers."""
+
+QWEN3_NEXT: Final[Config] = {
+    **COMMON,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 4,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.25,
+}
+"""Gated delta nets in three of four layers."""
+
+
+def write_tiny_model(directory: Path, config: Config = QWEN3) -> Path:
+    """Write a model of `config`, to be started with `--load-format dummy`."""
     write_model(directory, tokenizer=train(VOCABULARY - 16))
-    (directory / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return directory

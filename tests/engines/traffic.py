@@ -2,19 +2,37 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, Protocol
 
+import httpx
 import msgspec
 
-from tests.engines.mesh import EngineMesh
 from tests.unit.app.prompts.tokenizer_models import corpus
 
 FAMILIES = 10
 ANSWER_TOKENS = 4
 
 
+Sent = tuple[str, str, dict[str, Any]]
+"""The kind, path and body of a request."""
+
+
+class Routers(Protocol):
+    """Routers over engines. `settle` returns when they have read all that engines told."""
+
+    http: httpx.Client
+    router_urls: list[str]
+
+    def settle(self) -> None: ...
+
+
 class Comparison(msgspec.Struct, frozen=True):
-    """One answered request: tokens predicted by the router, tokens reused by the engine."""
+    """One answered request: tokens predicted by the router, tokens reused by the engine.
+
+    `unforeseen` says why the router predicted nothing.
+    """
 
     kind: str
     worker: str
@@ -22,6 +40,7 @@ class Comparison(msgspec.Struct, frozen=True):
     prompt: int
     predicted: int
     cached: int
+    unforeseen: str = ""
 
 
 class Traffic:
@@ -42,7 +61,7 @@ class Traffic:
             for _ in range(4)
         ]
 
-    def requests(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def requests(self) -> Iterator[Sent]:
         """Yield the kind, path and body of each request."""
         while True:
             kind = self._rng.choices(
@@ -69,33 +88,72 @@ class Traffic:
         return {"role": "user", "content": tail[start : start + self._rng.randrange(20, 200)]}
 
 
-def compare(mesh: EngineMesh, traffic: Traffic, count: int, block_size: int) -> list[Comparison]:
-    """Send `count` requests through the replicas in turn, each when all events are read."""
+def compare(
+    routers: Routers, traffic: Traffic, count: int, block_size: int, in_flight: int = 1
+) -> list[Comparison]:
+    """Send `count` requests through the replicas in turn, `in_flight` at a time.
+
+    One at a time, each is sent when all events are read.
+    """
+    requests = list(islice(traffic.requests(), count))
+    routers.settle()
+    if in_flight > 1:
+        with ThreadPoolExecutor(in_flight) as senders:
+            pending = [
+                senders.submit(ask, routers, number, sent, block_size)
+                for number, sent in enumerate(requests)
+            ]
+            return [one.result() for one in pending]
     made: list[Comparison] = []
-    requests = traffic.requests()
-    while len(made) < count:
-        kind, path, body = next(requests)
-        mesh.settle()
-        router = mesh.router_urls[len(made) % len(mesh.router_urls)]
-        answer = mesh.http.post(f"{router}{path}", json=body)
-        assert answer.status_code == 200, answer.text
-        usage = answer.json()["usage"]
-        made.append(
-            Comparison(
-                kind=kind,
-                worker=answer.headers["x-kvmesh-worker"],
-                router=answer.headers["x-kvmesh-router"],
-                prompt=usage["prompt_tokens"],
-                predicted=int(answer.headers["x-kvmesh-overlap-blocks"]) * block_size,
-                cached=(usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
-            )
-        )
+    for number, sent in enumerate(requests):
+        routers.settle()
+        made.append(ask(routers, number, sent, block_size))
     return made
+
+
+def ask(routers: Routers, number: int, sent: Sent, block_size: int) -> Comparison:
+    """Send one request through the replica whose turn it is."""
+    kind, path, body = sent
+    router = routers.router_urls[number % len(routers.router_urls)]
+    answer = routers.http.post(f"{router}{path}", json=body)
+    assert answer.status_code == 200, answer.text
+    prompt, cached = read_usage(answer.json()["usage"])
+    return Comparison(
+        kind=kind,
+        worker=answer.headers["x-kvmesh-worker"],
+        router=answer.headers["x-kvmesh-router"],
+        prompt=prompt,
+        predicted=int(answer.headers["x-kvmesh-overlap-blocks"]) * block_size,
+        cached=cached,
+        unforeseen=answer.headers.get("x-kvmesh-unforeseen", ""),
+    )
+
+
+def read_usage(usage: dict[str, Any]) -> tuple[int, int]:
+    """Return the tokens of the prompt, and those reused, as an answer of any API tells them."""
+    if "cache_read_input_tokens" in usage:
+        cached = usage["cache_read_input_tokens"] or 0
+        return usage["input_tokens"] + cached, cached
+    details: dict[str, int | None] = (
+        usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    )
+    tokens: int = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
+    return tokens, details.get("cached_tokens") or 0
 
 
 def exact_share(made: list[Comparison]) -> float:
     """Return the share of requests whose prediction was exact."""
     return sum(one.predicted == one.cached for one in made) / len(made)
+
+
+def share_within(made: list[Comparison], tokens: int) -> float:
+    """Return the share of requests whose prediction was at most so many tokens off."""
+    return sum(abs(one.predicted - one.cached) <= tokens for one in made) / len(made)
+
+
+def mean_error(made: list[Comparison]) -> float:
+    """Return how many tokens predictions were off, in the mean."""
+    return sum(abs(one.predicted - one.cached) for one in made) / len(made)
 
 
 def table_row(name: str, made: list[Comparison]) -> str:

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import atheris
 
-ROOMS = ["kvmesh.core", "kvmesh.actors", "kvmesh.transport.http", "kvmesh.transport.nats.trust"]
+ROOMS = [
+    "kvmesh.core",
+    "kvmesh.actors",
+    "kvmesh.transport.http",
+    "kvmesh.transport.extproc",
+    "kvmesh.transport.grpc",
+    "kvmesh.transport.nats.trust",
+]
 
 with atheris.instrument_imports(include=ROOMS):
     from tests.fuzz.corpus import keep, kept

@@ -13,10 +13,11 @@ from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.core.admission.api_keys import parse_keys
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.inference import read_chat
-from kvmesh.core.engines.handshake import Meeting, Rendezvous, Transfer
+from kvmesh.core.engines.handshake import Meeting
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.prompts.probe_request import one_token_body, tokenized_ids
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
+from kvmesh.core.routing.split.forms import why_whole
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, RequestError
 from kvmesh.traces.trace import parse_trace
 from kvmesh.transport.http.openai import (
@@ -92,15 +93,12 @@ def rewritten(data: bytes) -> None:
     else:
         read = msgspec.json.decode
     for engine in ENGINES.values():
-        with contextlib.suppress(CodecError):
-            match engine.handshake:
-                case Transfer() as transfer:
-                    read(transfer.prefill_body(data))
-                    read(transfer.decode_body(data, msgspec.Raw(b"{}")))
-                case Rendezvous() as rendezvous:
-                    read(rendezvous.body(data, Meeting("h", 1, 2)))
-                case None:
-                    pass
+        for way in engine.connectors:
+            meeting = Meeting("h", 1, 2)
+            with contextlib.suppress(CodecError):
+                read(way.prefill(data, meeting))
+                read(way.decode(data, meeting, msgspec.Raw(b"{}")))
+    why_whole(data)
     with contextlib.suppress(KvMeshError):
         one_token_body(data)
 
@@ -112,8 +110,11 @@ def answers(data: bytes) -> None:
     for engine in ENGINES.values():
         if engine.prompt_ids is not None:
             engine.prompt_ids.read(data)
-        if isinstance(engine.handshake, Transfer):
-            engine.handshake.params(data)
+        for way in engine.connectors:
+            if way.answers is not None:
+                way.answers(data)
+            if way.engine_ids is not None:
+                way.engine_ids(data)
         if engine.read_loads is not None:
             with contextlib.suppress(CodecError):
                 engine.read_loads(data)

@@ -34,7 +34,15 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.table import BlockTable
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
-from tests.fuzz import http_targets, mesh_targets, outside_targets, scan_targets
+from tests.fuzz import (
+    extproc_targets,
+    gateway_targets,
+    grpc_targets,
+    http_targets,
+    mesh_targets,
+    outside_targets,
+    scan_targets,
+)
 from tests.fuzz.engine_batches import build_batches
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
@@ -106,28 +114,30 @@ def load(data: bytes) -> None:
         decode_loads(data)
 
 
+ROOMS = (
+    extproc_targets,
+    gateway_targets,
+    grpc_targets,
+    http_targets,
+    mesh_targets,
+    outside_targets,
+    scan_targets,
+)
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "engine": engine,
     "engine_cache": engine_cache,
     "journal": journal,
     "load": load,
-    **http_targets.TARGETS,
-    **mesh_targets.TARGETS,
-    **outside_targets.TARGETS,
-    **scan_targets.TARGETS,
+    **{name: target for room in ROOMS for name, target in room.TARGETS.items()},
 }
 
 
 def seeds(target: str) -> Iterator[bytes]:
     """Yield inputs to begin with: every published schema, live captures, what is well formed."""
-    if target in http_targets.TARGETS:
-        return http_targets.seeds(target)
-    if target in mesh_targets.TARGETS:
-        return mesh_targets.seeds(target)
-    if target in scan_targets.TARGETS:
-        return scan_targets.seeds(target)
-    if target in outside_targets.TARGETS:
-        return outside_targets.seeds(target)
+    for room in ROOMS:
+        if target in room.TARGETS:
+            found: Iterator[bytes] = room.seeds(target)
+            return found
     return {
         "engine": _engine_seeds,
         "engine_cache": _engine_seeds,

@@ -14,6 +14,8 @@ RULE: Final = {
     "app/process/running.py": "waits for each task it makes and raises what it raised",
     "runtime/aio.py": "the actors' timers: a ring only queues a message",
     "testing/memory/control.py": "awaited by who asks",
+    "app/pick/addresses.py": "a look-up: awaited, and reported when it is done",
+    "app/pick/unwatched.py": "one timer, guarded, set anew whatever a request in it raises",
     "app/serve/admission.py": "the queue's timer, set anew whatever a request in it raises",
     "transport/zmq/socket.py": "the reader, whose callback is guarded",
     "transport/zmq/subscriber.py": "one deadline, set anew whatever its callback raised",
@@ -21,12 +23,18 @@ RULE: Final = {
     "transport/nats/link/client.py": "a flush, awaited; one that is late ends by itself",
     "transport/nats/link/connection.py": "one attempt to connect, awaited",
     "transport/nats/link/troubles.py": "ends one warning",
+    "transport/grpc/health.py": "one timer, guarded, set anew whatever a watcher raises",
     "transport/http/wire/deadlines.py": "the wheel: turns on whatever an item raises",
     "mocker/engine.py": "the engine's step, guarded: a fault ends the process",
 }
 SCOPED: Final = {
     "app/alone/static_workers.py": "a task group, under a supervised task",
     "app/care/prober.py": "a task group, under a supervised task",
+    "conformance/cases/crowds.py": "as long as one case, which awaits or cancels it",
+    "conformance/exchange.py": "what a call sends while its answers are read; cancelled with it",
+    "conformance/gateway/client.py": "what a request sends while its answer is read",
+    "conformance/gateway/deaths.py": "as long as one case, which awaits it",
+    "conformance/link.py": "a call's reader, which tells its end to whoever waits for answers",
     "demo/play.py": "a task group: as long as one pass",
     "app/ops/up.py": "waits for each task it makes and raises what it raised",
     "replay/command.py": "as long as one command",
@@ -34,6 +42,7 @@ SCOPED: Final = {
     "replay/progress.py": "as long as one replay",
 }
 REQUESTS: Final = {
+    "app/pick/stream.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.contract.wire import second
+from tests.contract.wire import second, third
 from tests.contract.wire.case import WireCase
 from tests.contract.wire.messages import bookings, commands, heartbeats, journal, seals
 from tests.contract.wire.stores import names, of_stores
@@ -18,4 +18,5 @@ CASES: Final[dict[str, dict[str, WireCase]]] = {
         **dict(names()),
     },
     "v2": {**dict(second.bookings()), **dict(second.versions())},
+    "v3": dict(third.grouped()),
 }

@@ -19,6 +19,8 @@ from kvmesh.app.nats.members import AccountsOptions
 from kvmesh.errors import TransportError
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.transport.nats.journal.jetstream import JetStream
+from tests.integration.picker.asking import Gateway, chat, serve
+from tests.integration.support.live_router import free_port
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
 from tests.integration.support.mesh_process import Process
 
@@ -236,3 +238,42 @@ async def test_real_processes_work_with_the_rights_they_have(
         assert b" blocks" in said
         for process in (worker, router, meta):
             assert "ermissions" not in process.text(), process.text()
+
+
+async def test_a_picker_works_with_a_routers_key(mesh: LockedMesh, tmp_path: Path) -> None:
+    port = free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        engine = Mocker(
+            MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+        )
+        await engine.start()
+        stack.push_async_callback(engine.stop)
+
+        def nats(who: str) -> tuple[str, ...]:
+            return ("--nats-url", mesh.server.url, "--nats-nkey-seed", str(seed(mesh, who)))
+
+        worker = Process(
+            *(stack, tmp_path, "worker", "--engine-url", engine.url, "--bucket", "code"),
+            *("--worker-id", "w7", *nats("worker.code.w7")),
+        )
+        picker = Process(
+            *(stack, tmp_path, "picker", "--bucket", "code", "--router-id", "r1"),
+            *("--http-port", "0", "--grpc-port", str(port), "--notice-s", "0"),
+            *("--stream-max-bytes", str(32 * 1024**2), *nats("router.code.r1")),
+        )
+        await worker.start()
+        await picker.start()
+        gateway = Gateway(f"127.0.0.1:{port}")
+        stack.push_async_callback(gateway.close)
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        text = chat("A long shared beginning, again and again. " * 40)
+        async with asyncio.timeout(60):
+            while not await gateway.is_serving():  # noqa: ASYNC110  nothing tells without asking
+                await asyncio.sleep(0.05)
+            overlap = 0
+            while overlap < 100:
+                _, told = await serve(gateway, client, text, {})
+                overlap = int(told["x-kvmesh-overlap-blocks"])
+
+        assert "picker serves" in picker.text()
+        assert "ermissions" not in picker.text(), picker.text()

@@ -235,7 +235,7 @@ async def test_sources_may_name_the_same_worker_but_not_another_by_its_name() ->
     "text", ["workers.txt", "dns://host", "dns://host:port", "kubernetes://only", "consul://x"]
 )
 def test_an_unknown_source_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="write file:PATH, dns://HOST:PORT or kubernetes://"):
+    with pytest.raises(ConfigError, match="write file:PATH, dns://HOST:PORT, kubernetes://"):
         parse_source(text)
 
 

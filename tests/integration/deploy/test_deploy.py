@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +19,16 @@ import httpx
 import pytest
 import yaml
 
+from kvmesh.app.kube.objects import OBJECTIVES, PODS, POOLS
 from kvmesh.app.nats.members import AccountsOptions, plan_members
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.cli import COMMANDS
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
+from tests.integration.kube import crds
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +51,10 @@ def kustomize(overlay: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(built.stdout))
 
 
-OVERLAYS = ["dev", "prod", "sglang", "tensorrt-llm", "tensorrt-llm-approximate", "round-robin"]
+OVERLAYS = [
+    *("dev", "prod", "gateway", "sglang", "tensorrt-llm", "tensorrt-llm-approximate"),
+    "round-robin",
+]
 
 
 @pytest.fixture(scope="module", params=OVERLAYS)
@@ -67,7 +74,9 @@ def test_every_manifest_is_strictly_valid(manifests: list[dict[str, Any]]) -> No
     validate = pytest.importorskip("kubernetes_validate")
 
     for manifest in manifests:
-        if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+        if (manifest["apiVersion"], manifest["kind"]) in crds.SCHEMAS:
+            assert crds.misfits(manifest) == []
+        elif not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
             validate.validate(manifest, "1.32", strict=True)
 
 
@@ -178,7 +187,8 @@ def test_every_container_of_ours_is_confined_and_every_image_has_a_version(
 def test_arguments_and_variables_are_commands_and_settings(
     manifests: list[dict[str, Any]],
 ) -> None:
-    known = {name.upper() for name in settings_names()} | {"POD_IP", "POD_NAME"}
+    known = {name.upper() for name in settings_names()}
+    known |= {"POD_IP", "POD_NAME", "POD_NAMESPACE"}
     for pod in pods(manifests):
         for container in pod["spec"]["containers"]:
             if "kvmesh" in container["image"]:
@@ -189,7 +199,7 @@ def test_arguments_and_variables_are_commands_and_settings(
 
 def settings_names() -> set[str]:
     names: set[str] = set()
-    for settings in (RouterSettings, WorkerSettings):
+    for settings in (RouterSettings, WorkerSettings, PickerSettings):
         for name, field in settings.__dataclass_fields__.items():
             names |= {name} | set(getattr(field.default_factory, "__dataclass_fields__", {}))
     return names | set(NatsSettings.__dataclass_fields__)
@@ -198,7 +208,8 @@ def settings_names() -> set[str]:
 def test_every_reference_leads_somewhere(manifests: list[dict[str, Any]]) -> None:
     maps = {one["metadata"]["name"] for one in manifests if one["kind"] == "ConfigMap"}
     scripts = (DEPLOY / "k8s/make-secrets.sh").read_text()
-    secrets = set(re.findall(r"secret \"?(kvmesh-nats-[a-z-]+)", scripts))
+    scripts += (DEPLOY / "k8s/make-picker-tls.sh").read_text()
+    secrets = set(re.findall(r"secret (?:tls )?\"?(kvmesh-(?:nats|picker-tls)-[a-z-]*)", scripts))
     labels = [pod["metadata"]["labels"] for pod in pods(manifests)]
     for pod in pods(manifests):
         for volume in pod["spec"].get("volumes", []):
@@ -281,6 +292,81 @@ def test_production_has_three_servers_with_three_copies_and_routers_that_may_be_
         assert ("PodDisruptionBudget", f"router-{bucket}") in named
         drain = next(one for one in probes["env"] if one["name"] == "KVMESH_DRAIN_S")
         assert router["terminationGracePeriodSeconds"] > float(drain["value"])
+
+
+def test_a_gateway_finds_the_pickers_and_the_engines_of_its_pool() -> None:
+    manifests = kustomize("gateway")
+    named = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
+    pool, route = named["InferencePool", "chat"]["spec"], named["HTTPRoute", "chat"]["spec"]
+    service = named["Service", pool["endpointPickerRef"]["name"]]["spec"]
+    picker = named["Deployment", "picker-chat"]["spec"]
+    pod, container = picker["template"], picker["template"]["spec"]["containers"][0]
+    settings = {one["name"]: one.get("value") for one in container["env"]}
+
+    (rule,) = route["rules"]
+    assert rule["backendRefs"] == [
+        {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "chat"}
+    ]
+    asked = {one["name"]: one["port"] for one in service["ports"]}
+    assert asked["grpc"] == pool["endpointPickerRef"]["port"]["number"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    assert settings["KVMESH_INFERENCE_POOL"] == "$(POD_NAMESPACE)/chat"
+    wanted = pool["selector"]["matchLabels"].items()
+    members = [
+        one
+        for one in workloads(manifests)
+        if wanted <= one["spec"]["template"]["metadata"]["labels"].items()
+    ]
+    assert [one["metadata"]["name"] for one in members] == ["vllm-chat"]
+    containers = {one["name"]: one for one in members[0]["spec"]["template"]["spec"]["containers"]}
+    told = {one["name"]: one.get("value") for one in containers["kvmesh-worker"]["env"]}
+    assert told["KVMESH_ENGINE_URL"] == f"http://$(POD_IP):{pool['targetPorts'][0]['number']}"
+    patience = pod["spec"]["terminationGracePeriodSeconds"]
+    assert patience > float(settings["KVMESH_NOTICE_S"]) + float(settings["KVMESH_DRAIN_S"])
+
+
+def test_pickers_may_read_what_they_watch_and_nothing_else() -> None:
+    manifests = kustomize("gateway")
+    named = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
+    granted = {
+        (group, kind): set(rule["verbs"])
+        for rule in named["Role", "kvmesh-picker"]["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+    }
+    binding = named["RoleBinding", "kvmesh-picker"]
+    pod = named["Deployment", "picker-chat"]["spec"]["template"]["spec"]
+
+    watched = {(one.group, one.plural) for one in (PODS, POOLS, *OBJECTIVES)}
+    assert granted == {kind: {"get", "list", "watch"} for kind in watched}
+    assert binding["roleRef"]["name"] == "kvmesh-picker"
+    (subject,) = binding["subjects"]
+    assert subject["name"] == pod["serviceAccountName"]
+    assert subject["namespace"] == binding["metadata"]["namespace"]
+    assert pod["automountServiceAccountToken"]
+    for one in workloads(manifests):
+        others = one["spec"]["template"]["spec"]
+        assert others is pod or others.get("automountServiceAccountToken") is False
+
+
+def test_the_certificate_script_makes_the_secret_of_the_pickers(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None or shutil.which("openssl") is None:
+        pytest.skip("no kubectl or no openssl on this machine")
+    script = [str(DEPLOY / "k8s/make-picker-tls.sh"), str(tmp_path / "keys"), "kvmesh", "chat"]
+
+    first, again = (subprocess.run(script, capture_output=True, check=True) for _ in range(2))
+
+    assert first.stdout == again.stdout
+    (secret,) = yaml.safe_load_all(first.stdout)
+    named = {(one["kind"], one["metadata"]["name"]): one for one in kustomize("gateway")}
+    volumes = named["Deployment", "picker-chat"]["spec"]["template"]["spec"]["volumes"]
+    assert secret["metadata"]["name"] in [
+        one["secret"]["secretName"] for one in volumes if "secret" in one
+    ]
+    for name, value in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(value))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
 
 
 def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from kvmesh.client import Answer, AsyncClient, Client, Metrics
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
 from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.requests import StreamSettings
 from tests.integration.support import live_router
+from tests.integration.support.gated_engine import GatedEngine, gated_engine
 
 pytestmark = pytest.mark.integration
 
@@ -82,6 +84,51 @@ async def read_stream(
         return await asyncio.to_thread(read)
     async with client.stream(request, **wishes) as stream:
         return stream.head, [chunk async for chunk in stream]
+
+
+async def read_held(
+    client: AsyncClient | Threaded, engine: GatedEngine
+) -> tuple[Answer, Answer, int]:
+    """Return the heads of a stream before and behind its first chunk, and how many there are.
+
+    The engine answers once the stream's head has come.
+    """
+    if isinstance(client, Threaded):
+        synchronous, loop = client.client, asyncio.get_running_loop()
+
+        def read() -> tuple[Answer, Answer, int]:
+            with synchronous.stream(chat("x")) as stream:
+                before = stream.head
+                loop.call_soon_threadsafe(engine.let_go)
+                chunks = len(list(stream))
+                return before, stream.head, chunks
+
+        return await asyncio.to_thread(read)
+    async with client.stream(chat("x")) as stream:
+        before = stream.head
+        engine.let_go()
+        chunks = len([chunk async for chunk in stream])
+        return before, stream.head, chunks
+
+
+async def test_a_stream_that_was_held_says_where_it_came_from_with_its_first_chunk(
+    connect: Connect,
+) -> None:
+    async with (
+        gated_engine() as engine,
+        live_router.router([engine.url], stream=StreamSettings(sse_comment_s=0.1)) as url,
+        connect(url) as client,
+    ):
+        before, behind, chunks = await read_held(client, engine)
+
+    assert (before.worker_id, before.bucket) == ("", "")
+    assert before.request_id
+    assert (behind.worker_id, behind.bucket, behind.request_id) == (
+        "w0",
+        "default",
+        before.request_id,
+    )
+    assert chunks == 1
 
 
 async def test_a_prefix_is_found_again(client: AsyncClient) -> None:

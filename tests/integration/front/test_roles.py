@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvmesh.app.front.api_key import ApiKeyOptions, add_key
-from kvmesh.app.front.front import Routes
+from kvmesh.app.front.front import PathRoutes
 from kvmesh.core.admission.access import BELOW, OPEN_PATHS, PATHS, role_for
+from kvmesh.transport.http.server.exchange import Exchange
 from tests.integration.support.two_tenants import HOLDERS, Kind, Tenants, chat, tenants
 
 pytestmark = pytest.mark.integration
@@ -33,18 +34,18 @@ OTHERS = {
 def mounted(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """What the servers of a test serve, as they begin to."""
     seen: set[tuple[str, str]] = set()
-    add, add_prefix = Routes.add, Routes.add_prefix
+    add, add_prefix = PathRoutes.add, PathRoutes.add_prefix
 
-    def noted(self: Routes, method: str, path: str, route: object) -> None:
+    def noted(self: PathRoutes[Exchange], method: str, path: str, route: object) -> None:
         seen.add((method, path))
         add(self, method, path, route)  # type: ignore[arg-type]  # passed on
 
-    def noted_prefix(self: Routes, prefix: str, route: object) -> None:
+    def noted_prefix(self: PathRoutes[Exchange], prefix: str, route: object) -> None:
         seen.add(("GET", prefix))
         add_prefix(self, prefix, route)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(Routes, "add", noted)
-    monkeypatch.setattr(Routes, "add_prefix", noted_prefix)
+    monkeypatch.setattr(PathRoutes, "add", noted)
+    monkeypatch.setattr(PathRoutes, "add_prefix", noted_prefix)
     return seen
 
 

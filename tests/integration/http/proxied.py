@@ -23,6 +23,7 @@ class Plan:
         self._steps = list(steps)
         self._allow = allow
         self.failures: list[UpstreamFailure] = []
+        self.added: Headers = ((b"x-kvmesh-worker", b"w1"),)
         self.heads: list[tuple[int, Headers]] = []
         self.tokens: list[int] = []
         self.outcomes: list[Outcome] = []
@@ -37,7 +38,7 @@ class Plan:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         self.heads.append((status, headers))
-        return ((b"x-kvmesh-worker", b"w1"),)
+        return self.added
 
     def on_tokens(self, tokens: int) -> None:
         self.tokens.append(tokens)

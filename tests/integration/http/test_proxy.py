@@ -12,6 +12,7 @@ from kvmesh.transport.http.forward.forwarding import GROW_TOKENS, MAX_SCANNED_BY
 from kvmesh.transport.http.forward.plan import ForwardOptions, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions
 from kvmesh.transport.http.wire.deadlines import ForwardClock
+from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
@@ -524,10 +525,41 @@ async def test_a_waiting_stream_gets_comments_until_its_first_event(
 
     comments, _, events = got.body.partition(b"data: ")
     assert comments.count(b": waiting\n\n") >= 2
-    assert comments.replace(b": waiting\n\n", b"") == b""
+    assert comments.replace(b": waiting\n\n", b"") == b": x-kvmesh-worker: w1\n\n"
     assert b"data: " + events == b"".join(EVENTS)
     assert (got.status, got.whole) == (200, True)
     assert got.headers[b"content-type"] == b"text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("added", "told"),
+    [
+        ((), b"worker: w7\n: x-kvmesh-overlap-blocks: 3"),
+        (((b"x-kvmesh-worker", b"w1"), (b"x-other", b"o")), b"worker: w1"),
+    ],
+)
+async def test_headers_behind_comments_are_told_as_comments_those_of_the_router_before_the_engines(
+    added: Headers, told: bytes, proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    proxy.options = ForwardOptions(comments_s=0.1)
+    proxy.stream = True
+    own = b"x-kvmesh-worker: w7\r\nx-kvmesh-overlap-blocks: 3\r\nserver: engine\r\n"
+
+    async def script(turn: Turn) -> None:
+        await comments_to(client, 1)
+        turn.send(chunked(*EVENTS).replace(b"\r\n", b"\r\n" + own, 1))
+
+    upstream.script = script
+    proxy.plan(Target(upstream.origin)).added = added
+
+    got = await client.ask(POST)
+
+    comments, _, events = got.body.partition(b": x-kvmesh-")
+    heard, _, events = events.partition(b"\n\n")
+    assert comments.replace(b": waiting\n\n", b"") == b""
+    assert heard == told
+    assert events == b"".join(EVENTS)
+    assert b"x-kvmesh-worker" not in got.headers
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import httpx
 import msgspec
 import pytest
 
-from kvmesh.app.process.running import Stop
-from kvmesh.app.router.command import RouterServer
-from kvmesh.app.worker.command import Sidecar
-from kvmesh.mocker.command import Mocker, MockerOptions
-from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
-from tests.integration.support.live_router import free_port, serving
+from kvmesh.mocker.command import MockerOptions
+from kvmesh.settings.roles import NatsSettings
+from tests.integration.support.live_router import engine, mocker_options, replica, sidecar
 from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
@@ -25,55 +20,7 @@ WITHIN_S = 60.0
 
 
 def options(size: int = SIZE) -> MockerOptions:
-    return MockerOptions(
-        port=free_port(),
-        kv_events_port=free_port(),
-        replay_port=free_port(),
-        block_size=size,
-        timing_profile="instant",
-        num_gpu_blocks_override=512,
-    )
-
-
-@contextlib.asynccontextmanager
-async def engine(wanted: MockerOptions | None = None) -> AsyncIterator[Mocker]:
-    mocker = Mocker(wanted or options())
-    await mocker.start()
-    try:
-        yield mocker
-    finally:
-        await mocker.stop()
-
-
-@contextlib.asynccontextmanager
-async def replica(nats: NatsSettings, name: str) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve a router of the mesh that believes events alone; it is ready when the block begins."""
-    port = free_port()
-    server = RouterServer(
-        RouterSettings(
-            router_id=name,
-            cost=CostSettings(predict_ttl_s=0.0),
-            http=HttpSettings(http_port=port, drain_s=0.0),
-            nats=nats,
-        )
-    )
-    async with (
-        serving(server.serve, f"http://127.0.0.1:{port}") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
-        yield client
-
-
-@contextlib.asynccontextmanager
-async def sidecar(url: str, nats: NatsSettings) -> AsyncIterator[None]:
-    stop = Stop()
-    wanted = WorkerSettings(engine_url=url, worker_id="w", nats=nats)
-    running = asyncio.create_task(Sidecar(wanted).serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await running
+    return mocker_options(size, 512)
 
 
 async def sees_all_that_is_cached(client: httpx.AsyncClient, size: int = SIZE) -> None:
@@ -104,7 +51,7 @@ async def test_every_replica_takes_the_size_of_its_workers_a_late_one_too(
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     async with (
-        engine() as mocker,
+        engine(options()) as mocker,
         sidecar(mocker.url, nats),
         replica(nats, "r0") as first,
     ):

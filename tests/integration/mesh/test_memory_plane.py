@@ -29,6 +29,7 @@ from kvmesh.settings.roles import (
 from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Eventually
+from tests.integration.support.gated_engine import gated_engine
 from tests.integration.support.live_router import free_port, serving
 
 pytestmark = pytest.mark.integration
@@ -117,3 +118,39 @@ async def test_a_mesh_works_over_any_event_plane(
     assert status
     assert taken == [True, True]
     assert len(stored) == 1
+
+
+async def test_adapters_that_come_and_go_while_an_engine_runs_are_served_meanwhile(
+    server: MemoryServer, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del server
+    monkeypatch.setattr("kvmesh.app.worker.command.MODELS_S", 0.0)
+    port = free_port()
+    one = replica("r0", port)
+    async with (
+        gated_engine("base") as engine,
+        running(
+            Sidecar(
+                WorkerSettings(
+                    engine_url=f"{engine.url}/v1",
+                    worker_id=WORKER,
+                    kv_events=False,
+                    load_interval_s=0.05,
+                    nats=NATS,
+                )
+            ).serve
+        ),
+        serving(one.serve, f"http://127.0.0.1:{port}") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        statuses = [(await client.post("/score", json={"model": "poet"})).status_code]
+        engine.cards["poet"] = {"parent": "base"}
+        engine.models = ("base", "poet")
+        await eventually(lambda: one.router.adapters == {"poet"}, what="loaded")
+        statuses.append((await client.post("/score", json={"model": "poet"})).status_code)
+        engine.models = ("base",)
+        await eventually(lambda: one.router.models() == ("base",), what="unloaded")
+        statuses.append((await client.post("/score", json={"model": "poet"})).status_code)
+
+    assert statuses == [404, 200, 404]
+    assert not one.router.adapters

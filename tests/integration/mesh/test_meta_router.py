@@ -205,6 +205,84 @@ async def test_other_paths_go_to_a_worker_that_serves_their_model(
     assert form.status_code == 200
 
 
+async def test_paths_outside_v1_go_to_a_worker_of_their_model_and_no_others_do(
+    models: list[GatedEngine],
+) -> None:
+    small, large = models
+    asked = ("/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling")
+    async with (
+        router([small.url, large.url]) as url,
+        router([large.url], other_paths="refuse") as closed,
+        meta_router([f"only={url}"]) as front,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        for base in (url, front):
+            for path in asked:
+                answer = await client.post(f"{base}{path}", json={"model": "large"})
+                assert answer.json() == {"path": path}
+                assert answer.headers["x-kvmesh-worker"]
+            for path in ("/version", "/ping"):
+                assert (await client.get(base + path)).json() == {"path": path}
+            assert (await client.head(f"{base}/version")).status_code == 200
+            assert (await client.post(f"{base}/ping")).status_code == 200
+            assert (await client.delete(f"{base}/score")).status_code == 405
+            for path in ("/sleep", "/reset_prefix_cache", "/rerank/more"):
+                assert (await client.post(base + path)).status_code == 404
+        refused = await client.post(f"{closed}/tokenize", json={"model": "large"})
+
+    assert small.paths.count("/rerank") == 0
+    assert [large.paths.count(path) for path in asked] == [2] * len(asked)
+    assert refused.status_code == 404
+    assert "--other-paths is refuse" in refused.json()["error"]["message"]
+
+
+async def test_models_carry_the_fields_of_their_engines_and_the_least_length_of_all(
+    models: list[GatedEngine],
+) -> None:
+    small, large = models
+    card: dict[str, object] = {"object": "model", "owned_by": "vllm", "permission": [{"x": 1}]}
+    small.cards["shared"] = card | {"created": 7, "max_model_len": 4096, "root": "/m"}
+    large.cards["shared"] = card | {"created": 5, "max_model_len": 8192, "parent": None}
+    large.cards["large"] = {"owned_by": "x" * 5000}
+    async with (
+        router([small.url, large.url]) as url,
+        router([large.url], bucket="two") as other,
+        meta_router([f"one={url}", f"two={other}"]) as front,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        answers = [(await client.get(f"{base}/v1/models")).json() for base in (url, front)]
+        one = (await client.get(f"{front}/v1/models/shared")).json()
+        times = small.paths.count("/v1/models")
+        again = [(await client.get(f"{url}/v1/models")).json() for _ in range(20)]
+        looked = small.paths.count("/v1/models") - times
+
+    [told, merged] = [{each["id"]: each for each in answer["data"]} for answer in answers]
+    shared = {"id": "shared", **card, "created": 5, "max_model_len": 4096, "root": "/m"}
+    assert told["shared"] == {**shared, "parent": None}
+    assert merged["shared"] == {**shared, "parent": None}
+    assert one == {**shared, "parent": None}
+    assert told["large"] == {"id": "large", "object": "model", "created": 0, "owned_by": "kvmesh"}
+    assert again == [answers[0]] * 20
+    assert looked < 5, "what is known is not asked again for each client"
+
+
+async def test_models_behind_an_engine_that_hangs_are_told_without_its_fields(
+    models: list[GatedEngine],
+) -> None:
+    small, _ = models
+    small.cards["small"] = {"max_model_len": 4096}
+    async with (
+        failing_engines(1) as (hung,),
+        router([small.url, hung.url]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        hung.lists = False
+        listed = {one["id"]: one for one in (await client.get("/v1/models")).json()["data"]}
+
+    assert listed["small"]["max_model_len"] == 4096
+    assert listed["m"]["owned_by"] == "kvmesh"
+
+
 async def test_models_are_merged_over_buckets_and_requests_follow_them(
     models: list[GatedEngine],
 ) -> None:

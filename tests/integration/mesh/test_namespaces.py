@@ -16,6 +16,42 @@ pytestmark = pytest.mark.integration
 PROMPT = "What everybody asks about, again and again. " * 20
 
 
+async def test_requests_for_an_adapter_stay_where_it_is_held_ready() -> None:
+    engines = [
+        Mocker(
+            MockerOptions(
+                port=0,
+                kv_events_port=0,
+                replay_port=0,
+                timing_profile="instant",
+                lora_modules=("poet", "lawyer"),
+                max_loras=1,
+                lora_load_ms=50.0,
+            )
+        )
+        for _ in range(2)
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        for engine in engines:
+            await engine.start()
+            stack.push_async_callback(engine.stop)
+        url = await stack.enter_async_context(router([one.url for one in engines]))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        chosen: dict[str, set[str]] = {"poet": set(), "lawyer": set()}
+        for number in range(12):
+            for name, workers in chosen.items():
+                body = {"model": name, "prompt": f"{number} {name} " * 40, "max_tokens": 1}
+                answer = await client.post("/v1/completions", json=body)
+                workers.add(answer.headers["x-kvmesh-worker"])
+        asked = await client.post("/v1/route", json={"model": "poet", "prompt": "Why? " * 40})
+
+    assert len(chosen["poet"]) == len(chosen["lawyer"]) == 1
+    assert chosen["poet"] != chosen["lawyer"]
+    assert sum(one.ranks[0].statistics().adapter_slots for one in engines) == 2
+    loads = {one["worker"]: one["adapter_ms"] for one in asked.json()["candidates"]}
+    assert [worker for worker, ms in loads.items() if not ms] == [*chosen["poet"]]
+
+
 @contextlib.asynccontextmanager
 async def routed() -> AsyncIterator[tuple[httpx.AsyncClient, Mocker]]:
     options = MockerOptions(

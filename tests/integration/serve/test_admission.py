@@ -185,6 +185,7 @@ async def test_a_held_stream_gets_comments_and_its_end_as_an_event(
     assert late.startswith(": waiting\n\n")
     assert '"code":"deadline"' in late.splitlines()[-2]
     assert answer.text.startswith(": waiting\n\n")
+    assert "\n: x-kvmesh-worker: w0\n: x-kvmesh-" in answer.text
     assert answer.text.endswith("data: [DONE]\n\n")
 
 

@@ -2,20 +2,33 @@
 
 import asyncio
 import contextlib
+import gc
+import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from kvmesh.app.router.command import RouterServer
+from kvmesh.app.serve.disaggregated import DisaggregatedRequest
+from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.worker.command import Sidecar
+from kvmesh.core.engines.registry import connectors
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
+from kvmesh.settings.split import SplitSettings
+from kvmesh.transport.http.server.exchange import Exchange
 from tests.conftest import Eventually
 from tests.integration.serve.test_closed_loop import running
+from tests.integration.support.failing_engine import (
+    answer_status,
+    answer_well,
+    failing_engines,
+)
 from tests.integration.support.live_router import free_port, router
 from tests.nats_container import Served
 
@@ -23,19 +36,21 @@ pytestmark = pytest.mark.integration
 
 PROMPT = "What everybody asks about, again and again. " * 30
 THRESHOLD = 200
+ALWAYS = SplitSettings(prefill_split="always")
 
 
 @contextlib.asynccontextmanager
-async def engines(*roles: str) -> AsyncIterator[list[Mocker]]:
+async def engines(*roles: str, **more: Any) -> AsyncIterator[list[Mocker]]:
     async with contextlib.AsyncExitStack() as stack:
         mockers = []
         for role in roles:
+            kind = {"timing_profile": "instant"} | more
             options = MockerOptions(
                 port=0,
                 kv_events_port=0,
                 replay_port=0,
-                timing_profile="instant",
                 role=role,  # type: ignore[arg-type]  # one of three
+                **kind,
             )
             mockers.append(Mocker(options))
             await mockers[-1].start()
@@ -50,6 +65,7 @@ async def routed(
     """Serve a router over them, called w0, w1, …"""
     workers = [f"{one.url},role={one.options.role}" for one in mockers] + list(urls)
     cost = CostSettings(prefill_threshold=THRESHOLD)
+    settings = {"split": ALWAYS} | settings
     async with (
         router(workers, kv_events=True, cost=cost, parity_sample=0, **settings) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
@@ -113,6 +129,8 @@ async def test_little_left_to_prefill_goes_straight_to_decode() -> None:
     assert workers_of(first) == ("w0", "w1")
     assert workers_of(follow) == ("", "w1")
     assert workers_of(several) == ("", "w1")
+    reasons = [one.headers.get("x-kvmesh-whole", "") for one in (short, first, follow, several)]
+    assert reasons == ["little to prefill", "", "little to prefill", "several answers"]
 
 
 async def test_a_prefill_that_fails_is_tried_elsewhere_or_done_without() -> None:
@@ -182,6 +200,300 @@ async def test_a_decode_worker_that_dies_has_its_prefill_done_again() -> None:
         await until_idle(client)
 
     assert {workers_of(one) for one in answers} == {("w0", f"w{3 - dead}")}
+
+
+@pytest.mark.parametrize(
+    ("more", "answers", "why"),
+    [
+        ({"prompt": [PROMPT, "b" + PROMPT, "c" + PROMPT]}, 3, "several prompts"),
+        ({"prompt": [[*range(300)], [*range(300, 0, -1)]]}, 2, "several prompts"),
+        ({"prompt": PROMPT, "n": 2}, 2, "several answers"),
+        ({"prompt": PROMPT, "best_of": 2, "n": 2}, 2, "several answers"),
+        ({"prompt": [PROMPT]}, 1, ""),
+        ({"prompt": [*range(300)]}, 1, ""),
+    ],
+)
+async def test_only_one_prompt_with_one_answer_is_split(
+    more: dict[str, Any], answers: int, why: str
+) -> None:
+    """Real engines end on others; the pretend ones answer them with status 500."""
+    async with engines("prefill", "decode") as mockers, routed(mockers) as client:
+        body = {"model": "mock", "max_tokens": 3} | more
+        answer = await client.post("/v1/completions", json=body)
+        await until_idle(client)
+        page = (await client.get("/metrics")).text
+
+    assert workers_of(answer) == ("" if why else "w0", "w1")
+    assert len(answer.json()["choices"]) == answers
+    assert answer.headers.get("x-kvmesh-whole", "") == why
+    assert f'kvmesh_prefill_splits_total{{way="{why or "split"}"}} 1.0' in page
+
+
+async def test_by_default_an_idle_fleet_splits_nothing_and_a_busy_one_does() -> None:
+    """Nobody decodes whom a prefill could hold up; then somebody does."""
+    slow = {"timing_profile": "linear,decode_base=40,prefill_per_token=0.5"}
+    async with (
+        engines("prefill", "decode", **slow) as mockers,
+        routed(mockers, split=SplitSettings()) as client,
+    ):
+        idle = await chat(client, PROMPT)
+        decoding = [
+            asyncio.create_task(chat(client, f"Hello {number}?", stream=True, max_tokens=400))
+            for number in range(12)
+        ]
+        await until_decoding(client, 12)
+        busy = await chat(client, "b" + PROMPT)
+        for one in decoding:
+            one.cancel()
+        await asyncio.gather(*decoding, return_exceptions=True)
+        await until_idle(client)
+
+    assert (workers_of(idle), idle.headers["x-kvmesh-whole"]) == (("", "w1"), "cheaper whole")
+    assert workers_of(busy) == ("w0", "w1")
+
+
+async def until_decoding(client: httpx.AsyncClient, count: int) -> None:
+    """Wait until so many requests are booked and none has a prompt left to prefill."""
+    deadline = asyncio.get_running_loop().time() + 60.0
+    while True:
+        workers = (await client.get("/v1/status")).json()["workers"]
+        running = sum(one["active_requests"] for one in workers)
+        if running == count and not any(one["prefill_tokens"] for one in workers):
+            return
+        assert asyncio.get_running_loop().time() < deadline, workers
+        await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def connected(connector: str, *roles: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve a router over engines that share requests by that connector."""
+    way = connectors()[connector]
+    async with contextlib.AsyncExitStack() as stack:
+        urls = []
+        for role in roles:
+            port = free_port() if f"{role}-port" in way.needs else 0
+            options = MockerOptions(
+                port=0,
+                kv_events_port=0,
+                replay_port=0,
+                timing_profile="instant",
+                role=role,  # type: ignore[arg-type]  # one of three
+                bootstrap_port=port,
+                kv_connector=connector,  # type: ignore[arg-type]  # one of its names
+            )
+            mocker = Mocker(options)
+            await mocker.start()
+            stack.push_async_callback(mocker.stop)
+            more = f",bootstrap={port}" if port else ""
+            urls.append(f"{mocker.url},role={role},connector={connector}{more}")
+        yield await stack.enter_async_context(routed([], *urls))
+
+
+@pytest.mark.parametrize("connector", [*connectors()])
+async def test_each_connectors_workers_are_told_what_they_need(connector: str) -> None:
+    """The pretend engines refuse whatever real ones would fail on."""
+    way = connectors()[connector]
+    async with connected(connector, "prefill", "decode") as client:
+        answers = await asyncio.gather(
+            *(chat(client, f"{number}" + PROMPT, stop=["zzz"]) for number in range(3)),
+            chat(client, "s" + PROMPT, stream=True),
+        )
+        short = await chat(client, "Hello?")
+        body = {"model": "mock", "prompt": [PROMPT, "b" + PROMPT], "max_tokens": 2}
+        several = await client.post("/v1/completions", json=body)
+        await until_idle(client)
+
+    assert {workers_of(one) for one in answers} == {("w0", "w1")}
+    assert workers_of(short) == ("" if way.whole else "w0", "w1")
+    if way.whole or way.many:
+        assert len(several.json()["choices"]) == 2
+    else:
+        assert several.status_code == 503
+        assert "several prompts: only one prompt" in several.json()["error"]["message"]
+
+
+OFFER = {"remote_engine_id": "e", "remote_host": "h", "remote_port": 1, "remote_block_ids": [[1]]}
+
+
+def answer_prefill(exchange: Exchange) -> None:
+    """Answer as a prefill worker does whose blocks will be gone."""
+    body = {"id": "x", "choices": [], "kv_transfer_params": OFFER}
+    exchange.respond(200, json.dumps(body).encode())
+
+
+def answer_without_transfer(exchange: Exchange) -> None:
+    """Answer as a decode worker does that cannot fetch."""
+    fetches = "kv_transfer_params" in json.loads(exchange.request.body)
+    (answer_status(500) if fetches else answer_well)(exchange)
+
+
+async def test_a_decode_worker_that_cannot_fetch_is_not_blamed() -> None:
+    """The prefill worker died behind its answer: the decode worker computes the prompt itself."""
+    async with failing_engines(2) as (prefill, decode):
+        prefill.answer, decode.answer = answer_prefill, answer_without_transfer
+        urls = f"{prefill.url},role=prefill,zmq=off", f"{decode.url},role=decode,zmq=off"
+        async with routed([], *urls) as client:
+            answers = [await chat(client, f"{number}" + PROMPT, model="m") for number in range(8)]
+            workers = (await client.get("/v1/status")).json()["workers"]
+
+    assert {workers_of(one) for one in answers} == {("", "w1")}
+    assert {one.headers["x-kvmesh-whole"] for one in answers} == {"no prefill worker"}
+    assert all(one["usable"] for one in workers)
+    assert [("kv_transfer_params" in one) for one in decode.prompts] == [True, False] * 8
+
+
+async def test_a_decode_worker_that_meets_a_prefill_worker_is_not_taken_to_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two engines' first contact takes longer than --hang-s."""
+    monkeypatch.setattr("kvmesh.app.care.hang_watch.ASK_AFTER_S", 0.1)
+
+    def answer_late(exchange: Exchange) -> None:
+        asyncio.get_running_loop().call_later(2.5, answer_well, exchange)
+
+    async with failing_engines(3) as (prefill, *decoders):
+        prefill.answer = answer_prefill
+        urls = [f"{one.url},role=decode,zmq=off" for one in decoders]
+        impatient = FailureSettings(hang_s=0.01)
+        async with routed(
+            [], f"{prefill.url},role=prefill,zmq=off", *urls, failure=impatient
+        ) as client:
+            # Who has served nobody yet is given more time.
+            for number in range(4):
+                await chat(client, f"{number}" + PROMPT, model="m")
+            for one in decoders:
+                one.answer = answer_late
+                one.prompts.clear()
+            answer = await chat(client, "z" + PROMPT, model="m")
+
+    assert workers_of(answer)[0] == "w0"
+    assert sum(len(one.prompts) for one in decoders) == 1
+
+
+def answer_after(seconds: float) -> Callable[[Exchange], None]:
+    """Answer well, so long after the request came."""
+
+    def answer(exchange: Exchange) -> None:
+        asyncio.get_running_loop().call_later(seconds, answer_well, exchange)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("connector", "contact_s", "prefill_s", "decode_s"),
+    [("p2p-nccl", 1.5, 2.5, 1.4), ("bootstrap", 10.0, 0.0, 2.5)],
+)
+async def test_a_decode_worker_that_waits_for_the_prefill_is_not_taken_to_hang(
+    connector: str,
+    contact_s: float,
+    prefill_s: float,
+    decode_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was chosen before the prefill was done, or waits for it in a room."""
+    monkeypatch.setattr("kvmesh.app.care.hang_watch.ASK_AFTER_S", 0.1)
+    monkeypatch.setattr("kvmesh.app.serve.disaggregated.CONTACT_S", contact_s)
+    async with failing_engines(2) as (prefill, decode):
+        more = f"zmq=off,connector={connector},bootstrap=9"
+        urls = f"{prefill.url},role=prefill,{more}", f"{decode.url},role=decode,{more}"
+        impatient = FailureSettings(hang_s=0.01)
+        async with routed([], *urls, failure=impatient) as client:
+            # Who has served nobody yet is given more time.
+            for number in range(4):
+                await chat(client, f"{number}" + PROMPT, model="m")
+            for one, seconds in ((prefill, prefill_s), (decode, decode_s)):
+                one.answer = answer_after(seconds)
+                one.prompts.clear()
+            answer = await chat(client, "z" + PROMPT, model="m")
+
+    assert workers_of(answer) == ("w0", "w1")
+    assert (len(prefill.prompts), len(decode.prompts)) == (1, 1)
+
+
+def answer_open(exchange: Exchange) -> None:
+    """Begin a stream and leave it open."""
+    exchange.start(200, ((b"content-type", b"text/event-stream"),))
+    exchange.write(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
+
+
+def held_bytes(root: object, depth: int = 3) -> int:
+    """Return the size of the longest bytes within so many steps of an object."""
+    if isinstance(root, bytes):
+        return len(root)
+    inner = [] if not depth or isinstance(root, type) else gc.get_referents(root)
+    return max((held_bytes(one, depth - 1) for one in inner), default=0)
+
+
+@pytest.mark.parametrize("kind", [DisaggregatedRequest, FetchingRequest])
+async def test_of_a_stream_that_has_begun_no_body_is_kept(kind: type) -> None:
+    async with failing_engines(2) as (first, second):
+        first.answer, second.answer = answer_prefill, answer_open
+        roles = "zmq=off,role=prefill", "zmq=off,role=decode"
+        if kind is FetchingRequest:
+            first.answer = answer_open
+            roles = ("zmq=off,label=kvmesh/fetch/offloading/9",) * 2
+        urls = [f"{one.url},{more}" for one, more in zip((first, second), roles, strict=True)]
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
+        async with (
+            routed([], *urls) as client,
+            client.stream("POST", "/v1/chat/completions", json=body) as answer,
+        ):
+            assert "data:" in await anext(answer.aiter_text())
+            plans = [one for one in gc.get_objects() if type(one) is kind]
+            kept = [max(map(held_bytes, vars(one).values())) for one in plans]
+            del plans
+
+    assert len(kept) == 1
+    assert kept[0] < len(PROMPT)
+
+
+async def test_an_answer_that_transfers_nothing_leaves_the_decode_worker_alone() -> None:
+    async with failing_engines(2) as (prefill, decode):
+        urls = f"{prefill.url},role=prefill,zmq=off", f"{decode.url},role=decode,zmq=off"
+        async with routed([], *urls) as client:
+            answer = await chat(client, PROMPT, model="m")
+            await until_idle(client)
+
+    assert workers_of(answer) == ("", "w1")
+    assert answer.headers["x-kvmesh-whole"] == "prefill failed"
+    assert "kv_transfer_params" not in decode.prompts[0]
+
+
+async def test_a_transfer_that_has_expired_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that waited for its decode worker's turn longer than blocks are kept."""
+    monkeypatch.setattr("kvmesh.app.serve.disaggregated.LEASE_SHARE", -1.0)
+    async with engines("prefill", "decode") as mockers, routed(mockers) as client:
+        answer = await chat(client, PROMPT)
+        await until_idle(client)
+
+    assert workers_of(answer) == ("", "w1")
+    assert answer.headers["x-kvmesh-whole"] == "transfer expired"
+
+
+async def test_a_connector_of_a_later_version_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {name: way for name, way in connectors().items() if name != "nixl-push"}
+    async with connected("nixl-push", "prefill", "decode") as client:
+        monkeypatch.setattr("kvmesh.actors.messages.connectors", lambda: known)
+        answer = await chat(client, PROMPT)
+
+    assert workers_of(answer) == ("", "w1")
+    assert answer.headers["x-kvmesh-whole"] == "no prefill worker"
+
+
+async def test_a_prefill_worker_that_does_not_tell_who_it_is_is_done_without() -> None:
+    """Mooncake's bootstrap server is down."""
+    async with engines("prefill", "decode") as mockers:
+        urls = [f"{one.url},role={one.options.role},connector=mooncake" for one in mockers]
+        async with routed([], f"{urls[0]},bootstrap={free_port()}", urls[1]) as client:
+            answer = await chat(client, PROMPT)
+            await until_idle(client)
+
+    assert workers_of(answer) == ("", "w1")
+    assert answer.headers["x-kvmesh-whole"] == "no prefill worker"
 
 
 @contextlib.asynccontextmanager
@@ -257,6 +569,7 @@ async def test_sidecars_bring_roles_through_nats(
         RouterSettings(
             router_id="r",
             cost=CostSettings(prefill_threshold=THRESHOLD),
+            split=ALWAYS,
             parity_sample=0,
             http=HttpSettings(http_port=port, drain_s=0.0),
             nats=nats,

@@ -16,6 +16,7 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.placement import Placement
+from kvmesh.app.serve.prefill import Prefill
 from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.routed import RoutedRequest
@@ -28,6 +29,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings, StreamSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, RouterSettings
+from kvmesh.settings.split import SplitSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange
@@ -64,7 +66,7 @@ GENERAL = {"x-kvmesh-priority": "0"}
 BEGUN: Points = [
     (Reader, "read"),
     (Reader, "make"),
-    (Gateway, "_forward"),
+    (Gateway, "_go_on"),
     (RoutedRequest, "__init__"),
     (Forward, "begin"),
 ]
@@ -503,9 +505,13 @@ async def test_an_error_at_the_end_of_a_request_whose_client_left_releases_it() 
 SPLIT: Points = [
     (DisaggregatedRequest, "__init__"),
     (DisaggregatedRequest, "next_target"),
-    (DisaggregatedRequest, "_stays_whole"),
+    (DisaggregatedRequest, "_choose"),
     (DisaggregatedRequest, "_begin_prefill"),
-    (DisaggregatedRequest, "_call"),
+    (DisaggregatedRequest, "_ask"),
+    (Prefill, "__init__"),
+    (Prefill, "book"),
+    (Prefill, "ends"),
+    (Prefill, "give_back"),
     (DisaggregatedRequest, "_await_prefill"),
     (DisaggregatedRequest, "_end_prefill"),
     (DisaggregatedRequest, "on_head"),
@@ -522,7 +528,8 @@ async def test_an_error_in_either_half_of_a_split_request_ends_both() -> None:
             f"w{number}={one.url},role={one.options.role}" for number, one in enumerate(mockers)
         )
         cost = CostSettings(prefill_threshold=200)
-        async with door_to([], worker=workers, cost=cost) as door:
+        split = SplitSettings(prefill_split="always")
+        async with door_to([], worker=workers, cost=cost, split=split) as door:
             door.model = "mock"
             wrong = await door.check_all(SPLIT, CHAT, "500", "abort", "whole")
             wrong += await door.check_all(SPLIT, STREAM, "500", "event", "abort", "whole")

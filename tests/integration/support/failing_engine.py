@@ -60,13 +60,14 @@ def close_unanswered(exchange: Exchange) -> None:
 class FailingEngine:
     """Answers prompts as `answer` says, and its probes while `healthy` and `ready`.
 
-    `prompts` are the bodies that came.
+    `prompts` are the bodies that came. `lists`: it tells its models.
     """
 
     def __init__(self) -> None:
         self.answer: Answer = answer_well
         self.healthy = True
         self.ready = True
+        self.lists = True
         self.prompts: list[dict[str, Any]] = []
         self.health_asked = 0
         self.server = HttpServer(self.serve)
@@ -81,6 +82,8 @@ class FailingEngine:
             self.prompts.append(json.loads(exchange.request.body))
             self.answer(exchange)
         elif path == "/v1/models":
+            if not self.lists:
+                return
             exchange.respond(200, b'{"object":"list","data":[{"id":"m","object":"model"}]}')
         elif path == "/ready" and self.ready:
             exchange.respond(200, b"{}")

@@ -18,11 +18,13 @@ DONE = b"data: [DONE]\n\n"
 class GatedEngine:
     """Serves /v1/models, and streams that begin at `let_go`. `seen` are the requests' ids.
 
-    `paths` are all paths asked for; what is neither of these two is answered `{"path": ...}`.
+    `cards` are further fields of its models by name, `paths` all paths asked for; what is neither
+    of these two is answered `{"path": ...}`.
     """
 
     def __init__(self, *models: str) -> None:
         self.models = models or ("mock",)
+        self.cards: dict[str, dict[str, object]] = {}
         self.seen: list[str] = []
         self.paths: list[str] = []
         self.left: list[str] = []
@@ -46,8 +48,8 @@ class GatedEngine:
         path = exchange.request.path
         self.paths.append(path)
         if path == "/v1/models":
-            models = {"object": "list", "data": [{"id": name} for name in self.models]}
-            exchange.respond(200, msgspec.json.encode(models))
+            models = [{"id": name, **self.cards.get(name, {})} for name in self.models]
+            exchange.respond(200, msgspec.json.encode({"object": "list", "data": models}))
         elif path == "/v1/chat/completions":
             self.seen.append(exchange.request_id.decode())
             self._waiting.append(exchange)

@@ -1,4 +1,4 @@
-"""Routers, meta-routers and tiny engines in this process, on real sockets."""
+"""Routers, meta-routers, sidecars and engines in this process, on real sockets."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,16 @@ import msgspec
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
+from kvmesh.app.worker.command import Sidecar
+from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from kvmesh.settings.roles import (
+    CostSettings,
+    MetaRouterSettings,
+    NatsSettings,
+    RouterSettings,
+    WorkerSettings,
+)
 
 READY_S = 60.0
 WITHOUT_NATS = """
@@ -80,6 +88,60 @@ async def router(
     )
     async with serving(server.serve, f"http://127.0.0.1:{port}", path=path) as url:
         yield url
+
+
+def mocker_options(block_size: int, blocks: int, **more: Any) -> MockerOptions:
+    return MockerOptions(
+        port=free_port(),
+        kv_events_port=free_port(),
+        replay_port=free_port(),
+        block_size=block_size,
+        timing_profile="instant",
+        num_gpu_blocks_override=blocks,
+        **more,
+    )
+
+
+@contextlib.asynccontextmanager
+async def engine(wanted: MockerOptions) -> AsyncIterator[Mocker]:
+    mocker = Mocker(wanted)
+    await mocker.start()
+    try:
+        yield mocker
+    finally:
+        await mocker.stop()
+
+
+@contextlib.asynccontextmanager
+async def sidecar(url: str, nats: NatsSettings) -> AsyncIterator[None]:
+    """Run the sidecar of the engine at `url`, called w."""
+    stop = Stop()
+    wanted = WorkerSettings(engine_url=url, worker_id="w", nats=nats)
+    running = asyncio.create_task(Sidecar(wanted).serve(stop))
+    try:
+        yield
+    finally:
+        stop.request()
+        await running
+
+
+@contextlib.asynccontextmanager
+async def replica(nats: NatsSettings, name: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve a router of the mesh that believes events alone; it is ready when the block begins."""
+    port = free_port()
+    server = RouterServer(
+        RouterSettings(
+            router_id=name,
+            cost=CostSettings(predict_ttl_s=0.0),
+            http=HttpSettings(http_port=port, drain_s=0.0),
+            nats=nats,
+        )
+    )
+    async with (
+        serving(server.serve, f"http://127.0.0.1:{port}") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        yield client
 
 
 @contextlib.asynccontextmanager

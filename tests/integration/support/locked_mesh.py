@@ -163,8 +163,7 @@ async def locked_mesh(
 async def reload(server: NatsServer, log: Path) -> None:
     """Do what `nats-server --signal reload` does, and wait until it is done."""
     done = reloads(log)
-    assert server.process is not None
-    server.process.send_signal(signal.SIGHUP)
+    server.program.signal(signal.SIGHUP)
     async with asyncio.timeout(PATIENCE_S):
         while reloads(log) == done:  # noqa: ASYNC110  a log
             await asyncio.sleep(0.01)

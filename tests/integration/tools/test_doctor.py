@@ -15,7 +15,7 @@ import pytest
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
-from kvmesh.core.engines.diagnosis import Finding, Level
+from kvmesh.core.engines.seen import Finding, Level
 from kvmesh.doctor.command import DoctorSettings, examine
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.command import Mocker, MockerOptions
@@ -107,6 +107,15 @@ def levels(findings: list[Finding]) -> dict[str, Level]:
 
 def failed(findings: list[Finding]) -> dict[str, str]:
     return {one.topic: one.text for one in findings if one.level is Level.FAIL}
+
+
+async def test_a_url_that_ends_in_v1_is_understood() -> None:
+    async with engine() as mocker:
+        plain = await examine(DoctorSettings(engine_url=mocker.url, probe=False))
+        ours = await examine(DoctorSettings(engine_url=f"{mocker.url}/v1/", probe=False))
+
+    assert ours == plain
+    assert not failed(ours)
 
 
 async def test_a_healthy_engine_and_its_own_tokenizer_are_all_right(tmp_path: Path) -> None:

@@ -572,6 +572,8 @@ def test_wrong_options_are_refused_at_once() -> None:
     for changes, message in (
         ({"kv_events_port": 5557, "replay_port": 5558, "data_parallel_size": 2}, "overlap"),
         ({"data_parallel_size": 0}, "at least 1"),
+        ({"lora_modules": ("poet", "")}, "--lora-modules ''"),
+        ({"lora_modules": ("mock",)}, "--lora-modules 'mock'"),
         ({"timing_profile": "fast"}, "none of dynamo"),
         ({"block_size": 0}, "block_size"),
     ):

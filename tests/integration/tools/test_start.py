@@ -42,10 +42,12 @@ SERVES: Final = WHOLE | {"structlog", "greenlet", "uvloop", "httptools", "sorted
 COUNTS: Final = SERVES | {"prometheus_client"}
 ON_NATS: Final = {"nats", "nkeys", "nacl", "_cffi_backend", "_sodium"}
 ON_ZMQ: Final = {"zmq", "prometheus_client"}
+ON_HTTP2: Final = {"h2", "hpack", "hyperframe"}
 
 MOST_OF: Final = {
     "router alone": COUNTS | ON_ZMQ,
     "router": COUNTS | ON_NATS,
+    "picker": COUNTS | ON_NATS | ON_HTTP2,
     "meta-router": COUNTS | ON_NATS,
     "worker": SERVES | ON_NATS | ON_ZMQ,
 }
@@ -139,6 +141,16 @@ async def test_a_role_loads_nothing_but_what_it_serves_with(
     lines = {
         "router alone": ["router", "--worker", engine.url, "--http-port", str(http)],
         "router": ["router", *nats, "--http-port", str(http)],
+        "picker": [
+            "picker",
+            *nats,
+            "--http-port",
+            str(http),
+            "--grpc-port",
+            "0",
+            "--notice-s",
+            "0",
+        ],
         "meta-router": ["meta-router", *nats, "--http-port", str(http)],
         "worker": ["worker", "--engine-url", engine.url, *nats],
     }

@@ -25,7 +25,7 @@ def raised(own: Formats, *, drops: bool = False) -> Formats:
     """Return the formats of the next version, which `drops` the oldest it had."""
 
     def next_of(reads: FormatRange) -> FormatRange:
-        return FormatRange(reads.newest + 1 if drops else reads.newest, reads.newest + 1)
+        return FormatRange(reads.newest + 1 if drops else reads.oldest, reads.newest + 1)
 
     journal, snapshot = next_of(own.journal), next_of(own.snapshot)
     return Formats(journal, own.bookings, snapshot, next_of(own.manifest))

@@ -117,7 +117,7 @@ async def test_an_older_replica_leaves_alone_what_it_cannot_read(tmp_path: Path)
     assert not seen.emptied()
     assert min(one.blocks for one in seen.generations.values() if one.sequence > before) > 0
     [told] = lines(fleet, "r0", "newer format met")
-    assert (told["written_by"], told["format"]) == ("9.9.9", 2)
+    assert (told["written_by"], told["format"]) == ("9.9.9", 3)
     [alarms] = history.firing(tmp_path, history.last_s())
     assert "KvmeshFormatUnread" in alarms
 
@@ -136,12 +136,12 @@ async def test_a_format_begins_when_the_last_router_reads_it(
             mixed = set(seen.formats)
             held = [await fleet.blocks("r0"), await fleet.blocks("r1")]
             await replace(fleet, "next", "r1", "w1")
-            await fleet.until_writes(seen, 2)
+            await fleet.until_writes(seen, 3)
             await fleet.until_holds("r1", MANY)
         await fleet.until_agreed()
         doubts = [(await fleet.status(one))["indexer"]["mismatches"] for one in ROUTERS]
 
-    assert (mixed, seen.formats) == ({1}, {1, 2})
+    assert (mixed, seen.formats) == ({1}, {1, 3})
     assert min(held) > MANY
     assert not load.failed
     assert not seen.emptied()
@@ -161,7 +161,7 @@ async def test_an_older_router_alone_behind_newer_ones_serves_what_they_knew(
         await fleet.until_ready("r0", "front")
         async with load.running():
             await fleet.until_holds("r0", MANY)
-            await fleet.until_writes(seen, 2)
+            await fleet.until_writes(seen, 3)
             await fleet.until_stored(seen, MANY)
         held = await fleet.blocks("r0")
         fleet.stop("r0")

@@ -16,11 +16,14 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import RouterSettings
 from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
+from tests.integration.picker import live_picker
+from tests.integration.picker.asking import chat, serve
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
+OF_PICKERS = ("kvmesh_pick", "kvmesh_gateway_", "kvmesh_unwatched_")
 PROMPT = "What everybody asks about, again and again. " * 40
 
 
@@ -139,7 +142,11 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
     }
     assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
     known = documented()
-    sometimes = {name for name in known if name.startswith(("kvmesh_snapshot_", "kvmesh_remote_"))}
+    sometimes = {
+        name
+        for name in known
+        if name.startswith(("kvmesh_snapshot_", "kvmesh_remote_", "kvmesh_pool_", *OF_PICKERS))
+    }
     predicted = {name for name in known if name.startswith("kvmesh_worker_")}
     front = families(mesh.http.get(f"{mesh.url}/metrics").text)
     assert "\n".join(undocumented(front)) == ""
@@ -151,6 +158,17 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
 
     eventually(ready, "the meta-router counts the replica")
     assert set(known) - set(metrics) - set(front) <= sometimes | predicted
+
+
+async def test_every_metric_of_a_picker_is_documented() -> None:
+    async with live_picker.engines(1) as urls, live_picker.picker(urls) as live:
+        await serve(live.gateway, live.client, chat(PROMPT), {})
+        metrics = families((await live.views.get("/metrics")).text)
+
+    assert "\n".join(undocumented(metrics)) == ""
+    assert value(metrics, "kvmesh_picks_total", told="picked") == 1
+    assert value(metrics, "kvmesh_picks_followed_total", until="to the end") == 1
+    assert {name for name in documented() if name.startswith(OF_PICKERS)} <= set(metrics)
 
 
 async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:

@@ -95,6 +95,9 @@ class Core:
             "heard": scheduler.overlaps.heard,
             "index": self.index,
             "decide_s": self.dispatch.phases.decide,
+            "late": scheduler.late,
+            "late_workers": scheduler.workers.late,
+            "late_waiting": scheduler.late.waiting,
         }
         self.decider = native.Decider(**(given | asked))
         formula = native_formula(native, COST)
@@ -216,6 +219,7 @@ def test_a_decider_that_follows_nothing_decides_nothing() -> None:
         **dict(zip(names, given, strict=True)),
         distrusted=set(), out=set(), health=None, random=None, unseen=None, replica="",
         routed=None, heard=None, index=None, decide_s=None,
+        late=None, late_workers=set(), late_waiting={},
     )  # fmt: skip
 
     with pytest.raises(RuntimeError, match="follows no policy"):
@@ -348,7 +352,7 @@ class Asked:
         self.do()
         return True
 
-    chosen = began = served = learn = note_match = _answer
+    chosen = began = served = learn = note_match = add = begin = _answer
 
     @property
     def view(self) -> Any:
@@ -415,8 +419,13 @@ def disturber(nuisance: str, core: Core) -> Callable[[], None]:
 @pytest.mark.parametrize("nuisance", NUISANCES)
 def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> None:
     asked = Asked()
-    core = Core(mode, health=asked, random=asked, unseen=asked, index=asked)
+    waiting: dict[WorkerId, object] = {WORKERS[0]: {}}
+    core = Core(
+        mode,
+        health=asked, random=asked, unseen=asked, index=asked, late=asked, late_waiting=waiting,
+    )  # fmt: skip
     asked.index = core.index
+    core.scheduler.workers.late.update(WORKERS)
     core.scheduler.workers.membership.health.out.add(WORKERS[0])
     core.decide(b"before")
     disturb = disturber(nuisance, core)

@@ -21,14 +21,18 @@ from hypothesis.stateful import (
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import (
+    ENDS,
+    GROUPED_VERSION,
     ROOT,
     VERSION,
     Batch,
     Cleared,
     Event,
     Removed,
+    Reuse,
     Stored,
     WorkerId,
+    format_for,
 )
 from kvmesh.core.blocks.events import encode_batch as encode
 from kvmesh.core.blocks.hashing import pack_hashes
@@ -46,8 +50,15 @@ BLOCKS = [1, 2, 255, 2**64 - 1, 1 << 63, *(number << 8 | 7 for number in range(1
 
 runs = st.lists(st.sampled_from(BLOCKS), max_size=6).map(pack_hashes)
 parents = st.just(ROOT) | st.sampled_from(BLOCKS)
-ordinary = st.builds(Stored, parents, runs) | st.builds(Removed, runs)
+ordinary = st.one_of(
+    st.builds(Stored, parents, runs),
+    st.builds(Removed, runs),
+    st.builds(Stored, st.just(ROOT), runs, st.just(ENDS)),
+    st.builds(Removed, runs, st.just(ENDS)),
+)
 rare = st.one_of(
+    st.builds(Reuse, st.sampled_from([0, 1]), st.sampled_from([0, 1])),
+    st.builds(Stored, parents, runs, st.sampled_from([ENDS + 1, ENDS + 4])),
     st.builds(Cleared),
     st.builds(Stored, parents, runs, st.sampled_from([1, 3, 255])),
     st.builds(Removed, runs, st.sampled_from([1, 3])),
@@ -82,7 +93,14 @@ class TwinMachine(RuleBasedStateMachine):
 
     def batch(self, worker: WorkerId, events: list[Event], skew: int) -> Batch:
         cursor = self.twins[0].cursors().get(worker, Cursor(1, 1))
-        return Batch(VERSION, cursor.epoch, max(0, cursor.next_seq + skew), events)
+        number = format_for(events, GROUPED_VERSION)
+        return Batch(number, cursor.epoch, max(0, cursor.next_seq + skew), events)
+
+    @rule(worker=st.sampled_from(WORKERS), run=runs)
+    def group(self, worker: WorkerId, run: bytes) -> None:
+        """Have the worker told of as one with a rule and ends, of which ordinary messages tell."""
+        events: list[Event] = [Reuse(), Stored(ROOT, run), Stored(ROOT, run, ENDS)]
+        self.tell(worker, encode(self.batch(worker, events, 0)))
 
     @rule(worker=st.sampled_from(WORKERS), events=batches)
     def tell_what_comes_next(self, worker: WorkerId, events: list[Event]) -> None:
@@ -184,6 +202,28 @@ def test_an_ordinary_message_is_folded_at_once() -> None:
     assert index.fold(WORKERS[1], data, 5, 17) is None
 
 
+def test_ends_of_a_grouped_worker_are_folded_at_once() -> None:
+    index, worker = KvIndex(new_table=TABLE), WORKERS[0]
+    for event in (Reuse(), Stored(ROOT, pack_hashes([1])), Stored(ROOT, pack_hashes([1]), ENDS)):
+        index.apply(worker, event)
+    events: list[Event] = [
+        Stored(1, pack_hashes([2])),
+        Stored(9, pack_hashes([2, 3]), ENDS),
+        Removed(pack_hashes([1, 7]), ENDS),
+    ]
+    data = encode(Batch(GROUPED_VERSION, 5, 17, events))
+
+    assert index.fold(worker, data, 5, 17) == (3, 0)
+    statistics = index.statistics()
+    assert (statistics.blocks, statistics.ends, statistics.missing) == (2, 2, 1)
+    assert (index.stored, index.removed) == (2, 0)
+    later = encode(Batch(GROUPED_VERSION, 5, 20, [Stored(ROOT, pack_hashes([4]), ENDS + 1)]))
+    assert index.fold(worker, later, 5, 20) is None
+    index.apply(worker, Cleared())
+    index.apply(worker, Stored(ROOT, pack_hashes([1])))
+    assert index.fold(worker, data, 5, 17) is None
+
+
 @pytest.mark.parametrize("number", [-1, 2**64, 2**200])
 def test_numbers_beyond_64_bits_fit_no_message(number: int) -> None:
     table = TABLE()
@@ -201,6 +241,7 @@ def test_what_is_no_message_is_refused_as_a_type() -> None:
     table = TABLE()
     holding = table.admit(WORKERS[0], 1)
     fold = cast("Callable[..., object]", table.fold)
+    fold_ends = cast("Callable[..., object]", table.fold_ends)
 
     for arguments in (
         (holding, b"", 1, 1),
@@ -212,6 +253,14 @@ def test_what_is_no_message_is_refused_as_a_type() -> None:
     ):
         with pytest.raises(TypeError):
             fold(*arguments)
+        with pytest.raises(TypeError):
+            fold_ends(*arguments, (table, holding))
+    for where in (None, (), (table,), (table, None), (None, holding), (table, holding, holding)):
+        with pytest.raises(TypeError):
+            fold_ends(holding, b"", 1, 1, 1, where)
+    with pytest.raises(TypeError):
+        fold_ends(holding, b"", 1, 1, 1)
+    assert fold_ends(holding, b"", 1, 1, 1, (table, holding)) is None
 
 
 def test_lengths_that_lie_are_not_believed() -> None:
@@ -228,3 +277,14 @@ def test_lengths_that_lie_are_not_believed() -> None:
 
     assert [table.fold(holding, data, 1, 1, 100) for data in lies] == [None] * len(lies)
     assert table.size() == 0
+
+
+def test_what_a_message_removes_at_once_is_told() -> None:
+    index, worker = KvIndex(new_table=TABLE), WORKERS[0]
+    index.apply(worker, Stored(ROOT, pack_hashes([1, 2])))
+    removed: list[tuple[WorkerId, bytes]] = []
+    index.watch_removals(partial(note, removed))
+    data = encode(Batch(VERSION, 5, 17, [Removed(pack_hashes([2])), Removed(pack_hashes([1]))]))
+
+    assert index.fold(worker, data, 5, 17) == (2, 0)
+    assert removed == [(worker, pack_hashes([2])), (worker, pack_hashes([1]))]

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
@@ -42,8 +42,19 @@ blocks = st.sampled_from(BLOCKS)
 runs = st.lists(blocks, max_size=25).map(pack_hashes)
 odd_runs = runs | st.binary(max_size=20)
 parents = st.just(ROOT) | blocks | st.sampled_from([-1, 2**64, 2**70])
-tiers = st.sampled_from([0, 0, 0, 0, 1, 3, -1, 4])
+tiers = st.sampled_from([0, 0, 0, 0, 1, 3, -1, 4, ENDS, ENDS, ENDS + 1, ENDS + 4])
+ids = st.sampled_from([None, b"\1\0\0\0" * 200, b"\1\0\0\0\2\0\0\0" * 6])
+"""What of a prompt's tokens is known: nothing, all, or those of the first 12 blocks of one."""
+KEYS = [
+    extend_hash(block, lookahead_digest(behind))
+    for block in BLOCKS[:12]
+    for behind in (b"\1\0\0\0", b"\2\0\0\0", b"\1\0\0\0\2\0\0\0")
+]
+ends = st.lists(st.sampled_from([*BLOCKS[:12], *KEYS]), max_size=25).map(pack_hashes)
 events = st.one_of(
+    st.builds(Reuse, st.sampled_from([0, 0, 1, 2]), st.integers(0, 2)),
+    st.builds(Stored, st.just(ROOT), ends, st.sampled_from([ENDS, ENDS + 1])),
+    st.builds(Removed, ends, st.sampled_from([ENDS, ENDS + 1])),
     st.builds(Stored, parents, odd_runs, tiers),
     st.builds(Stored, st.just(ROOT), runs),
     st.builds(Removed, odd_runs, tiers),
@@ -89,11 +100,12 @@ class TwinMachine(RuleBasedStateMachine):
 
         assert pure == native
 
-    @rule(asked=st.lists(blocks | st.just(0), max_size=200))
-    def find(self, asked: list[int]) -> None:
-        prompt = BlockHashes.of(asked, 1)
+    @rule(asked=st.lists(blocks | st.just(0), max_size=200), ids=ids)
+    def find(self, asked: list[int], ids: bytes | None) -> None:
+        prompt = BlockHashes.of(asked, 1, ids)
         pure, native = self.twins
 
+        assert native.find_hits(prompt) == pure.find_hits(prompt)
         assert native.find_groups(prompt) == pure.find_groups(prompt)
         assert native.find_matches(prompt) == pure.find_matches(prompt)
         assert native.find_tier_matches(prompt) == pure.find_tier_matches(prompt)

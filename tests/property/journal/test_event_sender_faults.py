@@ -120,7 +120,7 @@ class SenderMachine(RuleBasedStateMachine):
                 self.known.clear()
             elif isinstance(event, Stored):
                 self.known.update(unpack_hashes(event.hashes))
-            else:
+            elif isinstance(event, Removed):
                 self.known.difference_update(unpack_hashes(event.hashes))
 
     @invariant()

@@ -98,6 +98,28 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "a view of names that are lists": lambda table: table.view(None, [[]], 1),
     "a view of names made by hand": lambda table: type(table.view(None, [], 0))(),
     "other names": lambda table: setattr(table.view(None, [], 0), "names", ()),
+    "a view of five things": lambda table: table.view(None, [A], 1, None, None),
+    "ends that are a table": lambda table: table.view(None, [A], 1, table),
+    "ends in a dict": lambda table: table.view(None, [A], 1, ({}, None, ())),
+    "old ends in a dict": lambda table: table.view(None, [A], 1, (None, {}, ())),
+    "rules in a list": lambda table: table.view(None, [A], 1, (None, None, [])),
+    "a rule of two": lambda table: ended(table, (0, 0)),
+    "a rule of words": lambda table: ended(table, ("0", 0, 1)),
+    "a rule that drops words": lambda table: ended(table, (0, "0", 1)),
+    "a rule of a word": lambda table: ended(table, (0, 0, "1")),
+    "a rule of less than nobody": lambda table: ended(table, (0, 0, -1)),
+    "a rule that looks back": lambda table: ended(table, (-1, 0, 1)),
+    "a rule that looks far": lambda table: ended(table, (65, 0, 1)),
+    "a rule that looks to 10^25": lambda table: ended(table, (10**25, 0, 1)),
+    "a rule that drops 9": lambda table: ended(table, (0, 9, 1)),
+    "a rule that drops -1": lambda table: ended(table, (0, -1, 1)),
+    "two rules of one": lambda table: ended(table, (0, 0, 1), (1, 0, 1)),
+    "hits of nothing": lambda table: ended(table, (0, 0, 1)).find_hits(None),
+    "ids that are words": lambda table: ahead(table, ids="words"),
+    "ids that are numbers": lambda table: ahead(table, ids=[1, 2]),
+    "blocks of words": lambda table: ahead(table, block_size="4"),
+    "blocks of -1": lambda table: ahead(table, block_size=-1),
+    "blocks of 10^25": lambda table: ahead(table, block_size=10**25),
     "find matches of nothing": lambda table: table.view(None, [A], 1).find_matches(None),
     "find groups of a word": lambda table: table.view(None, [A], 1).find_groups("1"),
     "find in nothing": lambda table: table.find_drops(None, 1),
@@ -110,6 +132,18 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "find fractions": lambda table: table.find_drops(Meddler(lambda _: array("d", [1.0])), 1),
     "find with a dict": lambda table: table.find_drops(BlockHashes.of([1], 1), 1, {}),
 }
+
+
+def ended(table: Any, *rules: object) -> Any:
+    """Return a view of a worker with rules."""
+    return table.view(None, [A], 1, (table, None, rules))
+
+
+def ahead(table: Any, *, ids: object = bytes(4000), block_size: object = 1) -> object:
+    """Return what is found where a rule asks for these ids."""
+    hashes: Any = Meddler(lambda count: array("Q", range(1, count + 1)))
+    hashes.ids, hashes.block_size = ids, block_size
+    return ended(table, (2, 0, 1)).find_hits(hashes)
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
@@ -145,6 +179,62 @@ def test_a_table_that_changes_under_a_search_ends_it() -> None:
 
     with pytest.raises(RuntimeError, match="changed while it was searched"):
         table.find_drops(Meddler(meddle), 1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "block_size", "found"),
+    [
+        (None, 1, ([(99, (A,))], {A: 100})),
+        (bytes(4000), 0, ([(99, (A,))], {A: 100})),
+        (bytes(4000), 2**31, ([(99, (A,))], {A: 100})),
+        (bytes(3), 1, ([], {A: 100})),
+        (bytes(4000), 1, ([], {A: 100})),
+        (bytearray(4000), 1, ([], {A: 100})),
+        (bytes(4000), 2**30, ([], {A: 100})),
+    ],
+)
+def test_ids_are_read_as_far_as_there_are_any(ids: Any, block_size: int, found: object) -> None:
+    assert ahead(filled(), ids=ids, block_size=block_size) == found
+
+
+def test_hashes_without_ids_are_searched_all_the_same() -> None:
+    hashes = Meddler(lambda count: array("Q", range(1, count + 1)))
+
+    assert ended(filled(), (2, 0, 1)).find_hits(hashes) == ([(99, (A,))], {A: 100})
+
+
+class SlyIds:
+    """Hashes that change the table of ends when their ids are asked for."""
+
+    block_size = 1
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    @property
+    def ids(self) -> bytes:
+        self.table.remove(self.table.admit(A, 1), pack_hashes(range(1, 101)))
+        self.table.pieces()
+        gc.collect()
+        return bytes(400)
+
+    def upto(self, count: int) -> "array[int]":
+        return array("Q", range(1, min(count, 100) + 1))
+
+
+def test_ends_that_go_while_ids_are_asked_for_are_gone() -> None:
+    table: Any = filled()
+    ends: Any = filled()
+    view = table.view(ends, [A], 1, (ends, table, ((1, 1, 1),)))
+
+    assert view.find_hits(SlyIds(ends)) == ([], {A: 100})
+
+
+def test_rules_of_workers_that_do_not_count_are_passed_over() -> None:
+    table: Any = filled()
+    view = table.view(None, [A, B], 1, (None, None, ((0, 0, 1 << 5000 | 2),)))
+
+    assert view.find_hits(BlockHashes.of([1, 2], 1)) == ([(2, (A,))], {})
 
 
 def test_a_search_within_a_search_has_its_own_memory() -> None:
@@ -250,6 +340,12 @@ def everything_once(rng: random.Random) -> None:
     view.find_groups(BlockHashes.of(list(range(1, 300)), 1))
     view.find_matches(BlockHashes.of(list(range(1, 300)), 1))
     view.sizes()
+    rules = ((0, 1, 1), (2, 0, 1 << 70))
+    view = again.view(
+        table, [WorkerId(f"w{slot}") for slot in range(71)], 1 | 1 << 70, (table, again, rules)
+    )
+    view.find_hits(BlockHashes.of(list(range(1, 300)), 1, bytes(800)))
+    view.find_matches(BlockHashes.of(list(range(1, 300)), 1))
     again.move(pack_hashes([1, 2]), 1, table)
     again.clear_bits(3, 1)
     again.pieces()

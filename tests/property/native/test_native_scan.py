@@ -15,6 +15,7 @@ from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.chat.inference import read_chat
+from kvmesh.core.chat.prompt_form import PLAIN
 from kvmesh.core.prompts.body_scan import (
     MOST_DEPTH,
     Scanned,
@@ -113,7 +114,7 @@ def test_what_is_scanned_is_what_the_router_reads(body: bytes) -> None:
     assert (parsed.cache_salt, parsed.lora_path) == (scanned.cache_salt, scanned.lora_path)
     ids = scan_tokens(body)
     if ids is not None:
-        packed = READER._pack(body, endpoint, parsed, scanned.prompt or "")[0]
+        packed = READER._pack(body, endpoint, parsed, scanned.prompt or "", PLAIN)[0]
         assert unpack_ids(ids) == unpack_ids(packed)
 
 

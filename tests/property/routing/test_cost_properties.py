@@ -59,6 +59,7 @@ def make_candidate(draw: st.DrawFn, size: int = 16, prompt: int | None = None) -
         step_tokens=draw(st.floats(0, 4096)),
         arrivals_per_ms=draw(st.floats(0, 1e3)),
         memory_wait_ms=draw(times),
+        lost_tokens=draw(st.floats(0, 1)) * overlap * size,
     )
 
 

@@ -1,8 +1,11 @@
 from math import inf, nan
+from typing import Any
 
+import msgspec
 import pytest
 
-from kvmesh.actors.messages import WorkerLoad
+from kvmesh.actors.messages import WorkerHeartbeat, WorkerLoad
+from kvmesh.core.blocks.events import WorkerId
 
 
 def test_cache_usage_is_a_fraction_and_zero_when_the_total_is_unknown() -> None:
@@ -25,3 +28,44 @@ def test_the_share_of_cached_tokens_is_told_or_made_of_two_counts() -> None:
 
     assert counted.report().prefix_hit_rate == 0.25
     assert WorkerLoad(cache_hit_tokens=3).report().prefix_hit_rate == 0.0
+
+
+BEAT = WorkerHeartbeat(
+    worker=WorkerId("w"),
+    bucket="b",
+    epoch=1,
+    last_seq=0,
+    url="http://w:1",
+    models=(),
+    block_size=16,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "nixl"),
+        ({"bootstrap_port": 8998}, "bootstrap"),
+        ({"bootstrap_port": 8998, "connector": "mooncake"}, "mooncake"),
+        ({"connector": "shared"}, "shared"),
+    ],
+)
+def test_a_worker_shares_requests_by_the_connector_it_names_or_the_usual_one(
+    changes: dict[str, Any], name: str
+) -> None:
+    way = msgspec.structs.replace(BEAT, **changes).way
+
+    assert way is not None
+    assert way.name == name
+
+
+def test_a_connector_of_a_later_version_is_none() -> None:
+    assert msgspec.structs.replace(BEAT, connector="telepathy").way is None
+
+
+def test_a_connector_is_written_only_where_one_is_named() -> None:
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(BEAT))
+    named = msgspec.msgpack.encode(msgspec.structs.replace(BEAT, connector="shared"))
+
+    assert "connector" not in plain
+    assert msgspec.msgpack.decode(named, type=WorkerHeartbeat).connector == "shared"

@@ -107,3 +107,22 @@ def test_a_refusal_keeps_its_status_and_words() -> None:
     assert isinstance(busy, NoWorkerError)
     assert "Bad gateway" in str(foreign)
     assert str(odd).endswith('{"detail": "odd"}')
+
+
+def test_headers_that_come_as_comments_are_told_of_the_head() -> None:
+    head = protocol.Answer({}, "", 0, "", "", "r")
+
+    for line in (
+        ": waiting",
+        ": x-kvmesh-worker: w0",
+        ": x-kvmesh-overlap-blocks: 3",
+        ": x-kvmesh-router: r0",
+        ": x-kvmesh-bucket: chat",
+        ": x-kvmesh-trust: exact",
+        ": x-other: y",
+        "x-kvmesh-worker: w9",
+    ):
+        head = protocol.read_late(head, line)
+
+    assert head == protocol.Answer({}, "w0", 3, "r0", "chat", "r")
+    assert protocol.read_late(head, ": x-kvmesh-overlap-blocks: many").overlap_blocks == 0

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.core.engines.diagnosis import EngineSeen, Finding, Level, ProbeSeen, SourceSeen
+from kvmesh.core.engines.seen import EngineSeen, Finding, Level, ProbeSeen, SourceSeen
 from kvmesh.doctor.router import RouterFacts, Signatures, WorkerFacts, check_router
 
 ENGINE = EngineSeen(

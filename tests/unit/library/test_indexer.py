@@ -6,8 +6,15 @@ from array import array
 
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
-from kvmesh.core.blocks.hashing import BlockHashes, namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored
+from kvmesh.core.blocks.hashing import (
+    BlockHashes,
+    extend_hash,
+    lookahead_digest,
+    namespace_root,
+    pack_hashes,
+    sequence_hashes,
+)
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.snapshots.writing import Position, WorkerRecord
 from kvmesh.errors import CodecError, ConfigError, RequestError
@@ -37,6 +44,23 @@ def test_tokens_in_matches_out() -> None:
     assert indexer.find_matches(BlockHashes(TOKENS, 16)) == {"one": 20, "two": 5}
     assert indexer.find_matches_for_request(TOKENS, root=namespace_root(tenant="x")) == {}
     assert indexer.workers() == ["one", "two"]
+
+
+def test_a_grouped_workers_hit_ends_where_it_has_an_end() -> None:
+    indexer = filled()
+    key = extend_hash(HASHES[3], lookahead_digest(struct.pack("<2I", *TOKENS[64:66])))
+
+    indexer.apply_event("one", Reuse())
+    indexer.apply_event("one", Stored(ROOT, pack_hashes(HASHES[7:8]), ENDS))
+    indexer.apply_event("two", Reuse(lookahead=2, drop=1))
+    indexer.apply_event("two", Stored(ROOT, pack_hashes([key]), ENDS))
+
+    assert indexer.find_matches_for_request(TOKENS) == {"one": 8, "two": 3}
+    assert indexer.find_matches_for_request([*TOKENS[:64], 9, 9, 9]) == {}
+    copy = KvIndexer(block_size=16)
+    copy.restore(indexer.dump())
+    assert copy.find_matches_for_request(TOKENS) == {"one": 8, "two": 3}
+    assert copy.digest() == indexer.digest()
 
 
 def test_what_fits_no_u32_is_hashes_and_all_else_tokens() -> None:

@@ -3,8 +3,16 @@ from typing import Any
 
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Cleared, Stored, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Reuse, Stored, WorkerId
+from kvmesh.core.blocks.hashing import (
+    BlockHashes,
+    extend_hash,
+    lookahead_digest,
+    namespace_root,
+    pack_hashes,
+    pack_tokens,
+    sequence_hashes,
+)
 from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
@@ -43,6 +51,21 @@ def test_the_worker_that_holds_most_is_chosen_and_booked() -> None:
     assert best == BestMatch("w2", overlap_blocks=8, total_blocks=10)
     assert router.loads() == {"w1": WorkerLoad(0, 0, 0), "w2": WorkerLoad(1, 8, 10)}
     assert router.statistics().decisions == 1
+
+
+def test_tokens_behind_a_block_decide_where_they_are_asked_for() -> None:
+    router = make_router()
+    store(router, "w2", 8)
+    router.apply_event("w2", Reuse(lookahead=1))
+    key = extend_hash(
+        sequence_hashes(PROMPT, BLOCK_SIZE)[4], lookahead_digest(bytes(pack_tokens(PROMPT[20:21])))
+    )
+    router.apply_event("w2", Stored(ROOT, pack_hashes([key]), ENDS))
+
+    found = router.find_matches_for_request(PROMPT, 0.0)
+
+    assert found == {"w2": 5}
+    assert router.find_best_match("r1", PROMPT, 0.0).overlap_blocks == 5
 
 
 def test_a_booking_goes_from_prefill_to_output_to_its_end() -> None:

@@ -12,10 +12,11 @@ from kvmesh.settings.types import (
     Seconds,
     Share,
     Status,
+    Streams,
     Temperature,
 )
 
-WHOLE: list[Any] = [Port, Positive, Count, BlockSize, Status]
+WHOLE: list[Any] = [Port, Positive, Count, BlockSize, Status, Streams]
 KINDS: list[Any] = [*WHOLE, NonNegative, Seconds, Share, Temperature]
 
 
@@ -39,3 +40,9 @@ def test_no_setting_is_beyond_all_bounds(kind: Any, text: str) -> None:
 @pytest.mark.parametrize("kind", [Port, Positive, Count, NonNegative, Seconds, Share, Temperature])
 def test_plain_numbers_are_taken(kind: Any) -> None:
     assert read(kind, "1") == 1
+
+
+def test_more_streams_than_a_connection_can_have_are_refused() -> None:
+    with pytest.raises(CycloptsError):
+        read(Streams, "99999999999")
+    assert read(Streams, "1048576") == 1 << 20

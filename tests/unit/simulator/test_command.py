@@ -210,6 +210,8 @@ def test_saturation_is_more_with_more_engines(tmp_path: Path) -> None:
         ({"fail": ("all=0.5:500", "7=0.6:cut")}, "--fail of engine 7: the shares sum up"),
         ({"flap": "2:nan"}, "--flap 2:nan"),
         ({"retries": -1}, "retries is -1"),
+        ({"prefill_engines": 8}, "prefillers is 8 of 8 engines"),
+        ({"prefill_engines": 1, "policy": ("oracle",)}, "oracle knows no --prefill-engines"),
         ({"client_timeout_ms": float("nan")}, "--client-timeout-ms nan"),
         ({"json": Path("/nowhere/x.json")}, "does not exist"),
     ],

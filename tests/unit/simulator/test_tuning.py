@@ -49,6 +49,7 @@ def test_every_tuned_weight_is_one_of_its_formula() -> None:
         "contention": 0.4,
         "followers": 0.5,
         "decode_weight": 0.05,
+        "doubt": 0.25,
     }
     with pytest.raises(ConfigError, match="formula 'lmetric' has no weights to tune"):
         tuned_weights("lmetric")

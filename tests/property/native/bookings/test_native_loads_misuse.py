@@ -44,7 +44,7 @@ def pure_state() -> WorkerState:
     return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
 
 
-REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 0.05, (), lambda _: "long")
+REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 0.05, (), lambda _: "long", lambda _: "all")
 WEIGHTS = (1.0, 0.4)
 FORMULA = ("ms_per_token", 0, "*", "memory_wait_ms", "+", 1, "decode_blocks", "*", "+")
 

@@ -42,6 +42,7 @@ class TwoFleets:
             name = WorkerId(f"w{number:03d}")
             factor = rng.choice([1.0, 1.0, rng.uniform(0.3, 3.0)])
             capacity = rng.choice([0, 50, 500, 1 << 30])
+            blank = rng.choice([0, 3, capacity])
             price = rng.choice([(0.0, 0.0), (0.0, 700.0), (rng.random(), rng.uniform(0.0, 1e5))])
             bookings = [
                 make_bookings(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
@@ -54,7 +55,7 @@ class TwoFleets:
             )
             for core, twin in enumerate(twins):
                 twin.prefill.factor = factor
-                twin.capacity_blocks = capacity
+                twin.capacity_blocks, twin.blank_blocks = capacity, blank
                 twin.failure_share, twin.lost_ms = price
                 for place, booking in enumerate(bookings):
                     twin.loads.begin(booking[core], 10.0 + place / 100)

@@ -10,8 +10,9 @@ from kvmesh.actors.engine_messages import (
     EngineLost,
     EnginePayload,
     EngineRestarted,
+    EngineServes,
 )
-from kvmesh.actors.journal.cache_report import BATCH, SUMMARY
+from kvmesh.actors.journal.cache_report import BATCH, GROUPS, LEFT_OUT, SUMMARY
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
@@ -27,11 +28,13 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.blocks.events import (
+    ENDS,
     ROOT,
     Batch,
     Cleared,
     Event,
     Removed,
+    Reuse,
     Stored,
     WorkerId,
     decode_batch,
@@ -105,7 +108,7 @@ class Driver:
         return effects
 
     def batches(self) -> list[Batch]:
-        return [decode_batch(append.data, FormatRange(1, 2)) for append in self.appends]
+        return [decode_batch(append.data, FormatRange(1, 3)) for append in self.appends]
 
     def events(self) -> list[Event]:
         return [event for batch in self.batches() for event in batch.events]
@@ -247,6 +250,15 @@ def test_draining_shows_at_once() -> None:
     assert not driver.heartbeat().draining
 
 
+def test_other_models_of_the_engine_show_at_once() -> None:
+    driver = Driver()
+
+    driver.tell(EngineServes(("base", "poet"), ("poet",)))
+
+    assert driver.heartbeat().models == ("base", "poet")
+    assert driver.heartbeat().adapters == ("poet",)
+
+
 def test_an_engine_that_hangs_shows_at_once_and_ends_no_drain() -> None:
     driver = Driver()
     driver.tell(EngineAnswers(answering=False))
@@ -371,7 +383,7 @@ def test_an_engine_whose_history_is_lost_holds_nothing_and_says_so(loss: Message
 
     assert [log.event for log in of(Log, effects)] == ["engine events lost"]
     assert driver.events()[-1] == Cleared()
-    assert not driver.heartbeat().complete
+    assert not driver.publisher.heartbeat().complete
     assert driver.publisher.statistics().cache.lost == 1
 
 
@@ -436,7 +448,7 @@ def test_events_of_another_block_size_than_was_said_count_and_raise_an_alarm_onc
 def test_the_format_that_replicas_tell_is_written_and_an_older_one_begins_with_a_dump(
     on_bus: bool,
 ) -> None:
-    formats = Formats(journal=FormatRange(1, 2))
+    formats = Formats(journal=FormatRange(1, 3))
     driver = Driver(formats=formats)
     driver.tell(payload(store(11, tokens=TOKENS[:4])))
 
@@ -445,20 +457,116 @@ def test_the_format_that_replicas_tell_is_written_and_an_older_one_begins_with_a
         return driver.tell(BusMessage("kvmesh.ctl.code.w", encode(command)) if on_bus else command)
 
     first = driver.heartbeat()
-    newer = tell(2)
+    newer = tell(3)
     said = driver.heartbeat()
     driver.now = 1.0
     driver.tell(payload(store(12, parent=11, tokens=TOKENS[4:8])))
     driver.tell(Tick("flush"))
-    again = tell(2)
+    again = tell(3)
     tell(1)
 
     assert (first.journal_format, first.formats) == (1, formats)
     assert [one.event for one in of(Log, newer)] == ["journal format changed"]
-    assert (said.journal_format, again) == (2, [])
+    assert (said.journal_format, again) == (3, [])
     versions = [batch.version for batch in driver.batches()]
-    assert versions[-2:] == [2, 1]
+    assert versions[-2:] == [3, 1]
     assert driver.batches()[-1].events == [Cleared(), stored(ROOT, H1, H2)]
+
+
+def windowed(*hashes: int, tokens: list[int]) -> tuple[object, object]:
+    """Store blocks in a full-attention group, and the last of them in one of a window of 4."""
+    event = store(*hashes, tokens=tokens)
+    assert isinstance(event, dict)
+    full = event | {"group_idx": 1, "kv_cache_spec_kind": "full_attention"}
+    window = {"group_idx": 0, "kv_cache_spec_kind": "sliding_window"}
+    return event | window | {"block_hashes": [hashes[-1]], "kv_cache_spec_sliding_window": 4}, full
+
+
+def ends(*hashes: int) -> Stored:
+    return Stored(ROOT, pack_hashes(hashes), ENDS)
+
+
+def test_where_hits_may_end_is_written_in_format_2_only_while_all_replicas_read_it() -> None:
+    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
+    driver.now = 1.0
+    driver.tell(payload(*windowed(11, 12, tokens=TOKENS[:8])))
+    untold = (driver.events(), driver.publisher.heartbeat().complete)
+
+    driver.now = 2.0
+    driver.tell(WriteFormat(W, 2, "r1"))
+    told = (driver.batches()[-1], driver.publisher.heartbeat().complete)
+    driver.now = 3.0
+    driver.tell(payload(*windowed(11, 12, 13, tokens=TOKENS)))
+    more = driver.batches()[-1]
+    driver.now = 4.0
+    driver.tell(WriteFormat(W, 1, "r1"))
+    driver.tell(payload(remove(11)))
+
+    assert untold == ([Cleared(), Cleared()], False)
+    assert told == (Batch(2, 5, 3, [Cleared(), Reuse(), stored(ROOT, H1, H2), ends(H2)]), True)
+    assert (more.version, more.events) == (2, [stored(H2, H3), ends(H3)])
+    assert (driver.batches()[-1].version, driver.batches()[-1].events) == (1, [Cleared()])
+    assert not driver.publisher.heartbeat().complete
+
+
+def test_a_worker_with_no_words_for_its_groups_says_at_once_that_events_do_not_tell_all() -> None:
+    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
+
+    first = driver.tell(payload(*windowed(11, 12, tokens=TOKENS[:8])))
+    second = driver.tell(payload(*windowed(11, 12, 13, tokens=TOKENS)))
+
+    [said] = of(Publish, first)
+    assert not decode(said.data, WorkerHeartbeat).complete
+    assert not of(Publish, second)
+
+
+def test_cache_groups_and_events_that_are_left_out_are_said() -> None:
+    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
+    driver.tell(WriteFormat(W, 2, "r1"))
+    full, window = windowed(11, 12, tokens=TOKENS[:8])
+    assert isinstance(window, dict)
+    chunks = window | {"group_idx": 5, "kv_cache_spec_kind": "chunked_local_attention"}
+
+    first = of(Log, driver.tell(payload(full, window)))
+    second = of(Log, driver.tell(payload(chunks, {"type": "BlockStored"})))
+    third = of(Log, driver.tell(payload({"type": "BlockStored"})))
+    fourth = of(Log, driver.tell(payload({"type": "BlockStored"})))
+
+    groups = "sliding_window of 4 in blocks of 4, full_attention in blocks of 4"
+    assert [(one.level, one.event, one.fields["groups"]) for one in first] == [
+        ("info", GROUPS, groups)
+    ]
+    assert [(one.level, one.event) for one in second] == [
+        ("warning", GROUPS),
+        ("warning", LEFT_OUT),
+    ]
+    assert second[0].fields["not_understood"] == "chunked_local_attention"
+    assert second[1].fields["events"] == 1
+    assert [one.fields["events"] for one in third] == [2]
+    assert fourth == []
+
+
+def test_an_engine_that_drops_matched_blocks_is_told_so() -> None:
+    options = PublisherOptions(
+        W, "code", 5, "http://w", drops=True, formats=Formats(journal=FormatRange(1, 2))
+    )
+    publisher = Publisher(options)
+    list(publisher.receive(WriteFormat(W, 2, "r1"), 0.0))
+    list(publisher.receive(payload(store(11, 12, tokens=TOKENS[:8])), 0.0))
+
+    assert publisher.dump() == [Reuse(0, 1), stored(ROOT, H1, H2), ends(H2)]
+
+
+def test_a_worker_of_one_group_is_written_alike_in_either_format() -> None:
+    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
+    driver.tell(WriteFormat(W, 2, "r1"))
+    driver.now = 1.0
+    driver.tell(payload(store(11, tokens=TOKENS[:4])))
+    driver.now = 2.0
+    driver.tell(WriteFormat(W, 1, "r1"))
+
+    assert [batch.version for batch in driver.batches()] == [1, 1]
+    assert driver.events() == [Cleared(), stored(ROOT, H1)]
 
 
 def test_formats_for_others_and_without_events_change_nothing() -> None:
@@ -466,5 +574,5 @@ def test_formats_for_others_and_without_events_change_nothing() -> None:
 
     assert driver.tell(WriteFormat(WorkerId("x"), 2, "r1")) == []
     assert silent.tell(WriteFormat(W, 2, "r1")) == []
-    assert driver.tell(WriteFormat(W, 2, "r1")) == []
+    assert driver.tell(WriteFormat(W, 1, "r1")) == []
     assert driver.publisher.heartbeat().journal_format == 1

@@ -582,7 +582,7 @@ def test_a_reload_while_loading_is_one_reload() -> None:
     assert again == []
 
 
-def unread_record(replica: IndexReplica, sequence: int, number: int = 2) -> None:
+def unread_record(replica: IndexReplica, sequence: int, number: int = 3) -> None:
     events: list[Event] = [Cleared(), Stored(ROOT, pack_hashes(HASHES))]
     replica.fold(sequence, W1, encode_batch(Batch(number, 1, sequence, events)), 0.0)
 
@@ -697,7 +697,7 @@ def test_an_index_that_is_empty_displaces_none_that_is_not() -> None:
 
 
 def test_snapshots_are_written_anew_for_a_replica_that_does_not_read_the_last() -> None:
-    both = FormatRange(1, 2)
+    both = FormatRange(1, 3)
     new = Formats(snapshot=both, manifest=both)
     options = SnapshotterOptions("r0", "code", every_messages=2, formats=new, version="0.2.0")
     replica = make_replica(2)
@@ -714,7 +714,7 @@ def test_snapshots_are_written_anew_for_a_replica_that_does_not_read_the_last() 
     desk.tell(RouterSeen(RouterHeartbeat("old", "code", "", ready=True, epoch=1)))
     desk.tell(Tick("lease"))
 
-    assert (newest.schema, newest.generations[0].number) == (2, 2)
+    assert (newest.schema, newest.generations[0].number) == (3, 3)
     assert newest.generations[0].version == "0.2.0"
     assert (quiet, statistics(desk)) == ((2, 0), (3, 0))
     assert desk.manifest().schema == 1
@@ -729,9 +729,9 @@ def test_a_newer_manifest_or_object_is_left_and_an_older_generation_loaded() -> 
     stored.tell(TakeSnapshot())
     key = manifest_key("code")
     kept = stored.manifest()
-    marked = msgspec.structs.replace(kept.generations[0], encoding=2, version="0.2.0")
+    marked = msgspec.structs.replace(kept.generations[0], encoding=3, version="0.2.0")
     name = kept.generations[0].name
-    body = b"KVMINDX\x02" + stored.objects[name][8:]
+    body = b"KVMINDX\x03" + stored.objects[name][8:]
     renamed = msgspec.structs.replace(
         kept.generations[0], sha256=hashlib.sha256(body).hexdigest(), size=len(body)
     )
@@ -755,7 +755,7 @@ def test_a_newer_manifest_or_object_is_left_and_an_older_generation_loaded() -> 
         found.append((desk.actor.newer, tails, desk.actor.statistics().rejected))
 
     assert found == [
-        (Newer(f"snapshot {name}", "snapshot", 2, "0.2.0"), [2], 1),
-        (Newer(f"snapshot {name}", "snapshot", 2), [2], 1),
+        (Newer(f"snapshot {name}", "snapshot", 3, "0.2.0"), [2], 1),
+        (Newer(f"snapshot {name}", "snapshot", 3), [2], 1),
         (Newer("the snapshot manifest", "manifest", 2), [0], 1),
     ]

@@ -19,6 +19,7 @@ def beat(
     ready: bool = True,
     subject: str = "",
     follower: bool = False,
+    picker: bool = False,
 ) -> BusMessage:
     heartbeat = RouterHeartbeat(
         router=router,
@@ -28,6 +29,7 @@ def beat(
         epoch=epoch,
         models=("m",),
         follower=follower,
+        picker=picker,
     )
     return BusMessage(subject or f"kvmesh.rt.{bucket}.{router}", encode(heartbeat))
 
@@ -159,10 +161,11 @@ def test_garbage_and_impostors_are_dropped_and_counted() -> None:
     assert meta.statistics().replicas == 0
 
 
-def test_a_follower_that_takes_no_requests_is_no_replica() -> None:
+@pytest.mark.parametrize("picker", [False, True])
+def test_a_follower_that_takes_no_requests_is_no_replica(*, picker: bool) -> None:
     meta = MetaRouter("kvmesh")
 
-    assert not [*meta.receive(beat("a", "mine", follower=True), 0.0)]
+    assert not [*meta.receive(beat("a", "mine", follower=True, picker=picker), 0.0)]
 
     assert (meta.replicas(0.1), meta.models(), meta.statistics().heartbeats) == ([], (), 1)
     with pytest.raises(NoWorkerError):

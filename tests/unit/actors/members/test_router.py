@@ -13,6 +13,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import AdapterReport
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 
@@ -52,6 +53,22 @@ def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
 
     assert router.heartbeats.get(WorkerId("w1")) is None
     assert router.workers() == ()
+
+
+@pytest.mark.parametrize("change", [{"epoch": 2}, {"answering": False}])
+def test_an_engine_that_began_anew_or_hangs_holds_no_adapter_ready(
+    change: dict[str, int | bool],
+) -> None:
+    router = make_router()
+    worker, adapters = BEAT.worker, router.scheduler.workers.adapters
+    router.receive(WorkerSeen(BEAT), 0.0)
+    adapters.hear(worker, AdapterReport(2, ("poet",)))
+    router.receive(WorkerSeen(BEAT), 1.0)
+    assert adapters.held(worker) == ("poet",)
+
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, **change)), 2.0)
+
+    assert adapters.held(worker) == ()
 
 
 def test_adapters_are_known_while_some_worker_has_them() -> None:
@@ -190,3 +207,14 @@ def test_workers_left_out_for_failing_are_named_a_few_at_most() -> None:
         membership.note(f"w{number:02d}", failed_attempt("refused"), 0.0)
 
     assert router.left_out(0.0) == tuple(f"w{number:02d}" for number in range(MOST_LEFT_OUT))
+
+
+def test_who_wants_to_know_is_told_when_a_worker_joins_or_moves() -> None:
+    router, told = make_router(), []
+    router.located.append(lambda: told.append(BEAT.url))
+
+    router.receive(WorkerSeen(BEAT), 0.0)
+    router.receive(WorkerSeen(BEAT), 1.0)
+    assert len(told) == 1
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, url="http://w9:8000")), 2.0)
+    assert len(told) == 2

@@ -15,6 +15,7 @@ class Waiting:
         self.sent_s = sent_s
         self.overdue = overdue
         self.given_up: list[str] = []
+        self.bound = None
 
     def is_overdue(self, now: float) -> bool:
         del now

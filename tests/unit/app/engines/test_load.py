@@ -1,4 +1,8 @@
-from kvmesh.app.engines.load import load_of, parse_gauges
+import msgspec
+
+from kvmesh.app.engines.load import MAX_LINES, load_of, load_of_figures, parse_gauges
+from kvmesh.core.engines.load import EngineFigures
+from kvmesh.core.workers.info import NO_ADAPTERS, AdapterReport
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -41,6 +45,53 @@ def test_sglang_capacity_is_counted_in_tokens() -> None:
 
     assert (load.running_requests, load.waiting_requests) == (4, 1)
     assert (load.used_blocks, load.total_blocks) == (256, 512)
+
+
+IN_USE = (
+    'vllm:lora_requests_info{max_lora="4",running_lora_adapters="%s",waiting_lora_adapters="%s"}'
+)
+LORA = f"""\
+vllm:num_requests_running{{engine="0",model_name="m"}} 3.0
+{IN_USE % ("poet", "")} 1.7e+09
+{IN_USE % ("clerk, poet", "x")} 1.9e+09
+{IN_USE % ("old", "")} 1.8e+09
+{IN_USE % ("no time", "")} nan
+"""
+
+
+def test_of_adapters_the_latest_line_counts() -> None:
+    load = load_of(parse_gauges(LORA)[0])
+
+    assert load.report().adapters == AdapterReport(4, ("clerk", "poet", "x"))
+
+
+def test_lines_of_adapters_leave_room_for_all_others() -> None:
+    one = 'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a%d"} %d.0\n'
+    page = "".join(one % (n, n) for n in range(MAX_LINES + 5)) + VLLM
+
+    ranks = parse_gauges(page)
+
+    assert ranks[0].running == 3.0
+    assert load_of(ranks[0]).report().adapters.names == (f"a{MAX_LINES + 4}",)
+
+
+def test_names_of_adapters_that_are_none_are_left_out() -> None:
+    names = ",".join(["good", "", " ", "x" * 600, "good"])
+    line = f'vllm:lora_requests_info{{max_lora="4",running_lora_adapters="{names}"}} 5\n'
+
+    assert load_of(parse_gauges(line)[0]).report().adapters == AdapterReport(4, ("good",))
+
+
+def test_without_adapters_a_heartbeat_is_as_it_was() -> None:
+    load = load_of(parse_gauges(VLLM)[0])
+
+    assert b"adapter" not in msgspec.msgpack.encode(load)
+    assert load.report().adapters is NO_ADAPTERS
+
+
+def test_a_pool_of_adapters_is_read_of_figures_too() -> None:
+    assert load_of_figures(EngineFigures(0, 0, 0, 0, adapter_slots=8), 16).adapter_slots == 8
+    assert load_of_figures(EngineFigures(0, 0, 0, 0), 16).adapter_slots is msgspec.UNSET
 
 
 def test_a_page_that_is_no_metrics_page_says_nothing() -> None:

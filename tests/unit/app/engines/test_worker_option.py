@@ -32,6 +32,24 @@ def test_a_role_may_be_given() -> None:
     assert (decode.role, decode.bootstrap_port, asked.role) == ("decode", 0, None)
 
 
+def test_how_prefill_and_decode_share_requests_may_be_given() -> None:
+    (prefill, decode) = parse_workers(
+        [
+            "http://a:1,role=prefill,connector=mooncake,bootstrap=8998",
+            "http://b:1,role=decode,connector=mooncake",
+        ]
+    )
+
+    assert (prefill.connector, prefill.bootstrap_port) == ("mooncake", 8998)
+    assert (decode.connector, decode.bootstrap_port) == ("mooncake", 0)
+
+
+def test_an_engine_that_drops_matched_blocks_is_named() -> None:
+    found = parse_workers(["http://a:1,eagle-drop", "http://b:1,eagle-drop=no", "http://c:1"])
+
+    assert [one.eagle_drop for one in found] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("texts", "named"),
     [
@@ -41,7 +59,11 @@ def test_a_role_may_be_given() -> None:
         (["http://a:1,events=x"], "'events' is none of zmq"),
         (["http://a:1,zmq=5557"], "tcp://host:5557"),
         (["http://a:1,role=prefil"], "role=prefil is none of both, prefill, decode"),
-        (["http://a:1,bootstrap=x"], "bootstrap=x is no port"),
+        (["http://a:1,bootstrap=x"], "bootstrap='x' is no port"),
+        (["http://a:1,bootstrap=65536"], "bootstrap='65536' is no port"),
+        (["http://a:1,connector=nixel"], "connector='nixel' is none of nixl, nixl-push, mooncake"),
+        (["http://a:1,role=prefill,connector=mooncake"], "give its bootstrap port"),
+        (["http://a:1,role=decode,connector=p2p-nccl"], "where the decode worker's side channel"),
         (["http://a:1,replay=tcp://h:1"], "need zmq="),
     ],
 )

@@ -3,13 +3,16 @@ from kvmesh.core.journal.skew import Newer
 
 
 def test_members_are_counted_by_role_and_version() -> None:
-    told = MemberVersions(("1.4.0", "1.3.0"), (), ("1.3.0", "1.3.0", ""))
+    told = MemberVersions(
+        routers=("1.4.0", "1.3.0"), pickers=("1.4.0",), workers=("1.3.0", "1.3.0", "")
+    )
 
     [metric] = VERSIONS.of(lambda: told).metrics()
 
     assert [(one.labels["role"], one.labels["version"], one.value) for one in metric.samples] == [
         ("router", "1.4.0", 1),
         ("router", "1.3.0", 1),
+        ("picker", "1.4.0", 1),
         ("worker", "1.3.0", 2),
         ("worker", "untold", 1),
     ]

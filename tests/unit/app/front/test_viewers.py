@@ -63,7 +63,9 @@ class Plan:
         return True
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        return [*headers, (b"x-kvmesh-worker", b"%d" % status), (b"x-kvmesh-overlap-blocks", b"7")]
+        told = [(b"x-kvmesh-worker", b"%d" % status), (b"x-kvmesh-overlap-blocks", b"7")]
+        told += [(b"x-kvmesh-fetch-from", b"w0"), (b"x-kvmesh-whole", b"little to prefill")]
+        return [*headers, *told, (b"x-kvmesh-prefill-worker", b"p0")]
 
     def on_tokens(self, tokens: int) -> None:
         self.asked.append(str(tokens))
@@ -81,7 +83,7 @@ def test_overlap_is_told_to_those_who_may_know_it() -> None:
     assert apart.veil(request(TENANT, VIEW), plan) is plan
 
 
-def test_a_veiled_plan_is_the_plan_but_for_the_overlap() -> None:
+def test_a_veiled_plan_is_the_plan_but_for_what_tells_of_caches() -> None:
     plan = Plan()
     veiled = Viewers("x-kvmesh-tenant").veil(request(TENANT, VIEW), plan)
 

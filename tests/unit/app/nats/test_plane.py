@@ -13,6 +13,7 @@ from kvmesh.settings.roles import NatsSettings
     [
         (("router", "code", "r1"), "router r1", "_INBOX.router.code.r1"),
         (("follower", "code", "mine"), "follower mine", "_INBOX.router.code.mine"),
+        (("picker", "code", "p1"), "picker p1", "_INBOX.router.code.p1"),
         (("worker", "code", "w7"), "worker w7", "_INBOX.worker.code.w7"),
         (("meta-router",), "meta-router", "_INBOX.meta-router"),
         (("admin",), "admin", "_INBOX.admin"),

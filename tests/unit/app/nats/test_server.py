@@ -68,7 +68,7 @@ async def test_a_frozen_server_can_be_stopped(tmp_path: Path) -> None:
 
     await server.stop()
 
-    assert server.process is None
+    assert not server.program.runs()
 
 
 @pytest.mark.integration
@@ -78,7 +78,7 @@ async def test_the_server_dies_with_its_parent(tmp_path: Path, eventually: Any) 
         "from kvmesh.app.nats.server import NatsServer\n"
         "server = NatsServer(pathlib.Path(sys.argv[1]))\n"
         "asyncio.run(server.start())\n"
-        "print(server.process.pid, flush=True)\n"
+        "print(server.program.pid(), flush=True)\n"
         "time.sleep(60)\n"
     )
     argv = [sys.executable, "-c", program, str(tmp_path / "store")]

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvmesh.app.envoy.options import GatewayOptions
 from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.ops.up import mesh_ports, plan_mesh, small_streams
 from kvmesh.errors import ConfigError
@@ -75,6 +76,39 @@ def test_every_port_of_the_plan_is_claimed() -> None:
     }
     assert named < set(ports)
     assert len(ports) == len(set(ports)) == 1 + 4 + 3 * 3
+
+
+def test_a_gateway_stands_before_the_pickers_of_one_bucket() -> None:
+    settings = UpSettings(engines=3, gateway=True, http_port=9000)
+
+    plan = plan_mesh(settings, "nats://n:1")
+
+    assert [(spec.name, spec.args[0]) for spec in plan.routers] == [
+        ("picker-chat-0", "picker"),
+        ("picker-chat-1", "picker"),
+    ]
+    assert isinstance(plan.front, GatewayOptions)
+    assert str(plan.front.listen) == "127.0.0.1:9000"
+    told = [spec.args[spec.args.index("--grpc-port") + 1] for spec in plan.routers]
+    assert told == [str(one.port) for one in plan.front.pickers] == ["9400", "9401"]
+    engines = [spec.ready_url.removesuffix("/health") for spec in plan.engines]
+    assert engines == [f"http://{one}" for one in plan.front.endpoints]
+    assert plan.all() == [*plan.engines, *plan.sidecars, *plan.routers]
+
+
+def test_a_gateways_ports_are_claimed() -> None:
+    settings = UpSettings(engines=3, gateway=True, replicas=2, http_port=9000)
+    ports = mesh_ports(settings)
+
+    front = plan_mesh(settings, "nats://n:1").front
+    assert isinstance(front, GatewayOptions)
+    assert {one.port for one in (front.listen, front.admin, *front.pickers)} < set(ports)
+    assert len(ports) == len(set(ports)) == 1 + 2 + 3 * 3 + 2 + 1
+
+
+def test_a_gateway_of_two_buckets_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--gateway --buckets a,b: .*one bucket.*--buckets a"):
+        plan_mesh(UpSettings(gateway=True, buckets="a,b"), "nats://n:1")
 
 
 def test_a_port_that_is_taken_is_named() -> None:

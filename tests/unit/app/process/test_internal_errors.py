@@ -37,6 +37,16 @@ async def errors() -> InternalErrors:
     return errors
 
 
+async def test_an_error_without_words_is_reported_too(errors: InternalErrors) -> None:
+    """uvloop reports what a protocol's factory raises with the exception alone."""
+    with capture_logs() as lines:
+        errors.handle(asyncio.get_running_loop(), {"exception": ValueError("a bug")})
+        errors.handle(asyncio.get_running_loop(), {"exception": OSError("gone")})
+
+    assert [line["event"] for line in lines] == ["internal error", "connection failed"]
+    assert sum(errors.counts().values()) == 1
+
+
 async def test_a_report_is_counted_and_logged_with_its_traceback(errors: InternalErrors) -> None:
     def divide() -> None:
         _ = 1 // 0

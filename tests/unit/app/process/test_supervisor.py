@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.ops.up import keep_nats
+from kvmesh.app.ops.up import keep_up
 from kvmesh.app.process import supervisor
 from kvmesh.app.process.supervisor import Child, ChildSpec
 from tests.conftest import Eventually
@@ -78,7 +78,7 @@ async def test_a_nats_server_whose_folder_cannot_be_written_is_started_when_it_c
     store = tmp_path / "nats"
     server = NatsServer(store)
     await server.start()
-    keeping = asyncio.create_task(keep_nats(server))
+    keeping = asyncio.create_task(keep_up("nats-server", server))
     try:
         shutil.rmtree(store)
         store.write_text("a file where the folder was")
@@ -87,7 +87,7 @@ async def test_a_nats_server_whose_folder_cannot_be_written_is_started_when_it_c
 
         store.unlink()
 
-        await eventually(lambda: server.process is not None and server.process.poll() is None)
+        await eventually(server.program.runs)
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)

@@ -1,4 +1,5 @@
 import json
+import struct
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,7 +9,13 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import MOST_PACKED, Reader, within_patience
 from kvmesh.app.prompts.tokenizer import load_tokenizer
-from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, pack_tokens, sequence_hashes
+from kvmesh.core.blocks.hashing import (
+    ids_behind,
+    namespace_root,
+    pack_hashes,
+    pack_tokens,
+    sequence_hashes,
+)
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.errors import RequestError
@@ -62,7 +69,7 @@ def test_an_id_outside_the_vocabulary_is_refused_anywhere_in_a_batch(tmp_path: P
     model = write_model(tmp_path)
     size = load_tokenizer(model).vocab_size
 
-    assert read([[1], [size - 1]], model=model).prompt_tokens == 1
+    assert read([[1], [size - 1]], model=model).prompt_tokens == 2
     for directory, limit in ((model, 0), (None, size), (model, size)):
         with pytest.raises(RequestError, match=rf"token id {size} at position 1 .* 0..{size - 1}"):
             read([[1], [2, size]], model=directory, vocab_size=limit)
@@ -76,6 +83,38 @@ def test_a_chats_own_ids_are_believed_and_checked() -> None:
     assert list(request.hashes.upto(9)) == sequence_hashes(list(range(32)), 16)
     with pytest.raises(RequestError, match="token id 99 "):
         read([99], vocab_size=99, path=path, field=field)
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_token_ids_are_kept_while_an_index_asks_for_them(tmp_path: Path, *, model: bool) -> None:
+    tokenizer = load_tokenizer(write_model(tmp_path) if model else None)
+    reader = Reader(PromptReader(tokenizer, 16), "router")
+    endpoint = ENDPOINTS["/v1/completions"]
+    words = "one two three four five six seven eight nine ten eleven twelve of them"
+    body = json.dumps({"prompt": words}).encode()
+    asked = Asked(body)
+    asked.request = Request("POST", b"/v1/route", [], bytes(pack_tokens(list(range(33)))))
+
+    def made() -> list[RouteRequest]:
+        exchange = cast("Exchange", asked)
+        return [
+            reader.make(exchange, endpoint, parse_request(body, endpoint)),
+            reader.read_binary(exchange),
+        ]
+
+    plain = made()
+    reader.follow(lambda: True)
+    text, binary = (request.hashes for request in made())
+
+    assert [ids_behind(request.hashes, 0, 1) for request in plain] == [None, None]
+    assert ids_behind(binary, 2, 1) == struct.pack("<I", 32)
+    assert ids_behind(binary, 2, 2) == b""
+    packed = tokenizer.pack(
+        "one two three four five six seven eight nine ten eleven twelve of them",
+        add_special_tokens=True,
+    )
+    own = packed.encode("utf-32-le") if isinstance(packed, str) else bytes(packed)
+    assert ids_behind(text, 0, 3) == own[:12]
 
 
 def read_binary(body: bytes, secret: bytes = b"", *headers: tuple[bytes, bytes]) -> RouteRequest:
@@ -359,3 +398,127 @@ def test_more_packed_hashes_than_a_prompt_has_are_refused() -> None:
         reader.read_binary(cast("Exchange", asked))
 
     assert caught.value.status == 413
+
+
+def form_of(
+    fields: str, *, path: str = "/v1/completions", model: str | None = None
+) -> RouteRequest:
+    body = f'{{"model":"m",{fields}}}'.encode()
+    endpoint = ENDPOINTS[path]
+    reader = Reader(PromptReader(load_tokenizer(model), 16), "router")
+    return reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
+
+
+TEXT = "What everybody asks about, again and again."
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens", "blocks", "unforeseen"),
+    [
+        (f'"prompt":"{TEXT}"', 43, 2, ""),
+        (f'"prompt":["{TEXT}"]', 43, 2, ""),
+        (f'"prompt":["{TEXT}","{TEXT}"]', 43 + 10, 2, "batch"),
+        (f'"prompt":[{list(range(40))},[1,2]]', 42, 2, "batch"),
+        (f'"prompt":"{TEXT}","n":2', 43, 2, "siblings"),
+        (f'"prompt":"{TEXT}","prompt_logprobs":1', 43, 0, ""),
+        (f'"prompt":{list(range(40))},"echo":true,"logprobs":1', 40, 0, ""),
+        (f'"prompt":"{TEXT}","truncate_prompt_tokens":20', 20, 1, ""),
+        (f'"prompt":{list(range(40))},"truncate_prompt_tokens":20', 20, 1, ""),
+        ('"prompt_embeds":"AAAA"', 9, 0, "embeds"),
+        ('"prompt":[1],"prompt_embeds":"AAAA"', 12, 0, "embeds"),
+    ],
+)
+def test_a_prompt_is_read_as_its_form_has_the_engine_take_it(
+    fields: str, tokens: int, blocks: int, unforeseen: str
+) -> None:
+    request = form_of(fields)
+
+    assert (request.prompt_tokens, request.hashes.blocks) == (tokens, blocks)
+    assert request.unforeseen == unforeseen
+
+
+def test_a_truncated_prompt_is_its_end_or_its_beginning() -> None:
+    ids = list(range(40))
+
+    end = form_of(f'"prompt":{ids},"truncate_prompt_tokens":20')
+    beginning = form_of(f'"prompt":{ids},"truncate_prompt_tokens":20,"truncation_side":"right"')
+
+    assert list(end.hashes.upto(9)) == sequence_hashes(ids[20:36], 16)
+    assert list(beginning.hashes.upto(9)) == sequence_hashes(ids[:16], 16)
+
+
+def test_special_tokens_are_around_a_chat_only_where_it_asks_for_them(tmp_path: Path) -> None:
+    model, chat = write_model(tmp_path), '"messages":[{"role":"user","content":"hi"}]'
+    path = "/v1/chat/completions"
+    tokenizer = load_tokenizer(model)
+    tokenizer.affixes = (bytes(pack_tokens([7])), bytes(pack_tokens([8])))
+    endpoint = ENDPOINTS[path]
+    reader = Reader(PromptReader(tokenizer, 16), "router")
+    told = []
+    for fields in (chat, f'{chat},"add_special_tokens":true'):
+        body = f'{{"model":"m",{fields}}}'.encode()
+        parsed = parse_request(body, endpoint)
+        told.append(reader.make(cast("Exchange", Asked(body)), endpoint, parsed).prompt_tokens)
+
+    assert told[1] == told[0] + 2
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "unforeseen"),
+    [
+        ("/v1/messages", '"messages":[{"role":"user","content":"hi"}]', ""),
+        ("/v1/messages", '"messages":[{"role":"user","content":[{"type":"?"}]}]', "rendering"),
+        ("/v1/responses", '"input":"hi"', ""),
+        ("/v1/responses", '"input":"hi","previous_response_id":"resp_1"', "stored"),
+        ("/v1/chat/completions", '"messages":[{"role":"user","content":[{"type":"?"}]}]', "media"),
+        ("/v1/chat/completions", '"messages":[]', "rendering"),
+        ("/v1/models", '"other":1', "unread"),
+        ("/v1/embeddings", '"input":"hi"', ""),
+        ("/v1/embeddings", '"input":[{"role":"user","content":"hi"}]', "unread"),
+        ("/v1/embeddings", '"messages":[{"role":"user","content":"hi"}]', "unread"),
+    ],
+)
+def test_why_a_chat_is_not_foretold_is_said(path: str, fields: str, unforeseen: str) -> None:
+    assert form_of(fields, path=path).unforeseen == unforeseen
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"), [('"resp_1"', "resp_1"), ("3", ""), (f'"{"x" * 600}"', "")]
+)
+def test_the_answer_that_a_request_goes_on_from_is_named(name: str, stored: str) -> None:
+    fields = f'"input":"hi","previous_response_id":{name}'
+
+    assert form_of(fields, path="/v1/responses").stored == stored
+    # Only the responses API has such answers; a router that looks at no prompt keeps to them, too.
+    chat = f'"messages":[{{"role":"user","content":"hi"}}],"previous_response_id":{name}'
+    assert form_of(chat, path="/v1/chat/completions").stored == ""
+    unseen = {"model": "m", **json.loads(f"{{{fields}}}")}
+    assert read_unseen(unseen, "/v1/responses").stored == stored
+
+
+@pytest.mark.parametrize(
+    ("fields", "adapter"),
+    [
+        ('"model":"m"', ""),
+        ('"model":"poet"', "poet"),
+        ('"model":"m","lora_path":"poet"', "poet"),
+        ('"model":"m","lora_path":["poet",null]', "poet"),
+        ('"model":"m","lora_path":[null]', ""),
+        ('"model":"m","lora_path":"made-up"', ""),
+        (f'"model":"m","lora_path":"{"x" * 5_000}"', ""),
+    ],
+)
+def test_only_adapters_that_workers_serve_are_remembered(fields: str, adapter: str) -> None:
+    body = f'{{"prompt":"hi",{fields}}}'.encode()
+    endpoint = ENDPOINTS["/v1/completions"]
+    reader = Reader(PromptReader(load_tokenizer(None), 16), "router", adapters={"poet"})
+
+    made = reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
+
+    assert made.adapter == adapter
+
+
+def test_of_a_very_long_prompt_only_the_beginning_is_read() -> None:
+    text = "x" * (MOST_READ_BYTES + 100)
+
+    assert form_of(f'"prompt":"{text}"').unforeseen == "beginning"

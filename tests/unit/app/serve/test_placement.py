@@ -13,11 +13,19 @@ from kvmesh.app.serve.placement import LEFT_S, NEVER_SERVED, Placement
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.health.blame import Blame
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Verdict
+from kvmesh.core.health.outcomes import (
+    SERVED,
+    UNKNOWN,
+    Attempt,
+    Verdict,
+    failed_attempt,
+    status_attempt,
+)
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
@@ -25,6 +33,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
@@ -43,6 +52,7 @@ class Routing:
     def __init__(self, hang_s: float = 10.0) -> None:
         self.now = 100.0
         self.asked = 0
+        self.released: list[Booking] = []
         membership = Membership()
         self.scheduler = Scheduler(
             RouterOptions(),
@@ -77,7 +87,7 @@ class Routing:
             fixed_headers=((b"x-kvmesh-router", b"r1"),),
             open_requests=set(),
             outbox=outbox,
-            released=None,
+            released=self.released.append,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
             routing=dispatch,
@@ -95,7 +105,13 @@ class Routing:
         self.asked += 1
 
     def place(
-        self, name: str = "q", worker: WorkerId = W1, *, streams: bool = True, tokens: int = 0
+        self,
+        name: str = "q",
+        worker: WorkerId = W1,
+        *,
+        streams: bool = True,
+        tokens: int = 0,
+        unforeseen: Unforeseen = "",
     ) -> Placement:
         request = RouteRequest(
             name,
@@ -104,6 +120,7 @@ class Routing:
             pinned_worker=worker,
             streams=streams,
             expected_output_tokens=tokens,
+            unforeseen=unforeseen,
         )
         one = self.context.routing.enter(request, name.encode())
         decision = self.context.routing.decide(one, self.now)
@@ -144,6 +161,34 @@ def test_the_client_is_told_of_the_decision() -> None:
     }
     routing.scheduler.workers.panic = True
     assert (b"x-kvmesh-panic", b"1") in placement.headers()
+
+
+def test_the_client_is_told_why_its_cached_prefix_is_not_foretold() -> None:
+    headers = dict(Routing().place(unforeseen="siblings").headers())
+
+    assert headers[b"x-kvmesh-trust"] == b"approx"
+    assert headers[b"x-kvmesh-unforeseen"] == b"siblings"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "unforeseen", "told"),
+    [
+        (SERVED, "", 1),
+        (SERVED, "batch", 0),
+        (UNKNOWN, "", 0),
+        (status_attempt(400), "", 0),
+        (status_attempt(500), "", 0),
+        (failed_attempt("cut"), "", 0),
+    ],
+)
+def test_events_are_expected_of_what_was_served_alone(
+    attempt: Attempt, unforeseen: Unforeseen, told: int
+) -> None:
+    routing = Routing()
+
+    routing.place(unforeseen=unforeseen, streams=False).release(attempt)
+
+    assert len(routing.released) == told
 
 
 def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
@@ -215,6 +260,7 @@ def test_a_first_byte_is_overdue_long_after_it_was_expected(served: bool, times:
     assert not placement.was_silent()
     routing.now += 0.02
     assert placement.was_silent()
+    assert not placement.was_silent(fetch_s=1.0)
     assert placement.waited_s() == pytest.approx(routing.now - 100.0)
 
 

@@ -80,6 +80,18 @@ def test_another_servers_answer_is_not_taken_for_a_decision(*, dry_run: bool) ->
         print_answer(b'{"object": "list"}', Console(file=io.StringIO()), dry_run=dry_run)
 
 
+def test_a_doubted_overlap_is_shown_with_its_confidence() -> None:
+    view = view_decision(decide(1), router="r", bucket="b")
+    doubted = msgspec.structs.replace(view.candidates[0], overlap_blocks=12, confidence=0.632)
+    view = msgspec.structs.replace(view, candidates=[doubted, *view.candidates[1:]])
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+
+    print_answer(msgspec.json.encode(view), console, dry_run=True)
+
+    assert isinstance(console.file, io.StringIO)
+    assert "12 63%" in console.file.getvalue()
+
+
 def test_workers_left_out_are_listed_with_the_reason_and_many_are_counted() -> None:
     why = "ejected, 12 of 12 failed (500), asked again in 3.2 s"
     left_out = LeftOut(3, (WorkerLeftOut("w7", why), WorkerLeftOut("w8", "draining")))

@@ -14,6 +14,7 @@ TOLD = {
     *("status", "attempts", "failures", "prompt_tokens", "total_blocks", "considered", "weighed"),
     *("held_ms", "ttft_ms", "duration_ms", "reported_tokens", "output_tokens", "tenant"),
     "estimated",
+    "unforeseen",
 }
 ORACLES = {"why", "overlap_blocks", "round_robin_blocks", "score", "cached_tokens"}
 

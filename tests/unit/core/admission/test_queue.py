@@ -291,3 +291,16 @@ def test_a_cancel_leaves_the_order_of_priorities() -> None:
     assert queue.cancel("r0")
 
     assert [one.priority for one in queue.release(9.0, take_all)] == [8, 7, 6, 5, 4, 1]
+
+
+def test_a_request_of_negative_priority_is_shed_where_that_is_wished() -> None:
+    queue, patient = make_queue(sheds_negative=True), make_queue()
+
+    refusal = queue.offer(WaitingRequest("a", 10, priority=-1), 0.0)
+
+    assert refusal is not None
+    assert (refusal.status, refusal.shed, refusal.retry_after_s) == (429, True, 1)
+    assert "priority -1 does not wait" in refusal.reason
+    assert queue.offer(WaitingRequest("b", 10), 0.0) is None
+    assert patient.offer(WaitingRequest("a", 10, priority=-1), 0.0) is None
+    assert (queue.statistics().refused, patient.statistics().refused) == (1, 0)

@@ -1,5 +1,6 @@
 """Tests of what routing reads of a body."""
 
+import msgspec
 import pytest
 
 from kvmesh.bounds import MAX_CHOICES, MAX_PRIORITY, MAX_TOKENS
@@ -8,6 +9,7 @@ from kvmesh.core.chat.inference import (
     InferenceRequest,
     chat_fields,
     decode_request,
+    field_of,
     read_chat,
 )
 from kvmesh.errors import RequestError
@@ -80,3 +82,11 @@ def test_what_reaches_a_template_is_decoded() -> None:
 def test_fields_of_other_types_than_a_chat_has_are_refused() -> None:
     with pytest.raises(RequestError, match="tools"):
         chat_fields([{"role": "user"}], decode_request(b'{"tools":{}}'))
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [(msgspec.Raw(b'{"a":1}'), {"a": 1}), (msgspec.Raw(), None), ("read already", "read already")],
+)
+def test_a_raw_field_is_what_it_holds(raw: object, wanted: object) -> None:
+    assert field_of(raw) == wanted

@@ -192,3 +192,16 @@ def test_one_thread_at_a_time_learns_what_is_printed() -> None:
 
     assert template.outline(call, ["key"]) == Skeleton(("04",), clock=(("%d", "04"),))
     assert inner == [None]
+
+
+def test_a_source_is_probed_once() -> None:
+    asked: list[str] = []
+
+    def probe(source: str) -> bool:
+        asked.append(source)
+        return True
+
+    template = compile_template("{{ bos_token }}")
+
+    assert [template.wants_system_first(probe) for _ in range(2)] == [True, True]
+    assert asked == ["{{ bos_token }}"]

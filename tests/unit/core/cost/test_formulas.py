@@ -273,8 +273,8 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
         COSTS["predicted-time"], cost, candidate, ALONE, PredictedTimeWeights(followers=2.0)
     )
     assert line == (
-        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0) * (1 + 0.4 * 0 + 2.0 * 0.0020 * 1.0"
-        " * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
+        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0 + 0.25 * 0.0) * (1 + 0.4 * 0"
+        " + 2.0 * 0.0020 * 1.0 * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
     )
 
 
@@ -315,6 +315,15 @@ def test_failing_makes_every_formula_worse_by_its_own_unit(name: str) -> None:
     }
     assert scores[0] == cost.formula.function(well, ALONE, cost.weights.default)
     assert scores[1] - scores[0] == pytest.approx(worse[name])
+
+
+def test_the_formula_line_says_how_long_an_adapter_takes_to_load() -> None:
+    cost = COSTS["lmetric"]
+    loading = make_candidate(ms_per_token=0.5, adapter_ms=99.6)
+    score = score_of(cost, loading, ALONE, cost.weights.default)
+
+    line = formula_line(cost, score, loading, ALONE, cost.weights.default)
+    assert " (of it 100 ms to load the adapter) (cached" in line
 
 
 def test_a_worker_of_unknown_speed_has_a_finite_price() -> None:

@@ -14,7 +14,7 @@ from kvmesh.core.cost.quick import (
 )
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weighing import Weighing
-from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import WorkerInfo

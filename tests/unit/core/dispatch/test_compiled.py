@@ -17,6 +17,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.sequences import new_sequences
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason=CORE)
@@ -119,3 +120,19 @@ def test_a_request_to_go_on_with_is_what_dispatch_would_have_made() -> None:
     assert (twin.request.request_id, twin.visible_id, twin.waiting) == ("r", b"r", True)
     assert twin.decision is not None
     assert twin.decision.worker == "w"
+
+
+@needs_native
+def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
+    dispatch = dispatch_to("w")
+    scheduler = dispatch.scheduler
+    scheduler.workers.describe(WorkerId("w"), WorkerInfo(caches_late=True))
+    one = CompiledDispatch(dispatch)
+    placed = [decide(one, name, BODY.replace(b"long", name.encode())) for name in ("r1ng", "r2ng")]
+    assert scheduler.late.waiting
+    first = placed[0]
+    assert first is not None
+
+    one.finish(first, 200, None, 2.0)
+
+    assert not scheduler.late.waiting

@@ -246,9 +246,10 @@ def test_served_without_a_decision_teaches_nothing_of_caches() -> None:
         ({}, Usage(512, 4, None)),
         ({"prefilled": True}, USAGE),
         ({"approximate": True}, USAGE),
+        ({"unforeseen": "siblings"}, USAGE),
         ({"mode": "round-robin"}, USAGE),
     ],
-    ids=["no usage", "not told", "prefilled elsewhere", "approximate", "blind"],
+    ids=["no usage", "not told", "prefilled elsewhere", "approximate", "unforeseen", "blind"],
 )
 def test_an_answer_that_proves_nothing_is_not_judged(
     wishes: dict[str, Any], usage: Usage | None
@@ -260,6 +261,17 @@ def test_an_answer_that_proves_nothing_is_not_judged(
 
     assert routers.dispatch.tokens.prompt == 512
     assert routers.dispatch.predictions.workers() == ()
+
+
+def test_what_was_not_foretold_is_counted_and_on_record_with_its_reason() -> None:
+    routers = Routers()
+    one = routers.decided(unforeseen="batch")
+
+    routers.dispatch.finished(one, SERVED, "finished", 200, None, 3.0)
+
+    assert {name: n for name, n in routers.dispatch.unforeseen.items() if n} == {"batch": 1}
+    assert one.record is not None
+    assert one.record.decision.unforeseen == "batch"
 
 
 def test_misses_make_a_worker_doubted() -> None:

@@ -2,15 +2,8 @@ from typing import Any
 
 import pytest
 
-from kvmesh.core.engines.diagnosis import (
-    EngineSeen,
-    Finding,
-    Level,
-    ProbeSeen,
-    SourceSeen,
-    check_engine,
-    parse_version,
-)
+from kvmesh.core.engines.diagnosis import check_engine, parse_version
+from kvmesh.core.engines.seen import EngineSeen, Finding, GroupSeen, Level, ProbeSeen, SourceSeen
 
 SOURCE: dict[str, Any] = {
     "rank": 0,
@@ -107,7 +100,8 @@ def test_an_unknown_or_too_old_engine_is_named(kind: str, version: str, level: L
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [("vllm", "0.9.0"), ("sglang", "0.5.23"), ("vllm", ""), ("vllm", "dev")]
+    ("kind", "version"),
+    [("vllm", "0.9.0"), ("vllm", "0.33.7"), ("sglang", "0.5.23"), ("vllm", ""), ("vllm", "dev")],
 )
 def test_a_new_or_untold_version_will_do(kind: str, version: str) -> None:
     assert not wrong(engine(kind=kind, version=version))
@@ -145,12 +139,63 @@ def test_a_block_size_that_events_contradict_is_an_alarm_and_events_win() -> Non
 
 
 def test_an_engine_that_tells_only_of_sliding_windows_is_named() -> None:
-    seen = engine(sources=(source(kinds=("mamba", "sliding_window")),))
+    seen = engine(sources=(source(groups=(GroupSeen(0, "mamba"), GroupSeen(1, "sliding_window"))),))
 
     assert one(seen)[:2] == (Level.WARN, "events of rank 0")
     assert one(seen)[2].startswith("only blocks of mamba, sliding_window are told")
-    assert not wrong(engine(sources=(source(kinds=("full_attention", "sliding_window")),)))
-    assert not wrong(engine(sources=(source(kinds=("",)),)))
+    assert not wrong(engine(sources=(source(groups=(GroupSeen(),)),)))
+
+
+def test_a_hybrid_model_is_told_with_its_groups() -> None:
+    groups = (
+        GroupSeen(0, "full_attention", 16),
+        GroupSeen(1, "sliding_window", 16, 512),
+        GroupSeen(2, "mamba", 528),
+    )
+
+    findings = check_engine(engine(sources=(source(groups=groups),)))
+
+    assert {finding.level for finding in findings} == {Level.OK}
+    (told,) = (finding.text for finding in findings if "hybrid" in finding.text)
+    assert told == (
+        "a hybrid model, 3 cache groups: full_attention in blocks of 16; sliding_window of 512 "
+        "tokens in blocks of 16; mamba in blocks of 528. All decide where a hit ends"
+    )
+
+
+def test_a_kind_of_group_whose_rule_is_not_known_is_named() -> None:
+    groups = (GroupSeen(0, "full_attention", 16), GroupSeen(3, "spiral", 16))
+
+    level, topic, text = one(engine(sources=(source(groups=groups),)))
+
+    assert (level, topic) == (Level.WARN, "events of rank 0")
+    assert text.startswith("cache group 3 is of kind spiral, whose rule this kvmesh does not know")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "newest"),
+    [("vllm", "0.34.0", "0.33"), ("vllm", "1.0", "0.33"), ("sglang", "0.5.24", "0.5.23")],
+)
+def test_an_engine_newer_than_any_that_was_read_is_named(
+    kind: str, version: str, newest: str
+) -> None:
+    level, topic, text = one(engine(kind=kind, version=version))
+
+    assert (level, topic) == (Level.WARN, "engine")
+    assert text == f"{kind} {version} is newer than any this kvmesh has read ({newest})"
+
+
+def test_events_that_were_left_out_are_told_with_the_reason() -> None:
+    level, topic, text = one(engine(sources=(source(odd=3, why="no number"),)))
+
+    assert (level, topic) == (Level.WARN, "events of rank 0")
+    assert text == "3 events cannot be read and are left out: no number"
+
+
+def test_why_batches_are_no_kv_events_is_told() -> None:
+    _, _, text = one(engine(sources=(source(undecodable=1, why="no list"),)))
+
+    assert text == "1 of 2 batches are no KV events: no list"
 
 
 def test_replay_right_behind_events_meets_the_next_ranks_events() -> None:

@@ -23,12 +23,15 @@ MAY_NAME = {
     # Where a rule was taken from.
     "kvmesh/core/chat/chat.py": "source",
     "kvmesh/core/chat/template_format.py": "source",
+    "kvmesh/core/engines/kv_events/dialect_fields.py": "the common dialect",
+    "kvmesh/core/engines/kv_events/envelope.py": "the common dialect",
     "kvmesh/core/engines/kv_events/dialect.py": "source",
     "kvmesh/core/engines/kv_events/event_source.py": "source",
     "kvmesh/core/engines/kv_events/residency.py": "source",
     # What the mocker, which pretends to be an engine of one kind, is made of.
     "kvmesh/mocker": "a pretend engine",
     "kvmesh/transport/zmq/publisher.py": "a pretend engine",
+    "kvmesh/conformance/gateway/endpoints.py": "a pretend engine",
     # The published cost formula of that name.
     "kvmesh/core/cost/formulas.py": "formula",
     "kvmesh/core/cost/weight_sets.py": "formula",

@@ -6,6 +6,7 @@ from kvmesh.core.engines.sse import (
     EventGate,
     SseScanner,
     Usage,
+    error_status,
     find_usage,
 )
 
@@ -192,3 +193,41 @@ def test_a_gate_knows_every_kind_of_blank_line(end: bytes) -> None:
 
     assert gate.feed(event + b"data: {}" + end) == event
     assert gate.feed(end) == b"data: {}" + end + end
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b'{"error":{"message":"too long","code":400}}', 400),
+        (b'{"error":{"message":"too long","code":"503"}}', 503),
+        (b'{"object":"error","code":422}', 422),
+        (b'{"error":{"code":200}}', 0),
+        (b'{"error":{"code":"e"}}', 0),
+        (b'{"error":{"code":null}}', 0),
+        (b'{"error":{"code":1e400}}', 0),
+        (b'{"error":"no"}', 0),
+        (b"\xff", 0),
+        (b"", 0),
+        (b"[" * 100_000, 0),
+    ],
+)
+def test_an_error_event_may_name_its_status(data: bytes, status: int) -> None:
+    assert error_status(data) == status
+
+
+@pytest.mark.parametrize(
+    ("body", "response"),
+    [
+        (b'{"id":"resp_1","object":"response","usage":{"input_tokens":3}}', "resp_1"),
+        (b'{"response":{"id":"resp_1","usage":{"input_tokens":3}}}', "resp_1"),
+        (b'{"id":"chatcmpl-1","object":"chat.completion","usage":{"prompt_tokens":3}}', ""),
+        (b'{"id":7,"object":"response","usage":{"input_tokens":3}}', ""),
+        (b'{"response":{"id":null,"usage":{"input_tokens":3}}}', ""),
+        (b'{"message":{"id":7,"usage":{"input_tokens":3}}}', ""),
+    ],
+)
+def test_an_answer_that_can_be_gone_on_from_has_its_id(body: bytes, response: str) -> None:
+    usage = find_usage(body)
+
+    assert usage is not None
+    assert (usage.response, usage.prompt_tokens) == (response, 3)

@@ -87,3 +87,18 @@ def test_a_record_that_may_not_wait_is_passed_over(kind: Kind) -> None:
     assert ring.next_decided() is kept
     assert ring.next_decided() is None
     assert (ring.dropped, ring.waiting(), list(dropped.known_hashes())) == (1, (0, 0), [])
+
+
+@each_kind
+def test_a_record_that_did_not_wait_leaves_the_ring_unheard(kind: Kind) -> None:
+    ring = kind[1](2, 1, 9, 0, thin)
+    records = [kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b", b"c", b"d")]
+    counts: list[int] = []
+    for record in records:
+        ring.append(record)
+        counts.append(ring.dropped)
+
+    # "a" waits, and is dropped when "c" comes; "b" never did; nor did "d" behind "c".
+    assert counts == [0, 1, 2, 3]
+    assert ring.next_decided() is records[2]
+    assert ring.next_decided() is None

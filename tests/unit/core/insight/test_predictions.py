@@ -1,5 +1,6 @@
 import itertools
 import random
+from typing import Any, cast
 
 import pytest
 
@@ -186,7 +187,7 @@ def test_a_doubt_tells_whether_it_is_the_first() -> None:
 def test_only_what_began_at_once_and_was_no_guess_is_evidence(
     load: dict[str, int], trust: Trust, evidence: bool
 ) -> None:
-    told = Predictions(BLOCK).told(Candidate(A, BLOCK, PROMPT, **load), 3, trust, 0.0)
+    told = Predictions(BLOCK).told(Candidate(A, BLOCK, PROMPT, **cast("Any", load)), 3, trust, 0.0)
 
     assert told == (3 * BLOCK if evidence else None)
 

@@ -25,7 +25,7 @@ def test_a_draft_is_the_index_of_the_moment_it_was_begun() -> None:
     replica.open("2026-01", 0.0)
     fold(replica, 1, 2)
 
-    slices = draft_in_slices(replica, 7, 3, 2, "0.2.0")
+    slices = draft_in_slices(replica, 7, 3, 3, "0.2.0")
     first = next(slices)
     fold(replica, 9)
     *_, draft = slices
@@ -36,10 +36,10 @@ def test_a_draft_is_the_index_of_the_moment_it_was_begun() -> None:
     assert (told.name, told.blocks, told.number, told.version) == (
         "idx-202601-1-7-3",
         2,
-        2,
+        3,
         "0.2.0",
     )
     assert (told.size, told.sha256) == (len(draft.data), hashlib.sha256(draft.data).hexdigest())
-    snapshot = decode_snapshot(draft.data, reads=FormatRange(2, 2))
+    snapshot = decode_snapshot(draft.data, reads=FormatRange(3, 3))
     assert snapshot.position == Position("2026-01", 1)
     assert [(one.worker, one.next_seq) for one in snapshot.records] == [(W, 2)]

@@ -3,7 +3,15 @@ from unittest.mock import ANY
 import pytest
 
 from kvmesh.bounds import MAX_ORDINAL
-from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, decode_batch, encode_batch
+from kvmesh.core.blocks.events import (
+    ROOT,
+    Batch,
+    Cleared,
+    Reuse,
+    Stored,
+    decode_batch,
+    encode_batch,
+)
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.journal.event_sender import (
     EventSender,
@@ -277,12 +285,12 @@ def test_an_older_format_begins_with_a_dump_and_a_newer_one_just_goes_on() -> No
     confirm(sender, sender.send(0.0), 1)
 
     sender.write(2)
-    sender.add([change(9)])
+    sender.add([Reuse()])
     newer = [decode_batch(data, FormatRange(1, 2)) for _, data in sender.send(0.0)]
     sender.write(1)
     older = batches(sender.send(0.0))
 
-    assert [(one.version, one.first_seq, one.events) for one in newer] == [(2, 3, [change(9)])]
+    assert [(one.version, one.first_seq, one.events) for one in newer] == [(2, 3, [Reuse()])]
     assert [(one.version, one.first_seq) for one in older] == [(1, 4)]
     assert older[0].events == [Cleared(), *STATE]
     assert sender.retry(1.0) == [(ANY, encode_batch(older[0]))]

@@ -1,4 +1,4 @@
-from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.closure import MAX_RUN
 from kvmesh.core.journal.outbox import MAX_BATCH_BYTES, Outbox
@@ -33,6 +33,20 @@ def test_removals_of_one_tier_become_one() -> None:
     outbox.add([removed(1), removed(2), removed(3, tier=1), stored(ROOT, 5), removed(4)])
 
     assert take(outbox, 10) == [removed(1, 2), removed(3, tier=1), stored(ROOT, 5), removed(4)]
+
+
+def test_ends_become_one_whatever_their_order_and_a_rule_stays_alone() -> None:
+    outbox = Outbox(10)
+
+    outbox.add([Reuse(), stored(ROOT, 9, tier=ENDS), stored(ROOT, 4, 5, tier=ENDS)])
+    outbox.add([stored(ROOT, 7, tier=ENDS + 1), removed(4, tier=ENDS), removed(9, tier=ENDS)])
+
+    assert take(outbox, 10) == [
+        Reuse(),
+        stored(ROOT, 9, 4, 5, tier=ENDS),
+        stored(ROOT, 7, tier=ENDS + 1),
+        removed(4, 9, tier=ENDS),
+    ]
 
 
 def test_a_store_is_not_merged_into_a_removal_or_a_clearing() -> None:

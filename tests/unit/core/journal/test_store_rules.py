@@ -2,7 +2,16 @@
 
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Event, Stored, WorkerId, encode_batch
+from kvmesh.core.blocks.events import (
+    ROOT,
+    Batch,
+    Cleared,
+    Event,
+    Reuse,
+    Stored,
+    WorkerId,
+    encode_batch,
+)
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
@@ -42,19 +51,31 @@ def test_an_index_that_is_known_exactly_is_stored_and_the_journal_cut(bench: Ben
     assert bench.store()
 
 
+def test_an_index_with_grouped_workers_waits_for_who_reads_no_rules(bench: Bench) -> None:
+    bench.record(B, 1, Cleared(), Reuse(), Stored(ROOT, pack_hashes([1, 2])), number=2)
+
+    assert bench.rules.why_not_store(0.0, 2) == ""
+    assert bench.rules.why_not_store(0.0, 1) == (
+        "'b' have several cache groups, for which snapshot format 1, all that a live router reads, "
+        "has no words"
+    )
+    bench.record(B, 4, Cleared())
+    assert bench.rules.why_not_store(0.0, 1) == ""
+
+
 def test_an_index_that_lacks_what_could_not_be_read_is_never_stored(bench: Bench) -> None:
-    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=2)
-    bench.record(B, 1, Cleared(), number=3)
+    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=3)
+    bench.record(B, 1, Cleared(), number=4)
 
     assert bench.rules.why_not_store(PATIENCE_S) == (
-        "journal records of 'a', 'b' have format 2, 3, which is not read"
+        "journal records of 'a', 'b' have format 3, 4, which is not read"
     )
     bench.replica.forget(A)
     assert "'a'" in bench.rules.why_not_store(KEEP_S - 1.0)
 
 
 def test_the_first_snapshot_behind_something_unreadable_cuts_nothing(bench: Bench) -> None:
-    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=2)
+    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=3)
     bench.record(A, 4, Cleared(), Stored(ROOT, pack_hashes([3])))
 
     assert bench.rules.why_not_store(0.0) == ""
@@ -120,7 +141,7 @@ def test_a_doubt_that_comes_while_a_snapshot_is_written_counts(bench: Bench) -> 
 
 
 def test_why_the_journal_is_kept_is_said(bench: Bench) -> None:
-    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=2)
+    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=3)
     bench.record(A, 4, Cleared())
     bench.rules.freeze(0.0)
     unreadable = bench.rules.why_not_cut(0.0)
@@ -146,6 +167,6 @@ def test_a_worker_that_sends_events_no_more_keeps_no_journal(bench: Bench) -> No
 
 def test_only_the_first_few_workers_are_named(bench: Bench) -> None:
     for number in range(5):
-        bench.record(WorkerId(f"w{number}"), 1, Cleared(), number=2)
+        bench.record(WorkerId(f"w{number}"), 1, Cleared(), number=3)
 
     assert "'w0', 'w1', 'w2' and 2 more" in bench.rules.why_not_store(0.0)

@@ -390,3 +390,22 @@ def test_why_a_member_is_not_ready_is_said_in_its_own_words() -> None:
 
     members.observe("w1", 0, 0.0, ready=False)
     assert members.why_not("w1", 0.0) == "not ready"
+
+
+def test_a_screened_member_gets_nothing_whatever_it_says_until_the_screen_lets_it() -> None:
+    members, barred = make_members("a", "b", "c"), {"a": "elsewhere"}
+    members.screen = lambda name: barred.get(name, "")
+    members.screen_anew()
+
+    assert members.usable(0.0) == ("b", "c")
+    assert members.why_not("a", 0.0) == "elsewhere"
+    assert members.why_not("b", 0.0) is None
+    for _ in range(EJECT_STREAK):
+        members.note("b", ERROR, 0.0)
+        members.note("c", ERROR, 0.0)
+    assert "a" not in members.last_resort(0.0)
+
+    barred.clear()
+    assert "a" not in members.usable(0.0)
+    members.screen_anew()
+    assert "a" in members.usable(0.0)

@@ -1,4 +1,4 @@
-from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.events import ENDS, ROOT, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -67,7 +67,7 @@ def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
     found = view.find(PROMPT, now=0.0)
 
     # w1: 4 of 6 in host memory at 0.75; w2 got it all lately; w3 is not believed.
-    assert (found.overlaps, found.slower) == ({W1: 6, W2: 8}, {W1: 1.0})
+    assert (found.overlaps, found.slower) == ({W1: 6, W2: 8}, {W1: {1: 4}})
     assert view.find_groups(PROMPT, now=0.0)[0] == {W1: 2, W2: 8}
 
 
@@ -79,6 +79,40 @@ def test_what_events_alone_tell_is_told_apart() -> None:
 
     assert found.told == [(2, (W1,))]
     assert found.overlaps == {W1: 8}
+
+
+def grouped_index(worker: WorkerId, chain: int, end: int) -> KvIndex:
+    index = make_index(**{worker: chain})
+    index.apply(worker, Reuse())
+    index.apply(worker, Stored(ROOT, pack_hashes([end]), ENDS))
+    return index
+
+
+def test_of_a_grouped_worker_only_what_is_deeper_than_its_chain_is_believed() -> None:
+    view = make_view(grouped_index(W1, chain=5, end=3), ApproxIndex())
+    view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
+    view.record(W2, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
+    told = view.find(PROMPT, now=0.0)
+    view.record(W1, BlockHashes.of([1, 2, 3, 4, 5, 6], 16), now=0.0)
+
+    assert (told.overlaps, told.groups) == ({W1: 3, W2: 4}, [(4, (W2,)), (3, (W1,))])
+    assert view.find(PROMPT, now=0.0).overlaps == {W1: 6, W2: 4}
+    assert view.find(PROMPT, now=0.0).told == [(3, (W1,))]
+
+
+def test_where_events_do_not_count_a_chain_says_nothing_against_belief() -> None:
+    view = make_view(grouped_index(W1, chain=5, end=3), ApproxIndex(), frozenset([W1]))
+    view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
+
+    assert view.find(PROMPT, now=0.0).overlaps == {W1: 4}
+
+
+def test_what_nobody_but_the_chain_had_is_left_out() -> None:
+    view = make_view(grouped_index(W1, chain=5, end=9), ApproxIndex())
+    view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
+
+    assert view.find(PROMPT, now=0.0).groups == []
+    assert view.find(PROMPT, now=0.0).overlaps == {}
 
 
 def test_device_memory_alone_costs_no_look_at_tiers() -> None:

@@ -51,3 +51,4 @@ def test_the_ids_of_an_answer_or_none() -> None:
     assert tokenized_ids(b'{"count":2,"tokens":[1,2]}') == [1, 2]
     assert tokenized_ids(b'{"detail":"Not Found"}') is None
     assert tokenized_ids(b"\xff") is None
+    assert tokenized_ids(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}") is None

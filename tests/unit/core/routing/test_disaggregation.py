@@ -13,10 +13,10 @@ REQUEST = RouteRequest("r", BlockHashes.of([1], 16), 20, expected_output_tokens=
 
 
 def test_roles_are_labels_and_taints() -> None:
-    assert role_marks("both", bootstrap=False) == ((), ())
-    assert role_marks("prefill", bootstrap=False) == ((PREFILL,), (PREFILL,))
-    assert role_marks("decode", bootstrap=False) == ((DECODE,), ())
-    assert role_marks("decode", bootstrap=True) == ((DECODE,), (DECODE,))
+    assert role_marks("both", whole=True) == ((), ())
+    assert role_marks("prefill", whole=True) == ((PREFILL,), (PREFILL,))
+    assert role_marks("decode", whole=True) == ((DECODE,), ())
+    assert role_marks("decode", whole=False) == ((DECODE,), (DECODE,))
 
 
 def test_a_prefill_is_a_request_of_its_own_for_prefill_workers() -> None:

@@ -8,7 +8,7 @@ from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
-from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions

@@ -547,6 +547,114 @@ def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
         assert scheduler.schedule(crowded, 10.0).chosen.memory_wait_ms == terms[pinned]
 
 
+def test_an_overlap_is_doubted_as_far_as_those_ahead_will_evict_it() -> None:
+    scheduler, index = make_scheduler(W1)
+    store(index, W1, 20)
+    store(index, W1, 60, family=7)
+    scheduler.workers.describe(W1, WorkerInfo(total_blocks=100))
+    request = make_request("asked", 30)
+    assert scheduler.explain(request, 0.0).chosen.confidence == 1.0
+
+    scheduler.schedule(make_request("ahead", 20, family=1), 0.0)
+    # 20 blocks to come, 20 blank ones: nothing is evicted for it.
+    assert scheduler.explain(request, 0.0).chosen.lost_tokens == 0.0
+    scheduler.schedule(make_request("next", 40, family=2), 0.0)
+    # 60 blocks to come, 20 blank ones: 40 of the 80 cached ones that nobody holds.
+    doubted = scheduler.explain(request, 0.0).chosen
+    assert (doubted.overlap_blocks, doubted.confidence) == (20, 0.5)
+    assert doubted.lost_tokens == 10 * 16
+    store(index, W1, 20, family=8)
+    scheduler.workers.report(W1, LoadReport(total_blocks=100))
+    # Nothing is blank any more: 60 of the 100.
+    assert scheduler.explain(request, 0.0).chosen.lost_tokens == 12 * 16
+
+
+def test_what_requests_hold_is_not_doubted() -> None:
+    scheduler, index = make_scheduler(W1)
+    store(index, W1, 80)
+    scheduler.workers.describe(W1, WorkerInfo(total_blocks=80))
+    scheduler.schedule(make_request("holds", 33), 0.0)
+    scheduler.schedule(make_request("ahead", 100, family=1), 0.0)
+
+    chosen = scheduler.explain(make_request("asked", 64), 0.0).chosen
+
+    # Of 64 blocks 32 are shared with a request there, and those ahead will evict all the rest.
+    assert (chosen.overlap_blocks, chosen.lost_tokens) == (64, 32 * 16)
+
+
+def test_a_doubted_overlap_costs_as_much_as_is_expected_to_be_lost() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    for worker in (W1, W2):
+        store(index, worker, 10)
+        store(index, worker, 90, family=7)
+        scheduler.workers.describe(worker, WorkerInfo(total_blocks=100 if worker == W1 else 1000))
+        ahead = make_request(f"at {worker}", 60, family=int(worker[1]), pinned_worker=worker)
+        scheduler.schedule(ahead, 0.0)
+
+    chosen = scheduler.schedule(make_request("asked", 12), 0.0)
+
+    assert chosen.worker == W2
+
+
+def test_what_an_engine_prefills_late_is_believed_cached_from_the_next_end_of_a_prefill() -> None:
+    scheduler, _ = make_scheduler(W1, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
+    scheduler.schedule(make_request("runs", family=1), 0.0)
+    scheduler.schedule(make_request("waits", family=2), 0.0)
+
+    # The first is being prefilled: who comes now finds it. The second shares a batch with it.
+    assert scheduler.explain(make_request("a", family=1), 0.1).overlap_blocks == 10
+    assert scheduler.explain(make_request("b", family=2), 0.1).overlap_blocks == 0
+    scheduler.first_token("runs", 0.2)
+    assert scheduler.explain(make_request("b", family=2), 0.2).overlap_blocks == 10
+
+
+def test_an_engine_that_caches_at_once_shares_within_a_batch() -> None:
+    scheduler, _ = make_scheduler(W1, routed=True)
+    scheduler.schedule(make_request("runs", family=1), 0.0)
+    scheduler.schedule(make_request("waits", family=2), 0.0)
+
+    assert scheduler.explain(make_request("b", family=2), 0.1).overlap_blocks == 10
+
+
+def test_a_late_prompt_that_was_not_served_is_never_believed() -> None:
+    scheduler, _ = make_scheduler(W1, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
+    scheduler.schedule(make_request("runs", family=1), 0.0)
+    scheduler.schedule(make_request("waits", family=2), 0.0)
+
+    scheduler.finish("waits", 0.1, CUT)
+    scheduler.first_token("runs", 0.2)
+
+    assert scheduler.explain(make_request("b", family=2), 0.2).overlap_blocks == 0
+    assert scheduler.late.waiting == {}
+
+
+def test_answers_without_a_first_token_end_prefills_of_late_prompts_too() -> None:
+    scheduler, _ = make_scheduler(W1, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
+    for number in range(3):
+        scheduler.schedule(make_request(f"r{number}", family=number, streams=False), 0.0)
+
+    scheduler.finish("r1", 0.1)
+
+    for family in (1, 2):
+        asked = make_request("b", family=family)
+        assert scheduler.explain(asked, 0.2).overlap_blocks == 10
+    assert scheduler.late.waiting == {}
+
+
+def test_a_late_worker_that_left_keeps_nothing_back() -> None:
+    scheduler, _ = make_scheduler(W1, W2, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
+    for number in range(2):
+        scheduler.schedule(make_request(f"r{number}", family=number, pinned_worker=W1), 0.0)
+
+    scheduler.remove_worker(W1)
+
+    assert (scheduler.late.waiting, scheduler.workers.late) == ({}, set())
+
+
 def test_an_expected_output_counts_up_to_four_times_the_usual() -> None:
     scheduler, _ = make_scheduler(W1)
     scheduler.workers.describe(W1, WorkerInfo(total_blocks=100))
@@ -868,3 +976,16 @@ def test_a_formula_that_is_off_is_asked_again_when_it_is_chosen_anew() -> None:
     assert switched == [True, True, False]
     scheduler.follow(policies[0], None)
     assert scheduler.schedule(make_request("late", 20), 0.0).policy == "b.py:busiest"
+
+
+def test_an_assumed_first_token_begins_late_prompts_and_teaches_no_speed() -> None:
+    scheduler, _ = make_scheduler(W1, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
+    for number in range(2):
+        scheduler.schedule(make_request(f"r{number}", family=number), 0.0)
+    usual = scheduler.speeds.ms_per_token(W1)
+
+    scheduler.assume_first_token("r0", 9.0)
+
+    assert scheduler.explain(make_request("b", family=1), 9.0).overlap_blocks == 10
+    assert scheduler.speeds.ms_per_token(W1) == usual

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.core.blocks.events import ROOT, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.index import TIERS, KvIndex
@@ -17,8 +17,10 @@ from kvmesh.core.snapshots.writing import (
     MAGIC,
     PART,
     PART_HEAD,
+    RULES,
     SECTION,
     SETS,
+    GroupedWorker,
     Head,
     HeldByWorker,
     Position,
@@ -215,7 +217,7 @@ def test_giving_up_half_way_lets_the_index_go(steps: int) -> None:
 
 def contents_kept(frozen: FrozenIndex) -> int:
     """Return how many blocks were copied for a view."""
-    tables = [table for tables in frozen._tiers for table in tables]
+    tables = [table for tables in frozen._tiers.values() for table in tables]
     pure = [table for table in tables if isinstance(table, FrozenShards)]
     return sum(len(copy) for table in pure for copy in table._copies.values())
 
@@ -226,6 +228,86 @@ def test_a_sealed_snapshot_made_by_hand_is_read() -> None:
     index.load(snapshot.image)
 
     assert index.find_matches(BlockHashes.of([0x0507], 1)) == {A: 1}
+
+
+def rules(*workers: GroupedWorker) -> tuple[int, bytes]:
+    return RULES, msgspec.msgpack.encode(workers)
+
+
+def regrouped(data: bytes, number: int) -> bytes:
+    """Return a snapshot made by hand as one of another format."""
+    return checked(MAGIC[:-1] + bytes([number]) + data[8:-8])
+
+
+ENDS_OF_A = GroupedWorker(A, 0, 1, (1,), (0x0507,))
+
+
+def test_rules_and_ends_come_back_in_format_2() -> None:
+    index = index_of((A, 50, 0), (B, 40, 0))
+    index.apply(A, Reuse(0, 1))
+    index.apply(A, Stored(ROOT, pack_hashes(PROMPT[10:20]), ENDS))
+    index.apply(A, Stored(ROOT, pack_hashes(PROMPT[20:22]), ENDS + 3))
+
+    data = snapshot_of(index)
+    snapshot, copy = decode_snapshot(data), KvIndex()
+    copy.load(snapshot.image)
+
+    assert data[:8] == MAGIC[:-1] + bytes([2])
+    hashes = BlockHashes.of(PROMPT, 1)
+    assert copy.find_hits(hashes) == index.find_hits(hashes) == ([(40, (B,)), (19, (A,))], {A: 50})
+    assert copy.digest() == index.digest()
+    copy.apply(A, Removed(pack_hashes(PROMPT[15:20]), ENDS))
+    assert copy.find_matches(hashes) == {B: 40, A: 14}
+    assert snapshot_of(copy)[:8] == data[:8]
+
+
+def test_an_index_of_plain_workers_keeps_format_1() -> None:
+    index = index_of((A, 50, 0))
+    index.apply(A, Reuse())
+    index.apply(A, Cleared())
+
+    assert snapshot_of(index)[:8] == MAGIC
+
+
+def test_a_sealed_snapshot_of_a_grouped_worker_is_read() -> None:
+    sections = (head(holder()), rules(ENDS_OF_A), ONE_BLOCK, part(ENDS, 7, [5], [0]), ONE_SET)
+    index = KvIndex()
+
+    index.load(decode_snapshot(regrouped(sealed(*sections), 2)).image)
+
+    assert index.find_hits(BlockHashes.of([0x0507], 1)) == ([], {A: 1})
+    assert index.ends.rules() == {A: Reuse(0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ((rules(), rules()), "2 sections of rules"),
+        (((RULES, b"\xc1"),), "rules: "),
+        ((rules(msgspec.structs.replace(ENDS_OF_A, worker=B)),), "a rule is of no worker"),
+        ((rules(ENDS_OF_A, ENDS_OF_A),), "or there are two of one"),
+        ((rules(msgspec.structs.replace(ENDS_OF_A, drop=9)),), "<= 8"),
+        ((rules(msgspec.structs.replace(ENDS_OF_A, lookahead=65)),), "<= 64"),
+        ((rules(msgspec.structs.replace(ENDS_OF_A, ends=(1, 2))),), "ends in 2 tiers"),
+        ((rules(GroupedWorker(A, 0, 0, (0,) * 5, (0,) * 5)),), "ends in 5 tiers"),
+        ((rules(ENDS_OF_A),), "worker a has 0 blocks in tier 64, not 1"),
+        ((part(ENDS, 7, [5], [0]),), "worker a has 1 blocks in tier 64, not 0"),
+        ((part(ENDS + 4, 7, [5], [0]),), "out of range"),
+        ((part(2 * ENDS, 7, [5], [0]),), "out of range"),
+    ],
+)
+def test_contradictions_of_rules_are_found(
+    sections: tuple[tuple[int, bytes], ...], problem: str
+) -> None:
+    data = sealed(head(holder()), ONE_BLOCK, *sections, ONE_SET)
+
+    with pytest.raises(CodecError, match=problem):
+        decode_snapshot(regrouped(data, 2))
+
+
+def test_format_1_has_no_rules() -> None:
+    with pytest.raises(CodecError, match="1 sections of rules, in format 1"):
+        decode_snapshot(sealed(head(holder()), rules(), ONE_BLOCK, ONE_SET))
 
 
 def test_a_part_may_be_empty() -> None:
@@ -292,22 +374,22 @@ def test_a_section_longer_than_the_snapshot_is_found(size: int) -> None:
 
 def test_a_newer_format_is_refused_however_whole_it_is_and_told_from_damage() -> None:
     body = snapshot_of(index_of((A, 50, 0)))[:-8]
-    newer = checked(MAGIC[:-1] + bytes([2]) + body[8:])
+    newer = checked(MAGIC[:-1] + bytes([3]) + body[8:])
 
-    with pytest.raises(NewerError, match="it has format 2, this build reads 1") as caught:
+    with pytest.raises(NewerError, match="it has format 3, this build reads 1 to 2") as caught:
         decode_snapshot(newer)
 
-    assert caught.value.number == 2
-    assert decode_snapshot(newer, reads=FormatRange(1, 2)).position == Position("now", 5)
+    assert caught.value.number == 3
+    assert decode_snapshot(newer, reads=FormatRange(1, 3)).position == Position("now", 5)
 
 
 def test_a_snapshot_is_written_in_the_format_that_is_asked_for() -> None:
     index = index_of((A, 50, 0))
 
-    data = b"".join(encode_snapshot(index.freeze(), Position("today", 7), (), 2))
+    data = b"".join(encode_snapshot(index.freeze(), Position("today", 7), (), 3))
 
-    assert data[:8] == MAGIC[:-1] + bytes([2])
-    assert decode_snapshot(data, reads=FormatRange(2, 2)).position == Position("today", 7)
+    assert data[:8] == MAGIC[:-1] + bytes([3])
+    assert decode_snapshot(data, reads=FormatRange(3, 3)).position == Position("today", 7)
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,41 @@ def test_a_decode_that_would_not_work_is_refused() -> None:
             accept(params)
     with pytest.raises(RequestError, match="not of this prompt"):
         accept(good, tokens=array("I", range(39)))
+
+
+def test_several_prompts_at_once_would_end_a_decode_worker() -> None:
+    half = MockTransfer("decode", "e2")
+
+    with pytest.raises(RequestError, match="num_decode_blocks") as ended:
+        half.begin(offer(), TOKENS, "r1", max_tokens=9, stream=True, sequences=2)
+    assert ended.value.status == 500
+    assert half.begin(None, TOKENS, "r2", max_tokens=9, stream=True, sequences=2) is None
+
+
+def test_a_pushed_transfer_names_its_ranks() -> None:
+    pushed = MockTransfer("prefill", "e1", "nixl-push").begin(
+        ASK, TOKENS, "r1", max_tokens=1, stream=False
+    )
+    assert pushed is not None
+    half = MockTransfer("decode", "e2", "nixl-push")
+
+    assert pushed["transfer_mode"] == "push"
+    with pytest.raises(RequestError, match="tp_size"):
+        half.begin({**pushed, "tp_size": None}, TOKENS, "r1", max_tokens=9, stream=True)
+    assert half.begin(pushed, TOKENS, "r1", max_tokens=9, stream=True) is None
+
+
+def test_a_shared_store_is_told_nothing() -> None:
+    prefill = MockTransfer("prefill", "e1", "shared")
+
+    assert prefill.begin(None, TOKENS, "r", max_tokens=1, stream=False) is None
+    with pytest.raises(RequestError, match="is told nothing"):
+        prefill.begin(ASK, TOKENS, "r", max_tokens=1, stream=False)
+    with pytest.raises(RequestError, match="one token"):
+        prefill.begin(None, TOKENS, "r", max_tokens=2, stream=False)
+
+
+def test_what_a_side_channel_checks_is_not_looked_at() -> None:
+    aside = MockTransfer("both", "e1", "aside")
+
+    assert aside.begin(ASK, TOKENS, "r", max_tokens=2, stream=True) is None

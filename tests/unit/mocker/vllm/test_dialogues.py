@@ -42,7 +42,15 @@ def test_a_message_is_a_chat_with_its_system_in_front() -> None:
 
     assert request.chat is not None
     assert [one["role"] for one in request.chat.messages] == ["system", "user"]
-    assert request.chat.tools == [tool]
+    assert request.chat.tools is not None
+    (shown,) = request.chat.tools
+    assert shown["function"] == {
+        "name": "t",
+        "description": None,
+        "parameters": {"type": "object"},
+        "strict": None,
+        "defer_loading": None,
+    }
     assert (request.kind, request.max_tokens, request.rules.stop) == ("messages", 9, (".",))
 
 

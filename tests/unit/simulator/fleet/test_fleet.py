@@ -346,3 +346,15 @@ def test_a_held_request_counts_its_time_to_first_token_from_when_it_was_sent() -
     first, second, third = sorted(one.ttft_ms or 0.0 for one in outcomes)
     assert {one.sent_ms for one in outcomes} == {0.0}
     assert 0.0 < first < second < third
+
+
+def test_an_engine_that_something_else_woke_is_not_woken_again() -> None:
+    simulated = fleet(families(1), engines=1)
+    (engine,) = simulated.engines
+    while not engine.awake:
+        simulated.advance(1)
+    turns = engine.turns
+
+    simulated._wake(engine, 0.0)
+
+    assert (engine.awake, engine.turns) == (True, turns)

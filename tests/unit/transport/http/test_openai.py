@@ -3,10 +3,12 @@ import gzip
 import msgspec
 import pytest
 
+from kvmesh.core.admission.access import role_for
 from kvmesh.core.chat.inference import Extension
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
+    OTHERS,
     ApiEndpoint,
     find_endpoint,
     first_prompt,
@@ -39,6 +41,29 @@ def test_other_paths_pass_only_by_policy() -> None:
     assert caught.value.status == 404
     with pytest.raises(RequestError) as caught:
         find_endpoint("POST", "/admin", passthrough=True)
+    assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("path", sorted(OTHERS))
+def test_what_engines_serve_outside_v1_passes_by_policy_and_asks_for_the_role_infer(
+    path: str,
+) -> None:
+    endpoint = OTHERS[path]
+
+    for method in endpoint.methods:
+        assert find_endpoint(method, path, passthrough=True) is endpoint
+    with pytest.raises(RequestError, match=f"nothing at {path}"):
+        find_endpoint("POST", path, passthrough=False)
+    with pytest.raises(RequestError, match="not DELETE"):
+        find_endpoint("DELETE", path, passthrough=True)
+    assert role_for(path) == "infer"
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/flush_cache", "/reset_prefix_cache", "/rerank/x"])
+def test_paths_that_change_an_engine_do_not_pass(path: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        find_endpoint("POST", path, passthrough=True)
+
     assert caught.value.status == 404
 
 

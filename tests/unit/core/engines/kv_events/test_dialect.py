@@ -66,10 +66,13 @@ def test_every_field_of_a_schema_is_understood(schema: str) -> None:
     assert (stored.tokens, stored.tier, stored.group) == (packed(TOKENS[4:]), 0, 0)
     vllm = schema.startswith("vllm")
     version = tuple(map(int, schema.split("-")[1].split(".")))
-    if vllm:
+    if schema.startswith("tensorrt_llm"):
+        assert (stored.lora, stored.salt, len(stored.extras)) == ("#7", None, 1)
+    elif vllm:
         assert stored.lora == ("#7" if version < (0, 14) else "adapter-a")
         assert stored.kind == ("full_attention" if version >= (0, 22) else None)
         assert bool(stored.extras) == (version >= (0, 17))
+        assert stored.lookahead == ((packed([9]),) if version >= (0, 33) else ())
     else:
         assert stored.lora == ("adapter-a" if version >= (0, 5, 22) else None)
         assert stored.salt == ("salt" if version >= (0, 5, 20) else None)
@@ -186,6 +189,26 @@ def test_multimodal_keys_of_tensorrt_are_opaque_extras() -> None:
     assert found.extras[0] != 0 == found.extras[1]
 
 
+def test_the_places_of_an_image_are_no_token_ids_and_other_images_are_other_contents() -> None:
+    """The bytes are those of TensorRT-LLM 1.3's structs, for a block of two images."""
+    one = store(token_ids=["ab", 6, 7, "cd"], mm_keys=[[{"hash": "ab"}, {"hash": "cd"}], []])
+    two = store(token_ids=["ab", 6, 7, "ef"], mm_keys=[[{"hash": "ab"}, {"hash": "ef"}], []])
+
+    ids = struct.unpack("<4I", one.tokens)
+    assert ids[1:3] == (6, 7)
+    assert min(ids[0], ids[3]) >= 2**31
+    assert ids[0] != ids[3]
+    assert one.tokens != two.tokens
+    assert one.extras[0] != two.extras[0]
+    assert one.extras[1] == two.extras[1] == 0
+
+
+def test_fields_that_sglang_once_sent_in_one_map_are_read() -> None:
+    stored = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "s"}]
+
+    assert only(event(stored)) == EngineStored((1,), None, packed([5, 6]), 2, salt="s")
+
+
 def test_bigram_tokens_count_by_their_first() -> None:
     assert store(token_ids=[[5, 6], [6, 7], [7, 8], [8, 9]]).tokens == packed([5, 6, 7, 8])
 
@@ -234,29 +257,12 @@ def test_unknown_fields_and_tags_are_counted_and_skipped() -> None:
         msgspec.msgpack.encode(["now", []]),
         msgspec.msgpack.encode([1.5, "events"]),
         msgspec.msgpack.encode([1.5, [], "rank"]),
-        event(7),
-        event([]),
-        event([7]),
-        event({"type": None}),
         event(["BlockRemoved"]),
         event(["BlockRemoved", "hashes"]),
         event(["BlockRemoved", [None]]),
         event(["BlockRemoved", [b""]]),
         event(["BlockRemoved", [1], 5]),
         event(["BlockRemoved", [1], None, -1]),
-        event(["BlockStored", [1]]),
-        event(["BlockStored", [1], None, [5, 6], -2]),
-        event(["BlockStored", [1], None, [5, 6, 7], 2]),
-        event(["BlockStored", [1], None, "tokens", 2]),
-        event(["BlockStored", [1], None, [5, -6], 2]),
-        event(["BlockStored", [1], None, [5, 2**32], 2]),
-        event(["BlockStored", [1], None, [5, None], 2]),
-        event(["BlockStored", [1], None, [[5, 6], 7], 2]),
-        event(["BlockStored", [1], None, [[], [5, 6]], 2]),
-        event(["BlockStored", [1], None, [5, 6], 2, "lora"]),
-        event(["BlockStored", [1], None, [5, 6], 2, None, "GPU", 9]),
-        event(["BlockStored", [1], None, [5, 6], 2, None, "GPU", None, "keys"]),
-        event({"type": "BlockStored", "block_hashes": [1], "token_ids": []}),
     ],
 )
 def test_what_cannot_be_followed_is_a_codec_error(payload: bytes) -> None:
@@ -264,14 +270,71 @@ def test_what_cannot_be_followed_is_a_codec_error(payload: bytes) -> None:
         decode_engine_batch(payload)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        7,
+        [],
+        [7],
+        {"type": None},
+        ["BlockStored", [1]],
+        ["BlockStored", [1], None, [5, 6], -2],
+        ["BlockStored", [1], None, [5, 6, 7], 2],
+        ["BlockStored", [1], None, "tokens", 2],
+        ["BlockStored", [1], None, [5, -6], 2],
+        ["BlockStored", [1], None, [5, 2**32], 2],
+        ["BlockStored", [1], None, [5, None], 2],
+        ["BlockStored", [1], None, [[5, 6], 7], 2],
+        ["BlockStored", [1], None, [[], [5, 6]], 2],
+        ["BlockStored", [1], None, [5, 6], 2, "lora"],
+        ["BlockStored", [1], None, [5, 6], 2, None, "GPU", 9],
+        ["BlockStored", [1], None, [5, 6], 2, None, "GPU", None, "keys"],
+        {"type": "BlockStored", "block_hashes": [1], "token_ids": []},
+        ["BlockStored", [1, 2], None, [5], 1, None, None, None, None, 0, "mamba"],
+        ["BlockStored", [1], None, [5, 6, 7], 2, None, None, None, None, 0, "mamba"],
+        ["BlockStored", [1], None, [5, 6], 1, None, None, None, None, 0, "full_attention"],
+        ["BlockStored", [1], None, [5], 1, None, None, None, None, 0, "sliding_window", "wide"],
+        {"type": "BlockStored", "block_hashes": [1], "token_ids": [5], "block_size": 1}
+        | {"lookahead_token_ids": [[1], [2]]},
+        {"type": "BlockStored", "block_hashes": [1, 2], "token_ids": [5, 6], "block_size": 1}
+        | {"lookahead_token_ids": [[1], [2, 3]]},
+        {"type": "BlockStored", "block_hashes": [1], "token_ids": [5], "block_size": 1}
+        | {"lookahead_token_ids": [list(range(65))]},
+    ],
+)
+def test_an_odd_event_is_left_out_with_its_reason_and_the_others_are_read(odd: object) -> None:
+    stored, removed = ["BlockStored", [1], None, [5, 6], 2], ["BlockRemoved", [1]]
+
+    batch = decode_engine_batch(msgspec.msgpack.encode([0.0, [stored, odd, removed], 0]))
+
+    assert batch.events == (EngineStored((1,), None, packed([5, 6]), 2), EngineRemoved((1,)))
+    assert len(batch.odd) == 1
+    assert 0 < len(batch.odd[0]) <= 80
+
+
 @pytest.mark.parametrize("error", [RecursionError, TypeError, ValueError])
-def test_whatever_an_event_makes_its_reader_raise_is_a_batch_that_cannot_be_read(
+def test_whatever_an_event_makes_its_reader_raise_is_an_odd_event(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error("odd")
 
     monkeypatch.setattr("kvmesh.core.engines.kv_events.dialect._stored", fail)
+    batch = decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0]))
 
-    with pytest.raises(CodecError, match="odd"):
-        decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0]))
+    assert batch.odd == ("odd",)
+
+
+def test_groups_may_leave_blocks_out_and_tell_of_tokens_behind_them() -> None:
+    found = store(
+        kv_cache_spec_kind="sliding_window",
+        kv_cache_spec_sliding_window=128,
+        block_hashes=[2],
+        lookahead_token_ids=[[9]],
+        extra_keys=[["digest"]],
+    )
+
+    assert (found.kind, found.window, found.lookahead) == ("sliding_window", 128, (packed([9]),))
+    assert len(found.hashes) * found.block_size * 4 < len(found.tokens)
+    assert (found.salt, len(found.extras)) == (None, 1)
+    assert store(lookahead_token_ids=[[], []]).lookahead == ()

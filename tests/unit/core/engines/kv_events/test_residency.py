@@ -19,7 +19,6 @@ def stored(
     block_size: int = 4,
     tier: int = 0,
     group: int = 0,
-    kind: str | None = None,
     lora: str | None = None,
     salt: str | None = None,
     extras: tuple[int, ...] = (),
@@ -32,7 +31,6 @@ def stored(
         block_size=block_size,
         tier=tier,
         group=group,
-        kind=kind,
         lora=lora,
         salt=salt,
         extras=extras,
@@ -290,23 +288,13 @@ def test_an_empty_store_says_nothing() -> None:
     assert list(Residency(4).apply(stored(tokens=[], block_size=0))) == []
 
 
-def test_only_the_first_group_counts_while_no_other_is_full_attention() -> None:
+def test_only_the_first_group_counts() -> None:
     residency = Residency(4)
-    residency.apply(stored(11, 12, group=1, kind="sliding_window"))
+    residency.apply(stored(11, 12, group=1))
 
-    assert list(residency.apply(stored(21, 22, group=2, kind="mamba"))) == []
+    assert list(residency.apply(stored(21, 22, group=2))) == []
     assert list(residency.apply(EngineRemoved((21,), group=2))) == []
     assert residency.statistics().ignored_groups == 3
-
-
-def test_a_full_attention_group_takes_over_from_another() -> None:
-    residency = Residency(4)
-    residency.apply(stored(11, 12, group=0, kind="sliding_window"))
-
-    changes = residency.apply(stored(21, 22, group=1, kind="full_attention"))
-
-    assert list(changes) == [Emptied(), TierStored(ROOT, (FIRST, SECOND))]
-    assert list(residency.apply(EngineRemoved((12,), group=0))) == []
 
 
 def test_clearing_empties_every_tier() -> None:

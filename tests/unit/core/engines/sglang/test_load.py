@@ -46,6 +46,18 @@ def test_a_page_of_loads_is_read_per_rank() -> None:
     assert decode_loads(b'{"loads":[{}]}') == {0: EngineFigures(0, 0, 0, 0)}
 
 
+@pytest.mark.parametrize(
+    ("lora", "slots"),
+    [({"slots_used": 2, "slots_total": 8}, 8), (None, 0), ([2, 8], 0), ({"slots_total": "x"}, 0)],
+)
+def test_the_slots_of_adapters_are_read_and_what_else_stands_there_is_skipped(
+    lora: object, slots: int
+) -> None:
+    [figures] = decode_loads(msgspec.json.encode({"loads": [{"lora": lora}]})).values()
+
+    assert figures.adapter_slots == slots
+
+
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\xa1x\x01\x02", LIVE[:-1]])
 def test_bytes_that_are_no_load_are_refused(data: bytes) -> None:
     with pytest.raises(CodecError, match="engine load of"):

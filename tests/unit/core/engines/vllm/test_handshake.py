@@ -3,21 +3,55 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.core.engines.vllm.handshake import decode_body, prefill_body, transfer_params
+from kvmesh.core.engines.handshake import NO_PARAMS, Connector, Meeting
+from kvmesh.core.engines.vllm.handshake import (
+    CONNECTORS,
+    MOONCAKE,
+    NIXL,
+    NIXL_PUSH,
+    P2P_NCCL,
+    SHARED,
+    mooncake_engine_ids,
+    transfer_params,
+)
 from kvmesh.errors import CodecError
 
 BODY = (
-    b'{"model":"m","messages":[{"role":"user","content":"\\u00e9"}],"stream":true,'
+    b'{"model":"m","messages":[{"role":"user","content":"\\u00e9"}],"stream":true,"stop":["x"],'
     b'"stream_options":{"include_usage":true},"max_completion_tokens":9,"min_tokens":3}'
+)
+MEETING = Meeting("h", 8998, 255, 1, "engine-7", "d", 21001)
+ANSWER = (
+    b'{"id":"x","kv_transfer_params":{"remote_block_ids":[[1, 2]],"remote_engine_id":"e",'
+    b'"remote_host":"h","remote_port":5600%b}}'
 )
 
 
-def test_the_prefill_worker_is_asked_for_one_token_and_the_transfer() -> None:
-    sent: dict[str, Any] = msgspec.json.decode(prefill_body(BODY))
+def sent(body: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.json.decode(body)
+    return fields
 
-    assert set(sent) == {"model", "messages", "stream", "max_tokens", "kv_transfer_params"}
-    assert (sent["stream"], sent["max_tokens"]) == (False, 1)
-    assert sent["kv_transfer_params"] == {
+
+@pytest.mark.parametrize("way", CONNECTORS)
+def test_a_prefill_worker_is_asked_for_one_token(way: Connector) -> None:
+    asked = sent(way.prefill(BODY, MEETING))
+
+    assert asked.keys().isdisjoint({"stream_options", "max_completion_tokens", "min_tokens"})
+    assert (asked["stream"], asked["max_tokens"]) == (False, 1)
+    assert b'"\\u00e9"' in way.prefill(BODY, MEETING)
+
+
+@pytest.mark.parametrize("way", CONNECTORS)
+def test_the_decode_worker_gets_what_the_client_sent(way: Connector) -> None:
+    decoded = sent(way.decode(BODY, MEETING, NO_PARAMS))
+
+    decoded.pop("kv_transfer_params", None)
+    assert decoded == sent(BODY)
+
+
+@pytest.mark.parametrize("way", [NIXL, NIXL_PUSH])
+def test_a_nixl_prefill_worker_is_asked_for_the_transfer(way: Connector) -> None:
+    assert sent(way.prefill(BODY, MEETING))["kv_transfer_params"] == {
         "do_remote_decode": True,
         "do_remote_prefill": False,
         "remote_engine_id": None,
@@ -25,23 +59,103 @@ def test_the_prefill_worker_is_asked_for_one_token_and_the_transfer() -> None:
         "remote_host": None,
         "remote_port": None,
     }
-    assert b'"\\u00e9"' in prefill_body(BODY)
 
 
 def test_what_it_answers_goes_to_the_decode_worker_as_it_is() -> None:
-    params = transfer_params(b'{"id":"x","kv_transfer_params":{"a":[1, 2]}}')
+    params = transfer_params(ANSWER % b"")
 
     assert params is not None
-    sent = decode_body(BODY, params)
-    assert b'"kv_transfer_params":{"a":[1, 2]}' in sent
-    assert msgspec.json.decode(sent)["min_tokens"] == 3
+    decoded = NIXL.decode(BODY, MEETING, params)
+    assert b'"kv_transfer_params":{"remote_block_ids":[[1, 2]],"remote_engine_id":"e"' in decoded
 
 
-@pytest.mark.parametrize("answer", [b"{}", b'{"kv_transfer_params":null}', b"<html>", b"\xff"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b'{"kv_transfer_params":null}',
+        b'{"kv_transfer_params":[]}',
+        b'{"kv_transfer_params":{"remote_host":"h","remote_port":1,"remote_engine_id":null}}',
+        b'{"kv_transfer_params":{"remote_host":"h","remote_port":1}}',
+        b"<html>",
+        b"\xff",
+    ],
+)
 def test_an_answer_may_transfer_nothing(answer: bytes) -> None:
     assert transfer_params(answer) is None
 
 
-def test_what_is_no_object_cannot_be_split() -> None:
+def test_a_pushing_prefill_worker_must_tell_its_ranks() -> None:
+    assert NIXL_PUSH.answers is not None
+    assert NIXL_PUSH.answers(ANSWER % b"") is None
+    assert NIXL_PUSH.answers(ANSWER % b',"tp_size":1') is not None
+
+
+@pytest.mark.parametrize("way", [NIXL, NIXL_PUSH])
+def test_the_table_names_what_an_answer_must_hold(way: Connector) -> None:
+    whole = ANSWER % b',"tp_size":1'
+    assert way.answers is not None
+    for name in way.returns:
+        assert way.answers(whole.replace(name.encode(), b"other")) is None
+
+
+def test_mooncake_is_told_of_one_transfer_on_both_sides() -> None:
+    prefill = sent(MOONCAKE.prefill(BODY, MEETING))
+    decode = sent(MOONCAKE.decode(BODY, MEETING, NO_PARAMS))["kv_transfer_params"]
+
+    assert prefill["ignore_eos"] is True
+    assert "stop" not in prefill
+    assert prefill["kv_transfer_params"] == {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "transfer_id": "kvmesh-00000000000000ff",
+    }
+    assert decode == {
+        "do_remote_decode": False,
+        "do_remote_prefill": True,
+        "transfer_id": "kvmesh-00000000000000ff",
+        "remote_bootstrap_addr": "http://h:8998",
+        "remote_engine_id": "engine-7",
+    }
+
+
+def test_an_ipv6_host_is_written_in_brackets() -> None:
+    there = msgspec.structs.replace(MEETING, host="fd00::1")
+
+    params = sent(MOONCAKE.decode(BODY, there, NO_PARAMS))["kv_transfer_params"]
+    assert params["remote_bootstrap_addr"] == "http://[fd00::1]:8998"
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        (b'{"0":{"engine_id":"a","worker_addr":{}},"1":{"engine_id":"b"}}', {0: "a", 1: "b"}),
+        (b'{"-1":{"engine_id":"a"}}', {}),
+        (b'{"10000000000000000000000000":{"engine_id":"a"}}', {}),
+        (b'{"0":{"engine_id":7}}', {}),
+        (b"[]", {}),
+        (b"\xff", {}),
+    ],
+)
+def test_a_bootstrap_server_tells_its_engines_by_rank(page: bytes, found: dict[int, str]) -> None:
+    assert mooncake_engine_ids(page) == found
+
+
+def test_p2p_workers_find_each_other_in_the_requests_id() -> None:
+    assert P2P_NCCL.request_id is not None
+    name = P2P_NCCL.request_id(MEETING)
+
+    assert name == b"___prefill_addr_h:8998___decode_addr_d:21001_" + b"%032x" % 255
+    assert not P2P_NCCL.whole
+
+
+def test_a_shared_store_is_told_nothing() -> None:
+    assert "kv_transfer_params" not in sent(SHARED.prefill(BODY, MEETING))
+    assert SHARED.decode(BODY, MEETING, NO_PARAMS) is BODY
+    assert SHARED.many
+
+
+@pytest.mark.parametrize("way", CONNECTORS)
+def test_what_is_no_object_cannot_be_split(way: Connector) -> None:
     with pytest.raises(CodecError):
-        prefill_body(b"[]")
+        way.prefill(b"[]", MEETING)

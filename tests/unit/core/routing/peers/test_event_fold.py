@@ -74,6 +74,21 @@ def test_what_was_sent_somewhere_counts_as_cached_there(compiled: bool) -> None:
         assert booking.keys == (prompt[15], prompt[31])
 
 
+def test_an_answer_that_began_elsewhere_ends_a_prefill_for_ones_own_late_prompts(
+    compiled: bool,
+) -> None:
+    replica = replica_of(compiled)
+    scheduler = replica.scheduler
+    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
+    own = Demand(40, 40, hashes=BlockHashes.of([*range(10)], 4))
+    replica.sequences.add("own", W, own, 1.0)
+    scheduler.late.add(replica.sequences.bookings["own"])
+
+    replica.peers.hear("p", message(bare(1, 9), first_seq=4), 1.5)
+
+    assert scheduler.late.waiting == {}
+
+
 def test_what_failed_is_believed_no_longer(compiled: bool) -> None:
     replica = replica_of(compiled)
     prompt = [*range(100, 140)]

@@ -1,0 +1,54 @@
+from kvmesh.core.blocks.events import ROOT
+from kvmesh.core.engines.kv_events.groups.boundaries import Boundaries, Boundary, upto
+
+
+def tree(*steps: tuple[int, int]) -> Boundaries:
+    """Return a tree of (parent, key)."""
+    made = Boundaries()
+    for parent, key in steps:
+        made.add(key, key, 0, made.get(parent), 1)
+    return made
+
+
+def at(boundaries: Boundaries, key: int) -> Boundary:
+    found = boundaries.get(key)
+    assert found is not None
+    return found
+
+
+def keys(found: list[Boundary]) -> list[int]:
+    return [one.key for one in found]
+
+
+def test_boundaries_are_found_before_and_behind_one() -> None:
+    made = tree((ROOT, 1), (1, 2), (2, 3), (2, 4), (2, 5), (ROOT, 6))
+
+    assert at(made, 3).depth == 3
+    assert made.above(at(made, 3), 2) is at(made, 1)
+    assert made.above(at(made, 3), 3) is None
+    assert sorted(keys(made.below(at(made, 1), 2))) == [3, 4, 5]
+    assert made.below(at(made, 1), 4) == []
+    assert keys(made.below(at(made, 6), 0)) == [6]
+    assert keys(made.covered(at(made, 3), 2)) == [2, 3]
+    assert keys(made.covered(at(made, 2), 9)) == [1, 2]
+    assert keys(list(made)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_nobody_uses_goes_with_what_led_only_to_it() -> None:
+    made = tree((ROOT, 1), (1, 2), (2, 3), (2, 4), (2, 5))
+    at(made, 1).uses = 1
+
+    assert made.prune(at(made, 2)) == []
+    assert [keys(made.prune(at(made, key))) for key in (3, 5, 4)] == [[3], [5], [4, 2]]
+    assert len(made) == 1
+    at(made, 1).uses = 0
+    assert keys(made.prune(at(made, 1))) == [1]
+    made = tree((ROOT, 1))
+    made.clear()
+    assert len(made) == 0
+
+
+def test_counts_of_a_tier_include_those_of_nearer_ones() -> None:
+    counts = 3 << 24
+
+    assert [bool(counts & upto(tier)) for tier in range(3)] == [False, True, True]

@@ -1,0 +1,365 @@
+import struct
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored
+from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
+from kvmesh.core.engines.engine_events import (
+    EngineBatch,
+    EngineCleared,
+    EngineRemoved,
+    EngineStored,
+)
+from kvmesh.core.engines.kv_events import residency
+from kvmesh.core.engines.kv_events.cache import EngineCache, OddEvents
+from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
+from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
+from kvmesh.core.engines.kv_events.residency import Residency
+
+TOKENS = list(range(16))
+H = sequence_hashes(TOKENS, 4)
+
+
+def stored(
+    hashes: Sequence[int],
+    tokens: Sequence[int] = TOKENS,
+    *,
+    group: int = 0,
+    kind: str | None = "full_attention",
+    parent: int | None = None,
+    size: int = 4,
+    tier: int = 0,
+    window: int | None = None,
+    extras: tuple[int, ...] = (),
+    lookahead: tuple[bytes, ...] = (),
+) -> EngineStored:
+    packed = struct.pack(f"<{len(tokens)}I", *tokens)
+    return EngineStored(
+        *(tuple(hashes), parent, packed, size, tier, group, kind),
+        window=window,
+        extras=extras,
+        lookahead=lookahead,
+    )
+
+
+def state(hashes: Sequence[int], tokens: Sequence[int] = TOKENS, **more: int) -> EngineStored:
+    return stored(hashes, tokens, group=1, kind="mamba", **more)  # type: ignore[arg-type]
+
+
+def chain(parent: int, *hashes: int, tier: int = 0) -> Stored:
+    return Stored(parent, pack_hashes(hashes), tier)
+
+
+def ends(*hashes: int, tier: int = 0) -> Stored:
+    return Stored(ROOT, pack_hashes(sorted(hashes)), ENDS + tier)
+
+
+FULL = stored((11, 12, 13, 14))
+STATE = state((14,))
+BATCHES = [
+    EngineBatch(0.0, 0, (FULL, STATE)),
+    EngineBatch(0.0, 0, (stored((11, 12, 13, 14), kind=None),)),
+    EngineBatch(0.0, 0, (EngineCleared(),)),
+]
+
+
+def test_the_first_batch_begins_with_the_rule_and_hashes_of_one_group_serve_another() -> None:
+    cache = GroupedCache()
+
+    told = cache.take([STATE, FULL])
+
+    assert told == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
+    assert cache.dump() == told[1:]
+    assert cache.take([state((12,), ())]) == [ends(H[1])]
+    assert (cache.block_size, cache.visible(), cache.statistics().blocks) == (4, 4, 6)
+
+
+def test_ends_leave_before_the_chain_and_come_behind_it() -> None:
+    cache = GroupedCache()
+    cache.take([FULL, STATE])
+
+    gone = cache.take([EngineRemoved((14,)), state((13,), ())])
+
+    assert gone == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[3:])), ends(H[2])]
+    assert cache.take([EngineRemoved((14, 99), 0, 1), EngineRemoved((1,), 0, 7)]) == []
+    assert cache.statistics().unknown_removals == 2
+
+
+def test_what_was_told_before_the_cache_was_cleared_is_void() -> None:
+    cache = GroupedCache()
+    cache.take([FULL, STATE])
+
+    assert cache.take([state((12,), ()), EngineCleared(), FULL]) == [
+        Cleared(), Reuse(), chain(ROOT, *H),
+    ]  # fmt: skip
+    assert cache.clear() == [Cleared(), Reuse()]
+    assert cache.take([STATE]) == [], "its prefix is not visible without the full group"
+    assert cache.statistics().blocks == 1
+
+
+def test_a_group_that_is_met_later_gives_another_rule_and_all_is_told_anew() -> None:
+    cache = GroupedCache()
+    cache.take([stored((11, 12, 13, 14), kind="mla_attention")])
+
+    told = cache.take([STATE])
+
+    assert told == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
+    assert cache.dump() == told[1:]
+
+
+def test_a_farther_tier_holds_what_nearer_ones_do() -> None:
+    cache = GroupedCache()
+    cache.take([FULL, STATE])
+
+    told = cache.take([EngineStored((13,), None, b"", 0, 1, 1)])
+
+    assert told == [chain(ROOT, *H, tier=1), ends(H[2], H[3], tier=1)]
+    assert cache.take([EngineRemoved((14,), 0, 1)]) == [
+        Removed(pack_hashes(H[3:]), ENDS),
+        Removed(pack_hashes(H[3:]), ENDS + 1),
+    ]
+    assert len(cache.closures()) == 2
+
+
+def test_several_blocks_in_one_are_held_in_each() -> None:
+    cache = GroupedCache()
+    cache.take([FULL, stored((14,), group=1, kind="sliding_window", window=5)])
+    cache.take([EngineRemoved((11, 12, 13, 14)), EngineRemoved((14,), 0, 1)])
+
+    told = cache.take(
+        [
+            stored((24,), size=16, tier=1),
+            stored((24,), size=16, tier=1, group=1, kind="sliding_window", window=5),
+        ]
+    )
+
+    assert told == [chain(ROOT, *H, tier=1), ends(*H, tier=1)]
+    assert cache.take([EngineRemoved((24,), 1)])[1:] == [Removed(pack_hashes(H[::-1]), 1)]
+
+
+@pytest.mark.parametrize(
+    ("event", "counted"),
+    [
+        (EngineStored((99,), None, b"", 0, 0, 1), "placeholders"),
+        (EngineStored((99,), None, b"", 0, 0, 5), "placeholders"),
+        (stored((99,), TOKENS[:2], size=2, parent=14), "partial_blocks"),
+        (stored((99,), parent=98), "orphans"),
+        (state((99,), TOKENS, parent=98), "orphans"),
+        (stored((99,), group=1, kind="mamba", extras=(7,)), "orphans"),
+    ],
+)
+def test_what_cannot_be_placed_is_counted_and_left_out(event: EngineStored, counted: str) -> None:
+    cache = GroupedCache()
+    cache.take([FULL, STATE])
+    before = cache.dump()
+
+    cache.take([event])
+
+    assert cache.dump() == before
+    assert getattr(cache.statistics(), counted) == 1
+
+
+def test_hashes_that_cover_tokens_behind_them_need_these_to_be_placed() -> None:
+    cache = GroupedCache()
+    ahead = tuple(struct.pack("<I", token) for token in (4, 8, 12, 90))
+    cache.take([stored((11, 12, 13, 14), lookahead=ahead)])
+
+    assert cache.dump()[:2] == [Reuse(1), chain(ROOT, *H)]
+    assert cache.take([stored((15,), TOKENS[:4])]) == []
+    other = tuple(struct.pack("<I", token) for token in (4, 8, 12, 91))
+    assert [type(one) for one in cache.take([stored((11, 12, 13, 24), lookahead=other)])] == [
+        Stored
+    ]
+    gone = [Removed(pack_hashes(H[3:]))]
+    assert [one for one in cache.take([EngineRemoved((14,))]) if one in gone] == []
+    assert [one for one in cache.take([EngineRemoved((24,))]) if one in gone] == gone
+
+
+def test_a_hash_keeps_its_first_content_and_unused_boundaries_go() -> None:
+    cache = GroupedCache()
+    cache.take([FULL, STATE])
+
+    assert cache.take([stored((11,), [7, 7, 7, 7])]) == []
+    assert cache.take([stored((31, 31), [1, 2, 3, 4, 5, 6, 7, 8])]) != []
+    assert cache.take([EngineRemoved((31, 31))]) != []
+    assert cache.dump() == [Reuse(), chain(ROOT, *H), ends(H[3])]
+
+
+def test_a_block_is_removed_as_often_as_it_was_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = GroupedCache()
+    cache.take([FULL, STATE, STATE])
+
+    assert cache.take([EngineRemoved((14,), 0, 1)]) == []
+    assert cache.take([EngineRemoved((14,), 0, 1)]) != []
+    monkeypatch.setattr(residency, "MOST_REFERENCES", 1)
+    cache = GroupedCache()
+    cache.take([FULL, STATE, STATE])
+    assert cache.take([EngineRemoved((14,), 0, 1)]) != []
+
+
+def test_blocks_beyond_the_bound_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residency, "MOST_BLOCKS", 4)
+    cache = GroupedCache()
+
+    cache.take([FULL, STATE])
+    assert (cache.statistics().blocks, cache.statistics().crowded) == (3, 2)
+    cache.take([stored((21, 22), [9] * 8)])
+    assert cache.statistics().crowded == 4
+
+
+def test_an_engine_that_turns_out_to_have_groups_keeps_what_it_held() -> None:
+    plain = Residency(4)
+    plain.apply(stored((11, 12), TOKENS[:8], kind=None))
+    plain.apply(stored((13,), TOKENS[8:12], kind=None, parent=12, tier=1))
+    plain.apply(stored((21,), [5, 5, 5, 5], kind=None))
+    plain.apply(stored((22,), [6, 6, 6, 6], kind=None, parent=21))
+    plain.apply(EngineRemoved((21, 77)))
+    cache = GroupedCache(4)
+    cache.adopt(plain.hand_over())
+
+    told = cache.take([state((12,), ()), state((14,))])
+
+    assert told[:4] == [Cleared(), Reuse(), chain(ROOT, *H[:2]), chain(ROOT, *H[:3], tier=1)]
+    assert told[4:] == [ends(H[1]), ends(H[1], tier=1)]
+    assert (cache.statistics().unknown_removals, plain.statistics().blocks) == (1, 0)
+    assert [group.kind for group in cache.groups()] == ["", "mamba"]
+
+
+def test_nothing_to_take_over_leaves_the_groups_to_be_learned() -> None:
+    cache = GroupedCache()
+    cache.adopt(Residency().hand_over())
+
+    assert cache.take([FULL, STATE])[:2] == [Cleared(), Reuse()]
+
+
+def test_without_a_full_group_what_is_held_and_all_before_it_is_the_chain() -> None:
+    cache = GroupedCache()
+
+    assert cache.take([STATE])[2:] == [chain(ROOT, *H), ends(H[3])]
+    gone = cache.take([EngineRemoved((14,), 0, 1)])
+    assert gone == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[::-1]))]
+
+
+def test_of_two_full_groups_both_must_hold_a_block() -> None:
+    cache = GroupedCache()
+    second = stored((11, 12), TOKENS[:8], group=1)
+
+    assert cache.take([FULL, second])[2:] == [chain(ROOT, *H[:2]), ends(*H[:2])]
+    assert cache.take([EngineRemoved((13,))]) == []
+    gone = [Removed(pack_hashes(H[1:2]), ENDS), Removed(pack_hashes(H[1:2]))]
+    assert cache.take([EngineRemoved((12,), 0, 1)]) == gone
+
+
+@pytest.mark.parametrize("made", [EngineCache, CompiledEngineCache])
+def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed(
+    made: type[EngineCache | CompiledEngineCache],
+) -> None:
+    if made is CompiledEngineCache and NATIVE is None:
+        pytest.skip("the compiled core is not there")
+    cache = made()
+    whole = ["BlockStored", [1], None, [5, 6], 2]
+
+    told = cache.take(msgspec.msgpack.encode([0.0, [["BlockStored", [2], None, "x", 2], whole], 0]))
+
+    assert len(told) == 1
+    assert cache.statistics().odd == (("engine event: token_ids", 1),)
+    assert (cache.complete, cache.statistics().lost) == (True, 0)
+
+
+def test_reasons_are_told_apart_up_to_a_bound() -> None:
+    odd = OddEvents()
+    odd.add(["often", "often", *(f"reason {number:02}" for number in range(40))])
+
+    assert [odd.is_news(), odd.is_news()] == [True, False]
+    odd.add(["often"] * 41)
+    assert not odd.is_news()
+    odd.add(["often"])
+    assert odd.is_news()
+    counts = odd.statistics()
+    assert (len(counts), counts[0], dict(counts)["often"]) == (33, ("often", 44), 44)
+
+
+def test_an_engine_that_restarts_is_taken_for_one_of_one_group_again() -> None:
+    cache = EngineCache(4, decode=lambda payload: BATCHES[payload[0]])
+    cache.take(b"\0")
+    grouped = cache.statistics()
+    assert cache.lose() == [Cleared(), Reuse()]
+    lost = cache.statistics()
+    cache.take(b"\2")
+    cleared = cache.statistics()
+    was_grouped = cache.is_grouped
+
+    assert cache.restart() == [Cleared()]
+    assert (was_grouped, cache.is_grouped) == (True, False)
+    assert [len(one.groups) for one in (grouped, lost, cleared)] == [2, 2, 2]
+    assert [one.complete for one in (grouped, lost, cleared)] == [True, False, True]
+    assert cache.take(b"\1") == [chain(ROOT, *H)]
+    assert cache.statistics().groups == ()
+
+
+def test_an_engine_that_drops_blocks_is_followed_by_groups_from_the_beginning() -> None:
+    cache = EngineCache(4, decode=lambda payload: BATCHES[payload[0]], drops=True)
+
+    told = cache.take(b"\1")
+
+    assert told == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
+    assert (cache.block_size, cache.statistics().visible_blocks) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "made", [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
+)
+def test_the_rule_is_told_though_the_first_sign_of_groups_has_no_tokens(
+    made: type[EngineCache | CompiledEngineCache],
+) -> None:
+    batches = [
+        EngineBatch(0.0, 0, (stored((11, 12, 13, 14)),)),
+        EngineBatch(0.0, 0, (state((99,), ()),)),
+        EngineBatch(0.0, 0, (EngineRemoved((14,)),)),
+    ]
+    cache = made(decode=lambda payload: batches[payload[0]])
+
+    assert cache.take(b"\0") == [chain(ROOT, *H)]
+    assert cache.take(b"\1") == [Cleared(), Reuse(), chain(ROOT, *H), ends(*H)]
+    assert cache.take(b"\2") == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[3:]))]
+
+
+@pytest.mark.parametrize(
+    "made", [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
+)
+def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are_followed(
+    made: type[EngineCache | CompiledEngineCache],
+) -> None:
+    primes = (1009, 1013, 1019, 1021)
+    batch = EngineBatch(
+        0.0,
+        0,
+        tuple(
+            stored(
+                (at,), range(size), group=at, kind="mamba" if at else "full_attention", size=size
+            )
+            for at, size in enumerate(primes)
+        ),
+    )
+    cache = made(decode=lambda _: batch)
+
+    told = cache.take(b"")
+
+    assert told[:2] == [Cleared(), Reuse()]
+    assert len(cache.statistics().groups) == 4
+    assert not any(isinstance(one, Stored) and one.tier >= ENDS for one in told[2:])
+
+
+def test_offloaded_blocks_longer_than_can_be_count_where_they_end() -> None:
+    cache = GroupedCache(4)
+    cache.take([state((12, 13, 14), TOKENS), stored((11,), TOKENS[:4])])
+
+    whole = cache.take([stored((14,), (), size=4 * 1024, tier=1)])
+    assert chain(H[0], *H[1:], tier=1) in whole, "it covers all before it"
+
+    cache = GroupedCache(4)
+    cache.take([state((12, 13, 14), TOKENS), stored((11,), TOKENS[:4])])
+    assert cache.take([stored((14,), (), size=1 << 30, tier=1)]) == [chain(ROOT, H[0], tier=1)]

@@ -1,0 +1,78 @@
+from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Stored
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.engines.engine_events import EngineStored
+from kvmesh.core.engines.kv_events.groups.boundaries import Boundaries, Boundary
+from kvmesh.core.engines.kv_events.groups.hits import TierHits
+from kvmesh.core.engines.kv_events.groups.kinds import Groups
+
+FULL, WINDOW = 0, 1
+
+
+class Fixture:
+    """Blocks 1 -> 2 -> 3 of a full group and a window of one block."""
+
+    def __init__(self) -> None:
+        self.groups = Groups(None, drops=False)
+        full = EngineStored((1,), None, bytes(64), 16, kind="full_attention")
+        window = EngineStored((1,), None, bytes(64), 16, 0, 1, "sliding_window", window=17)
+        self.groups.learn([full, window])
+        self.tree = Boundaries()
+        above: Boundary | None = None
+        for key in (1, 2, 3):
+            above = self.tree.add(key, key, 0, above, 2)
+        self.hits = TierHits(0, self.tree, self.groups, max_hidden=9)
+
+    def hold(self, group: int, *keys: int, count: int = 1) -> None:
+        for key in keys:
+            boundary, found = self.tree.get(key), self.groups.get(group)
+            assert boundary is not None
+            assert found is not None
+            boundary.held[found.slot] += count
+            (self.hits.add if count > 0 else self.hits.remove)(found, boundary)
+
+
+def ends(*keys: int) -> Stored:
+    return Stored(ROOT, pack_hashes(keys), ENDS)
+
+
+def test_a_block_is_an_end_while_all_groups_hold_what_a_hit_needs() -> None:
+    on = Fixture()
+
+    on.hold(FULL, 1, 2, 3)
+    assert on.hits.settle() == [Stored(ROOT, pack_hashes((1, 2, 3)))]
+    assert on.hits.take_ends() == ([], [])
+    on.hold(WINDOW, 1, 3)
+    assert on.hits.take_ends() == ([], [ends(1, 3)])
+    assert on.hits.dump() == [Stored(ROOT, pack_hashes((1, 2, 3))), ends(1, 3)]
+    on.hold(FULL, 2, count=-1)
+    assert on.hits.settle() == [Removed(pack_hashes((3, 2)))]
+    assert on.hits.take_ends() == ([Removed(pack_hashes((3,)), ENDS)], [])
+    assert (len(on.hits), on.hits.statistics().hidden) == (1, 1)
+
+
+def test_a_tier_that_is_new_takes_what_is_held() -> None:
+    on = Fixture()
+    on.hold(FULL, 1, 2)
+    on.hold(WINDOW, 2)
+
+    farther = TierHits(1, on.tree, on.groups, max_hidden=9)
+
+    assert farther.settle() == [Stored(ROOT, pack_hashes((1, 2)), 1)]
+    assert farther.take_ends() == ([], [Stored(ROOT, pack_hashes((2,)), ENDS + 1)])
+
+
+def test_an_end_stays_one_only_while_its_boundary_is_there() -> None:
+    on = Fixture()
+    on.hold(FULL, 1)
+    on.hold(WINDOW, 1)
+    on.hits.settle()
+    on.hits.take_ends()
+
+    on.hold(WINDOW, 1, count=-1)
+    on.hold(FULL, 1, count=-1)
+    on.hits.settle()
+    last = on.tree.get(3)
+    assert last is not None
+    on.tree.prune(last)
+
+    assert on.hits.take_ends() == ([Removed(pack_hashes((1,)), ENDS)], [])

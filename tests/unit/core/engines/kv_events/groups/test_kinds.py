@@ -1,0 +1,179 @@
+import pytest
+
+from kvmesh.core.engines.engine_events import EngineEvent, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.groups.kinds import (
+    ALL_BLOCKS,
+    MOST_GROUPS,
+    MOST_KINDS,
+    MOST_SIZES,
+    MOST_STEP,
+    Group,
+    Groups,
+    Learned,
+    Role,
+)
+from kvmesh.errors import CodecError
+
+
+def stored(
+    group: int = 0,
+    kind: str | None = "full_attention",
+    size: int = 16,
+    *,
+    window: int | None = None,
+    tier: int = 0,
+    ahead: int = 0,
+) -> EngineStored:
+    lookahead = (bytes(4 * ahead),) if ahead else ()
+    return EngineStored(
+        *((1,), None, bytes(4 * size), size),
+        tier=tier,
+        group=group,
+        kind=kind,
+        window=window,
+        lookahead=lookahead,
+    )
+
+
+def learned(*events: EngineEvent, said: int | None = None, drops: bool = False) -> Groups:
+    groups = Groups(said, drops=drops)
+    groups.learn(events)
+    return groups
+
+
+def only(groups: Groups, index: int) -> Group:
+    group = groups.get(index)
+    assert group is not None
+    return group
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "role", "need", "understood"),
+    [
+        (None, None, Role.FULL, 1, True),
+        ("mla_attention", None, Role.FULL, 1, True),
+        ("sliding_window", 64, Role.WINDOW, 4, True),
+        ("sliding_window_mla", 1, Role.WINDOW, 1, True),
+        ("sliding_window", None, Role.WINDOW, ALL_BLOCKS, False),
+        ("chunked_local_attention", None, Role.WINDOW, ALL_BLOCKS, False),
+        ("mamba", None, Role.STATE, 1, True),
+    ],
+)
+def test_a_kind_says_what_a_hit_needs(
+    kind: str | None, window: int | None, role: Role, need: int, understood: bool
+) -> None:
+    group = only(learned(stored(kind=kind, window=window)), 0)
+
+    assert (group.role, group.need, group.understood) == (role, need, understood)
+    assert group.statistics(3).understood is understood
+
+
+def test_blocks_are_told_in_the_unit_that_all_sizes_share() -> None:
+    groups = learned(stored(0, size=48), stored(1, "mamba", 32), stored(2, None, 64, tier=1))
+
+    assert (groups.unit, [group.step for group in groups.all()]) == (16, [3, 2, 4])
+    assert learned(stored(size=32), said=16).unit == 16
+    assert learned(stored(size=32), said=24).unit == 32
+
+
+def test_a_partial_block_does_not_change_its_groups_size() -> None:
+    groups = learned(stored(0, size=32), stored(1, "mamba", 32))
+
+    assert groups.learn([stored(1, "mamba", 16)]) is Learned.RULE
+    assert (only(groups, 1).block_size, groups.unit, groups.align) == (32, 32, 1)
+
+
+def test_hits_end_at_multiples_of_every_block_size_unless_states_are_kept_at_finer_ones() -> None:
+    assert learned(stored(0), stored(1, "sliding_window", 32, window=64)).align == 2
+    assert learned(stored(0), stored(1, "mamba", 32)).align == 1
+    window = stored(2, "sliding_window", 32, window=64)
+    assert learned(stored(0), stored(1, "mamba", 32), window).align == 2
+
+
+def test_an_engine_that_drops_a_block_must_match_one_more() -> None:
+    groups = learned(stored(0), stored(1, "sliding_window", 32, window=64), drops=True)
+
+    assert (groups.drop, only(groups, 1).need) == (2, 3)
+    assert learned(stored(0, "mamba"), drops=True).drop == 1
+    too_long = learned(stored(0), stored(1, "sliding_window", 256, window=64), drops=True)
+    assert (too_long.drop, too_long.align) == (0, ALL_BLOCKS)
+
+
+def test_only_news_is_learned_and_another_unit_or_lookahead_voids_what_is_held() -> None:
+    groups = Groups(None, drops=False)
+
+    assert groups.learn([stored(), EngineRemoved((1,))]) is Learned.UNIT
+    assert groups.learn([stored()]) is Learned.NOTHING
+    assert groups.learn([stored(1, "mamba")]) is Learned.RULE
+    assert groups.learn([stored(2, size=24)]) is Learned.UNIT
+    assert groups.learn([stored(ahead=2)]) is Learned.UNIT
+    assert (groups.unit, groups.lookahead) == (8, 2)
+    assert groups.learn([EngineStored((1,), None, b"", 0, tier=1, group=5)]) is Learned.NOTHING
+
+
+def test_a_kind_that_is_told_later_counts() -> None:
+    groups = learned(stored(kind=None))
+
+    assert groups.learn([stored(kind="mamba")]) is Learned.RULE
+    assert groups.learn([stored(kind=None)]) is Learned.NOTHING
+    assert only(groups, 0).role is Role.STATE
+
+
+def test_events_with_tokens_for_every_hash_go_first_and_one_groups_keep_their_order() -> None:
+    state, full, gone = stored(1, "mamba"), stored(0), EngineRemoved((1,), 0, 1)
+    unknown = EngineRemoved((1,), 0, 9)
+
+    assert learned(state, full).order([state, gone, unknown, full]) == [unknown, full, state, gone]
+
+
+def test_more_groups_than_a_model_has_are_refused() -> None:
+    events = [stored(index) for index in range(MOST_GROUPS + 1)]
+
+    with pytest.raises(CodecError, match=f"cache group {MOST_GROUPS} behind {MOST_GROUPS} others"):
+        learned(*events)
+
+
+def test_groups_of_a_batch_that_was_refused_count_with_the_next_one() -> None:
+    groups = Groups(None, drops=False)
+    kinds = ["sliding_window" if index else "full_attention" for index in range(MOST_GROUPS + 1)]
+    with pytest.raises(CodecError):
+        groups.learn([stored(index, kind, window=64) for index, kind in enumerate(kinds)])
+
+    assert groups.learn([stored(1, "sliding_window", window=64)]) is Learned.UNIT
+    assert (len(groups.full), len(groups.windows)) == (1, MOST_GROUPS - 1)
+    assert groups.learn([stored(1, "sliding_window", window=64)]) is Learned.NOTHING
+
+
+@pytest.mark.parametrize("what", ["kind", "window", "size"])
+def test_a_group_that_is_told_anew_without_end_is_not_understood(what: str) -> None:
+    groups = learned(stored(), stored(1, "sliding_window", 16, window=64))
+    changes = 0
+    for turn in range(2 * MOST_SIZES):
+        event = {
+            "kind": stored(1, ("mamba", "sliding_window")[turn % 2], window=64),
+            "window": stored(1, "sliding_window", window=80 + 16 * turn),
+            "size": stored(1, "sliding_window", 32 + 16 * turn, window=64),
+        }[what]
+        changes += groups.learn([event]) is not Learned.NOTHING
+
+    assert changes == (MOST_SIZES if what == "size" else MOST_KINDS)
+    group = only(groups, 1)
+    assert (group.role, group.need, group.understood) == (Role.WINDOW, ALL_BLOCKS, False)
+    assert only(groups, 0).understood
+
+
+def test_sizes_that_share_no_multiple_within_reach_leave_no_hits() -> None:
+    primes = (1009, 1013, 1019, 1021)
+    windows = [stored(at, "sliding_window", size, window=9) for at, size in enumerate(primes)]
+
+    assert learned(*windows).align == ALL_BLOCKS
+
+
+def test_blocks_of_too_many_units_leave_no_hits() -> None:
+    groups = learned(stored(0, size=4), stored(1, size=4 * MOST_STEP))
+    assert (groups.align, only(groups, 1).role, only(groups, 1).step) == (1024, Role.FULL, 1024)
+
+    groups = learned(stored(0, size=4), stored(1, size=4 * (MOST_STEP + 1)))
+    group = only(groups, 1)
+    assert (groups.align, group.role, group.step) == (ALL_BLOCKS, Role.STATE, 1)
+    assert not group.understood

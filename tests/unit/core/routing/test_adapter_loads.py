@@ -1,0 +1,159 @@
+"""LoRA adapters in the decision: where one must be loaded first, that costs its time."""
+
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.adapters import DEFAULT_LOAD_MS
+from kvmesh.core.cost.weighing import load_tokens
+from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import AdapterReport, LoadReport
+from kvmesh.core.workers.loads import MOST_TOKENS
+from tests.unit.core.routing.test_scheduler import W1, W2, W3, make_request, make_scheduler, store
+
+SLOTS = 2
+
+
+def told(scheduler: Scheduler, worker: WorkerId, *names: str) -> None:
+    report = LoadReport(adapters=AdapterReport(SLOTS, names))
+    scheduler.workers.report(worker, report)
+
+
+def schedule(scheduler: Scheduler, request_id: str, adapter: str, now: float = 0.0) -> Decision:
+    family = len(request_id) * 1000 + ord(request_id[0])
+    request = make_request(request_id, family=family, model=adapter, adapter=adapter)
+    return scheduler.schedule(request, now)
+
+
+@pytest.mark.parametrize("cost", ["lmetric", "preble", "predicted-time", "prefill-decode"])
+def test_an_idle_worker_that_holds_the_adapter_is_chosen(cost: str) -> None:
+    scheduler, _ = make_scheduler(W1, W2, W3, cost=cost)
+    for worker in (W1, W2, W3):
+        told(scheduler, worker, *(["poet"] if worker == W2 else []))
+
+    decisions = [scheduler.explain(make_request("a", adapter="poet"), 0.0)]
+    decisions.append(schedule(scheduler, "b", "poet"))
+
+    assert [one.worker for one in decisions] == [W2, W2]
+    assert decisions[1].chosen.adapter_ms == 0.0
+
+
+def test_a_request_without_an_adapter_pays_for_none_and_goes_the_quick_way() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    told(scheduler, W1, "poet")
+    told(scheduler, W2)
+
+    decision = scheduler.schedule(make_request("r"), 0.0)
+
+    assert decision.chosen.adapter_ms == 0.0
+    assert len(decision.candidates) == 1
+
+
+def test_the_line_and_the_score_say_what_a_load_costs() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    told(scheduler, W1, "poet")
+    told(scheduler, W2)
+
+    decision = scheduler.explain(make_request("r", adapter="poet"), 0.0)
+    costs = dict(zip((one.worker for one in decision.candidates), decision.scores, strict=True))
+
+    held, cold = (
+        next(one for one in decision.candidates if one.worker == each) for each in (W1, W2)
+    )
+    assert costs[W2] - costs[W1] == pytest.approx(DEFAULT_LOAD_MS, rel=0.01)
+    assert cold.uncached_tokens - held.uncached_tokens == load_tokens(100.0, cold.ms_per_token)
+    assert "(of it 100 ms to load the adapter)" in decision.formula_line(W2)
+    assert "adapter" not in decision.formula_line(W1)
+
+
+def test_a_long_cached_prefix_is_worth_a_load() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    told(scheduler, W1, "poet")
+    told(scheduler, W2)
+    store(index, W2, 4000)
+
+    decision = scheduler.schedule(make_request("r", blocks=4000, adapter="poet"), 0.0)
+
+    assert decision.worker == W2
+    assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS
+
+
+def test_what_was_sent_is_held_and_pushes_out_what_was_unused_longest() -> None:
+    scheduler, _ = make_scheduler(W1)
+    told(scheduler, W1)
+
+    loads = [
+        schedule(scheduler, name * 2, adapter).chosen.adapter_ms
+        for name, adapter in zip("abcde", ("x", "y", "x", "z", "y"), strict=True)
+    ]
+
+    assert loads == [100.0, 100.0, 0.0, 100.0, 100.0]
+    assert scheduler.workers.adapters.held(W1) == ("z", "y")
+
+
+def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is() -> None:
+    scheduler, _ = make_scheduler(W1)
+    told(scheduler, W1)
+    before = scheduler.speeds.ms_per_token(W1)
+
+    for number in range(9):
+        now = 100.0 * number
+        decision = schedule(scheduler, f"r{number}", f"adapter {number}", now)
+        chosen = decision.chosen
+        load = load_tokens(chosen.adapter_ms, chosen.ms_per_token)
+        usual_ms = chosen.ms_per_token * (chosen.uncached_tokens - load + chosen.step_tokens)
+        scheduler.first_token(f"r{number}", now + (usual_ms + 750.0) / 1000.0)
+        scheduler.finish(f"r{number}", now + 3.0)
+
+    assert scheduler.workers.adapters.load_ms == pytest.approx(750.0)
+    assert scheduler.speeds.ms_per_token(W1) == before
+
+
+def test_a_load_behind_other_prefills_teaches_nothing() -> None:
+    scheduler, _ = make_scheduler(W1)
+    told(scheduler, W1)
+    schedule(scheduler, "a", "x")
+    schedule(scheduler, "bb", "y")
+
+    scheduler.first_token("a", 1.0)
+    before = scheduler.workers.adapters.load_ms
+    scheduler.first_token("bb", 9.0)
+
+    assert scheduler.workers.adapters.load_ms == before
+
+
+def test_where_no_speed_is_known_a_load_is_worth_no_tokens() -> None:
+    assert load_tokens(100.0, 0.0) == 0
+    assert load_tokens(1e300, 1e-300) == MOST_TOKENS
+
+
+def test_an_answer_that_is_not_streamed_teaches_nothing_of_loads() -> None:
+    scheduler, _ = make_scheduler(W1)
+    told(scheduler, W1)
+    scheduler.schedule(make_request("r", adapter="poet", streams=False), 0.0)
+
+    scheduler.first_token("r", 5.0)
+    scheduler.finish("r", 6.0)
+
+    assert scheduler.workers.adapters.load_ms == DEFAULT_LOAD_MS
+
+
+def test_a_worker_that_left_is_unknown_when_it_comes_back() -> None:
+    scheduler, _ = make_scheduler(W1)
+    told(scheduler, W1, "poet")
+
+    scheduler.remove_worker(W1)
+
+    assert scheduler.workers.adapters.cold("poet", (W1,)) == {}
+
+
+def test_what_is_booked_is_what_of_the_prompt_is_not_cached() -> None:
+    scheduler, index = make_scheduler(W1)
+    told(scheduler, W1)
+    store(index, W1, 10)
+
+    decision = scheduler.schedule(make_request("r", blocks=10, adapter="poet"), 0.0)
+    booking = scheduler.sequences.bookings["r"]
+
+    assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS
+    assert booking.uncached_tokens == booking.prompt_tokens - 10 * 16

@@ -1,0 +1,492 @@
+import random
+
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.overdue import UNKNOWN_INTERVAL_MS, UNKNOWN_OUTPUT_TOKENS
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.unwatched.reports import TRIES
+from kvmesh.core.routing.unwatched.unwatched import (
+    Over,
+    Prefilled,
+    Unwatched,
+    UnwatchedOptions,
+    Why,
+)
+from kvmesh.core.workers.info import Trust, WorkerInfo
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import new_sequences
+
+SIZE = 16
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+OPTIONS = UnwatchedOptions(report_age_s=1.0, fresh_s=5.0, most_s=100.0, grow_s=1.0)
+
+
+def make_scheduler(*, events: bool = True, mode: RouterMode = "kv") -> Scheduler:
+    membership = Membership()
+    membership.add(W1, 0.0)
+    return Scheduler(
+        RouterOptions(block_size=SIZE, mode=mode),
+        random.Random(1),
+        membership=membership,
+        sequences=new_sequences(SIZE),
+        index=KvIndex() if events else None,
+    )
+
+
+def hashes_of(family: int, blocks: int = 4) -> BlockHashes:
+    return BlockHashes.of([family * 1000 + one for one in range(1, blocks + 1)], SIZE)
+
+
+def store(scheduler: Scheduler, family: int, blocks: int = 4, worker: WorkerId = W1) -> None:
+    assert isinstance(scheduler.overlaps.index, KvIndex)
+    hashes = [family * 1000 + one for one in range(1, blocks + 1)]
+    scheduler.overlaps.index.store(worker, ROOT, pack_hashes(hashes))
+
+
+def book(
+    scheduler: Scheduler,
+    request_id: str,
+    family: int = 1,
+    now: float = 0.0,
+    *,
+    tokens: int = 160,
+) -> None:
+    request = RouteRequest(
+        request_id, hashes_of(family), 4 * SIZE, expected_output_tokens=tokens, pinned_worker=W1
+    )
+    scheduler.schedule(request, now)
+
+
+def follow(
+    unwatched: Unwatched, scheduler: Scheduler, request_id: str, family: int = 1, **when: float
+) -> None:
+    book(scheduler, request_id, family, when.get("now", 0.0), tokens=int(when.get("tokens", 160)))
+    unwatched.add(request_id, hashes_of(family), when.get("due_s", 0.5))
+
+
+def pass_on(scheduler: Scheduler, found: list[Prefilled | Over], now: float) -> None:
+    """Do as whoever owns the requests."""
+    for one in found:
+        if isinstance(one, Over):
+            scheduler.finish(one.request_id, now)
+        elif one.seen:
+            scheduler.first_token(one.request_id, now)
+        else:
+            scheduler.assume_first_token(one.request_id, now)
+
+
+def ends_of(found: list[Prefilled | Over]) -> list[tuple[str, Why]]:
+    return [(one.request_id, one.why) for one in found if isinstance(one, Over)]
+
+
+def test_a_prompt_is_computed_when_its_worker_tells_of_its_last_block() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1")
+    assert (unwatched.follows("r1"), unwatched.follows("r2")) == (True, False)
+    store(scheduler, 1, blocks=3)
+    before = unwatched.look(0.1)
+
+    store(scheduler, 1)
+
+    assert before == []
+    assert unwatched.look(0.2) == [Prefilled("r1", seen=True)]
+    assert unwatched.look(0.3) == []
+
+
+def test_another_workers_blocks_prove_nothing() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1")
+
+    store(scheduler, 1, worker=W2)
+
+    assert unwatched.look(0.2) == []
+
+
+def test_what_was_sent_before_a_prompt_that_is_computed_is_computed_too() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    store(scheduler, 2)
+    follow(unwatched, scheduler, "cached", 2, due_s=9.0)
+    follow(unwatched, scheduler, "new", 3)
+    follow(unwatched, scheduler, "later", 4)
+
+    store(scheduler, 3)
+    found = unwatched.look(0.2)
+
+    assert found == [Prefilled("cached", seen=True), Prefilled("new", seen=True)]
+
+
+def test_speeds_are_learned_from_what_events_show_and_not_from_what_is_assumed() -> None:
+    scheduler = make_scheduler()
+    before = scheduler.speeds.fleet_ms_per_token
+    for number in range(8):
+        now = float(number)
+        request = RouteRequest(f"s{number}", NO_HASHES, 1000, pinned_worker=W1)
+        scheduler.schedule(request, now)
+        scheduler.assume_first_token(f"s{number}", now + 1.0)
+        scheduler.finish(f"s{number}", now + 1.0)
+    assumed = scheduler.speeds.fleet_ms_per_token
+    for number in range(8):
+        now = 10.0 + number
+        request = RouteRequest(f"t{number}", NO_HASHES, 1000, pinned_worker=W1)
+        scheduler.schedule(request, now)
+        scheduler.first_token(f"t{number}", now + 1.0)
+        scheduler.finish(f"t{number}", now + 1.0)
+
+    assert assumed == before < scheduler.speeds.fleet_ms_per_token
+
+
+def test_a_prompt_of_which_no_event_will_tell_is_computed_when_it_is_due() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", due_s=0.5)
+
+    assert unwatched.look(0.49) == []
+    assert unwatched.look(0.5) == [Prefilled("r1", seen=False)]
+
+
+def test_events_are_not_waited_for_where_they_are_not_believed_or_not_looked_at() -> None:
+    for scheduler in (make_scheduler(), make_scheduler(mode="round-robin")):
+        scheduler.workers.describe(W1, WorkerInfo(trust=Trust.DEGRADED))
+        unwatched = Unwatched(scheduler, OPTIONS)
+        follow(unwatched, scheduler, "r1", due_s=0.5)
+
+        assert unwatched.look(0.5) == [Prefilled("r1", seen=False)]
+
+
+def test_an_event_that_never_comes_is_waited_for_five_times_as_long() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", due_s=0.5)
+
+    assert unwatched.look(3.4) == []
+    assert unwatched.look(3.6) == [Prefilled("r1", seen=False)]
+
+
+def test_a_report_of_fewer_requests_than_are_booked_ends_those_due_first() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "long", 1, tokens=1600)
+    follow(unwatched, scheduler, "short", 2, tokens=16)
+    follow(unwatched, scheduler, "middle", 3, tokens=160)
+    for family in (1, 2, 3):
+        store(scheduler, family)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+
+    unwatched.report(W1, 1, 3.0)
+
+    assert ends_of(unwatched.look(3.0)) == [("short", "report"), ("middle", "report")]
+    assert ends_of(unwatched.look(3.1)) == []
+    assert len(unwatched) == 1
+
+
+def test_what_was_sent_after_a_reports_figures_were_taken_is_not_missed_in_it() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "old", 1, now=0.0)
+    follow(unwatched, scheduler, "new", 2, now=2.5)
+
+    unwatched.report(W1, 1, 3.0)
+
+    assert ends_of(unwatched.look(3.0)) == []
+
+
+def test_requests_that_are_followed_are_not_ended_by_reports() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    book(scheduler, "followed", 1, tokens=16)
+    follow(unwatched, scheduler, "ours", 2)
+
+    unwatched.report(W1, 1, 3.0)
+
+    assert ends_of(unwatched.look(3.0)) == [("ours", "report")]
+
+
+def test_replicas_end_each_its_own_part_of_what_is_over() -> None:
+    ended: list[str] = []
+    for own in ("ac", "bd"):
+        scheduler = make_scheduler()
+        unwatched = Unwatched(scheduler, OPTIONS)
+        tokens = {"a": 160, "b": 320, "c": 480, "d": 640}
+        for name in "abcd":
+            if name in own:
+                follow(unwatched, scheduler, name, ord(name), tokens=tokens[name])
+            else:
+                demand = Demand(4 * SIZE, 4 * SIZE, tokens[name])
+                scheduler.sequences.add(name, W1, demand, 0.0, owner="peer")
+        unwatched.report(W1, 2, 3.0)
+        ended += [name for name, _ in ends_of(unwatched.look(3.0))]
+
+    assert sorted(ended) == ["a", "b"]
+
+
+def test_an_answer_ends_as_predicted_while_its_engine_reports_nothing() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", tokens=160, due_s=0.5)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    end_s = 0.5 + 160 * UNKNOWN_INTERVAL_MS / 1000.0
+
+    early = ends_of(unwatched.look(end_s - 1.1))
+    late = ends_of(unwatched.look(end_s))
+
+    assert early == []
+    assert late == [("r1", "predicted")]
+
+
+def test_an_answer_of_unknown_length_is_taken_for_a_usual_one() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", tokens=0, due_s=0.5)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    end_s = 0.5 + UNKNOWN_OUTPUT_TOKENS * UNKNOWN_INTERVAL_MS / 1000.0
+
+    assert ends_of(unwatched.look(end_s - 1.1)) == []
+    assert ends_of(unwatched.look(end_s)) == [("r1", "predicted")]
+
+
+def test_a_predicted_end_is_not_ended_again_by_the_report_that_shows_it() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "short", 1, tokens=16, due_s=0.5)
+    follow(unwatched, scheduler, "long", 2, tokens=1600, due_s=0.5)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    unwatched.report(W1, 2, 0.9)
+    pass_on(scheduler, early := unwatched.look(1.4), 1.4)
+
+    unwatched.report(W1, 1, 3.0)
+    shown = unwatched.look(3.0)
+    unwatched.report(W1, 0, 4.0)
+
+    assert ends_of(early) == [("short", "predicted")]
+    assert shown == []
+    assert ends_of(unwatched.look(4.0)) == [("long", "report")]
+
+
+def test_what_engines_still_have_past_its_predicted_end_teaches_that_answers_take_longer() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    ended: list[float] = []
+    for number in range(40):
+        now = number * 50.0
+        follow(unwatched, scheduler, f"r{number}", number, tokens=160, now=now, due_s=now)
+        for tenth in range(400):
+            at = now + tenth / 10.0
+            if not tenth % 10:
+                unwatched.report(W1, at - 1.0 < now + 20.0, at)
+            found = unwatched.look(at)
+            pass_on(scheduler, found, at)
+            ended += [at - now for _ in ends_of(found)]
+
+    assert ended[0] == 8.0
+    assert ended[-1] == pytest.approx(20.0, abs=1.0)
+
+
+def test_how_long_answers_take_is_learned_from_reports() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    for number in range(30):
+        now = number * 10.0
+        follow(unwatched, scheduler, f"r{number}", tokens=160, now=now, due_s=now + 0.5)
+        pass_on(scheduler, unwatched.look(now + 0.5), now + 0.5)
+        unwatched.report(W1, 0, now + 3.1)
+        pass_on(scheduler, unwatched.look(now + 3.1), now + 3.1)
+
+    # Between the prefill and what the report shows at 2.1 s: 0.8 s on average.
+    assert unwatched.stays.ms_per_token(W1) == pytest.approx(1000 * 0.8 / 160)
+
+
+def test_an_answer_that_nobody_ever_ends_is_let_go() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", tokens=100_000, due_s=0.5)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    for second in range(1, 101):
+        unwatched.report(W1, 1, float(second))
+        assert ends_of(unwatched.look(float(second))) == []
+
+    unwatched.report(W1, 1, 101.0)
+
+    assert ends_of(unwatched.look(101.0)) == [("r1", "expired")]
+
+
+def test_a_predicted_end_that_no_report_ever_shows_is_forgotten() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", tokens=16, due_s=0.5)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    unwatched.report(W1, 1, 1.0)
+    pass_on(scheduler, unwatched.look(1.4), 1.4)
+    follow(unwatched, scheduler, "r2", 2, now=99.0, tokens=100_000, due_s=99.0)
+    unwatched.report(W1, 1, 100.0)
+    before = ends_of(unwatched.look(100.0))
+
+    unwatched.report(W1, 0, 103.0)
+
+    assert before == []
+    assert ends_of(unwatched.look(103.0)) == [("r2", "report")]
+
+
+def test_a_booking_that_went_without_us_is_found_gone() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1")
+    unwatched.report(W1, 1, 0.0)
+    unwatched.look(0.0)
+
+    scheduler.remove_worker(W1)
+    unwatched.retain(())
+
+    assert ends_of(unwatched.look(2.0)) == [("r1", "gone")]
+    assert len(unwatched) == 0
+
+
+def test_a_booking_whose_prefill_would_be_due_is_not_prefilled_when_it_is_gone() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", due_s=0.5)
+
+    scheduler.finish("r1", 0.1)
+
+    assert unwatched.look(1.0) == [Over("r1", "gone")]
+
+
+def test_answers_grow_with_time_up_to_what_is_expected() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", tokens=160, due_s=0.5)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    booking = scheduler.sequences.bookings["r1"]
+    unwatched.report(W1, 1, 0.5)
+
+    unwatched.look(4.5)
+    half = booking.output_tokens
+    unwatched.report(W1, 1, 8.0)
+    unwatched.look(12.0)
+
+    assert (half, booking.output_tokens) == (80, 160)
+
+
+def test_only_live_bookings_of_ones_own_are_followed_and_once() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    scheduler.sequences.add("peers", W1, Demand(10, 10), 0.0, owner="peer")
+    follow(unwatched, scheduler, "r1")
+
+    added = [unwatched.add(one, NO_HASHES, 0.0) for one in ("peers", "never booked", "r1")]
+    unwatched.forget("never booked")
+    unwatched.lose("never booked")
+
+    assert added == [False, False, True]
+    assert len(unwatched) == 1
+    unwatched.forget("r1")
+    assert len(unwatched) == 0
+    assert unwatched.look(1.0) == []
+
+
+def test_an_answer_that_has_begun_needs_no_sign_of_its_prefill() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    book(scheduler, "r1", tokens=160)
+    scheduler.first_token("r1", 0.2)
+
+    unwatched.add("r1", hashes_of(1), 9.0)
+
+    assert unwatched.look(1.0) == []
+    assert ends_of(unwatched.look(0.2 + 8.1)) == [("r1", "predicted")]
+
+
+def test_counts_tell_what_showed_prefills_and_ends() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", 1)
+    follow(unwatched, scheduler, "r2", 2)
+    store(scheduler, 1)
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    unwatched.report(W1, 1, 3.0)
+    pass_on(scheduler, unwatched.look(3.0), 3.0)
+
+    counts = unwatched.statistics()
+
+    assert msgspec.to_builtins(counts) == {
+        "open": 1,
+        "prefilled_seen": 1,
+        "prefilled_predicted": 0,
+        "over": {"report": 1, "predicted": 0, "expired": 0, "gone": 0},
+    }
+
+
+def test_load_that_others_send_keeps_as_many_of_ours_booked_and_no_more() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    for number in range(10):
+        follow(unwatched, scheduler, f"r{number}", number)
+
+    unwatched.report(W1, 4, 3.0)
+    pass_on(scheduler, unwatched.look(3.0), 3.0)
+
+    assert scheduler.sequences.loads(W1).active_requests == 4
+
+
+def test_a_report_that_is_taken_for_the_peers_again_and_again_ends_ours() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "ours", tokens=1600)
+    scheduler.sequences.add("peers", W1, Demand(10, 10, 16), 0.0, owner="peer")
+
+    ended = []
+    for second in range(2, 2 + TRIES):
+        unwatched.report(W1, 1, float(second))
+        ended.append(ends_of(unwatched.look(float(second))))
+
+    assert ended == [[]] * (TRIES - 1) + [[("ours", "report")]]
+
+
+def test_a_report_while_nothing_is_followed_is_soon_old_news() -> None:
+    scheduler = make_scheduler()
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1")
+    unwatched.report(W1, 0, 3.0)
+    unwatched.forget("r1")
+
+    assert unwatched.look(3.0) == []
+    follow(unwatched, scheduler, "r2", now=2.0)
+    assert ends_of(unwatched.look(3.1)) == []
+
+
+def test_what_somebody_tells_the_end_of_ends_by_nothing_else() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    book(scheduler, "told", tokens=16)
+    unwatched.add("told", hashes_of(1), 0.5, told=True)
+    pass_on(scheduler, prefilled := unwatched.look(0.5), 0.5)
+    unwatched.report(W1, 0, 3.0)
+
+    assert prefilled == [Prefilled("told", seen=False)]
+    assert [ends_of(unwatched.look(now)) for now in (3.0, 20.0, 500.0)] == [[], [], []]
+
+
+def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    for name, family in (("early", 1), ("late", 2)):
+        book(scheduler, name, family, tokens=16)
+        unwatched.add(name, hashes_of(family), 0.5, told=True)
+    unwatched.lose("early")
+    unwatched.lose("early")
+    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    first = ends_of(unwatched.look(1.4))
+    pass_on(scheduler, unwatched.look(1.4), 1.4)
+
+    unwatched.lose("late")
+
+    assert first == [("early", "predicted")]
+    assert ends_of(unwatched.look(1.5)) == [("late", "predicted")]
