@@ -110,8 +110,7 @@ async def running_mesh(folder: Path) -> AsyncGenerator[Mesh]:
         stack.callback(worker.kill)
         for router in routers:
             await asyncio.to_thread(router.wait, _is_ready)
-        assert server.process is not None
-        pids = {"sidecar": worker.pid, "nats": server.process.pid}
+        pids = {"sidecar": worker.pid, "nats": server.program.pid()}
         pids |= {f"router {number}": router.pid for number, router in enumerate(routers)}
         await until_quiet(list(pids.values()))
         yield Mesh(engine, pids, notes)

@@ -14,10 +14,10 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from benchmarks.index.workload import BLOCK_BYTES, BLOCK_SIZE, Request
-from kvmesh.core.blocks.events import Cleared, Stored, WorkerId, decode_batch
+from kvmesh.core.blocks.events import Removed, Stored, WorkerId, decode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, unpack_run
+from kvmesh.core.index.block_table import Groups
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.index.search import find_drops
 
 Shard = dict[int, int]
@@ -119,7 +119,7 @@ def bare_changes(table: list[Shard], message: bytes) -> list[BareChange]:
     """Return what the events of a journal message touch."""
     changes: list[BareChange] = []
     for event in decode_batch(message).events:
-        blocks = () if isinstance(event, Cleared) else unpack_run(event.hashes)
+        blocks = unpack_run(event.hashes) if isinstance(event, (Stored, Removed)) else ()
         shards, keys = [table[block & 255] for block in blocks], [block >> 8 for block in blocks]
         before = list(map(dict.get, shards, keys))
         changes.append(BareChange(isinstance(event, Stored), shards, keys, before))

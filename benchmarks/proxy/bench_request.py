@@ -32,12 +32,14 @@ from kvmesh.app.process.running import GC_THRESHOLDS
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.gateway import Gateway
+from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.poison_guard import PoisonGuard
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.observe import configure_logging
 from kvmesh.settings.roles import RouterSettings
+from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.listener import Listener
@@ -118,9 +120,9 @@ class Front:
         pool = cast("UpstreamPool", self.engines)
         check = check_of(settings, pool, lambda _model, _hashes: None)
         reader = reader_of(settings, "bench", check, ())
-        gateway = Gateway(
-            self.context, reader, pool, forward_options(settings), split_options(settings)
-        )
+        splits = Splits(split_options(settings), pool)
+        forward = partial(Forward, pool=pool)
+        gateway = Gateway(self.context, reader, forward, forward_options(settings), splits)
         routes = Routes()
         gateway.mount(routes)
         listener = Listener(routes, HttpLimits(), self._wheel)

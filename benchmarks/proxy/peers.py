@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from benchmarks.proxy.load import PATH, chat_body
 from tests.unit.app.prompts.tokenizer_models import write_model
@@ -160,8 +160,67 @@ def all_peers() -> list[Peer]:
     return peers
 
 
-class Running:
-    """A started proxy, on processor `cpu`; `pids` are its processes."""
+class Pinned:
+    """A started process of a server, on processor `cpu`, that answers; `pids` are its processes.
+
+    `ask` raises one of `not_yet` while it does not. Raises `RuntimeError` with its log after
+    `start_s`, or its end.
+    """
+
+    not_yet: ClassVar[tuple[type[Exception], ...]] = (OSError, http.client.HTTPException)
+    stop_s: ClassVar[float] = 5.0
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        cpu: int,
+        ask: Callable[[], object],
+        start_s: float,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self._log = (folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            ["taskset", "-c", str(cpu), *command],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+        )
+        try:
+            self._wait(folder, ask, start_s)
+        except BaseException:
+            self.stop()
+            raise
+        self.pids = family(self._process.pid)
+
+    def _wait(self, folder: Path, ask: Callable[[], object], start_s: float) -> None:
+        deadline = time.monotonic() + start_s
+        while True:
+            try:
+                ask()
+            except self.not_yet as error:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    log = (folder / "log").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"{self.name} does not serve: {error}\n{log}") from error
+                time.sleep(0.1)
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(self.stop_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+class Running(Pinned):
+    """A started proxy."""
 
     def __init__(
         self,
@@ -173,35 +232,9 @@ class Running:
     ) -> None:
         assert peer.command is not None
         folder.mkdir(parents=True, exist_ok=True)
-        self.name = peer.name
         self.port = free_port()
         command = peer.command(self.port, workers, folder)
-        self._log = (folder / "log").open("wb")
-        self._process = subprocess.Popen(
-            ["taskset", "-c", str(cpu), *command],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=environment(),
-        )
-        try:
-            self._wait(folder, start_s)
-        except BaseException:
-            self.stop()
-            raise
-        self.pids = family(self._process.pid)
-
-    def _wait(self, folder: Path, start_s: float) -> None:
-        deadline = time.monotonic() + start_s
-        while True:
-            try:
-                self._ask()
-            except (OSError, http.client.HTTPException) as error:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    log = (folder / "log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"{self.name} does not serve: {error}\n{log}") from error
-                time.sleep(0.1)
-            else:
-                return
+        super().__init__(peer.name, command, folder, cpu, self._ask, start_s)
 
     def _ask(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
@@ -215,16 +248,6 @@ class Running:
                 raise http.client.HTTPException(f"status {answer.status}")
         finally:
             connection.close()
-
-    def stop(self) -> None:
-        """End it."""
-        self._process.terminate()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
 
 
 def environment() -> Mapping[str, str]:

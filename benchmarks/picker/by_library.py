@@ -1,0 +1,9 @@
+"""`kvmesh` with HTTP/2 of gRPC by the h2 library, and all else compiled."""
+
+from kvmesh.cli import main
+from kvmesh.transport.grpc import connection
+from kvmesh.transport.grpc.library_session import LibrarySession
+
+if __name__ == "__main__":
+    vars(connection)["make_session"] = LibrarySession
+    main()

@@ -1,0 +1,1 @@
+"""What memory below the device and other engines' caches are worth."""
