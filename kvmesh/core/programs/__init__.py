@@ -1,0 +1,1 @@
+"""Programs: agents whose requests follow each other, and whose caches are worth keeping."""

@@ -1,0 +1,55 @@
+"""One request of a program, from its arrival to its end."""
+
+from typing import Literal
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+
+Stop = Literal["", "tool", "end", "length"]
+"""Why an answer ended: a tool is to be called, the model was done, it was cut; "": unknown."""
+
+Client = Literal[
+    "", "claude-code", "codex", "opencode", "dynamo", "aiperf", "smg", "kvmesh", "chain"
+]
+"""Who named the program; chain: nobody, its prompts extend each other."""
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of an agent, which is a program or a part of one.
+
+    `agent` and `program` are `session_key`s, equal for an agent without a parent; sub-agents have
+    the `program` of the agent that began them. Tokens are those of the whole prompt. `final`: its
+    client says that no other turn will follow.
+    """
+
+    request_id: str
+    agent: str
+    program: str
+    client: Client = ""
+    tenant: str = ""
+    priority: int = 0
+    prompt_tokens: int = 0
+    expected_output_tokens: int = 0
+    final: bool = False
+
+
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended. `served` False: refused, failed or left, and nothing is learned of it.
+
+    `computed_tokens` are those of the prompt that were not cached. `tool` is the name of the tool
+    called last, "" for none or an unknown one.
+    """
+
+    served: bool
+    worker: WorkerId
+    output_tokens: int = 0
+    computed_tokens: int = 0
+    stop: Stop = ""
+    tool: str = ""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A turn may be taken: at one of `workers`, None: wherever routing sends it."""
+
+    workers: frozenset[WorkerId] | None = None
