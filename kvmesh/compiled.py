@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 12
+VERSION: Final = 13
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 

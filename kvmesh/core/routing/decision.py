@@ -11,9 +11,11 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import Brought, Candidate, Fleet
 from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
+from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.workers.info import WorkerInfo
 
@@ -77,7 +79,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
     `overridden`: its client named policy or worker, perhaps as the router would have chosen.
     `names_source`: it can be sent with where its worker shall fetch a prefix from.
-    `adapter` is the LoRA adapter that it is for, "" for none.
+    `adapter` is the LoRA adapter that it is for, "" for none. `turn`: whose turn it is, None where
+    it is part of no program. `targets`: how soon its tokens shall come, None where nobody said.
     """
 
     request_id: str
@@ -108,6 +111,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     unforeseen: Unforeseen = ""
     stored: MaybeName = ""
     adapter: str = ""
+    turn: Turn | None = None
+    targets: Targets | None = None
 
     def departs_from(self, options: RouterOptions) -> bool:
         """Return whether an `overridden` one was routed by another policy than the router's."""
