@@ -13,7 +13,7 @@ from kvmesh.core.routing.decision import Decision, RouterOptions
 from kvmesh.errors import NoWorkerError, RequestError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import Step
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.runtime.agenda import Agenda
 from kvmesh.simulator.fleet.course import Course
 from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
@@ -137,12 +137,14 @@ class SimulatedFleet:
             self._lose(errand, now)
             return
         if decision is None:
+            errand.held_from_s = now
             self._replicas.load_fell(errand.router, now)
         else:
             self._fetch(errand, decision)
 
     def _take(self, errand: Errand, decision: Decision | None) -> None:
         """Go on with a request whose router held it."""
+        errand.held_s += self.now - errand.held_from_s
         if decision is None:
             self._lose(errand, self.now)
         else:
