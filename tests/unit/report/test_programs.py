@@ -78,7 +78,8 @@ def test_nothing_is_avoidable_where_engines_hit_more_than_the_trace_says() -> No
     found = summarize_programs([turn(0, "b", 0.0, cached=900)], FACTS)
 
     assert found is not None
-    assert (found.avoidable_tokens, found.prefill_ratio) == (0, pytest.approx(0.1))
+    assert found.avoidable_tokens == 0
+    assert found.prefill_ratio == pytest.approx(0.1)
     assert summarize_programs([turn(9, "b", 0.0)], FACTS) is not None
     nothing_new = summarize_programs([turn(9, "b", 0.0)], FACTS)
     assert nothing_new is not None
@@ -91,7 +92,8 @@ def test_waits_are_means_over_all_turns_and_the_longest_of_any() -> None:
     found = summarize_programs(turns, FACTS)
 
     assert found is not None
-    assert (found.wait_s_mean, found.wait_s_max, found.waited) == (pytest.approx(2.0), 6.0, 1)
+    assert found.wait_s_mean == pytest.approx(2.0)
+    assert (found.wait_s_max, found.waited) == (6.0, 1)
 
 
 def test_the_last_programs_pauses_do_not_lower_the_rate_of_turns() -> None:
