@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat import answer_json
 
-Stop = Literal["", "tool", "end", "length"]
-"""Why an answer ended: a tool is to be called, the model was done, it was cut; "": unknown."""
+Stop = answer_json.Stop
 
 Client = Literal[
     "", "claude-code", "codex", "opencode", "dynamo", "aiperf", "smg", "kvmesh", "chain"
