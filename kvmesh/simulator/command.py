@@ -20,7 +20,7 @@ from kvmesh.report.table import print_report
 from kvmesh.settings.types import Flat
 from kvmesh.simulator.bars import Bars, draw_bars
 from kvmesh.simulator.comparison import Cell, measure
-from kvmesh.simulator.fleet.load import spread
+from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions, check_simulation
 from kvmesh.simulator.slices import Setting, Simulator, find_settings
 from kvmesh.simulator.table import print_comparison
@@ -98,7 +98,7 @@ def run_settings(
         for policy in options.policy:
             watch = bars.watch(f"{setting.name} {policy}", len(trace.requests))
             began_s = time.process_time()
-            fleet = simulator.play(policy, setting.speedup, watch)
+            fleet = simulator.play(policy, setting, watch)
             busy_s += time.process_time() - began_s
             workers = [engine.worker for engine in fleet.engines]
             summary = summarize(fleet.outcomes, options.slo(), workers)
@@ -137,7 +137,9 @@ def describe_simulation(
         f"{engine.max_num_batched_tokens:,} tokens a step, {engine.max_num_seqs} requests at once",
         "slice": f"{len(requests):,} requests after the first {options.skip:,}",
         "tokens": f"{mean_input:,.0f} in and {mean_output:,.0f} out on average",
-        "load": f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
+        "load": setting.name
+        if setting.live
+        else f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
         "delays": f"events {options.event_delay_ms:g} ms, bookings {options.sync_delay_ms:g} ms",
         "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
         "seed": str(options.seed),
@@ -195,6 +197,8 @@ def _slice_options(options: SimulateOptions) -> ReplayOptions:
         options.trace,
         trace_block_size=options.trace_block_size,
         requests=options.requests,
+        sessions=options.sessions,
+        time_scale=options.time_scale,
         skip=options.skip,
         smooth=options.smooth,
         max_input_tokens=options.max_input_tokens,

@@ -44,7 +44,7 @@ def conversations(seed: int) -> tuple[FleetRequest, ...]:
         trace = TraceRequest(place, 0.0, tokens, rng.randrange(4, 64), (), delay_ms=0.0)
         after = place + IN_FLIGHT
         made.append(
-            FleetRequest(trace, hashes, place < IN_FLIGHT, after if after < REQUESTS else None)
+            FleetRequest(trace, hashes, place < IN_FLIGHT, (after,) if after < REQUESTS else ())
         )
     return tuple(made)
 
