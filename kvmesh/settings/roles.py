@@ -22,6 +22,7 @@ from kvmesh.settings.requests import (
     AdmissionSettings,
     DecisionSettings,
     FailureSettings,
+    ProgramSettings,
     SessionSettings,
     StreamSettings,
     TenantSettings,
@@ -193,6 +194,7 @@ class RouterSettings:
     admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
     tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
+    program: Annotated[ProgramSettings, Flat] = field(default_factory=ProgramSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
