@@ -1,5 +1,6 @@
 """One request of a program, from its arrival to its end."""
 
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -20,7 +21,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     `agent` and `program` are `session_key`s, equal for an agent without a parent; sub-agents have
     the `program` of the agent that began them. Tokens are those of the whole prompt. `final`: its
-    client says that no other turn will follow.
+    client says that no other turn will follow. It may be held for `patience_s` seconds at most,
+    whatever the governor's bound: its client waits no longer.
     """
 
     request_id: str
@@ -32,6 +34,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     expected_output_tokens: int = 0
     final: bool = False
+    patience_s: float = inf
 
 
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
