@@ -48,6 +48,8 @@ class ReplayOptions:
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     requests: int | None = None
     """Requests to send; default: all."""
+    repeat: bool = False
+    """Where the trace has fewer than --requests, begin it again with fresh prompts."""
     sessions: int | None = None
     """Of a trace of sessions: how many to play, with their sub-agents; default: all. Beyond its end
     it begins again with fresh ones."""

@@ -14,6 +14,7 @@ from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.policy import policy_headers
 from kvmesh.report.programs import ProgramFacts
 from kvmesh.traces.prompts import PromptWriter
+from kvmesh.traces.repeats import repeat_requests
 from kvmesh.traces.sessions import (
     SESSION_BLOCK_SIZE,
     choose_programs,
@@ -43,12 +44,14 @@ class TraceSlice(msgspec.Struct, frozen=True):
     """The requests of one replay, ready to be sent; times start at 0.
 
     `programs`: how many sessions without parent a trace of sessions gave, 0 for one of requests.
+    `repeated`: how many of the requests came after the trace's end, when it began again.
     """
 
     source: str
     block_size: int
     requests: tuple[TraceRequest, ...]
     programs: int = 0
+    repeated: int = 0
 
 
 class RequestFactory:
@@ -132,9 +135,13 @@ def load_slice(options: ReplayOptions) -> TraceSlice:
     if options.smooth:
         requests = smooth_timestamps(requests, options.seed)
     requests = slice_requests(requests, options.skip, options.requests, source)
+    played = len(requests)
+    if options.repeat and options.requests is not None:
+        requests = repeat_requests(requests, options.requests)
     requests = scale_times(requests, options.speedup, options.time_scale)
     requests = clip_lengths(requests, block_size, options.max_input_tokens, options.output_tokens)
-    return TraceSlice(source=source, block_size=block_size, requests=tuple(requests))
+    repeated = len(requests) - played
+    return TraceSlice(source, block_size, tuple(requests), repeated=repeated)
 
 
 def _session_slice(options: ReplayOptions, lines: Sequence[bytes], source: str) -> TraceSlice:
