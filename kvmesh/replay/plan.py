@@ -12,6 +12,7 @@ import msgspec
 from kvmesh.errors import ConfigError
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.policy import policy_headers
+from kvmesh.replay.sessions import session_headers
 from kvmesh.report.programs import ProgramFacts
 from kvmesh.traces.prompts import PromptWriter
 from kvmesh.traces.repeats import repeat_requests
@@ -66,6 +67,7 @@ class RequestFactory:
     ) -> None:
         self.path = PATHS[options.endpoint]
         self._options = options
+        self._salt = salt
         self._model = model
         self._writer = PromptWriter(trace.block_size, options.prompt_unit, salt)
         self._buckets = assign_buckets(options, trace.requests)
@@ -77,9 +79,10 @@ class RequestFactory:
     def headers(self, request: TraceRequest) -> list[tuple[bytes, bytes]]:
         """Return the headers, without Host and Content-Length."""
         bucket = self._buckets.get(request.index)
+        named = session_headers(self._options.session_headers, request, self._salt)
         if bucket is None:
-            return self._headers
-        return [*self._headers, (b"x-kvmesh-bucket", bucket.encode())]
+            return [*self._headers, *named] if named else self._headers
+        return [*self._headers, *named, (b"x-kvmesh-bucket", bucket.encode())]
 
     def body(self, request: TraceRequest) -> bytes:
         """Return the JSON body. O(prompt tokens), 0.2 ms for 13 k."""
