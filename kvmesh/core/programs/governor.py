@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.seats import Seats
+from kvmesh.core.programs.seats import Seat, Seats
 from kvmesh.core.programs.table import Agent, AgentRecord, ProgramTable, check_record
 from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
 
@@ -60,7 +60,7 @@ class Fleet(Protocol):
 
 class GovernorStatistics(msgspec.Struct, frozen=True):
     """Sizes now and counts since the start. `late`: held until the bound. `lost_tokens`: of
-    contexts of live agents that engines evicted.
+    contexts of live agents that engines evicted. `waited_s`: by all turns released, together.
     """
 
     agents: int
@@ -71,6 +71,7 @@ class GovernorStatistics(msgspec.Struct, frozen=True):
     late: int
     lost_tokens: int
     reserved_tokens: int
+    waited_s: float = 0.0
 
 
 class _Held(msgspec.Struct):
@@ -95,6 +96,7 @@ class Governor:
         self._held: dict[str, _Held] = {}
         self._of_tenant: dict[str, int] = {}
         self._counts = {"held": 0, "released": 0, "late": 0, "lost_tokens": 0}
+        self._waited_s = 0.0
         self._stale = True
 
     def ask(self, turn: Turn, now: float) -> Grant | None:
@@ -177,6 +179,7 @@ class Governor:
                 continue
             self._let_go(request_id)
             self._counts["released"] += 1
+            self._waited_s += now - held.since_s
             released.append((request_id, grant))
             if agent is not None and grant.workers is not None:
                 agent.worker = min(grant.workers, key=self._seats.tokens_at)
@@ -237,6 +240,32 @@ class Governor:
         self._stale = True
         return ""
 
+    def seat_of(self, key: str, now: float) -> Seat | None:
+        """Return an agent's reservation, None where it has none."""
+        self._seats.expire(now)
+        return self._seats.find(key)
+
+    def held_since(self) -> dict[str, float]:
+        """Return since when agents wait for their turn here, by key: of several turns the first."""
+        since: dict[str, float] = {}
+        for held in self._held.values():
+            first_s = since.get(held.turn.agent, inf)
+            since[held.turn.agent] = min(first_s, held.since_s)
+        return since
+
+    def workers(self, now: float) -> Collection[WorkerId]:
+        """Return the workers that may get requests."""
+        return self._fleet.workers(now)
+
+    def capacity_tokens(self, worker: WorkerId) -> int:
+        """Return how many tokens a worker's cache holds, 0 unknown."""
+        return self._fleet.capacity_tokens(worker)
+
+    def reserved_tokens(self, worker: WorkerId, now: float) -> int:
+        """Return how many tokens of it are reserved for agents."""
+        self._seats.expire(now)
+        return self._seats.tokens_at(worker)
+
     def statistics(self) -> GovernorStatistics:
         """Return sizes and counts."""
         return GovernorStatistics(
@@ -244,6 +273,7 @@ class Governor:
             seated=len(self._seats),
             waiting=len(self.waiting),
             reserved_tokens=self._seats.total_tokens,
+            waited_s=self._waited_s,
             **self._counts,
         )
 
