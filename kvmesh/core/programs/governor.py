@@ -118,6 +118,43 @@ class Governor:
         self._counts["held"] += 1
         return None
 
+    def passes(self, key: str, tokens: int, now: float) -> bool:
+        """Return whether an agent with a context of so many tokens may take a turn wherever routing
+        sends it, as `ask` would grant; nothing is noted. False: it has to be asked. O(workers).
+        """
+        if not self.options.turns:
+            return True
+        if self._held:
+            return False
+        self._seats.expire(now)
+        agent, seats, fleet = self.table.find(key), self._seats, self._fleet
+        own = seats.find(key)
+        if agent is not None:
+            tokens = max(tokens, agent.tokens)
+        for worker in fleet.workers(now):
+            capacity = int(fleet.capacity_tokens(worker) * self.options.fill)
+            if not capacity or tokens <= self.options.small_share * capacity:
+                return True
+            reserved = seats.tokens_at(worker)
+            if own is not None and own.worker == worker:
+                reserved -= own.tokens
+            if reserved + tokens > capacity:
+                return False
+        return True
+
+    def look(self, turn: Turn, now: float) -> Grant | None:
+        """Return what `ask` would; nothing is noted, and nobody waits."""
+        if not self.options.turns or not self._may_wait(turn):
+            return ANYWHERE
+        agent = self.table.find(turn.agent)
+        if agent is None:
+            agent = Agent(turn.agent, turn.program, turn.tenant, now)
+        known = agent.tokens
+        agent.tokens = max(known, turn.prompt_tokens + turn.expected_output_tokens)
+        grant = self._seat(agent, now)
+        agent.tokens = known
+        return grant
+
     def chosen(self, turn: Turn, worker: WorkerId, now: float) -> None:
         """Note that a turn was booked at `worker`, held before or not."""
         agent, gone = self.table.note(turn, now)
@@ -170,7 +207,7 @@ class Governor:
         released: list[tuple[str, Grant]] = []
         for request_id, held in sorted(self._held.items(), key=self._rank_of):
             agent = self.table.find(held.turn.agent)
-            late = now - held.since_s >= self.options.max_wait_s
+            late = now >= self._bound_s(held)
             grant = ANYWHERE if agent is None else self._seat(agent, now)
             if grant is None and late:
                 grant = ANYWHERE
@@ -192,8 +229,12 @@ class Governor:
             return inf
         if self._stale:
             return now
-        bound_s = min(held.since_s for held in self._held.values()) + self.options.max_wait_s
+        bound_s = min(map(self._bound_s, self._held.values()))
         return min(bound_s, self._seats.next_s())
+
+    def _bound_s(self, held: _Held) -> float:
+        """Return when a held turn goes whatever it evicts."""
+        return held.since_s + min(self.options.max_wait_s, held.turn.patience_s)
 
     def removed(self, worker: WorkerId, now: float) -> None:
         """Note that a worker left, and the caches there with it."""
@@ -309,7 +350,7 @@ class Governor:
     def _may_wait(self, turn: Turn) -> bool:
         options = self.options
         return (
-            options.max_wait_s > 0.0
+            min(options.max_wait_s, turn.patience_s) > 0.0
             and len(self._held) < options.max_waiting
             and self._of_tenant.get(turn.tenant, 0) < options.max_waiting_per_tenant
             and turn.request_id not in self._held
