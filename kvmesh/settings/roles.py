@@ -27,6 +27,7 @@ from kvmesh.settings.requests import (
     StreamSettings,
     TenantSettings,
 )
+from kvmesh.settings.scaling import ScalingSettings
 from kvmesh.settings.split import ConnectorSettings, SplitSettings
 from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
@@ -198,6 +199,7 @@ class RouterSettings:
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
     tune: Annotated[TuneSettings, Flat] = field(default_factory=TuneSettings)
+    scaling: Annotated[ScalingSettings, Flat] = field(default_factory=ScalingSettings)
     pool: Annotated[PoolSettings, Flat] = field(default_factory=PoolSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
