@@ -7,6 +7,8 @@ import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
+from kvmesh.core.cost.targets import Targets
+from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
@@ -59,6 +61,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
     its answer will be.
+
+    All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
 
     engines: int = 8
@@ -87,6 +91,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     look_s: float = 0.02
     report_age_s: float = 0.0
     tells_lengths: bool = True
+    targets: Targets | None = None
+    slo: SloOptions = SloOptions()
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
