@@ -12,6 +12,7 @@ import msgspec
 import xxhash
 
 from kvmesh.bounds import MAX_TOKENS, Figure, MaybeName, Tokens
+from kvmesh.core.programs.turn import Stop
 from kvmesh.errors import ConfigError
 
 COARSE_REQUESTS_PER_TIME: Final = 2
@@ -30,7 +31,9 @@ class TraceRequest(msgspec.Struct, frozen=True):
     """One request of a trace. `index` is its place in the file, from 0.
 
     With `delay_ms` it starts so long after the turn before it of the same `session` ended, and
-    `timestamp_ms` only places the session's first turn.
+    `timestamp_ms` only places the session's first turn. A sub-agent's session has a `parent`, and
+    its first turn starts `delay_ms` after the end of the request with index `after`. `program` is
+    the session that all of it goes back to, `stop` why the answer was recorded to end.
     """
 
     index: int
@@ -42,6 +45,10 @@ class TraceRequest(msgspec.Struct, frozen=True):
     delay_ms: float | None = None
     tenant: str = ""
     lora: str = ""
+    parent: str = ""
+    program: str = ""
+    stop: Stop = ""
+    after: int | None = None
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -91,6 +98,7 @@ def parse_trace(lines: Iterable[bytes], source: str) -> list[TraceRequest]:
             block_ids=line.hash_ids,
             session=session,
             delay_ms=line.delay if session else None,
+            program=session,
             tenant=line.tenant,
             lora=line.lora,
         )

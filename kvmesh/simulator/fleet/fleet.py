@@ -74,6 +74,8 @@ class SimulatedFleet:
         )
         for router in self.routers:
             router.hold(options)
+            if options.turns is not None:
+                router.govern(options.turns)
             if options.prefillers:
                 router.divide(options)
         self._agenda = Agenda[Action]()
@@ -264,7 +266,7 @@ class SimulatedFleet:
             return
         engine, router = self.engines[passage.engine], self.routers[passage.router]
         if self._seeing.ends:
-            end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
+            end = self._served(passage, engine)
             self._replicas.ended(passage.router, end, now)
         if passage.prefills:
             passage.errand.moving = True
@@ -272,6 +274,18 @@ class SimulatedFleet:
             return
         self.outcomes.append(served(passage, engine, router.name, now))
         self._follow(passage.errand.request, now)
+
+    def _served(self, passage: Passage, engine: FleetEngine) -> AttemptEnd:
+        model, trace = passage.model, passage.errand.request.trace
+        return AttemptEnd(
+            model.request_id,
+            engine.worker,
+            "served",
+            SERVED,
+            output_tokens=model.generated,
+            computed_tokens=max(0, trace.input_tokens - model.cached_tokens),
+            stop=trace.stop,
+        )
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
         number = engine.step_number
