@@ -213,13 +213,18 @@ def _uniform(index: int, seed: int) -> float:
     return xxhash.xxh3_64_intdigest(b"%d" % index, seed % 2**64) / 2**64
 
 
-def scale_times(requests: Sequence[TraceRequest], speedup: float) -> list[TraceRequest]:
-    """Return the requests `speedup` times as fast: times and think times divided by it."""
+def scale_times(
+    requests: Sequence[TraceRequest], speedup: float, time_scale: float = 1.0
+) -> list[TraceRequest]:
+    """Return the requests arriving `speedup` times as fast, think times as recorded.
+
+    `time_scale` multiplies both: 0.1 plays ten seconds of the trace in one.
+    """
     return [
         msgspec.structs.replace(
             request,
-            timestamp_ms=request.timestamp_ms / speedup,
-            delay_ms=None if request.delay_ms is None else request.delay_ms / speedup,
+            timestamp_ms=request.timestamp_ms * time_scale / speedup,
+            delay_ms=None if request.delay_ms is None else request.delay_ms * time_scale,
         )
         for request in requests
     ]
@@ -249,17 +254,23 @@ def infinite_cache_hit_rate(requests: Sequence[TraceRequest], block_size: int) -
 
     No routing can hit more (but for blocks smaller than the trace's). O(blocks).
     """
+    tokens = sum(request.input_tokens for request in requests)
+    return (tokens - sum(new_tokens(requests, block_size))) / tokens
+
+
+def new_tokens(requests: Sequence[TraceRequest], block_size: int) -> list[int]:
+    """Return of each prompt how many tokens such a cache would have to compute. O(blocks)."""
     seen: set[int] = set()
-    cached = 0
+    found: list[int] = []
     for request in requests:
         depth = 0
         for block in request.block_ids:
             if block not in seen:
                 break
             depth += 1
-        cached += min(depth * block_size, request.input_tokens)
+        found.append(max(0, request.input_tokens - depth * block_size))
         seen.update(request.block_ids)
-    return cached / sum(request.input_tokens for request in requests)
+    return found
 
 
 def split_sessions(requests: Sequence[TraceRequest]) -> list[tuple[TraceRequest, ...]]:

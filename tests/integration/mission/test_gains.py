@@ -10,15 +10,15 @@ import pytest
 from benchmarks.quality.workloads import related_queries, shared_prompt
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES
 from kvmesh.replay.plan import TraceSlice
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.load import spread
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import FleetRequest, prompt_hashes
+from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions
-from kvmesh.simulator.slices import Simulator
+from kvmesh.simulator.slices import Setting, Simulator
 from kvmesh.traces.trace import TraceRequest
 
 REQUESTS = 640
@@ -29,12 +29,17 @@ def play(
     trace: TraceSlice, load: float, *, profile: str
 ) -> dict[str, tuple[list[RequestOutcome], float]]:
     """Return outcomes and utilisation spread by policy, at `load` of what round robin bears."""
-    options = SimulateOptions(Path("generated"), engines=ENGINES, timing_profile=profile)
+    options = SimulateOptions(
+        Path("generated"),
+        engines=ENGINES,
+        timing_profile=profile,
+        blocks=DYNAMO_CAPACITY_TOKENS // trace.block_size,
+    )
     simulator = Simulator(options, trace)
     saturation = simulator.saturation_speedup(lambda _: None)
     played = {}
     for policy in ("round-robin", "kv"):
-        fleet = simulator.play(policy, load * saturation, lambda _: None)
+        fleet = simulator.play(policy, Setting("", load * saturation), lambda _: None)
         assert len(fleet.outcomes) == REQUESTS
         played[policy] = (fleet.outcomes, spread(fleet.busy_s))
     return played
@@ -99,7 +104,7 @@ def one_prompt(requests: int, clients: int, pause_ms: float) -> list[FleetReques
     found: list[FleetRequest] = []
     for lane in lanes:
         for number, trace in enumerate(lane):
-            following = None if trace is lane[-1] else len(found) + 1
+            following = () if trace is lane[-1] else (len(found) + 1,)
             hashes = prompt_hashes(trace, 64, 64)
             found.append(FleetRequest(trace, hashes, is_first=not number, following=following))
     return found
