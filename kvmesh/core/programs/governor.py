@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.seats import Seats
+from kvmesh.core.programs.seats import Seat, Seats
 from kvmesh.core.programs.table import Agent, AgentRecord, ProgramTable, check_record
 from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
 
@@ -116,6 +116,43 @@ class Governor:
         self._counts["held"] += 1
         return None
 
+    def passes(self, key: str, tokens: int, now: float) -> bool:
+        """Return whether an agent with a context of so many tokens may take a turn wherever routing
+        sends it, as `ask` would grant; nothing is noted. False: it has to be asked. O(workers).
+        """
+        if not self.options.turns:
+            return True
+        if self._held:
+            return False
+        self._seats.expire(now)
+        agent, seats, fleet = self.table.find(key), self._seats, self._fleet
+        own = seats.find(key)
+        if agent is not None:
+            tokens = max(tokens, agent.tokens)
+        for worker in fleet.workers(now):
+            capacity = int(fleet.capacity_tokens(worker) * self.options.fill)
+            if not capacity or tokens <= self.options.small_share * capacity:
+                return True
+            reserved = seats.tokens_at(worker)
+            if own is not None and own.worker == worker:
+                reserved -= own.tokens
+            if reserved + tokens > capacity:
+                return False
+        return True
+
+    def look(self, turn: Turn, now: float) -> Grant | None:
+        """Return what `ask` would; nothing is noted, and nobody waits."""
+        if not self.options.turns or not self._may_wait(turn):
+            return ANYWHERE
+        agent = self.table.find(turn.agent)
+        if agent is None:
+            agent = Agent(turn.agent, turn.program, turn.tenant, now)
+        known = agent.tokens
+        agent.tokens = max(known, turn.prompt_tokens + turn.expected_output_tokens)
+        grant = self._seat(agent, now)
+        agent.tokens = known
+        return grant
+
     def chosen(self, turn: Turn, worker: WorkerId, now: float) -> None:
         """Note that a turn was booked at `worker`, held before or not."""
         agent, gone = self.table.note(turn, now)
@@ -168,7 +205,7 @@ class Governor:
         released: list[tuple[str, Grant]] = []
         for request_id, held in sorted(self._held.items(), key=self._rank_of):
             agent = self.table.find(held.turn.agent)
-            late = now - held.since_s >= self.options.max_wait_s
+            late = now >= self._bound_s(held)
             grant = ANYWHERE if agent is None else self._seat(agent, now)
             if grant is None and late:
                 grant = ANYWHERE
@@ -189,8 +226,12 @@ class Governor:
             return inf
         if self._stale:
             return now
-        bound_s = min(held.since_s for held in self._held.values()) + self.options.max_wait_s
+        bound_s = min(map(self._bound_s, self._held.values()))
         return min(bound_s, self._seats.next_s())
+
+    def _bound_s(self, held: _Held) -> float:
+        """Return when a held turn goes whatever it evicts."""
+        return held.since_s + min(self.options.max_wait_s, held.turn.patience_s)
 
     def removed(self, worker: WorkerId, now: float) -> None:
         """Note that a worker left, and the caches there with it."""
@@ -237,6 +278,32 @@ class Governor:
         self._stale = True
         return ""
 
+    def seat_of(self, key: str, now: float) -> Seat | None:
+        """Return an agent's reservation, None where it has none."""
+        self._seats.expire(now)
+        return self._seats.find(key)
+
+    def held_since(self) -> dict[str, float]:
+        """Return since when agents wait for their turn here, by key: of several turns the first."""
+        since: dict[str, float] = {}
+        for held in self._held.values():
+            first_s = since.get(held.turn.agent, inf)
+            since[held.turn.agent] = min(first_s, held.since_s)
+        return since
+
+    def workers(self, now: float) -> Collection[WorkerId]:
+        """Return the workers that may get requests."""
+        return self._fleet.workers(now)
+
+    def capacity_tokens(self, worker: WorkerId) -> int:
+        """Return how many tokens a worker's cache holds, 0 unknown."""
+        return self._fleet.capacity_tokens(worker)
+
+    def reserved_tokens(self, worker: WorkerId, now: float) -> int:
+        """Return how many tokens of it are reserved for agents."""
+        self._seats.expire(now)
+        return self._seats.tokens_at(worker)
+
     def statistics(self) -> GovernorStatistics:
         """Return sizes and counts."""
         return GovernorStatistics(
@@ -279,7 +346,7 @@ class Governor:
     def _may_wait(self, turn: Turn) -> bool:
         options = self.options
         return (
-            options.max_wait_s > 0.0
+            min(options.max_wait_s, turn.patience_s) > 0.0
             and len(self._held) < options.max_waiting
             and self._of_tenant.get(turn.tenant, 0) < options.max_waiting_per_tenant
             and turn.request_id not in self._held

@@ -7,7 +7,9 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.table import Agent
 
 
-class _Seat:
+class Seat:
+    """A reservation of so many tokens at a worker until a time, `inf` while a turn is taken."""
+
     __slots__ = ("tokens", "until_s", "worker")
 
     def __init__(self, worker: WorkerId, tokens: int, until_s: float) -> None:
@@ -22,7 +24,7 @@ class Seats:
     """
 
     def __init__(self) -> None:
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, Seat] = {}
         self._at: dict[WorkerId, dict[str, Agent]] = {}
         self._tokens: dict[WorkerId, int] = {}
         self._ends: list[tuple[float, str]] = []
@@ -37,7 +39,7 @@ class Seats:
         worker = agent.worker
         if worker is None:
             return
-        self._seats[agent.key] = _Seat(worker, agent.tokens, until_s)
+        self._seats[agent.key] = Seat(worker, agent.tokens, until_s)
         self._at.setdefault(worker, {})[agent.key] = agent
         self._tokens[worker] = self._tokens.get(worker, 0) + agent.tokens
         self.total_tokens += agent.tokens
@@ -71,6 +73,10 @@ class Seats:
         """Return whether an agent has one at a worker."""
         seat = self._seats.get(agent.key)
         return seat is not None and seat.worker == worker
+
+    def find(self, key: str) -> Seat | None:
+        """Return an agent's reservation, None where it has none."""
+        return self._seats.get(key)
 
     def tokens_at(self, worker: WorkerId) -> int:
         """Return the tokens reserved at a worker."""

@@ -165,6 +165,8 @@ class LateBinding:
         """Place the turns that the governor lets go: they have waited, so no backlog holds them."""
         assert self.governor is not None, "only a governor holds turns"
         verdicts: list[Released] = []
+        if self.governor.next_s(now) > now:
+            return verdicts
         for request_id, grant in self.governor.release(now):
             request = self.governed.pop(request_id)
             verdict = self.attempt(_narrowed(request, grant), now, weigh_all, bounded=False)
@@ -209,6 +211,10 @@ class LateBinding:
             return False
         self._turns.leave(request_id)
         return self._queue.cancel(request_id)
+
+    def holds_turn(self, request_id: str) -> bool:
+        """Return whether a request waits for its program's turn."""
+        return request_id in self.governed
 
     def retry_after_s(self) -> int:
         """Return after how many seconds a new request would probably go at once."""
