@@ -62,6 +62,8 @@ class RequestFactory:
         self._options = options
         self._model = model
         self._writer = PromptWriter(trace.block_size, options.prompt_unit, salt)
+        self._salt = salt
+        self._names_programs = trace.programs > 0
         self._buckets = assign_buckets(options, trace.requests)
         self._headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
         if options.api_key:
@@ -70,10 +72,13 @@ class RequestFactory:
 
     def headers(self, request: TraceRequest) -> list[tuple[bytes, bytes]]:
         """Return the headers, without Host and Content-Length."""
+        headers = self._headers
+        if self._names_programs:
+            headers = [*headers, *_program_headers(request, self._salt)]
         bucket = self._buckets.get(request.index)
         if bucket is None:
-            return self._headers
-        return [*self._headers, (b"x-kvmesh-bucket", bucket.encode())]
+            return headers
+        return [*headers, (b"x-kvmesh-bucket", bucket.encode())]
 
     def body(self, request: TraceRequest) -> bytes:
         """Return the JSON body. O(prompt tokens), 0.2 ms for 13 k."""
@@ -91,6 +96,17 @@ class RequestFactory:
         if self._options.ignore_eos:
             body["ignore_eos"] = True
         return msgspec.json.encode(body)
+
+
+def _program_headers(request: TraceRequest, salt: str) -> list[tuple[bytes, bytes]]:
+    """Return what names a session of a trace of sessions, as Claude Code does, so that every router
+    that reads it sees what it would of real agents. Names differ from run to run.
+    """
+    program = f"{salt}/{request.program}".encode()
+    headers = [(b"x-claude-code-session-id", program)]
+    if request.session != request.program:
+        headers.append((b"x-claude-code-agent-id", f"{salt}/{request.session}".encode()))
+    return headers
 
 
 def assign_buckets(options: ReplayOptions, requests: Sequence[TraceRequest]) -> dict[int, str]:
