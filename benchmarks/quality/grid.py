@@ -15,7 +15,8 @@ from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.plan import load_slice
-from kvmesh.report.statistics import Slo, percentile, summarize
+from kvmesh.report.outcome import percentile
+from kvmesh.report.statistics import Slo, summarize
 from kvmesh.simulator.comparison import Cell, measure
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions

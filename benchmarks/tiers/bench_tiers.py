@@ -18,7 +18,7 @@ import msgspec
 
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.plan import load_slice
-from kvmesh.report.statistics import percentile
+from kvmesh.report.outcome import percentile
 from kvmesh.simulator.options import SimulateOptions
 from kvmesh.simulator.slices import Setting, Simulator
 

@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ import msgspec
 from kvmesh.errors import ConfigError
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.policy import policy_headers
+from kvmesh.report.programs import ProgramFacts
 from kvmesh.traces.prompts import PromptWriter
 from kvmesh.traces.sessions import (
     SESSION_BLOCK_SIZE,
@@ -25,6 +27,7 @@ from kvmesh.traces.trace import (
     check_block_size,
     clip_lengths,
     infer_block_size,
+    new_tokens,
     parse_trace,
     prefix_families,
     scale_times,
@@ -162,6 +165,16 @@ def _session_slice(options: ReplayOptions, lines: Sequence[bytes], source: str) 
         block_size=block_size,
         requests=tuple(requests),
         programs=len({request.program for request in requests}),
+    )
+
+
+def program_facts(trace: TraceSlice) -> ProgramFacts:
+    """Return what a slice says of its programs. O(blocks)."""
+    requests = trace.requests
+    new = new_tokens(requests, trace.block_size)
+    return ProgramFacts(
+        turns=Counter(request.program for request in requests if request.program),
+        new_tokens={one.index: tokens for one, tokens in zip(requests, new, strict=True)},
     )
 
 

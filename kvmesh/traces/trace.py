@@ -254,17 +254,23 @@ def infinite_cache_hit_rate(requests: Sequence[TraceRequest], block_size: int) -
 
     No routing can hit more (but for blocks smaller than the trace's). O(blocks).
     """
+    tokens = sum(request.input_tokens for request in requests)
+    return (tokens - sum(new_tokens(requests, block_size))) / tokens
+
+
+def new_tokens(requests: Sequence[TraceRequest], block_size: int) -> list[int]:
+    """Return of each prompt how many tokens such a cache would have to compute. O(blocks)."""
     seen: set[int] = set()
-    cached = 0
+    found: list[int] = []
     for request in requests:
         depth = 0
         for block in request.block_ids:
             if block not in seen:
                 break
             depth += 1
-        cached += min(depth * block_size, request.input_tokens)
+        found.append(max(0, request.input_tokens - depth * block_size))
         seen.update(request.block_ids)
-    return cached / sum(request.input_tokens for request in requests)
+    return found
 
 
 def split_sessions(requests: Sequence[TraceRequest]) -> list[tuple[TraceRequest, ...]]:

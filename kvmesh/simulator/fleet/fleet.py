@@ -13,7 +13,7 @@ from kvmesh.core.routing.decision import Decision, RouterOptions
 from kvmesh.errors import NoWorkerError, RequestError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import Step
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.runtime.agenda import Agenda
 from kvmesh.simulator.fleet.course import Course
 from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
@@ -77,6 +77,8 @@ class SimulatedFleet:
         )
         for router in self.routers:
             router.hold(options)
+            if options.turns is not None:
+                router.govern(options.turns)
             if options.prefillers:
                 router.divide(options)
         self._agenda = Agenda[Action]()
@@ -137,12 +139,14 @@ class SimulatedFleet:
             self._lose(errand, now)
             return
         if decision is None:
+            errand.held_from_s = now
             self._replicas.load_fell(errand.router, now)
         else:
             self._fetch(errand, decision)
 
     def _take(self, errand: Errand, decision: Decision | None) -> None:
         """Go on with a request whose router held it."""
+        errand.held_s += self.now - errand.held_from_s
         if decision is None:
             self._lose(errand, self.now)
         else:
@@ -266,7 +270,7 @@ class SimulatedFleet:
             return
         engine, router = self.engines[passage.engine], self.routers[passage.router]
         if self._seeing.ends:
-            end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
+            end = self._served(passage, engine)
             self._replicas.ended(passage.router, end, now)
         if passage.prefills:
             passage.errand.moving = True
@@ -274,6 +278,18 @@ class SimulatedFleet:
             return
         self.outcomes.append(served(passage, engine, router.name, now))
         self._follow(passage.errand.request, now)
+
+    def _served(self, passage: Passage, engine: FleetEngine) -> AttemptEnd:
+        model, trace = passage.model, passage.errand.request.trace
+        return AttemptEnd(
+            model.request_id,
+            engine.worker,
+            "served",
+            SERVED,
+            output_tokens=model.generated,
+            computed_tokens=max(0, trace.input_tokens - model.cached_tokens),
+            stop=trace.stop,
+        )
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
         number = engine.step_number

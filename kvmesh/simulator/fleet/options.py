@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
+from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
@@ -58,7 +59,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
-    its answer will be.
+    its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
+    request goes as it comes.
     """
 
     engines: int = 8
@@ -87,6 +89,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     look_s: float = 0.02
     report_age_s: float = 0.0
     tells_lengths: bool = True
+    turns: GovernorOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""

@@ -11,7 +11,7 @@ from kvmesh.core.blocks.hashing import namespace_root
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import NO_LABELS, EngineRequest, Labels
-from kvmesh.report.statistics import UNKNOWN
+from kvmesh.report.outcome import UNKNOWN
 from kvmesh.traces.trace import TraceRequest, split_sessions
 
 
@@ -82,13 +82,16 @@ class Errand:
 
     `failed` are the workers that failed it. How it went at the last of them: `worker`, the overlap
     it was sent there for, `error`, `status` (0: no answer) and `detail` in words. `moving`: its
-    prompt was computed by a prefill engine, for the next attempt to fetch.
+    prompt was computed by a prefill engine, for the next attempt to fetch. `held_s` is how long a
+    router held it, the last time from `held_from_s` on.
     """
 
     __slots__ = (
         "detail",
         "error",
         "failed",
+        "held_from_s",
+        "held_s",
         "moving",
         "overlap_blocks",
         "request",
@@ -106,6 +109,7 @@ class Errand:
         self.worker = WorkerId(UNKNOWN)
         self.overlap_blocks: int | None = None
         self.moving = False
+        self.held_s = self.held_from_s = 0.0
         self.error = "no worker"
         self.status = 0
         self.detail = ""

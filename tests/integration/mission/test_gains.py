@@ -8,7 +8,7 @@ import pytest
 from benchmarks.quality.workloads import related_queries, shared_prompt
 from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
 from kvmesh.replay.plan import TraceSlice
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions
 from kvmesh.simulator.slices import Setting, Simulator

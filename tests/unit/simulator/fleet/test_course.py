@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.course import RAMP_S, Course
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.request import FleetRequest, make_requests

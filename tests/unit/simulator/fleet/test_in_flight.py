@@ -8,7 +8,7 @@ from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.routing.decision import Decision, RouterOptions
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import FleetRequest
