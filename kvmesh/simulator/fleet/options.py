@@ -7,12 +7,10 @@ import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
-<<<<<<< HEAD
 from kvmesh.core.programs.governor import GovernorOptions
-=======
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.routing.slo.judge import SloOptions
->>>>>>> 4fe9df47e91807515032744780600b595980d350
+from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
@@ -64,16 +62,11 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
-<<<<<<< HEAD
     its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
-    request goes as it comes.
+    request goes as it comes. `touches`: when engines are reminded of contexts, None: never; with
+    `turns`.
 
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
-=======
-    its answer will be.
-
-    All requests ask for `targets`; what hardly meets them is refused, by `slo`.
->>>>>>> 4fe9df47e91807515032744780600b595980d350
     """
 
     engines: int = 8
@@ -102,12 +95,10 @@ class FleetOptions(msgspec.Struct, frozen=True):
     look_s: float = 0.02
     report_age_s: float = 0.0
     tells_lengths: bool = True
-<<<<<<< HEAD
     turns: GovernorOptions | None = None
-=======
     targets: Targets | None = None
     slo: SloOptions = SloOptions()
->>>>>>> 4fe9df47e91807515032744780600b595980d350
+    touches: TouchOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
