@@ -106,7 +106,7 @@ class RouterServer:
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
         programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
-        self.governor = Governor(programs, fleet)
+        self.scheduler.governor = self.governor = Governor(programs, fleet)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
