@@ -18,6 +18,7 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import POOL, URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
+from kvmesh.app.figures.programs import PRESSURES, PROGRAMS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -28,6 +29,7 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.programs.page import ProgramsPage
+from kvmesh.app.programs.program_watch import ProgramWatch
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -106,7 +108,7 @@ class RouterServer:
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
         programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
-        self.scheduler.governor = self.governor = Governor(programs, fleet)
+        self.governor = self.scheduler.governor = Governor(programs, fleet)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -236,8 +238,10 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
+            watch = self._watch_programs(context, admin)
             view = changes.view(context, self.mesh, admin)
             view.role = door.role
+            view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
             ProgramsPage(context, self._viewers).mount(routes)
@@ -248,6 +252,7 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("programs seen", watch.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
@@ -305,6 +310,21 @@ class RouterServer:
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin
+
+    def _watch_programs(self, context: RoutingContext, admin: RouterAdmin) -> ProgramWatch:
+        """Have the figures of programs shown."""
+
+        def workers() -> list[WorkerId]:
+            return [beat.worker for beat in context.router.workers()]
+
+        watch = ProgramWatch(self.governor, self.settings.bucket, workers, context.clock)
+        admin.sources.add(
+            PROGRAMS.of(lambda: watch),
+            PRESSURES.of_each(
+                lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
+            ),
+        )
+        return watch
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
