@@ -262,7 +262,7 @@ class Governor:
                 self._forget(gone)
             if agent is None:
                 return ""
-        elif order_of(record) <= order_of(agent.record(now)):
+        elif order_of(record) <= order_of(agent):
             return ""
         agent.client, agent.priority = record.client, record.priority
         agent.phase, agent.worker = record.phase, WorkerId(record.worker) or None

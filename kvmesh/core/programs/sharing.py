@@ -79,21 +79,21 @@ class ProgramSharing:
             return str(error)
         own = (news.replica, news.epoch) == (self._replica, self._epoch)
         if not own:
-            wrong = self._hear(key, at(news, 0.0 if unix_s is None else unix_s - news.told_s), now)
+            record = news.record if unix_s is None else at(news, unix_s - news.told_s)
+            wrong = self._hear(key, record, now)
             if wrong:
                 return wrong
             self._heard += 1
         agent = self._governor.table.find(key)
         if agent is None:
             return ""
-        heard, known = order_of(news.record), agent.record(now)
-        behind = heard < order_of(known)
+        behind = order_of(news.record) < order_of(agent)
         if key in self._in_flight and (own or not behind):
             self._arrived(key)
         if behind:
             # Two wrote at a time, and the older record stands in the table now: for the next start.
             if key not in self._in_flight:
-                self._governor.news.setdefault(key, known)
+                self._governor.news.setdefault(key, agent.record(now))
         elif own or news.record.phase not in ("running", "waiting"):
             self._under_way.pop(key, None)
         else:

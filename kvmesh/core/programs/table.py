@@ -227,9 +227,9 @@ def check_record(key: str, record: AgentRecord) -> str:
     return ""
 
 
-def order_of(record: AgentRecord) -> tuple[int, str, str, int, int, int, str, str, str, int]:
+def order_of(one: AgentRecord | Agent) -> tuple[int, str, str, int, int, int, str, str, str, int]:
     """Return what decides which of two records counts: of all that is told, but for moments."""
     return (
-        *(record.revision, record.phase, record.worker, record.tokens, record.turns),
-        *(record.served_tokens, record.stop, record.tool, record.client, record.priority),
+        *(one.revision, one.phase, one.worker or "", one.tokens, one.turns),
+        *(one.served_tokens, one.stop, one.tool, one.client, one.priority),
     )
