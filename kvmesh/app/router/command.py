@@ -18,7 +18,6 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import POOL, URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.programs import PRESSURES, PROGRAMS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -28,8 +27,6 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.programs.page import ProgramsPage
-from kvmesh.app.programs.program_watch import ProgramWatch
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -37,8 +34,8 @@ from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, spli
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
+from kvmesh.app.router.program_part import ProgramPart
 from kvmesh.app.router.router_options import (
-    governor_options,
     router_options,
     scaling_options,
     session_options,
@@ -61,8 +58,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.programs.governor import Governor
-from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
@@ -107,8 +102,7 @@ class RouterServer:
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
-        programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
-        self.governor = self.scheduler.governor = Governor(programs, fleet)
+        self._programs = ProgramPart(settings.program, self.scheduler)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -159,7 +153,7 @@ class RouterServer:
             time.perf_counter,
             self.mesh.doubt,
             follows_events=settings.kv_events,
-            governor=self.governor,
+            governor=self._programs.governor,
         )
         self.router.resized.append(routing.resize)
         return RoutingContext(
@@ -238,13 +232,12 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
-            watch = self._watch_programs(context, admin)
+            watch = self._programs.mount(context, self._viewers, admin, routes)
             view = changes.view(context, self.mesh, admin)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
-            ProgramsPage(context, self._viewers).mount(routes)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)
@@ -296,7 +289,6 @@ class RouterServer:
         admin.why_not = self._why_not
         if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
-        admin.parts["programs"] = self.governor.statistics
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.sources.add(HEARD.of(self.heard.statistics))
@@ -310,21 +302,6 @@ class RouterServer:
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin
-
-    def _watch_programs(self, context: RoutingContext, admin: RouterAdmin) -> ProgramWatch:
-        """Have the figures of programs shown."""
-
-        def workers() -> list[WorkerId]:
-            return [beat.worker for beat in context.router.workers()]
-
-        watch = ProgramWatch(self.governor, self.settings.bucket, workers, context.clock)
-        admin.sources.add(
-            PROGRAMS.of(lambda: watch),
-            PRESSURES.of_each(
-                lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
-            ),
-        )
-        return watch
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
@@ -340,6 +317,7 @@ class RouterServer:
             self.scheduler.grow_unseen(now)
             changes.adopt()
             self._watch.look(now)
+            self._programs.look(context, now)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:

@@ -1,20 +1,35 @@
 """What the governor of programs is asked and told of requests on their way."""
 
-from typing import Final
+from collections import OrderedDict
+from typing import Final, NamedTuple
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Turn, TurnEnd
 
+SPARED: Final = 0.05
+"""So much of a context may be computed again without that any of it was evicted."""
+
 _UNREPORTED: Final = Usage()
 
 
+class _Prompt(NamedTuple):
+    worker: WorkerId
+    tokens: int
+
+
 class Turns:
-    """Tells the `governor` of each turn that begins, and of its end; None: there are no turns."""
+    """Tells the `governor` of each turn that begins, and of its end; None: there are no turns.
+
+    A prompt that goes on from the last one of its agent, at the same worker, and found less of it
+    cached than that was long, lost the rest to others in between: the governor is told of that,
+    too. Remembered are the last prompts of as many agents as the governor follows.
+    """
 
     def __init__(self, governor: Governor | None) -> None:
         self.governor = governor
+        self._last: OrderedDict[str, _Prompt] = OrderedDict()
 
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
@@ -32,8 +47,27 @@ class Turns:
 
     def end(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note that a turn is over."""
-        if self.governor is not None:
-            self.governor.ended(turn, end, now)
+        governor = self.governor
+        if governor is None:
+            return
+        if end.served:
+            last = self._last.pop(turn.agent, None)
+            if last is not None and last.worker == end.worker:
+                lost = _lost_tokens(last.tokens, turn.prompt_tokens, end.computed_tokens)
+                if lost:
+                    governor.lost(end.worker, turn.agent, lost, now)
+            self._last[turn.agent] = _Prompt(end.worker, turn.prompt_tokens)
+            if len(self._last) > governor.options.max_agents:
+                self._last.popitem(last=False)
+        governor.ended(turn, end, now)
+
+
+def _lost_tokens(before: int, prompt: int, computed: int) -> int:
+    """Return how much of a context was gone. A shorter prompt is another context; engines reuse
+    whole blocks, and often leave out the last one or two.
+    """
+    gone = before - (prompt - computed)
+    return gone if prompt >= before and gone > SPARED * before else 0
 
 
 def turn_served(
