@@ -20,8 +20,8 @@ FormatNumber = Annotated[int, Meta(ge=1, le=MAX_FORMAT)]
 VersionText = Annotated[str, Meta(max_length=64)]
 """A version of kvmesh, for people; "" for one that does not tell, from before it was told."""
 
-Kind = Literal["journal", "bookings", "snapshot", "manifest"]
-KINDS: Final[tuple[Kind, ...]] = ("journal", "bookings", "snapshot", "manifest")
+Kind = Literal["journal", "bookings", "snapshot", "manifest", "programs"]
+KINDS: Final[tuple[Kind, ...]] = ("journal", "bookings", "snapshot", "manifest", "programs")
 
 
 class FormatRange(msgspec.Struct, frozen=True, array_like=True):
@@ -51,12 +51,14 @@ class Formats(msgspec.Struct, frozen=True):
 
     `journal`: a worker's records. `bookings`: what replicas tell each other of requests.
     `snapshot`: an index as an object. `manifest`: which of these objects count.
+    `programs`: agents in their shared table; a process that tells nothing of it reads none.
     """
 
     journal: FormatRange = FormatRange()
     bookings: FormatRange = FormatRange()
     snapshot: FormatRange = FormatRange()
     manifest: FormatRange = FormatRange()
+    programs: FormatRange = FormatRange()
 
     def of(self, kind: Kind) -> FormatRange:
         """Return the formats of one kind."""
@@ -69,6 +71,8 @@ class Formats(msgspec.Struct, frozen=True):
                 return self.snapshot
             case "manifest":
                 return self.manifest
+            case "programs":
+                return self.programs
             case _:
                 assert_never(kind)
 

@@ -188,7 +188,7 @@ class TableListener(Protocol):
 
 class SharedTable(Protocol):
     """The newest value of each key, which everybody may write and follow: bindings of sessions,
-    homes of conversations.
+    agents of programs, homes of conversations.
 
     The last writer wins; a value that nobody writes again expires after the table's `ttl_s`.
     """
@@ -301,6 +301,13 @@ class EventPlane(Protocol):
 
     async def sessions(self, bucket: str, ttl_s: int) -> SharedTable:
         """Return the bucket's table of sessions, made or adapted. Raises `TransportError`."""
+        ...
+
+    async def programs(self, bucket: str, ttl_s: int, max_keys: int) -> SharedTable:
+        """Return the bucket's table of agents and their caches, made or adapted.
+
+        It keeps the last `max_keys` written. Raises `TransportError`.
+        """
         ...
 
     async def homes(self, ttl_s: int, max_keys: int) -> SharedTable:

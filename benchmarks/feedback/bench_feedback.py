@@ -25,11 +25,11 @@ from benchmarks.quality.workloads import WORKLOADS
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
-from kvmesh.report.statistics import percentile
+from kvmesh.report.outcome import percentile
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.load import spread
 from kvmesh.simulator.fleet.options import Feedback, FleetOptions
 from kvmesh.simulator.fleet.request import make_requests
+from kvmesh.simulator.load import spread
 
 REQUESTS: Final = 2_000
 QUICK_REQUESTS: Final = 200

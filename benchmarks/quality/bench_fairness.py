@@ -26,7 +26,7 @@ from kvmesh.core.admission.queue import QueueFairness
 from kvmesh.core.routing.late_binding import OUTPUT_WEIGHT
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.statistics import RequestOutcome, percentile
+from kvmesh.report.outcome import RequestOutcome, percentile
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import make_requests

@@ -24,7 +24,7 @@ from kvmesh.core.tuning.performance import score_of
 from kvmesh.core.tuning.tuner import TunerOptions
 from kvmesh.core.tuning.weighting import Weighting, name_policy
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import FleetRequest, make_requests

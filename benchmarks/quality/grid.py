@@ -15,13 +15,14 @@ from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.plan import load_slice
-from kvmesh.report.statistics import Slo, percentile, summarize
+from kvmesh.report.outcome import percentile
+from kvmesh.report.statistics import Slo, summarize
 from kvmesh.simulator.comparison import Cell, measure
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.load import backlog_share, find_saturation, largest_backlog, spread
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.oracle import alone_ttfts_ms, idle_ttft_ms
 from kvmesh.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh.simulator.load import backlog_share, find_saturation, largest_backlog, spread
 from kvmesh.traces.trace import TraceRequest, infinite_cache_hit_rate
 
 OURS: Final = "kv:predicted-time"

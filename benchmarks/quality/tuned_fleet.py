@@ -17,7 +17,7 @@ from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
 from kvmesh.core.tuning.loop import Around, LoopOptions, Search, TuningLoop
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import FleetRequest

@@ -18,9 +18,9 @@ import msgspec
 
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.plan import load_slice
-from kvmesh.report.statistics import percentile
+from kvmesh.report.outcome import percentile
 from kvmesh.simulator.options import SimulateOptions
-from kvmesh.simulator.slices import Simulator
+from kvmesh.simulator.slices import Setting, Simulator
 
 KEPT: Final = 0.9
 """Share of the requests that keep the SLO at a fleet's capacity."""
@@ -90,7 +90,7 @@ class Fleet:
     def play(self, rate: float) -> dict[str, float]:
         """Return how it goes at so many requests/s."""
         speedup = rate / self._simulator.recorded_rate
-        fleet = self._simulator.play("kv", speedup, lambda _: None)
+        fleet = self._simulator.play("kv", Setting("", speedup), lambda _: None)
         slo, ended = self._options.slo(), fleet.outcomes
         good = 0
         for one in ended:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.report.statistics import Distribution, distribution
+from kvmesh.report.outcome import Distribution, distribution
 from kvmesh.traces.trace import TraceRequest, infinite_cache_hit_rate, prefix_families
 
 WORKER_COUNTS: Final = (2, 4, 8, 16)

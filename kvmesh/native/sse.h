@@ -6,7 +6,8 @@
 
 #define TEXT_LENGTH(text) ((Py_ssize_t)(sizeof text - 1))
 
-/* An event of one line: a token; one that reports usage; `[DONE]`; or one to be looked into. */
+/* An event of one line: a token; one that reports usage, why the answer ends or a tool that it calls;
+ * `[DONE]`; or one to be looked into. */
 enum { EVENT_TOKEN, EVENT_USAGE, EVENT_END, EVENT_RARE };
 
 /* Say what an event of one line, without its end, is. */

@@ -12,11 +12,12 @@ from kvmesh.errors import TransportError
 from kvmesh.observe import configure_logging
 from kvmesh.replay.client import ReplayClient
 from kvmesh.replay.options import ReplayOptions, check_options
-from kvmesh.replay.plan import RequestFactory, TraceSlice, load_slice
+from kvmesh.replay.plan import RequestFactory, TraceSlice, load_slice, program_facts
 from kvmesh.replay.progress import show_progress
 from kvmesh.replay.run import ReplayPass
+from kvmesh.report.outcome import UNKNOWN
 from kvmesh.report.output import ReportFiles, check_plots, deliver_report
-from kvmesh.report.statistics import UNKNOWN, ReplayReport, ReplayRun, summarize
+from kvmesh.report.statistics import ReplayReport, ReplayRun, summarize
 from kvmesh.settings.types import Flat
 from kvmesh.traces.trace import infinite_cache_hit_rate
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
@@ -83,19 +84,20 @@ async def run_replay(
         facts=describe_replay(options, trace, model, interrupted=stop.requested),
         infinite_hit_rate=infinite_cache_hit_rate(trace.requests, trace.block_size),
         slo=options.slo(),
-        runs=conclude(passes, options),
+        runs=conclude(passes, options, trace),
     )
 
 
 def conclude(
-    passes: Sequence[tuple[str, ReplayPass]], options: ReplayOptions
+    passes: Sequence[tuple[str, ReplayPass]], options: ReplayOptions, trace: TraceSlice
 ) -> tuple[ReplayRun, ...]:
     """Return the named passes with their statistics; a worker seen in one is known to all."""
     known = {
         outcome.worker for _, one in passes for outcome in one.outcomes if not outcome.error
     } - {UNKNOWN}
+    facts, slo = program_facts(trace), options.slo()
     return tuple(
-        ReplayRun(name, summarize(one.outcomes, options.slo(), known), tuple(one.outcomes))
+        ReplayRun(name, summarize(one.outcomes, slo, known, facts), tuple(one.outcomes))
         for name, one in passes
     )
 

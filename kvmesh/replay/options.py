@@ -32,7 +32,7 @@ class ReplayOptions:
     """
 
     trace: Path
-    """Trace file in Mooncake's format, JSON lines, gzip or plain."""
+    """Trace file in Mooncake's format or of sessions, JSON lines, gzip or plain."""
     _: KW_ONLY
     url: str = "http://127.0.0.1:8000"
     """Base URL of the OpenAI endpoint, without /v1."""
@@ -48,10 +48,15 @@ class ReplayOptions:
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     requests: int | None = None
     """Requests to send; default: all."""
+    sessions: int | None = None
+    """Of a trace of sessions: how many to play, with their sub-agents; default: all. Beyond its end
+    it begins again with fresh ones."""
     skip: int = 0
-    """Requests at the start of the trace to leave out."""
+    """Requests (of a trace of sessions: sessions) at the start of the trace to leave out."""
     speedup: float = 1.0
-    """How many times faster than recorded; divides times and think times."""
+    """How many times faster than recorded requests arrive; think times stay as recorded."""
+    time_scale: float = 1.0
+    """Multiplies times and think times: 0.1 plays ten recorded seconds in one."""
     smooth: bool = True
     """Spread times that were rounded (Mooncake: to 3 s) over the rounding interval."""
     concurrency: int | None = None
@@ -107,7 +112,9 @@ def check_options(options: ReplayOptions) -> None:
         _check_url(url, flag)
     positive = {
         "--requests": options.requests,
+        "--sessions": options.sessions,
         "--speedup": options.speedup,
+        "--time-scale": options.time_scale,
         "--concurrency": options.concurrency,
         "--max-input-tokens": options.max_input_tokens,
         "--output-tokens": options.output_tokens,

@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,13 +12,22 @@ import msgspec
 from kvmesh.errors import ConfigError
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.policy import policy_headers
+from kvmesh.report.programs import ProgramFacts
 from kvmesh.traces.prompts import PromptWriter
+from kvmesh.traces.sessions import (
+    SESSION_BLOCK_SIZE,
+    choose_programs,
+    holds_sessions,
+    parse_sessions,
+    requests_of,
+)
 from kvmesh.traces.trace import (
     TraceRequest,
     block_size_in_name,
     check_block_size,
     clip_lengths,
     infer_block_size,
+    new_tokens,
     parse_trace,
     prefix_families,
     scale_times,
@@ -30,11 +40,15 @@ PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"
 
 
 class TraceSlice(msgspec.Struct, frozen=True):
-    """The requests of one replay, ready to be sent; times start at 0."""
+    """The requests of one replay, ready to be sent; times start at 0.
+
+    `programs`: how many sessions without parent a trace of sessions gave, 0 for one of requests.
+    """
 
     source: str
     block_size: int
     requests: tuple[TraceRequest, ...]
+    programs: int = 0
 
 
 class RequestFactory:
@@ -107,7 +121,10 @@ def assign_buckets(options: ReplayOptions, requests: Sequence[TraceRequest]) -> 
 def load_slice(options: ReplayOptions) -> TraceSlice:
     """Read the trace, take the slice, smooth, scale and clip it. Raises `ConfigError`."""
     source = str(options.trace)
-    requests = parse_trace(read_lines(options.trace), source)
+    lines = read_lines(options.trace)
+    if holds_sessions(lines):
+        return _session_slice(options, lines, source)
+    requests = parse_trace(lines, source)
     block_size = options.trace_block_size or block_size_in_name(options.trace.name)
     if block_size is None:
         block_size = infer_block_size(requests, source)
@@ -115,9 +132,34 @@ def load_slice(options: ReplayOptions) -> TraceSlice:
     if options.smooth:
         requests = smooth_timestamps(requests, options.seed)
     requests = slice_requests(requests, options.skip, options.requests, source)
-    requests = scale_times(requests, options.speedup)
+    requests = scale_times(requests, options.speedup, options.time_scale)
     requests = clip_lengths(requests, block_size, options.max_input_tokens, options.output_tokens)
     return TraceSlice(source=source, block_size=block_size, requests=tuple(requests))
+
+
+def _session_slice(options: ReplayOptions, lines: Sequence[bytes], source: str) -> TraceSlice:
+    """Choose programs instead of requests; nothing was rounded that could be smoothed."""
+    sessions = choose_programs(parse_sessions(lines, source), options.skip, options.sessions)
+    block_size = options.trace_block_size or SESSION_BLOCK_SIZE
+    requests = requests_of(sessions, block_size)[: options.requests]
+    requests = scale_times(requests, options.speedup, options.time_scale)
+    requests = clip_lengths(requests, block_size, options.max_input_tokens, options.output_tokens)
+    return TraceSlice(
+        source=source,
+        block_size=block_size,
+        requests=tuple(requests),
+        programs=len({request.program for request in requests}),
+    )
+
+
+def program_facts(trace: TraceSlice) -> ProgramFacts:
+    """Return what a slice says of its programs. O(blocks)."""
+    requests = trace.requests
+    new = new_tokens(requests, trace.block_size)
+    return ProgramFacts(
+        turns=Counter(request.program for request in requests if request.program),
+        new_tokens={one.index: tokens for one, tokens in zip(requests, new, strict=True)},
+    )
 
 
 def read_lines(path: Path) -> list[bytes]:

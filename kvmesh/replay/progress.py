@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kvmesh.report.statistics import RequestOutcome, percentile
+from kvmesh.report.outcome import RequestOutcome, percentile
 
 REFRESH_S: Final = 0.25
 

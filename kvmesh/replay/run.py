@@ -2,15 +2,18 @@
 
 from itertools import pairwise
 from time import perf_counter
+from typing import Final
 
+from kvmesh.bounds import MAX_FIGURE, real_number
 from kvmesh.replay.client import ReplayClient, ReplayExchange
 from kvmesh.replay.load import send_closed_loop, send_open_loop
 from kvmesh.replay.plan import RequestFactory
 from kvmesh.replay.progress import RunProgress
-from kvmesh.report.statistics import UNKNOWN, RequestOutcome
+from kvmesh.report.outcome import UNKNOWN, RequestOutcome
 from kvmesh.traces.trace import TraceRequest, split_sessions
 
 MS = 1000.0
+WAIT_HEADER: Final = b"x-kvmesh-program-wait-ms"
 
 
 class ReplayPass:
@@ -70,7 +73,15 @@ def describe(
         status=exchange.status,
         error=exchange.error,
         detail=exchange.detail,
+        program=request.program,
+        held_ms=_held_ms(headers),
     )
+
+
+def _held_ms(headers: dict[bytes, bytes]) -> float:
+    """Return how long a router of ours says it held the request, ms."""
+    text = headers.get(WAIT_HEADER, b"").decode("latin-1")
+    return real_number(text, 0.0, MAX_FIGURE) or 0.0
 
 
 def _name(headers: dict[bytes, bytes], header: bytes) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvmesh.report.statistics import ReplayReport, ReplayRun, RequestOutcome, RunSummary, Slo
+from kvmesh.report.outcome import RequestOutcome
+from kvmesh.report.statistics import ReplayReport, ReplayRun, RunSummary, Slo
 
 
 class RequestRow(msgspec.Struct, frozen=True):
@@ -14,11 +15,13 @@ class RequestRow(msgspec.Struct, frozen=True):
     run: str
     index: int
     session: str
+    program: str
     bucket: str
     router: str
     worker: str
     sent_ms: float
     lag_ms: float
+    held_ms: float
     ttft_ms: float | None
     itl_ms_mean: float | None
     itl_ms_max: float | None
@@ -57,11 +60,13 @@ def _row(run: str, outcome: RequestOutcome) -> RequestRow:
         run=run,
         index=outcome.index,
         session=outcome.session,
+        program=outcome.program,
         bucket=outcome.bucket,
         router=outcome.router,
         worker=outcome.worker,
         sent_ms=round(outcome.sent_ms, 3),
         lag_ms=round(outcome.lag_ms, 3),
+        held_ms=round(outcome.held_ms, 3),
         ttft_ms=None if outcome.ttft_ms is None else round(outcome.ttft_ms, 3),
         itl_ms_mean=None if mean is None else round(mean, 3),
         itl_ms_max=round(max(outcome.itl_ms), 3) if outcome.itl_ms else None,

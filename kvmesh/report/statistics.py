@@ -2,62 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import floor
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
-UNKNOWN: Final = "unknown"
-"""Worker, router or bucket of an answer that did not name it."""
+from kvmesh.report.outcome import Distribution, RequestOutcome, distribution
+from kvmesh.report.programs import ProgramFacts, ProgramSummary, summarize_programs
 
-
-Unit = Literal["", "ms", "/s", "s", "%", "blocks"]
-
-
-class RequestOutcome(msgspec.Struct, frozen=True):
-    """How one request went. Times in ms; `sent_ms` counts from the start of the run.
-
-    `lag_ms` is how late it was sent: much of it means that the sender, not the server, was slow.
-    `itl_ms` are the pauses between the chunks that carried tokens. `error` is the kind of
-    failure, empty for success, `detail` its words; `status` is 0 when no answer came.
-    """
-
-    index: int
-    session: str
-    sent_ms: float
-    lag_ms: float
-    latency_ms: float
-    ttft_ms: float | None = None
-    itl_ms: tuple[float, ...] = ()
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    worker: str = UNKNOWN
-    router: str = UNKNOWN
-    bucket: str = UNKNOWN
-    overlap_blocks: int | None = None
-    status: int = 0
-    error: str = ""
-    detail: str = ""
-
-    def mean_itl_ms(self) -> float | None:
-        """Return the time per output token after the first; None with fewer than two tokens.
-
-        Counted over tokens where the server reports them: a chunk may carry several.
-        """
-        pauses = max(len(self.itl_ms), self.output_tokens - 1 if self.itl_ms else 0)
-        return sum(self.itl_ms) / pauses if pauses else None
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """Mean and percentiles of `count` values."""
-
-    count: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    max: float
+Unit = Literal["", "ms", "/s", "s", "%", "blocks", "tokens"]
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -111,6 +63,7 @@ class RunSummary(msgspec.Struct, frozen=True):
     workers: tuple[Share, ...]
     routers: tuple[Share, ...]
     buckets: tuple[Share, ...]
+    programs: ProgramSummary | None = None
 
 
 class ReplayRun(msgspec.Struct, frozen=True):
@@ -144,35 +97,16 @@ class Metric(msgspec.Struct, frozen=True):
     value: float | None
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the `share` (0..1) quantile of ascending values, linear between neighbours."""
-    position = share * (len(ordered) - 1)
-    below = floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
-
-
-def distribution(values: Iterable[float]) -> Distribution | None:
-    """Return the distribution of `values`, None for none. O(n log n)."""
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    return Distribution(
-        count=len(ordered),
-        mean=sum(ordered) / len(ordered),
-        p50=percentile(ordered, 0.5),
-        p90=percentile(ordered, 0.9),
-        p99=percentile(ordered, 0.99),
-        max=ordered[-1],
-    )
-
-
 def summarize(
-    outcomes: Sequence[RequestOutcome], slo: Slo, known_workers: Iterable[str] = ()
+    outcomes: Sequence[RequestOutcome],
+    slo: Slo,
+    known_workers: Iterable[str] = (),
+    programs: ProgramFacts | None = None,
 ) -> RunSummary:
     """Return the statistics of one run. O(n log n) over all inter-token times.
 
     `known_workers`, e.g. those another run used, are listed even when they served nothing.
+    `programs` is what the trace says of them.
     """
     good = [outcome for outcome in outcomes if not outcome.error]
     start = min((outcome.sent_ms for outcome in outcomes), default=0.0)
@@ -206,6 +140,7 @@ def summarize(
         workers=workers,
         routers=shares(good, "router"),
         buckets=shares(good, "bucket"),
+        programs=None if programs is None else summarize_programs(outcomes, programs),
     )
 
 
@@ -267,10 +202,28 @@ def metrics(summary: RunSummary) -> tuple[Metric, ...]:
         Metric("duration", "s", None, summary.duration_s),
         Metric("requests sent", "", None, summary.requests),
         Metric("failed", "", "lower", summary.requests - summary.succeeded),
+        *_program_metrics(summary.programs),
     )
 
 
-def _times(name: str, found: Distribution | None, points: Sequence[str]) -> Iterable[Metric]:
+def _program_metrics(found: ProgramSummary | None) -> Iterable[Metric]:
+    if found is None:
+        return
+    yield Metric("programs finished", "", "higher", found.finished)
+    yield Metric("programs", "", None, found.programs)
+    yield Metric("turns finished", "/s", "higher", found.turns_per_s)
+    yield from _times("program time", found.completion_s, ("mean", "p50", "p90"), "s")
+    yield from _times("time in requests", found.request_s, ("mean", "p50", "p90"), "s")
+    yield Metric("wait of a turn mean", "s", "lower", found.wait_s_mean)
+    yield Metric("wait of a turn max", "s", "lower", found.wait_s_max)
+    yield Metric("prefill / infinite cache", "", "lower", found.prefill_ratio)
+    yield Metric("avoidable prefill", "tokens", "lower", found.avoidable_tokens)
+    yield Metric("fairness (Jain)", "", "higher", found.fairness)
+
+
+def _times(
+    name: str, found: Distribution | None, points: Sequence[str], unit: Unit = "ms"
+) -> Iterable[Metric]:
     for point in points:
         value = None if found is None else getattr(found, point)
-        yield Metric(f"{name} {point}", "ms", "lower", value)
+        yield Metric(f"{name} {point}", unit, "lower", value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kvmesh.report.statistics import RequestOutcome, distribution
+from kvmesh.report.outcome import RequestOutcome, distribution
 
 
 class TimeWindow(msgspec.Struct, frozen=True):

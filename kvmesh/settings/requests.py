@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kvmesh.settings.types import Count, NonNegative, Positive, Seconds, Share, Status
+from kvmesh.settings.types import Count, Multiple, NonNegative, Positive, Seconds, Share, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,24 @@ class SessionSettings:
     """Seconds after which an unused session is forgotten."""
     session_slack_ms: NonNegative = 1000.0
     """soft: predicted backlog of its worker above which a session moves, ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramSettings:
+    """Agents take turns while their contexts do not all fit the engines' caches."""
+
+    program_turns: Literal["on", "off", "observe"] = "on"
+    """on: while the contexts of agents' sessions do not fit the caches, and computing them again
+    costs more than waiting, those that fit take turns and keep their caches; the others' requests
+    wait here. observe: follow programs, hold nothing. off: nothing is kept of them."""
+    program_wait_s: Seconds = 30.0
+    """Seconds a request waits for its program's turn at most; then it goes, whatever it evicts."""
+    program_fill: Multiple = 1.0
+    """Share of an engine's cache that the contexts of programs with a turn may fill."""
+    program_ttl_s: Seconds = 7200.0
+    """Seconds after which an agent that sent nothing is forgotten."""
+    max_programs: Positive = 65536
+    """Agents that are followed; beyond them those longest unused are forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)

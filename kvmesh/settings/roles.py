@@ -22,10 +22,12 @@ from kvmesh.settings.requests import (
     AdmissionSettings,
     DecisionSettings,
     FailureSettings,
+    ProgramSettings,
     SessionSettings,
     StreamSettings,
     TenantSettings,
 )
+from kvmesh.settings.scaling import ScalingSettings
 from kvmesh.settings.split import ConnectorSettings, SplitSettings
 from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
@@ -192,10 +194,12 @@ class RouterSettings:
     admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
     tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
+    program: Annotated[ProgramSettings, Flat] = field(default_factory=ProgramSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
     tune: Annotated[TuneSettings, Flat] = field(default_factory=TuneSettings)
+    scaling: Annotated[ScalingSettings, Flat] = field(default_factory=ScalingSettings)
     pool: Annotated[PoolSettings, Flat] = field(default_factory=PoolSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -9,12 +9,14 @@ from kvmesh.bounds import MAX_COUNT, MAX_FIGURE, MAX_MEMBERS, MAX_SECONDS, MAX_T
 
 MOST_BLOCK_TOKENS: Final = 1 << 20
 MOST_STREAMS: Final = 1 << 20
+MOST_MULTIPLE: Final = 16.0
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Positive = Annotated[int, Parameter(validator=Number(gt=0, lte=MAX_COUNT))]
 Count = Annotated[int, Parameter(validator=Number(gte=0, lte=MAX_COUNT))]
 NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0, lte=MAX_FIGURE))]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0.0, lte=MAX_SECONDS))]
+Multiple = Annotated[float, Parameter(validator=Number(gt=0.0, lte=MOST_MULTIPLE))]
 Share = Annotated[float, Parameter(validator=Number(gte=0.0, lte=1.0))]
 Temperature = Annotated[float, Parameter(validator=Number(gte=0.0, lte=MAX_TEMPERATURE))]
 BlockSize = Annotated[

@@ -13,17 +13,18 @@ from rich.console import Console
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.observe import configure_logging
 from kvmesh.replay.options import ReplayOptions
-from kvmesh.replay.plan import load_slice
+from kvmesh.replay.plan import load_slice, program_facts
+from kvmesh.report.outcome import distribution
 from kvmesh.report.output import ReportFiles, check_plots, deliver_files
-from kvmesh.report.statistics import ReplayReport, ReplayRun, distribution, summarize
+from kvmesh.report.statistics import ReplayReport, ReplayRun, summarize
 from kvmesh.report.table import print_report
 from kvmesh.settings.types import Flat
 from kvmesh.simulator.bars import Bars, draw_bars
 from kvmesh.simulator.comparison import Cell, measure
-from kvmesh.simulator.fleet.load import spread
+from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions, check_simulation
 from kvmesh.simulator.slices import Setting, Simulator, find_settings
-from kvmesh.simulator.table import print_comparison
+from kvmesh.simulator.table import print_comparison, program_table
 from kvmesh.simulator.tune import split_slice, tune_policy
 from kvmesh.traces.trace import infinite_cache_hit_rate
 from kvmesh.version import VERSION
@@ -63,9 +64,14 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     if not options.details:
         _print_facts(found.reports[0][1], simulator, console)
     print_comparison(found.cells, console, faulty=bool(options.fail))
+    for setting, report in found.reports:
+        if any(run.summary.programs for run in report.runs):
+            console.print(program_table(setting.name, report.runs))
     speed = len(trace.requests) * len(found.cells) / max(found.busy_s, 1e-9)
     shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
     _warn(simulator.formulas, console)
+    if not options.fail:
+        _warn_refused(found, console)
     _write(found, files, console)
     return found
 
@@ -84,12 +90,26 @@ def _warn(formulas: Formulas, console: Console) -> None:
             )
 
 
+def _warn_refused(found: SimulationResult, console: Console) -> None:
+    """Print how many requests a healthy fleet did not answer, and why."""
+    ended = [one for _, report in found.reports for run in report.runs for one in run.outcomes]
+    failed = [one for one in ended if one.error]
+    if failed:
+        console.print(
+            f"warning: {len(failed):,} of {len(ended):,} requests got no answer "
+            f"({failed[0].detail or failed[0].error}); --max-input-tokens cuts prompts",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 def run_settings(
     options: SimulateOptions, simulator: Simulator, settings: Sequence[Setting], bars: Bars
 ) -> SimulationResult:
     """Play every policy at every load."""
     trace = simulator.trace
     bound = infinite_cache_hit_rate(trace.requests, trace.block_size)
+    programs = program_facts(trace)
     reports: list[tuple[Setting, ReplayReport]] = []
     cells: list[Cell] = []
     busy_s = 0.0
@@ -98,10 +118,10 @@ def run_settings(
         for policy in options.policy:
             watch = bars.watch(f"{setting.name} {policy}", len(trace.requests))
             began_s = time.process_time()
-            fleet = simulator.play(policy, setting.speedup, watch)
+            fleet = simulator.play(policy, setting, watch)
             busy_s += time.process_time() - began_s
             workers = [engine.worker for engine in fleet.engines]
-            summary = summarize(fleet.outcomes, options.slo(), workers)
+            summary = summarize(fleet.outcomes, options.slo(), workers, programs)
             runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
             busy = spread(fleet.busy_s)
             cells.append(
@@ -137,7 +157,9 @@ def describe_simulation(
         f"{engine.max_num_batched_tokens:,} tokens a step, {engine.max_num_seqs} requests at once",
         "slice": f"{len(requests):,} requests after the first {options.skip:,}",
         "tokens": f"{mean_input:,.0f} in and {mean_output:,.0f} out on average",
-        "load": f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
+        "load": setting.name
+        if setting.live
+        else f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
         "delays": f"events {options.event_delay_ms:g} ms, bookings {options.sync_delay_ms:g} ms",
         "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
         "seed": str(options.seed),
@@ -195,6 +217,8 @@ def _slice_options(options: SimulateOptions) -> ReplayOptions:
         options.trace,
         trace_block_size=options.trace_block_size,
         requests=options.requests,
+        sessions=options.sessions,
+        time_scale=options.time_scale,
         skip=options.skip,
         smooth=options.smooth,
         max_input_tokens=options.max_input_tokens,

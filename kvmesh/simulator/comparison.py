@@ -5,7 +5,8 @@ from math import exp, log
 
 import msgspec
 
-from kvmesh.report.statistics import RequestOutcome, RunSummary, distribution
+from kvmesh.report.outcome import RequestOutcome, distribution
+from kvmesh.report.statistics import RunSummary
 
 
 class Cell(msgspec.Struct, frozen=True):

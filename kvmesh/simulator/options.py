@@ -22,6 +22,9 @@ from kvmesh.simulator.fleet.faults import parse_fleet_faults
 from kvmesh.simulator.fleet.options import FleetOptions, PeerOptions
 from kvmesh.simulator.tuning import tuned_weights
 
+DEFAULT_LIVE: Final = (8.0,)
+"""Live sessions an engine of a trace of sessions."""
+
 DEFAULT_POLICIES: Final = (
     "round-robin",
     "kv:predicted-time",
@@ -49,7 +52,7 @@ class SimulateOptions:
     """
 
     trace: Path
-    """Trace file in Mooncake's format, JSON lines, gzip or plain."""
+    """Trace file in Mooncake's format or of sessions, JSON lines, gzip or plain."""
     _: KW_ONLY
     policy: Words = DEFAULT_POLICIES
     """Policies side by side, the first is the baseline: round-robin, random, least-loaded,
@@ -69,6 +72,14 @@ class SimulateOptions:
     """Loads, relative to the rate at which round robin saturates."""
     rate: Numbers = ()
     """Requests per second instead of relative loads."""
+    live: Numbers = ()
+    """Closed loop instead: so many sessions under way for each engine, the next begins as one ends.
+    Of a trace of sessions: 8 by default."""
+    sessions: int | None = None
+    """Of a trace of sessions: how many to play, with their sub-agents; default: all. Beyond its end
+    it begins again with fresh ones."""
+    time_scale: float = 1.0
+    """Multiplies recorded times and pauses; else pauses are as recorded at any load."""
     event_delay_ms: float = 5.0
     """How long KV events take to reach the routers, ms."""
     sync_delay_ms: float = 5.0
@@ -147,7 +158,7 @@ class SimulateOptions:
     requests: int | None = None
     """Requests to play; default: all."""
     skip: int = 0
-    """Requests at the start of the trace to leave out."""
+    """Requests (of a trace of sessions: sessions) at the start of the trace to leave out."""
     smooth: bool = True
     """Spread times that were rounded (Mooncake: to 3 s) over the rounding interval."""
     max_input_tokens: int | None = None
@@ -250,6 +261,9 @@ def check_simulation(options: SimulateOptions) -> None:
         "--max-input-tokens": (options.max_input_tokens,),
         "--output-tokens": (options.output_tokens,),
         "--load": options.load,
+        "--live": options.live,
+        "--sessions": (options.sessions,),
+        "--time-scale": (options.time_scale,),
         "--rate": options.rate,
         "--engine-speeds": options.engine_speeds,
         "--client-timeout-ms": (options.client_timeout_ms,),

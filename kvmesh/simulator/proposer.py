@@ -16,7 +16,7 @@ from kvmesh.core.tuning.search import Found, Judged, SearchTask, SimulatedFleetF
 from kvmesh.core.tuning.weighting import Weighting, name_policy
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES, TimingProfile
-from kvmesh.report.statistics import RequestOutcome, distribution
+from kvmesh.report.outcome import RequestOutcome, distribution
 from kvmesh.simulator.comparison import geometric_mean
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions

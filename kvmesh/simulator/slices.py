@@ -9,11 +9,11 @@ from kvmesh.core.routing.policy import parse_policy
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.simulator.bars import Bars, Watch
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.load import backlog_share, find_saturation, largest_backlog
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.oracle import alone_ttfts_ms
 from kvmesh.simulator.fleet.request import FleetRequest, make_requests
-from kvmesh.simulator.options import SimulateOptions
+from kvmesh.simulator.load import backlog_share, find_saturation, largest_backlog
+from kvmesh.simulator.options import DEFAULT_LIVE, SimulateOptions
 
 SLICE_EVENTS: Final = 2_000
 """Events between two looks at the progress bar, some 20 ms."""
@@ -22,10 +22,13 @@ SATURATING_POLICY: Final = "round-robin"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One load: its name, and how many times faster than recorded that is."""
+    """One load: its name, and how many times faster than recorded that is, or with `live` above 0
+    how many programs are under way.
+    """
 
     name: str
-    speedup: float
+    speedup: float = 1.0
+    live: int = 0
 
 
 class Simulator:
@@ -51,7 +54,7 @@ class Simulator:
         return alone_ttfts_ms(self.trace.requests, self.trace.block_size, self.fleet.engine)
 
     def play(
-        self, policy: str, speedup: float, watch: Watch, fleet: FleetOptions | None = None
+        self, policy: str, setting: Setting, watch: Watch, fleet: FleetOptions | None = None
     ) -> SimulatedFleet:
         """Return the fleet after the run; `watch` hears how many requests have ended."""
         options = fleet or self.fleet
@@ -60,7 +63,8 @@ class Simulator:
             parse_policy(policy, options.engine.block_size, self.formulas),
             self._requests,
             random.Random(self._options.seed),  # noqa: S311  a simulation, not a secret
-            speedup=speedup,
+            speedup=setting.speedup,
+            live=setting.live,
         )
         while simulated.advance(SLICE_EVENTS):
             watch(len(simulated.outcomes))
@@ -72,7 +76,9 @@ class Simulator:
         alone = msgspec.structs.replace(self.fleet, routers=1, faults=())
 
         def backlog_at(speedup: float) -> float:
-            return backlog_share(self.play(SATURATING_POLICY, speedup, watch, alone).outcomes)
+            return backlog_share(
+                self.play(SATURATING_POLICY, Setting("", speedup), watch, alone).outcomes
+            )
 
         allowed = largest_backlog(len(self._requests), self.fleet.engines)
         return find_saturation(backlog_at, 1.0, allowed)
@@ -81,7 +87,16 @@ class Simulator:
 def find_settings(
     options: SimulateOptions, simulator: Simulator, bars: Bars
 ) -> tuple[Setting, ...]:
-    """Return the loads to play, from --rate, or from --load by finding the saturation first."""
+    """Return the loads to play, from --live or --rate, or from --load by finding the saturation
+    first. Sessions are played in closed loop unless a rate is named.
+    """
+    live = options.live or (DEFAULT_LIVE if simulator.trace.programs and not options.rate else ())
+    if live:
+        engines = simulator.fleet.engines
+        return tuple(
+            Setting(f"{one:g} live sessions an engine", live=max(1, round(one * engines)))
+            for one in live
+        )
     recorded = simulator.recorded_rate
     if options.rate:
         return tuple(Setting(f"{rate:g} requests/s", rate / recorded) for rate in options.rate)

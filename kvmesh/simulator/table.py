@@ -7,6 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kvmesh.report.outcome import Distribution
+from kvmesh.report.statistics import ReplayRun
 from kvmesh.simulator.comparison import Cell, PolicyVerdict, compare, ratio
 
 EVEN: Final = 0.02
@@ -49,6 +51,40 @@ def setting_table(setting: str, cells: Sequence[Cell], *, faulty: bool) -> Table
             *_ends(cell, faulty=faulty),
         )
     return table
+
+
+def program_table(setting: str, runs: Sequence[ReplayRun]) -> Table:
+    """Return one row per policy: how its programs fared. Times are in s."""
+    title = f"{setting}: programs; times in s, ratio of the mean against {runs[0].name}"
+    table = _table(title)
+    names = ("done", "turns\n/s", "mean", "p90", "mean\nratio", "requests\nmean", "wait\nmean")
+    for name in (*names, "wait\nmax", "prefill\n/ inf.", "fair"):
+        _add_figures(table, name)
+    first = runs[0].summary.programs
+    base = _mean_s(first.completion_s if first else None)
+    for run in runs:
+        found = run.summary.programs
+        if found is None:
+            continue
+        whole = found.completion_s
+        table.add_row(
+            run.name,
+            f"{found.finished:,}/{found.programs:,}",
+            f"{found.turns_per_s:.3g}",
+            f"{_mean_s(whole):,.0f}",
+            f"{whole.p90 if whole else 0.0:,.0f}",
+            colour(ratio(_mean_s(whole), base)),
+            f"{_mean_s(found.request_s):,.0f}",
+            f"{found.wait_s_mean:,.1f}",
+            f"{found.wait_s_max:,.0f}",
+            f"x{found.prefill_ratio:.2f}",
+            f"{found.fairness:.2f}",
+        )
+    return table
+
+
+def _mean_s(found: Distribution | None) -> float:
+    return found.mean if found else 0.0
 
 
 def verdict_table(verdicts: Sequence[PolicyVerdict], *, faulty: bool) -> Table:

@@ -10,7 +10,7 @@ from kvmesh.replay.plan import TraceSlice
 from kvmesh.report.statistics import summarize
 from kvmesh.simulator.bars import Bars
 from kvmesh.simulator.comparison import geometric_mean, measure
-from kvmesh.simulator.fleet.load import spread
+from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions
 from kvmesh.simulator.slices import Simulator, find_settings
 from kvmesh.simulator.tuning import Search, Weighting, tuned_cost, tuned_weights
@@ -58,7 +58,7 @@ def tune_policy(
             before = number * len(trace.requests)
             fleet = simulator.play(
                 name_policy(cost, weights),
-                setting.speedup,
+                setting,
                 lambda done: watch(before + done),  # noqa: B023  called within
             )
             summary = summarize(fleet.outcomes, options.slo())

@@ -12,6 +12,7 @@ import msgspec
 import xxhash
 
 from kvmesh.bounds import MAX_TOKENS, Figure, MaybeName, Tokens
+from kvmesh.core.programs.turn import Stop
 from kvmesh.errors import ConfigError
 
 COARSE_REQUESTS_PER_TIME: Final = 2
@@ -30,7 +31,9 @@ class TraceRequest(msgspec.Struct, frozen=True):
     """One request of a trace. `index` is its place in the file, from 0.
 
     With `delay_ms` it starts so long after the turn before it of the same `session` ended, and
-    `timestamp_ms` only places the session's first turn.
+    `timestamp_ms` only places the session's first turn. A sub-agent's session has a `parent`, and
+    its first turn starts `delay_ms` after the end of the request with index `after`. `program` is
+    the session that all of it goes back to, `stop` why the answer was recorded to end.
     """
 
     index: int
@@ -42,6 +45,10 @@ class TraceRequest(msgspec.Struct, frozen=True):
     delay_ms: float | None = None
     tenant: str = ""
     lora: str = ""
+    parent: str = ""
+    program: str = ""
+    stop: Stop = ""
+    after: int | None = None
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -91,6 +98,7 @@ def parse_trace(lines: Iterable[bytes], source: str) -> list[TraceRequest]:
             block_ids=line.hash_ids,
             session=session,
             delay_ms=line.delay if session else None,
+            program=session,
             tenant=line.tenant,
             lora=line.lora,
         )
@@ -205,13 +213,18 @@ def _uniform(index: int, seed: int) -> float:
     return xxhash.xxh3_64_intdigest(b"%d" % index, seed % 2**64) / 2**64
 
 
-def scale_times(requests: Sequence[TraceRequest], speedup: float) -> list[TraceRequest]:
-    """Return the requests `speedup` times as fast: times and think times divided by it."""
+def scale_times(
+    requests: Sequence[TraceRequest], speedup: float, time_scale: float = 1.0
+) -> list[TraceRequest]:
+    """Return the requests arriving `speedup` times as fast, think times as recorded.
+
+    `time_scale` multiplies both: 0.1 plays ten seconds of the trace in one.
+    """
     return [
         msgspec.structs.replace(
             request,
-            timestamp_ms=request.timestamp_ms / speedup,
-            delay_ms=None if request.delay_ms is None else request.delay_ms / speedup,
+            timestamp_ms=request.timestamp_ms * time_scale / speedup,
+            delay_ms=None if request.delay_ms is None else request.delay_ms * time_scale,
         )
         for request in requests
     ]
@@ -241,17 +254,23 @@ def infinite_cache_hit_rate(requests: Sequence[TraceRequest], block_size: int) -
 
     No routing can hit more (but for blocks smaller than the trace's). O(blocks).
     """
+    tokens = sum(request.input_tokens for request in requests)
+    return (tokens - sum(new_tokens(requests, block_size))) / tokens
+
+
+def new_tokens(requests: Sequence[TraceRequest], block_size: int) -> list[int]:
+    """Return of each prompt how many tokens such a cache would have to compute. O(blocks)."""
     seen: set[int] = set()
-    cached = 0
+    found: list[int] = []
     for request in requests:
         depth = 0
         for block in request.block_ids:
             if block not in seen:
                 break
             depth += 1
-        cached += min(depth * block_size, request.input_tokens)
+        found.append(max(0, request.input_tokens - depth * block_size))
         seen.update(request.block_ids)
-    return cached / sum(request.input_tokens for request in requests)
+    return found
 
 
 def split_sessions(requests: Sequence[TraceRequest]) -> list[tuple[TraceRequest, ...]]:

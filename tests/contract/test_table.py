@@ -127,3 +127,26 @@ async def test_homes_are_one_table_of_the_whole_mesh_that_keeps_the_last_written
     await eventually(lambda: late.caught_up)
 
     assert sorted(late.values) == [f"key-{number}" for number in range(3, 8)]
+
+
+async def test_programs_are_a_table_of_their_bucket_that_keeps_the_last_written(
+    backend: Any, eventually: Any
+) -> None:
+    one = await (await backend.plane()).programs("code", 3600, 3)
+    plane = await backend.plane()
+    two, other = await plane.programs("code", 3600, 3), await plane.programs("chat", 3600, 3)
+    sessions = await plane.sessions("code", 3600)
+    for number in range(5):
+        one.put(f"agent-{number}", b"%d" % number)
+
+    kept, others, bound = Bindings(), Bindings(), Bindings()
+    await two.follow(kept)
+    await eventually(lambda: kept.values.get("agent-4"))
+    late = Bindings()
+    await two.follow(late)
+    await other.follow(others)
+    await sessions.follow(bound)
+    await eventually(lambda: late.caught_up and others.caught_up and bound.caught_up)
+
+    assert late.values == {f"agent-{number}": b"%d" % number for number in (2, 3, 4)}
+    assert others.values == bound.values == {}

@@ -41,9 +41,15 @@ def test_the_highest_format_that_all_read_is_written_or_else_the_oldest(
 
 
 def test_each_kind_has_its_own_range() -> None:
-    told = Formats(FormatRange(1, 2), FormatRange(2, 3), FormatRange(3, 4), FormatRange(4, 5))
+    told = Formats(
+        FormatRange(1, 2),
+        FormatRange(2, 3),
+        FormatRange(3, 4),
+        FormatRange(4, 5),
+        FormatRange(5, 6),
+    )
 
-    assert [told.of(kind).oldest for kind in KINDS] == [1, 2, 3, 4]
+    assert [told.of(kind).oldest for kind in KINDS] == [1, 2, 3, 4, 5]
     assert writable("bookings", [FIRST]) == 1
     assert writable("bookings", [OWN, OWN]) == OWN.bookings.newest
 

@@ -30,6 +30,7 @@ from kvmesh.app.figures.requests import (
     SHARES,
     TOTALS,
 )
+from kvmesh.app.figures.scaling import DRAINS, SCALING
 from kvmesh.app.figures.workers import (
     ACCESSES,
     ENGINES,
@@ -41,7 +42,7 @@ from kvmesh.app.figures.workers import (
 
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
-    *(PREDICTIONS, ACCESSES, WORKER_CARE),
+    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL),

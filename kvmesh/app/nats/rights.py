@@ -9,6 +9,7 @@ from kvmesh.transport.nats.layout import (
     home_bucket,
     inbox_prefix,
     meta_bucket,
+    program_bucket,
     session_bucket,
     snapshot_bucket,
 )
@@ -61,13 +62,14 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     """
     stream = subjects.stream()
     meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
-    sessions = session_bucket(subjects)
+    tables = (session_bucket(subjects), program_bucket(subjects))
     stores = (f"KV_{meta}", f"OBJ_{snapshots}")
-    followed = (stream, *stores, f"KV_{sessions}")
+    followed = (stream, *stores, *(f"KV_{table}" for table in tables))
     publish = [right for one in followed for right in follow_rights(one)]
     publish += [f"$JS.API.STREAM.MSG.GET.{one}" for one in stores]
     publish += [f"$JS.API.STREAM.PURGE.{one}" for one in (stream, f"OBJ_{snapshots}")]
-    publish += [f"$KV.{meta}.>", f"$KV.{sessions}.>", f"$O.{snapshots}.>"]
+    publish += [f"$KV.{one}.>" for one in (meta, *tables)]
+    publish += [f"$O.{snapshots}.>"]
     publish += [subjects.control(), subjects.router_control()]
     publish += [subjects.bookings(name), subjects.routers(name)]
     subscribe = (

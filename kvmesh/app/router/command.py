@@ -34,7 +34,12 @@ from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, spli
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
-from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
+from kvmesh.app.router.router_options import (
+    router_options,
+    scaling_options,
+    session_options,
+    shadow_policies,
+)
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
@@ -175,6 +180,7 @@ class RouterServer:
             hang_s=settings.failure.hang_s,
             debug=debug,
             alternatives=self._alternatives(),
+            scaling=scaling_options(settings.scaling),
         )
 
     def _why_not(self) -> str:

@@ -13,10 +13,12 @@ from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy, read_assignment
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
+from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
 from kvmesh.settings.requests import SessionSettings
 from kvmesh.settings.roles import CostSettings, RouterSettings
+from kvmesh.settings.scaling import ScalingSettings
 
 
 def named_formulas(settings: RouterSettings) -> Formulas:
@@ -40,6 +42,11 @@ def session_options(settings: SessionSettings) -> SessionOptions:
         ttl_s=settings.session_ttl_s,
         slack_ms=settings.session_slack_ms,
     )
+
+
+def scaling_options(settings: ScalingSettings) -> ScalingOptions:
+    """Return from when on workers count as full."""
+    return ScalingOptions(settings.scale_backlog_s, settings.scale_target)
 
 
 def check_model_policies(texts: Iterable[str], options: RouterOptions) -> None:

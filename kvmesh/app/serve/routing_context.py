@@ -26,6 +26,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
@@ -85,6 +86,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `ask_suspects` has workers asked at once that a failure made suspect.
     `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
+    `scaling` says from when on workers count as full.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
@@ -112,6 +114,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     alternatives: Alternatives | None = None
     holders: ResponseHolders = msgspec.field(default_factory=ResponseHolders)
     debug: bool = False
+    scaling: ScalingOptions = ScalingOptions()
 
     def looks_at(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""

@@ -66,6 +66,8 @@ class Recorder(msgspec.Struct, frozen=True):
     def row(self, record: DecisionRecord) -> DecisionRow:
         """Return a record for a list."""
         decision, usage, ended_s = record.decision, record.reported, record.ended_s
+        if usage is not None and not (usage.prompt_tokens or usage.completion_tokens):
+            usage = None  # only why the answer ended
         duration_ms = None if ended_s is None else 1000.0 * max(0.0, ended_s - record.decided_s)
         return DecisionRow(
             key=f"{self.router}/{self.offset_s:.0f}/{record.number}",

@@ -1,6 +1,7 @@
 """An overview drawn for a terminal: what `kvmesh top` shows."""
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -74,6 +75,7 @@ def draw(overview: Overview, seconds: Sequence[TrafficSecond], *, rows: int) -> 
         *_policies(overview.policies),
         _traffic(measure(seconds, int(overview.now))),
         _buckets(overview.buckets),
+        *_scaling(overview),
         _replicas(overview.replicas),
         _workers(overview.workers),
     ]
@@ -176,6 +178,25 @@ def _buckets(rows: Sequence[BucketRow]) -> Table:
             gauge(row.used_blocks, row.total_blocks),
         )
     return table
+
+
+def _scaling(overview: Overview) -> list[Text]:
+    """Return a line for each bucket: how full it is, and what autoscaling would do."""
+    lines: list[Text] = []
+    for row in overview.buckets:
+        full, wanted = number(row, "saturation"), number(row, "wanted_workers")
+        if full is None or wanted is None:
+            continue
+        first = [
+            one.worker
+            for one in overview.workers
+            if one.bucket == row.bucket and number(one, "drain_order") == 1
+        ]
+        told = f"{percent(full)} full, wants {max(1, ceil(wanted))} workers of {row.workers}"
+        leaves = f"; {first[0]} would leave first" if first else ""
+        style = "yellow" if full > 1.0 else "dim"
+        lines.append(Text(f"{row.bucket} is {told}{leaves}", style))
+    return lines
 
 
 def _replicas(rows: Sequence[ReplicaRow]) -> Table:

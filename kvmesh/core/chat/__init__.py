@@ -1,1 +1,1 @@
-"""Chat requests and chat templates: what of a request decides its prompt tokens."""
+"""Chats: what of a request decides its prompt tokens, templates, and how an answer ends."""

@@ -1,7 +1,7 @@
 """Server-sent events of LLM engines, seen in passing: what bookings need, and nothing else.
 
 A stream is scanned, never re-encoded. An ordinary chunk (whole events of one `data: {` line each,
-no usage, no error) is decided by five substring searches; all else is parsed line by line.
+no usage, no error, no end) is decided by eight substring searches; all else is parsed line by line.
 Source: WHATWG HTML, 9.2.6 "Interpreting an event stream".
 """
 
@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import MAX_TOKENS, Tokens, whole_number
+from kvmesh.core.chat.answer_json import Reported, Stop, ending_of, read_answer
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """An event longer than this is counted, but not looked into."""
@@ -25,42 +26,18 @@ _CARRIAGE_RETURN: Final = 13
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts an engine reported, 0 to `MAX_TOKENS`; no more are cached than it prompted.
 
-    `cached_tokens` is None when it does not report them. `response` is the id of an answer of the
-    responses API, by which later requests may name it.
+    `cached_tokens` is None when it does not report them, and all counts are 0 when it reports none,
+    as in a stream whose client did not ask for them. `response` is the id of an answer of the
+    responses API, by which later requests may name it. `stop` says why the answer ended, `tool` is
+    the name of the tool it calls last, "" each where that is not seen.
     """
 
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
     cached_tokens: Tokens | None = None
     response: str = ""
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: Tokens | None = None
-
-
-class _Reported(msgspec.Struct):
-    prompt_tokens: Tokens | None = None
-    completion_tokens: Tokens | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
-    input_tokens_details: _Details | None = None
-    cache_read_input_tokens: Tokens | None = None
-    cache_creation_input_tokens: Tokens | None = None
-
-
-class _Inner(msgspec.Struct):
-    usage: _Reported | None = None
-    id: object = ""
-
-
-class _Chunk(msgspec.Struct):
-    usage: _Reported | None = None
-    id: object = ""
-    kind: object = msgspec.field(default="", name="object")
-    response: _Inner | None = None
-    message: _Inner | None = None
+    stop: Stop = ""
+    tool: str = ""
 
 
 class _Code(msgspec.Struct):
@@ -77,35 +54,40 @@ class _ErrorProbe(msgspec.Struct):
     kind: str = msgspec.field(default="", name="object")
 
 
-_chunks = msgspec.json.Decoder(_Chunk)
+_NOTHING: Final = Usage()
+_UNREPORTED: Final = Reported()
 _errors = msgspec.json.Decoder(_ErrorProbe)
 _failed = msgspec.json.Decoder(_Failed)
 _FAILURES: Final = range(400, 600)
 
 
 def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
-    """Return the usage in one JSON object, a whole response or one event, merged over `before`.
+    """Return what one JSON object, a whole response or one event, says of the answer, merged over
+    `before`: its usage, why it ended, the tool it calls.
 
     Reads chat completions, completions, responses (`response.usage`) and Anthropic messages
     (`message.usage`; its input count leaves cached tokens out, so they are added). What does not
     decode changes nothing.
     """
-    try:
-        chunk = _chunks.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    answer = read_answer(body)
+    if answer is None:
         return before
-    reported, named = chunk.usage, None
-    if reported is None and chunk.response is not None:
-        reported, named = chunk.response.usage, chunk.response.id
-    elif chunk.kind == "response":
-        named = chunk.id
-    response = named if isinstance(named, str) else ""
-    if reported is None and chunk.message is not None:
-        reported = chunk.message.usage
-    return before if reported is None else _merge(before or Usage(), reported, response)
+    reported, named = answer.usage, None
+    if reported is None and answer.response is not None:
+        reported, named = answer.response.usage, answer.response.id
+    elif answer.kind == "response":
+        named = answer.id
+    if reported is None and answer.message is not None:
+        reported = answer.message.usage
+    stop, tool = ending_of(answer)
+    if reported is None and not (stop or tool):
+        return before
+    response = named if isinstance(named, str) and reported is not None else ""
+    return _merge(before or _NOTHING, reported or _UNREPORTED, response, stop, tool)
 
 
-def _merge(before: Usage, reported: _Reported, response: str) -> Usage:
+def _merge(before: Usage, reported: Reported, response: str, stop: Stop, tool: str) -> Usage:
+    stop, tool = stop or before.stop, tool or before.tool
     details = reported.prompt_tokens_details or reported.input_tokens_details
     cached = details.cached_tokens if details is not None else None
     prompt = reported.prompt_tokens
@@ -125,6 +107,20 @@ def _merge(before: Usage, reported: _Reported, response: str) -> Usage:
         completion_tokens=max(before.completion_tokens, completion or 0),
         cached_tokens=None if cached is None else min(cached, prompt or MAX_TOKENS),
         response=response or before.response,
+        # Engines say `stop` of an answer that calls the one tool it was made to call.
+        stop="tool" if tool and stop == "end" else stop,
+        tool=tool,
+    )
+
+
+def says_end(data: bytes) -> bool:
+    """Return whether an event may say why the answer ended, or name a tool that it calls. 0.1 us
+    for 200 bytes; those of other tokens do not.
+    """
+    return (
+        data.rfind(b'_reason":"') >= 0
+        or data.rfind(b'"name":') >= 0
+        or data.rfind(b'_reason": "') >= 0
     )
 
 
@@ -139,6 +135,7 @@ def ordinary_events(data: bytes) -> int:
         and lines == 2 * events
         and data.rfind(b'"usage"') < 0
         and data.rfind(b'"error"') < 0
+        and not says_end(data)
         and _CARRIAGE_RETURN not in data
     )
     return events if ordinary else 0
@@ -190,7 +187,7 @@ class SseScanner:
                 if (
                     plain
                     and not self._skipping
-                    and not (b'"usage"' in block or b'"error"' in block)
+                    and not (b'"usage"' in block or b'"error"' in block or says_end(block))
                 ):
                     self.tokens += 1
                 elif block == _DONE and not self._skipping:
@@ -237,7 +234,7 @@ class SseScanner:
             return
         if not name or name.endswith(b"delta"):
             self.tokens += 1
-        if b'"usage"' in data:
+        if b'"usage"' in data or says_end(data):
             self.usage = find_usage(data, self.usage)
 
 

@@ -1,13 +1,14 @@
 """One request of a program, from its arrival to its end."""
 
+from math import inf
 from typing import Literal
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat import answer_json
 
-Stop = Literal["", "tool", "end", "length"]
-"""Why an answer ended: a tool is to be called, the model was done, it was cut; "": unknown."""
+Stop = answer_json.Stop
 
 Client = Literal[
     "", "claude-code", "codex", "opencode", "dynamo", "aiperf", "smg", "kvmesh", "chain"
@@ -20,7 +21,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     `agent` and `program` are `session_key`s, equal for an agent without a parent; sub-agents have
     the `program` of the agent that began them. Tokens are those of the whole prompt. `final`: its
-    client says that no other turn will follow.
+    client says that no other turn will follow. It may be held for `patience_s` seconds at most,
+    whatever the governor's bound: its client waits no longer.
     """
 
     request_id: str
@@ -32,6 +34,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     expected_output_tokens: int = 0
     final: bool = False
+    patience_s: float = inf
 
 
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):

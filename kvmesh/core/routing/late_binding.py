@@ -15,6 +15,8 @@ from kvmesh.core.admission.queue import (
     WaitingRequest,
 )
 from kvmesh.core.cost.targets import Targets
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.turn import Grant
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
@@ -53,10 +55,14 @@ class LateBinding:
     A request waits while the worker it would get has a longer predicted backlog than
     `max_backlog_ms`, while all workers that could take it are above a busy threshold, and behind
     those that wait already. Its worker is chosen, and booked, when its turn comes.
-    Neither `bounded` nor anybody in `waiting`: no request has to be asked about.
+    Neither `bounded` nor anybody in `waiting`: no request has to be asked about, but those with a
+    turn where there is a `governor`. Turns that it holds are `governed`, not `waiting`: they keep
+    nobody else back.
     """
 
-    def __init__(self, scheduler: Scheduler, options: AdmissionOptions) -> None:
+    def __init__(
+        self, scheduler: Scheduler, options: AdmissionOptions, governor: Governor | None = None
+    ) -> None:
         self._scheduler = scheduler
         self._queue = HoldQueue(options)
         self._ledger = scheduler.ledger
@@ -65,6 +71,8 @@ class LateBinding:
         self._targets = HeldTargets(scheduler.slo, scheduler.judge)
         self.bounded = options.max_backlog_ms > 0.0
         self.waiting: dict[str, RouteRequest] = {}
+        self.governor = governor
+        self.governed: dict[str, RouteRequest] = {}
 
     @property
     def options(self) -> AdmissionOptions:
@@ -72,7 +80,7 @@ class LateBinding:
         return self._queue.options
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        return len(self.waiting) + len(self.governed)
 
     def change(self, options: AdmissionOptions) -> None:
         """Go by other options from now on; what waits already keeps its place."""
@@ -91,6 +99,23 @@ class LateBinding:
         Raises `NoWorkerError` when waiting would not help, `UnattainableError` when the request's
         targets would be missed.
         """
+        governor, turn = self.governor, request.turn
+        if governor is None or turn is None:
+            return self._ask(request, now)
+        grant = governor.ask(turn, now)
+        if grant is None:
+            if request.targets is not None:
+                self._scheduler.slo.arrive(request.request_id, request.targets, now)
+            self.governed[request.request_id] = request
+            return None
+        try:
+            return self._ask(_narrowed(request, grant), now)
+        except NoWorkerError:
+            if grant.workers is None:
+                raise
+            return self._ask(request, now)
+
+    def _ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
         if not self.waiting and not (self._shares and self._turns.gives_way(request.tenant)):
             decision = self._try(request, now)
             if decision is not None:
@@ -113,9 +138,12 @@ class LateBinding:
         """Choose and book for those whose turn it is. Call it whenever load may have fallen.
 
         `weigh_all` says whether the next decision shall carry every candidate. A request that
-        cannot be decided about leaves the queue with its error; those behind it are asked.
+        cannot be decided about leaves the queue with its error; those behind it are asked. Turns
+        of programs come first.
         """
-        verdicts = self._refuse_late(now)
+        verdicts = self._refuse_late(now) if self._targets else []
+        if self.governed:
+            verdicts += self._release_governed(now, weigh_all)
         if self._shares:
             return verdicts + self._release_shares(now, weigh_all)
 
@@ -146,8 +174,6 @@ class LateBinding:
 
     def _refuse_late(self, now: float) -> list[Released]:
         """Take those out of the queue that would begin too late for their targets."""
-        if not self._targets:
-            return []
         ahead_ms = self._ahead_ms(self._queue.tokens, now)
         late = self._targets.too_late(self.waiting, ahead_ms, now)
         for request_id, _ in late:
@@ -170,6 +196,23 @@ class LateBinding:
             self._ledger.charge(self._ledger.account(request.tenant), OUTPUT_WEIGHT * used)
         elif used < 0:
             self._ledger.give_back(request.tenant, -OUTPUT_WEIGHT * used)
+
+    def _release_governed(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
+        """Place the turns that the governor lets go: they have waited, so no backlog holds them."""
+        assert self.governor is not None, "only a governor holds turns"
+        verdicts: list[Released] = []
+        if self.governor.next_s(now) > now:
+            return verdicts
+        for request_id, grant in self.governor.release(now):
+            request = self.governed.pop(request_id)
+            verdict = self.attempt(_narrowed(request, grant), now, weigh_all, bounded=False)
+            if isinstance(verdict, NoWorkerError) and grant.workers is not None:
+                verdict = self.attempt(request, now, weigh_all, bounded=False)
+            assert verdict is not None, "without a bound it is decided"
+            if isinstance(verdict, Decision):
+                self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
+            verdicts.append(Released(request_id, verdict))
+        return verdicts
 
     def _take_turns(self, request: RouteRequest) -> None:
         try:
@@ -197,10 +240,17 @@ class LateBinding:
 
     def cancel(self, request_id: str) -> bool:
         """Forget a request whose client went away; False when it does not wait here."""
+        if self.governed.pop(request_id, None) is not None:
+            assert self.governor is not None, "only a governor holds turns"
+            return self.governor.cancel(request_id)
         if self.waiting.pop(request_id, None) is None:
             return False
         self._turns.leave(request_id)
         return self._queue.cancel(request_id)
+
+    def holds_turn(self, request_id: str) -> bool:
+        """Return whether a request waits for its program's turn."""
+        return request_id in self.governed
 
     def retry_after_s(self) -> int:
         """Return after how many seconds a new request would probably go at once."""
@@ -215,7 +265,12 @@ class LateBinding:
         return self._queue.options.fairness == "locality"
 
     def attempt(
-        self, request: RouteRequest, now: float, weigh_all: Callable[[], bool]
+        self,
+        request: RouteRequest,
+        now: float,
+        weigh_all: Callable[[], bool],
+        *,
+        bounded: bool = True,
     ) -> Decision | Exception | None:
         """Do as `_try`, and return what that raises.
 
@@ -224,19 +279,22 @@ class LateBinding:
         """
         try:
             self._scheduler.trace = weigh_all()
-            return self._try(request, now)
+            return self._try(request, now, bounded=bounded)
         except Exception as error:  # noqa: BLE001  one of many: the others wait behind it
             return error
 
-    def _try(self, request: RouteRequest, now: float) -> Decision | None:
+    def _try(self, request: RouteRequest, now: float, *, bounded: bool = True) -> Decision | None:
         """Choose and book; None when waiting may help. Raises `NoWorkerError` when it will not."""
-        bound = self._queue.options.max_backlog_ms
+        bound = self._queue.options.max_backlog_ms if bounded else 0.0
         try:
-            return self._scheduler.schedule_within(request, now, bound or inf)
+            decision = self._scheduler.schedule_within(request, now, bound or inf)
         except NoWorkerError as error:
             if error.busy and bound:
                 return None
             raise
+        if decision is not None and self.governor is not None and request.turn is not None:
+            self.governor.chosen(request.turn, decision.worker, now)
+        return decision
 
     def _work(self, request: RouteRequest, now: float) -> int:
         """Return the prompt tokens that no worker has cached."""
@@ -306,6 +364,16 @@ class _Places:
         if self._scheduler.wait_ms(verdict.worker, self._now) > self._bound:
             self._room.discard(verdict.worker)
         return cost_of(request, verdict)
+
+
+def _narrowed(request: RouteRequest, grant: Grant) -> RouteRequest:
+    """Return a request that goes only where its turn may be taken."""
+    workers, allowed = grant.workers, request.allowed_workers
+    if workers is None:
+        return request
+    if allowed is not None:
+        workers &= allowed
+    return msgspec.structs.replace(request, allowed_workers=workers) if workers else request
 
 
 def cost_of(request: RouteRequest, decision: Decision) -> int:

@@ -13,13 +13,14 @@ from kvmesh.core.routing.decision import Decision, RouterOptions
 from kvmesh.errors import NoWorkerError, RequestError, UnattainableError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import Step
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.runtime.agenda import Agenda
+from kvmesh.simulator.fleet.course import Course
 from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
 from kvmesh.simulator.fleet.faults import make_plans
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.oracle import Oracle
-from kvmesh.simulator.fleet.outcome import MS, SERVED, lost, served
+from kvmesh.simulator.fleet.outcome import SERVED, lost, served
 from kvmesh.simulator.fleet.peers import ACCESS_LABEL, FleetPeer
 from kvmesh.simulator.fleet.replicas import Action, Replicas
 from kvmesh.simulator.fleet.request import Errand, FleetRequest, Passage
@@ -51,8 +52,10 @@ class SimulatedFleet:
         rng: Random,
         *,
         speedup: float = 1.0,
+        live: int = 0,
     ) -> None:
-        """Send at `speedup` times the recorded rate. `policy` has the engines' block size.
+        """Send at `speedup` times the recorded rate, pauses as recorded, or keep `live` programs
+        under way. `policy` has the engines' block size.
 
         Mode direct leaves the choice to an `Oracle`.
         """
@@ -62,7 +65,7 @@ class SimulatedFleet:
         self.now = 0.0
         self.options = options
         self._requests = requests
-        self._speedup = speedup
+        self._course = Course(requests, speedup, live)
         self.engines = make_engines(options, strides=policy.mode != "direct")
         # A blind router asks nothing of an index: the same outcomes, a fifth sooner.
         index = KvIndex() if options.kv_events and policy.mode == "kv" else None
@@ -75,6 +78,8 @@ class SimulatedFleet:
         for router in self.routers:
             router.hold(options)
             router.aim(options)
+            if options.turns is not None:
+                router.govern(options.turns)
             if options.prefillers:
                 router.divide(options)
         self._agenda = Agenda[Action]()
@@ -86,9 +91,8 @@ class SimulatedFleet:
         self._plans = make_plans(options.faults, options.seed)
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
         self._sent = 0
-        for request in requests:
-            if request.is_first:
-                self._at(request.trace.timestamp_ms / MS / speedup, partial(self._send, request))
+        for request, due_s in self._course.begin():
+            self._at(due_s, partial(self._send, request))
         for number, engine in enumerate(self.engines):
             share = (number + 1) / options.engines
             self._at(options.report_interval_s * share, partial(self._report, engine))
@@ -140,12 +144,14 @@ class SimulatedFleet:
             self._lose(errand, now)
             return
         if decision is None:
+            errand.held_from_s = now
             self._replicas.load_fell(errand.router, now)
         else:
             self._fetch(errand, decision)
 
     def _take(self, errand: Errand, decision: Decision | None) -> None:
         """Go on with a request whose router held it."""
+        errand.held_s += self.now - errand.held_from_s
         if decision is None:
             self._lose(errand, self.now)
         else:
@@ -269,7 +275,7 @@ class SimulatedFleet:
             return
         engine, router = self.engines[passage.engine], self.routers[passage.router]
         if self._seeing.ends:
-            end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
+            end = self._served(passage, engine)
             self._replicas.ended(passage.router, end, now)
         if passage.prefills:
             passage.errand.moving = True
@@ -277,6 +283,18 @@ class SimulatedFleet:
             return
         self.outcomes.append(served(passage, engine, router.name, now))
         self._follow(passage.errand.request, now)
+
+    def _served(self, passage: Passage, engine: FleetEngine) -> AttemptEnd:
+        model, trace = passage.model, passage.errand.request.trace
+        return AttemptEnd(
+            model.request_id,
+            engine.worker,
+            "served",
+            SERVED,
+            output_tokens=model.generated,
+            computed_tokens=max(0, trace.input_tokens - model.cached_tokens),
+            stop=trace.stop,
+        )
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
         number = engine.step_number
@@ -321,12 +339,6 @@ class SimulatedFleet:
         self._follow(errand.request, now)
 
     def _follow(self, ended: FleetRequest, now: float) -> None:
-        """Have the next turn of its session sent."""
-        if ended.following is None:
-            return
-        following = self._requests[ended.following]
-        delay, recorded_s = following.trace.delay_ms, following.trace.timestamp_ms / MS
-        due_s = max(now, recorded_s / self._speedup)
-        if delay is not None:
-            due_s = now + delay / MS / self._speedup
-        self._at(due_s, partial(self._send, following))
+        """Have those sent that waited for its end."""
+        for request, due_s in self._course.ended(ended, now):
+            self._at(due_s, partial(self._send, request))

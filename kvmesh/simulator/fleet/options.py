@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.targets import Targets
+from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
@@ -60,7 +61,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
-    its answer will be.
+    its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
+    request goes as it comes.
 
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
@@ -93,6 +95,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     tells_lengths: bool = True
     targets: Targets | None = None
     slo: SloOptions = SloOptions()
+    turns: GovernorOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""

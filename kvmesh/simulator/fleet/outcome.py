@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.engine import FleetEngine
 from kvmesh.simulator.fleet.request import Errand, Passage
 
@@ -31,6 +31,8 @@ def served(passage: Passage, engine: FleetEngine, router: str, now: float) -> Re
         router=router,
         overlap_blocks=passage.overlap_blocks,
         status=SERVED,
+        program=trace.program,
+        held_ms=errand.held_s * MS,
     )
 
 
@@ -50,4 +52,6 @@ def lost(errand: Errand, router: str, now: float) -> RequestOutcome:
         status=errand.status,
         error=errand.error,
         detail=errand.detail,
+        program=trace.program,
+        held_ms=errand.held_s * MS,
     )

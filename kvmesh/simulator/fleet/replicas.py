@@ -5,11 +5,14 @@ from functools import partial
 from math import inf
 from typing import Final
 
+import msgspec
+
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.core.health.outcomes import Attempt
+from kvmesh.core.programs.table import AgentRecord
 from kvmesh.core.routing.decision import Decision
-from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
+from kvmesh.core.routing.late_binding import PAUSE_S
 from kvmesh.core.workers.fetch_times import FetchRow
 from kvmesh.simulator.fleet.request import Errand
 from kvmesh.simulator.fleet.router import AttemptEnd, FleetRouter
@@ -50,6 +53,7 @@ class Replicas:
         """Have a router look soon whether the turn of a request that waits has come."""
         if self._routers[place].scheduler.ledger.news:
             self._tell_shares(place, now)
+        self._tell_agents(place, now)
         if self._routers[place].waiting:
             self._look_at(place, max(now, self._looked_s[place] + PAUSE_S))
 
@@ -57,6 +61,7 @@ class Replicas:
         """Tell the others what a router has just booked."""
         self._tell(place, partial(_placed, self._routers[place], request_id), now)
         self._tell_shares(place, now)
+        self._tell_agents(place, now)
 
     def first_token(self, place: int, request_id: str, now: float) -> None:
         """Have a router, and then the others, know that a request's prefill is done."""
@@ -95,6 +100,14 @@ class Replicas:
         if len(self._routers) > 1 and (shares := sender.scheduler.ledger.tell()) is not None:
             self._tell(place, partial(_shares, sender.name, shares), now)
 
+    def _tell_agents(self, place: int, now: float) -> None:
+        """Have the others know of the agents that changed."""
+        governor = self._routers[place].governor
+        if governor is not None and governor.news:
+            told = list(governor.news.values())
+            governor.news.clear()
+            self._tell(place, partial(_agents, told, now), now)
+
     def _tell(self, place: int, news: Callable[[FleetRouter, float], None], now: float) -> None:
         if len(self._routers) > 1:
             self._at(now + self._sync_delay_s, partial(self._hear, place, news))
@@ -116,8 +129,9 @@ class Replicas:
         self._look_due_s[place], self._looked_s[place] = inf, now
         for errand, decision in self._routers[place].release(now):
             self._on_turn(errand, decision)
+            self._tell_agents(place, now)
         if self._routers[place].waiting:
-            self._look_at(place, now + LOOK_EVERY_S)
+            self._look_at(place, self._routers[place].next_look_s(now))
 
 
 def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float) -> None:
@@ -132,6 +146,17 @@ def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float)
 
 def _fetches(sender: str, rows: Sequence[FetchRow], peer: FleetRouter, now: float) -> None:
     peer.scheduler.fetch_times.hear(sender, rows, now)
+
+
+def _agents(told: Sequence[AgentRecord], told_s: float, peer: FleetRouter, now: float) -> None:
+    if peer.governor is not None:
+        for record in told:
+            older = msgspec.structs.replace(
+                record,
+                age_s=record.age_s + now - told_s,
+                since_s=record.since_s + now - told_s,
+            )
+            assert not peer.governor.hear(record.agent, older, now)
 
 
 def _shares(sender: str, shares: Shares, peer: FleetRouter, now: float) -> None:

@@ -11,21 +11,22 @@ from kvmesh.core.blocks.hashing import namespace_root
 from kvmesh.errors import ConfigError, UnattainableError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import NO_LABELS, EngineRequest, Labels
-from kvmesh.report.statistics import UNKNOWN
+from kvmesh.report.outcome import UNKNOWN
 from kvmesh.traces.trace import TraceRequest, split_sessions
 
 
 class FleetRequest(msgspec.Struct, frozen=True):
     """One request with the sequence hashes of its prompt's full engine blocks.
 
-    `following` is the next turn's place in the list of requests, which waits for this one's end;
-    `is_first` tells that nothing has to end before this one. Times are seconds.
+    `following` are the places in the list of requests of those that wait for this one's end: the
+    next turn, and the first ones of sub-agents. `is_first` tells that nothing has to end before
+    this one. Times are seconds.
     """
 
     trace: TraceRequest
     hashes: list[int]
     is_first: bool
-    following: int | None
+    following: tuple[int, ...] = ()
 
 
 def make_requests(
@@ -42,17 +43,19 @@ def make_requests(
             f"{trace_block_size}; choose a divisor"
         )
     places = {request.index: place for place, request in enumerate(requests)}
-    following: dict[int, int] = {}
+    following: dict[int, list[int]] = {}
     for chain in split_sessions(requests):
         for turn, later in pairwise(chain):
-            following[turn.index] = places[later.index]
-    waiting = set(following.values())
+            following.setdefault(turn.index, []).append(places[later.index])
+        if chain[0].after in places:
+            following.setdefault(chain[0].after, []).append(places[chain[0].index])
+    waiting = {place for ones in following.values() for place in ones}
     return tuple(
         FleetRequest(
             trace=request,
             hashes=prompt_hashes(request, trace_block_size, block_size),
             is_first=place not in waiting,
-            following=following.get(request.index),
+            following=tuple(following.get(request.index, ())),
         )
         for place, request in enumerate(requests)
     )
@@ -79,13 +82,16 @@ class Errand:
 
     `failed` are the workers that failed it. How it went at the last of them: `worker`, the overlap
     it was sent there for, `error`, `status` (0: no answer) and `detail` in words. `moving`: its
-    prompt was computed by a prefill engine, for the next attempt to fetch.
+    prompt was computed by a prefill engine, for the next attempt to fetch. `held_s` is how long a
+    router held it, the last time from `held_from_s` on.
     """
 
     __slots__ = (
         "detail",
         "error",
         "failed",
+        "held_from_s",
+        "held_s",
         "moving",
         "overlap_blocks",
         "request",
@@ -103,6 +109,7 @@ class Errand:
         self.worker = WorkerId(UNKNOWN)
         self.overlap_blocks: int | None = None
         self.moving = False
+        self.held_s = self.held_from_s = 0.0
         self.error = "no worker"
         self.status = 0
         self.detail = ""

@@ -27,11 +27,15 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.disaggregation import decode_request
-from kvmesh.core.routing.late_binding import LateBinding
+from kvmesh.core.routing.governed.fleet import GovernedFleet
+from kvmesh.core.routing.late_binding import LOOK_EVERY_S, LateBinding
 from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.sessions import session_key
 from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
@@ -60,6 +64,9 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     kind: AttemptKind
     status: int
     retry_after_s: int | None = None
+    output_tokens: int = 0
+    computed_tokens: int = 0
+    stop: Stop = ""
 
     def attempt(self, lost_s: float) -> Attempt:
         """Return what the end shows of the worker, as a proxy sees it."""
@@ -78,6 +85,16 @@ class AttemptEnd(msgspec.Struct, frozen=True):
                 return failed_attempt("malformed", lost_s)
             case _:
                 assert_never(self.kind)
+
+    def turn_end(self) -> TurnEnd:
+        """Return how the turn of a program ended."""
+        return TurnEnd(
+            served=self.kind in ("served", "slow"),
+            worker=self.worker,
+            output_tokens=self.output_tokens,
+            computed_tokens=self.computed_tokens,
+            stop=self.stop,
+        )
 
 
 class FleetRouter:
@@ -114,6 +131,8 @@ class FleetRouter:
         self.scheduler.overlaps.listen(new_approx(graded=True))
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
+        self.governor: Governor | None = None
+        self._turns: dict[str, Turn] = {}
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
         self._tells_lengths = True
@@ -158,6 +177,16 @@ class FleetRouter:
         self._targets = fleet.targets
         self.scheduler.judge.options = fleet.slo
 
+    def govern(self, options: GovernorOptions) -> None:
+        """Have programs take turns from now on."""
+        self.governor = self._binding.governor = Governor(options, GovernedFleet(self.scheduler))
+
+    def next_look_s(self, now: float) -> float:
+        """Return when to look again whose turn it is, inf: when something happens."""
+        if self._binding.waiting:
+            return now + LOOK_EVERY_S
+        return inf if self.governor is None else max(self.governor.next_s(now), now + LOOK_EVERY_S)
+
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
         self._tells_lengths = fleet.tells_lengths
@@ -182,7 +211,7 @@ class FleetRouter:
         wanted = self._wanted(errand, named)
         if errand.moving:
             wanted = decode_request(wanted)
-        if not (self._binding.bounded or self._binding.waiting):
+        if wanted.turn is None and not (self._binding.bounded or self._binding.waiting):
             chosen = self.scheduler.schedule(wanted, now)
             if self.decided is not None:
                 self.decided(chosen)
@@ -192,6 +221,8 @@ class FleetRouter:
             self._held[wanted.request_id] = errand
             return None
         assert isinstance(decision, Decision), "nothing bounds the queue"
+        if wanted.turn is not None and self.decided is not None:
+            self.decided(decision)
         return decision
 
     def prefill(self, errand: Errand, now: float) -> Decision | None:
@@ -202,6 +233,7 @@ class FleetRouter:
 
     def _wanted(self, errand: Errand, named: WorkerId | None = None) -> RouteRequest:
         trace, block_size = errand.request.trace, self.scheduler.options.block_size
+        turn = self._turn(errand) if self.governor is not None and trace.session else None
         return RouteRequest(
             request_id=str(trace.index),
             hashes=BlockHashes.of(errand.request.hashes, block_size),
@@ -212,7 +244,25 @@ class FleetRouter:
             tenant=trace.tenant,
             adapter=trace.lora,
             targets=self._targets,
+            turn=turn,
         )
+
+    def _turn(self, errand: Errand) -> Turn:
+        trace = errand.request.trace
+        turn = self._turns.get(str(trace.index))
+        if turn is None:
+            agent = session_key(trace.session, trace.tenant)
+            turn = self._turns[str(trace.index)] = Turn(
+                request_id=str(trace.index),
+                agent=agent,
+                program=session_key(trace.program or trace.session, trace.tenant),
+                client="kvmesh",
+                tenant=trace.tenant,
+                prompt_tokens=trace.input_tokens,
+                expected_output_tokens=trace.output_tokens if self._tells_lengths else 0,
+                final=errand.request.following is None,
+            )
+        return turn
 
     def release(self, now: float) -> list[tuple[Errand, Decision | None]]:
         """Return those whose turn it is and where they go; None: no worker is left for it, or it
@@ -239,6 +289,9 @@ class FleetRouter:
         booking = self.sequences.bookings.get(end.request_id)
         attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
         self.scheduler.finish(end.request_id, now, attempt)
+        turn = self._turns.pop(end.request_id, None)
+        if turn is not None and self.governor is not None:
+            self.governor.ended(turn, end.turn_end(), now)
         self._settle(now)
         return attempt
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
+from kvmesh.core.programs.shared import MAX_PROGRAMS, PROGRAM_TTL_S
 from kvmesh.errors import TransportError
 from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.tasks import guarded
@@ -103,6 +104,12 @@ class MemoryPlane:
         self._server.require_up(bucket)
         return MemoryTable(self._server, f"{self._namespace}_sessions_{bucket}", ttl_s)
 
+    async def programs(self, bucket: str, ttl_s: int, max_keys: int) -> MemoryTable:
+        """Return the bucket's table of agents. Raises `TransportError`."""
+        self._server.require_up(bucket)
+        name = f"{self._namespace}_programs_{bucket}"
+        return MemoryTable(self._server, name, ttl_s, max_keys)
+
     async def homes(self, ttl_s: int, max_keys: int) -> MemoryTable:
         """Return the table of where conversations are. Raises `TransportError`."""
         self._server.require_up("homes")
@@ -121,6 +128,7 @@ class MemoryPlane:
         """Make the bucket's stream; stores need no making. Raises `TransportError`."""
         await self.journal(bucket)
         await self.sessions(bucket, session_ttl_s)
+        await self.programs(bucket, PROGRAM_TTL_S, MAX_PROGRAMS)
 
     async def keep(self) -> None:
         """Make anew, for ever, the streams of this plane that are deleted."""

@@ -23,6 +23,11 @@ def home_bucket(namespace: str) -> str:
     return f"{namespace}_homes"
 
 
+def program_bucket(subjects: Subjects) -> str:
+    """Return the KV bucket of one bucket's agents; only its routers may write it."""
+    return f"{subjects.namespace}_programs_{subjects.bucket}"
+
+
 def session_bucket(subjects: Subjects) -> str:
     """Return the KV bucket of one bucket's sessions; only its routers may write it."""
     return f"{subjects.namespace}_sessions_{subjects.bucket}"

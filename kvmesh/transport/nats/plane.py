@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
+from kvmesh.core.programs.shared import MAX_PROGRAMS, PROGRAM_TTL_S
 from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.transport.nats.journal.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.journal.keeper import StreamKeeper
@@ -14,6 +15,7 @@ from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.layout import (
     home_bucket,
     meta_bucket,
+    program_bucket,
     session_bucket,
     snapshot_bucket,
 )
@@ -131,6 +133,17 @@ class NatsPlane:
             )
         )
 
+    async def programs(self, bucket: str, ttl_s: int, max_keys: int) -> NatsTable:
+        """Return the KV bucket of the bucket's agents. Raises `TransportError`."""
+        return await self._table(
+            KeyValueOptions(
+                bucket=program_bucket(self._subjects(bucket)),
+                replicas=self._options.replicas,
+                max_age_s=ttl_s,
+                max_keys=max_keys,
+            )
+        )
+
     async def homes(self, ttl_s: int, max_keys: int) -> NatsTable:
         """Return the KV bucket of where conversations are. Raises `TransportError`."""
         return await self._table(
@@ -168,6 +181,7 @@ class NatsPlane:
         await self.stores(bucket)
         await self.journal(bucket)
         await self.sessions(bucket, session_ttl_s)
+        await self.programs(bucket, PROGRAM_TTL_S, MAX_PROGRAMS)
 
     async def keep(self) -> None:
         """Look every 3 s, for ever, whether the streams are there that this process made."""

@@ -53,7 +53,7 @@ def kustomize(overlay: str) -> list[dict[str, Any]]:
 
 OVERLAYS = [
     *("dev", "prod", "gateway", "sglang", "tensorrt-llm", "tensorrt-llm-approximate"),
-    "round-robin",
+    *("round-robin", "keda", "hpa"),
 ]
 
 

@@ -3,7 +3,8 @@
 Source: config/crd/bases/inference.networking.k8s.io_inferencepools.yaml of
 kubernetes-sigs/gateway-api-inference-extension (84436a96), config/crd/bases/
 llm-d.ai_inferenceobjectives.yaml of llm-d/llm-d-router (ebab6879), HTTPRoute v1 of
-kubernetes-sigs/gateway-api as far as it is used here. Fields that are not named are refused, as by
+kubernetes-sigs/gateway-api as far as it is used here, keda.sh_scaledobjects.yaml of kedacore/keda
+with the metadata of its prometheus_scaler.go. Fields that are not named are refused, as by
 `kubectl apply --validate=strict`. Rules in CEL are not among them, but for unique ports.
 """
 
@@ -161,11 +162,63 @@ GATEWAY: Final = _kind(
     ),
 )
 
+COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_RULES: Final = _fields(
+    stabilizationWindowSeconds={"type": "integer", "minimum": 0, "maximum": 3600},
+    selectPolicy={"enum": ["Max", "Min", "Disabled"]},
+    policies=_list(
+        _fields(
+            ("periodSeconds", "type", "value"),
+            periodSeconds={"type": "integer", "minimum": 1, "maximum": 1800},
+            type={"enum": ["Pods", "Percent"]},
+            value=COUNT,
+        )
+    ),
+)
+_NUMBER: Final = _text(r"^[0-9]+(\.[0-9]+)?$", 1, 32)
+SCALED_OBJECT: Final = _kind(
+    "ScaledObject",
+    "keda.sh/v1alpha1",
+    _fields(
+        ("scaleTargetRef", "triggers"),
+        scaleTargetRef=_fields(("name",), apiVersion=_text(), kind=KIND, name=NAME),
+        pollingInterval=COUNT,
+        cooldownPeriod=COUNT,
+        minReplicaCount=COUNT,
+        maxReplicaCount=COUNT,
+        fallback=_fields(("failureThreshold", "replicas"), failureThreshold=COUNT, replicas=COUNT),
+        advanced=_fields(
+            horizontalPodAutoscalerConfig=_fields(
+                name=NAME, behavior=_fields(scaleUp=_RULES, scaleDown=_RULES)
+            ),
+            restoreToOriginalReplicaCount={"type": "boolean"},
+        ),
+        triggers=_list(
+            _fields(
+                ("metadata", "type"),
+                type={"const": "prometheus"},
+                name=NAME,
+                metricType={"enum": ["AverageValue", "Value"]},
+                metadata=_fields(
+                    ("serverAddress", "query", "threshold"),
+                    serverAddress=_text(r"^https?://", 1, 1024),
+                    query=_text("", 1, 4096),
+                    threshold=_NUMBER,
+                    activationThreshold=_NUMBER,
+                    ignoreNullValues={"enum": ["true", "false"]},
+                ),
+            ),
+            1,
+        ),
+    ),
+)
+
 _OBJECTIVE_APIS: Final = ("llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2")
 SCHEMAS: Final[dict[tuple[str, str], Schema]] = {
     ("inference.networking.k8s.io/v1", "InferencePool"): POOL,
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): ROUTE,
     ("gateway.networking.k8s.io/v1", "Gateway"): GATEWAY,
+    ("keda.sh/v1alpha1", "ScaledObject"): SCALED_OBJECT,
     **{(api, "InferenceObjective"): objective(api) for api in _OBJECTIVE_APIS},
 }
 

@@ -6,11 +6,12 @@ from statistics import fmean
 import pytest
 
 from benchmarks.quality.workloads import related_queries, shared_prompt
+from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
 from kvmesh.replay.plan import TraceSlice
-from kvmesh.report.statistics import RequestOutcome
-from kvmesh.simulator.fleet.load import spread
+from kvmesh.report.outcome import RequestOutcome
+from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions
-from kvmesh.simulator.slices import Simulator
+from kvmesh.simulator.slices import Setting, Simulator
 
 REQUESTS = 640
 ENGINES = 4
@@ -20,12 +21,17 @@ def play(
     trace: TraceSlice, load: float, *, profile: str
 ) -> dict[str, tuple[list[RequestOutcome], float]]:
     """Return outcomes and utilisation spread by policy, at `load` of what round robin bears."""
-    options = SimulateOptions(Path("generated"), engines=ENGINES, timing_profile=profile)
+    options = SimulateOptions(
+        Path("generated"),
+        engines=ENGINES,
+        timing_profile=profile,
+        blocks=DYNAMO_CAPACITY_TOKENS // trace.block_size,
+    )
     simulator = Simulator(options, trace)
     saturation = simulator.saturation_speedup(lambda _: None)
     played = {}
     for policy in ("round-robin", "kv"):
-        fleet = simulator.play(policy, load * saturation, lambda _: None)
+        fleet = simulator.play(policy, Setting("", load * saturation), lambda _: None)
         assert len(fleet.outcomes) == REQUESTS
         played[policy] = (fleet.outcomes, spread(fleet.busy_s))
     return played

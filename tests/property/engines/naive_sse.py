@@ -2,7 +2,12 @@
 
 import json
 
+import msgspec
+
+from kvmesh.core.chat.answer_json import Stop
 from kvmesh.core.engines.sse import Usage
+
+STOPS: dict[object, Stop] = {"stop": "end", "tool_calls": "tool", "length": "length"}
 
 
 class NaiveReading:
@@ -39,6 +44,7 @@ class NaiveReading:
             return
         if not name or name.endswith(b"delta"):
             self.tokens += 1
+        self._end(content)
         reported = content.get("usage")
         if isinstance(reported, dict):
             before = self.usage or Usage()
@@ -48,5 +54,24 @@ class NaiveReading:
             if cached is not None and prompt:
                 cached = min(cached, prompt)
             self.usage = Usage(
-                prompt, max(before.completion_tokens, reported["completion_tokens"]), cached
+                prompt,
+                max(before.completion_tokens, reported["completion_tokens"]),
+                cached,
+                stop=before.stop,
+                tool=before.tool,
             )
+
+    def _end(self, content: dict[str, object]) -> None:
+        """Note what a chat's event says of the end of its answer."""
+        before = self.usage or Usage()
+        stop, tool = before.stop, before.tool
+        choices = content.get("choices")
+        for choice in choices if isinstance(choices, list) else []:
+            word = choice.get("finish_reason")
+            stop = STOPS.get(word, stop)
+            for call in choice["delta"].get("tool_calls", []):
+                tool = call["function"].get("name", tool)
+        if stop == "end" and tool:
+            stop = "tool"
+        if (stop, tool) != (before.stop, before.tool):
+            self.usage = msgspec.structs.replace(before, stop=stop, tool=tool)

@@ -37,9 +37,23 @@ usages = st.builds(
     counts,
     st.none() | counts,
 )
+deltas = st.fixed_dictionaries({"content": contents}) | st.builds(
+    lambda name: {"tool_calls": [{"index": 0, "function": name}]},
+    st.sampled_from([{"name": "Bash"}, {"name": "Read"}, {"arguments": '"name":"x"'}]),
+)
+endings = st.builds(
+    lambda delta, reason, compact: json.dumps(
+        {"choices": [{"delta": delta, "finish_reason": reason}]},
+        separators=(",", ":") if compact else None,
+    ),
+    deltas,
+    st.sampled_from([None, "stop", "tool_calls", "length", "abort"]),
+    st.booleans(),
+)
 payloads = (
     tokens
     | usages
+    | endings
     | st.sampled_from(
         [
             "[DONE]",

@@ -18,7 +18,7 @@ from kvmesh.analyze.weight_advice import (
 from kvmesh.core.cost.formulas import OVERLAP_LOAD, OVERLAP_USAGE_WAITING
 from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.report.statistics import distribution
+from kvmesh.report.outcome import distribution
 from kvmesh.traces.trace import TraceRequest
 
 DEEP = distribution([800.0])

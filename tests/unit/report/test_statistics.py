@@ -1,16 +1,7 @@
 import pytest
 
-from kvmesh.report.statistics import (
-    UNKNOWN,
-    RequestOutcome,
-    Slo,
-    distribution,
-    meets,
-    metrics,
-    percentile,
-    shares,
-    summarize,
-)
+from kvmesh.report.outcome import UNKNOWN, RequestOutcome, distribution, percentile
+from kvmesh.report.statistics import Slo, meets, metrics, shares, summarize
 
 
 def outcome(

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.report.timeline import timeline
 
 

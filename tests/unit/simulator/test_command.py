@@ -302,3 +302,67 @@ def test_what_cannot_be_tuned_is_refused(
 
     with pytest.raises(ConfigError, match=words):
         run(options)
+
+
+def write_sessions(path: Path, count: int = 3) -> Path:
+    lines = [
+        {
+            "session": number,
+            "common": 128,
+            "turns": [
+                [60.0, 512 * (turn + 1), 8, 512 * turn, 1.0, "tool_use"] for turn in range(5)
+            ],
+        }
+        for number in range(count)
+    ]
+    file = path / "sessions.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def test_sessions_are_played_in_closed_loop_and_their_programs_reported(tmp_path: Path) -> None:
+    options = SimulateOptions(
+        write_sessions(tmp_path),
+        engines=2,
+        live=(1,),
+        sessions=4,
+        policy=("round-robin", "kv"),
+        json=tmp_path / "out.json",
+        csv=tmp_path / "out.csv",
+    )
+
+    out, _ = run(options)
+    runs = {one["name"]: one for one in json.loads((tmp_path / "out.json").read_bytes())["runs"]}
+    programs = runs["kv"]["summary"]["programs"]
+
+    assert "1 live sessions an engine: programs; times in s" in out
+    assert "4/4" in out
+    assert (programs["programs"], programs["finished"], programs["turns"]) == (4, 4, 20)
+    assert programs["completion_s"]["p50"] == pytest.approx(240.0, abs=5.0), "pauses as recorded"
+    assert programs["prefill_ratio"] == pytest.approx(1.0, abs=0.05)
+    assert runs["round-robin"]["summary"]["programs"]["prefill_ratio"] > 1.2
+    assert {row["program"] for row in runs["kv"]["requests"]} == {"0", "1", "2", "0#2"}
+    head, *rows = (tmp_path / "out.csv").read_text().splitlines()
+    assert {"program", "held_ms"} <= set(head.split(","))
+    assert len(rows) == 2 * 20
+
+
+def test_sessions_are_played_at_eight_an_engine_unless_told_otherwise(tmp_path: Path) -> None:
+    options = SimulateOptions(write_sessions(tmp_path), engines=1, policy=("kv",))
+
+    out, _ = run(options)
+    scaled, _ = run(replace(options, time_scale=0.01, live=(3,)))
+    open_loop, _ = run(replace(options, rate=(1.0,)))
+
+    assert "8 live sessions an engine: programs" in out
+    assert "3 live sessions an engine: programs" in scaled
+    assert "1 requests/s" in open_loop
+
+
+def test_requests_that_no_engine_takes_are_told(tmp_path: Path) -> None:
+    options = SimulateOptions(write_sessions(tmp_path), engines=1, blocks=3, policy=("kv",))
+
+    out, _ = run(options)
+
+    assert "warning: 12 of 15 requests got no answer" in out
+    assert "--max-input-tokens cuts prompts" in out

@@ -1,6 +1,7 @@
 import pytest
 
-from kvmesh.report.statistics import RequestOutcome, Slo, summarize
+from kvmesh.report.outcome import RequestOutcome
+from kvmesh.report.statistics import Slo, summarize
 from kvmesh.simulator.comparison import Cell, compare, measure
 
 

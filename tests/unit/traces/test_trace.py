@@ -213,10 +213,17 @@ def test_a_single_time_tells_no_rounding_interval() -> None:
     assert smooth_timestamps(requests) == requests
 
 
-def test_speedup_divides_times_and_think_times() -> None:
+def test_speedup_divides_times_and_keeps_think_times() -> None:
     requests = scale_times(load(SESSIONS), 2)
 
     assert [found.timestamp_ms for found in requests] == [0, 10, 10, 20, 20, 20]
+    assert [found.delay_ms for found in requests if found.delay_ms] == [30, 10, 30]
+
+
+def test_a_time_scale_multiplies_times_and_think_times() -> None:
+    requests = scale_times(load(SESSIONS), 2, 0.5)
+
+    assert [found.timestamp_ms for found in requests] == [0, 5, 5, 10, 10, 10]
     assert [found.delay_ms for found in requests if found.delay_ms] == [15, 5, 15]
 
 

@@ -28,4 +28,5 @@ def test_what_is_not_read_is_counted_by_kind() -> None:
         "bookings": 0,
         "snapshot": 0,
         "manifest": 0,
+        "programs": 0,
     }

@@ -19,4 +19,5 @@ def test_what_a_process_runs_stands_in_the_labels_of_one_sample() -> None:
         "bookings": "1 to 2",
         "snapshot": "2 to 3",
         "manifest": "1",
+        "programs": "1",
     }

@@ -32,6 +32,18 @@ def test_a_router_may_neither_make_nor_delete_streams_nor_write_events() -> None
     assert "kvmesh.rctl.code.r1" in rights.subscribe
 
 
+def test_a_router_writes_and_follows_the_tables_of_its_own_bucket() -> None:
+    rights = router_rights(CODE, "r1")
+
+    written = {each for each in rights.publish if each.startswith("$KV.")}
+    assert written == {
+        "$KV.kvmesh_meta.>",
+        "$KV.kvmesh_sessions_code.>",
+        "$KV.kvmesh_programs_code.>",
+    }
+    assert "$JS.API.CONSUMER.CREATE.KV_kvmesh_programs_code.>" in rights.publish
+
+
 def test_a_meta_router_listens_and_writes_the_homes_of_conversations_alone() -> None:
     config = meta_router_rights("kvmesh").to_config()
 

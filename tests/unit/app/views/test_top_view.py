@@ -82,6 +82,32 @@ def test_a_change_of_policy_has_a_line_with_where_it_stands() -> None:
     assert "policy of none" not in shown
 
 
+def test_a_bucket_says_how_full_it_is_and_what_autoscaling_would_do() -> None:
+    told = {"saturation": 1.25, "wanted_workers": 3.2}
+    replicas = [replica(figures=told), replica(replica="code-0", bucket="code")]
+    workers = [
+        worker(figures={"drain_order": 2.0}),
+        worker(worker="w1", figures={"drain_order": 1.0}),
+        worker(worker="c0", bucket="code"),
+    ]
+    buckets = sum_buckets(replicas, workers)
+
+    shown = drawn(overview(buckets=buckets, replicas=replicas, workers=workers))
+
+    assert "chat is 125.0% full, wants 4 workers of 2; w1 would leave first" in shown
+    assert "code is" not in shown
+
+
+def test_nobody_would_leave_first_where_that_is_not_told() -> None:
+    replicas = [replica(figures={"saturation": 0.0, "wanted_workers": 0.0})]
+
+    shown = drawn(overview(buckets=sum_buckets(replicas, [worker()]), replicas=replicas))
+
+    assert "chat is 0.0% full, wants 1 workers of 1\n" in shown.replace(" \n", "\n").replace(
+        "  ", ""
+    )
+
+
 def test_rates_are_over_the_whole_window_and_leave_out_what_is_older() -> None:
     old = second(NOW - WINDOW_S - 1, requests=1000)
     running = second(NOW, requests=1000)

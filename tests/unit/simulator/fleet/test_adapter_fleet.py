@@ -6,7 +6,7 @@ import pytest
 
 from kvmesh.core.workers.info import NO_ADAPTERS
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import make_requests, prompt_hashes
 from kvmesh.traces.trace import TraceRequest

@@ -12,7 +12,7 @@ from kvmesh.core.health.outcomes import UNKNOWN as NO_VERDICT
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.statistics import UNKNOWN, RequestOutcome
+from kvmesh.report.outcome import UNKNOWN, RequestOutcome
 from kvmesh.simulator.fleet.faults import HashedDraws, make_plans, parse_fleet_faults
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions

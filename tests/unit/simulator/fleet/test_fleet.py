@@ -6,7 +6,8 @@ import pytest
 from kvmesh.core.admission.queue import QueuePolicy
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.statistics import RequestOutcome, Slo, summarize
+from kvmesh.report.outcome import RequestOutcome
+from kvmesh.report.statistics import Slo, summarize
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import make_requests

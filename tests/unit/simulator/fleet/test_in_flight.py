@@ -8,7 +8,7 @@ from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.routing.decision import Decision, RouterOptions
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import FleetRequest
@@ -44,7 +44,7 @@ def conversations(seed: int) -> tuple[FleetRequest, ...]:
         trace = TraceRequest(place, 0.0, tokens, rng.randrange(4, 64), (), delay_ms=0.0)
         after = place + IN_FLIGHT
         made.append(
-            FleetRequest(trace, hashes, place < IN_FLIGHT, after if after < REQUESTS else None)
+            FleetRequest(trace, hashes, place < IN_FLIGHT, (after,) if after < REQUESTS else ())
         )
     return tuple(made)
 

@@ -7,7 +7,7 @@ import pytest
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.statistics import percentile
+from kvmesh.report.outcome import percentile
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import Feedback, FleetOptions
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Final
 
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 
 MAX_BACKLOG_SHARE: Final = 0.03
 """More requests than this still waiting when the last is sent: they come faster than they go."""

@@ -1,0 +1,95 @@
+"""Figures for autoscalers: how full the workers are together, and which may leave first."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.app.figures.figure import Figure, Shown, Table
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.scaling.scaling import Saturation, WorkerUse, drain_costs, saturation
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """What taking one worker away would cost, s of prefill; `order` 1 is the cheapest."""
+
+    cost_s: float
+    order: int
+
+
+def read_saturation(context: RoutingContext) -> Saturation:
+    """Return how full the workers are. O(workers + requests held)."""
+    held = context.routing.binding.waiting.values()
+    return saturation(
+        read_workers(context),
+        context.scaling,
+        held_tokens=sum(request.prompt_tokens for request in held),
+    )
+
+
+def read_drains(context: RoutingContext) -> Mapping[tuple[str, ...], Drain]:
+    """Return what each worker would cost to lose. O(workers log workers)."""
+    costs = drain_costs(read_workers(context))
+    return {
+        (worker,): Drain(cost_s, number) for number, (worker, cost_s) in enumerate(costs.items(), 1)
+    }
+
+
+def read_workers(context: RoutingContext) -> list[WorkerUse]:
+    """Return what is known of each worker's load and memory now."""
+    now = context.clock()
+    return [_use(context, beat, now) for beat in context.router.workers()]
+
+
+def _use(context: RoutingContext, beat: WorkerHeartbeat, now: float) -> WorkerUse:
+    scheduler, worker, load = context.scheduler, WorkerId(beat.worker), beat.load
+    booked = scheduler.sequences.loads(worker)
+    # The engine knows of requests of others; what was booked since it spoke it does not know.
+    blocks = max(load.used_blocks, booked.active_blocks)
+    return WorkerUse(
+        worker=worker,
+        usable=scheduler.workers.membership.why_not(worker, now) is None,
+        capacity_tokens=load.total_blocks * scheduler.options.block_size,
+        used_tokens=blocks * scheduler.options.block_size,
+        backlog_s=scheduler.wait_ms(worker, now) / 1000.0,
+        per_token_s=scheduler.speeds.ms_per_token(worker) / 1000.0,
+        requests=max(load.running_requests, booked.active_requests),
+        slots=load.total_slots,
+    )
+
+
+# How a figure is read, then what it is.
+# fmt: off
+SCALING: Final = Table[Saturation](
+    Figure("gauge", "kvmesh_saturation", lambda one: one.share,
+           "How full the usable workers are together, by what fills them: predicted wait of a new "
+           "request against --scale-backlog-s, KV memory of requests that run, contexts of live "
+           "programs against all KV memory, places for requests, requests held here. 1 is full.",
+           ("cause",)),
+    Figure("gauge", "kvmesh_wanted_workers", lambda one: one.wanted,
+           "How many workers it would take for a saturation of --scale-target, by cause. Those that"
+           " hold requests back add up (held); of the others replicas say the same.", ("cause",)),
+    Figure("gauge", "kvmesh_usable_workers", lambda one: one.workers,
+           "Workers that may get requests."),
+    Figure("gauge", "", lambda one: max(one.share.values(), default=None),
+           "How full the usable workers are together, by what fills them most.",
+           shown=Shown("saturation", dashboard="Full", format="percent", narrow="p3",
+                       bucket="max")),
+    Figure("gauge", "", lambda one: max(one.wanted.values(), default=None),
+           "How many workers it would take, by what takes most.",
+           shown=Shown("wanted_workers", bucket="max")),
+)
+
+DRAINS: Final = Table[Drain](
+    Figure("gauge", "kvmesh_worker_drain_cost_seconds", lambda one: one.cost_s,
+           "What taking a worker away now would cost the others: time to prefill anew the contexts "
+           "that are expected back, and the prompts that wait there.",
+           shown=Shown("drain_cost_s", format="s")),
+    Figure("gauge", "kvmesh_worker_drain_order", lambda one: one.order,
+           "In which order to take workers away: 1 is the cheapest.",
+           shown=Shown("drain_order", dashboard="Leaves as", narrow="p3",
+                       replicas="max")),
+    labels=("worker",),
+)

@@ -1,0 +1,1 @@
+"""Programs of agents at a running router: what is shown of them, and done for them."""

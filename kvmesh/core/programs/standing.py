@@ -1,0 +1,127 @@
+"""How an agent stands with the governor, for people and programs."""
+
+from collections.abc import Mapping
+from math import inf
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.table import Agent, Phase
+from kvmesh.core.programs.turn import Client, Stop
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One agent: its context of `tokens` is at `worker` ("": nowhere), `reserved` there or not, for
+    another `kept_s` seconds if it sends nothing (None: as long as its turn takes, or not at all).
+
+    It is in its `phase` for `since_s` seconds, its program known for `age_s`; `held_s` is how long
+    its turn has waited here, None where none does. `served_tokens` is its attained service: prompt
+    tokens computed, and output. `why`: the same in words.
+    """
+
+    agent: str
+    program: str
+    tenant: str
+    client: Client
+    phase: Phase
+    worker: str
+    tokens: int
+    reserved: bool
+    kept_s: float | None
+    turns: int
+    served_tokens: int
+    age_s: float
+    since_s: float
+    stop: Stop
+    tool: str
+    held_s: float | None
+    why: str
+
+
+class Pressure(msgspec.Struct, frozen=True):
+    """A worker's cache: what it holds in tokens, 0 unknown, and what is reserved of that."""
+
+    worker: WorkerId
+    capacity_tokens: int
+    reserved_tokens: int
+
+
+def standing(
+    governor: Governor, agent: Agent, now: float, held: Mapping[str, float] | None = None
+) -> Standing:
+    """Return how an agent stands. `held` is what `Governor.held_since` says, if that was asked."""
+    seat = governor.seat_of(agent.key, now)
+    kept_s = None if seat is None or seat.until_s == inf else max(0.0, seat.until_s - now)
+    since_s = (governor.held_since() if held is None else held).get(agent.key)
+    held_s = None if since_s is None else max(0.0, now - since_s)
+    return Standing(
+        agent=agent.key,
+        program=agent.program,
+        tenant=agent.tenant,
+        client=agent.client,
+        phase=agent.phase,
+        worker=agent.worker or "",
+        tokens=agent.tokens,
+        reserved=seat is not None,
+        kept_s=kept_s,
+        turns=agent.turns,
+        served_tokens=agent.served_tokens,
+        age_s=max(0.0, now - agent.began_s),
+        since_s=max(0.0, now - agent.since_s),
+        stop=agent.stop,
+        tool=agent.tool,
+        held_s=held_s,
+        why=_why(governor, agent, kept_s, held_s, reserved=seat is not None),
+    )
+
+
+def standings(
+    governor: Governor, now: float, most: int, tenant: str | None = None
+) -> list[Standing]:
+    """Return how agents stand, of one `tenant` or all: those that wait first, longest first, then
+    those that take a turn, then the others, lately used first; `most` of them.
+    """
+    phases = {"waiting": 0, "running": 1, "paused": 2, "ended": 3}
+    agents = [
+        one for one in governor.table.agents.values() if tenant is None or one.tenant == tenant
+    ]
+    agents.sort(
+        key=lambda one: (
+            phases[one.phase],
+            one.since_s if one.phase == "waiting" else -one.since_s,
+            one.key,
+        )
+    )
+    held = governor.held_since()
+    return [standing(governor, one, now, held) for one in agents[:most]]
+
+
+def pressures(governor: Governor, now: float) -> list[Pressure]:
+    """Return every worker's cache, by name."""
+    return [
+        Pressure(worker, governor.capacity_tokens(worker), governor.reserved_tokens(worker, now))
+        for worker in sorted(governor.workers(now))
+    ]
+
+
+def _why(
+    governor: Governor, agent: Agent, kept_s: float | None, held_s: float | None, *, reserved: bool
+) -> str:
+    place = f"at {agent.worker}" if agent.worker else "at no worker"
+    if held_s is not None:
+        most_s = governor.options.max_wait_s
+        return (
+            f"waits for {held_s:.1f} s, at most {most_s:g} s: no cache has room for its"
+            f" {agent.tokens:,} tokens beside the programs before it"
+        )
+    if agent.phase == "waiting":
+        return "waits at another replica"
+    if agent.phase == "running":
+        return f"takes a turn {place}"
+    if agent.phase == "ended":
+        return "has ended: nothing is kept for it"
+    if reserved:
+        kept = "" if kept_s is None else f" for {kept_s:.0f} s"
+        return f"its client has the turn; its {agent.tokens:,} tokens are kept {place}{kept}"
+    return f"its client has the turn; nothing is kept for it, its cache may still be {place}"

@@ -1,0 +1,227 @@
+"""The agents a router knows: bounded, by tenant, and told to its siblings."""
+
+from collections import OrderedDict
+from typing import Final, Literal
+
+import msgspec
+
+from kvmesh.bounds import MAX_NAME, MAX_TOKENS, shown
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.turn import Client, Stop, Turn
+
+Phase = Literal["waiting", "running", "paused", "ended"]
+"""waiting: a turn is held; running: an engine works on one; paused: its client has the answer;
+ended: no other turn will follow."""
+
+MAX_SERVED: Final = 1 << 50
+"""Attained service counts up to here, tokens."""
+
+MAX_AGE_S: Final = 1e9
+"""No agent is older, s."""
+
+_KEY_DIGITS: Final = 32
+
+
+class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What replicas tell each other of an agent. Times are ages in seconds when it is told.
+
+    `revision` grows with each change: of two records the one with the larger counts, of equal ones
+    the larger `(phase, worker, tokens)`, so all replicas end with the same.
+    """
+
+    revision: int
+    agent: str
+    program: str
+    tenant: str = ""
+    client: Client = ""
+    priority: int = 0
+    phase: Phase = "paused"
+    worker: str = ""
+    tokens: int = 0
+    turns: int = 0
+    served_tokens: int = 0
+    stop: Stop = ""
+    tool: str = ""
+    age_s: float = 0.0
+    since_s: float = 0.0
+    seated: bool = False
+
+
+class Agent:
+    """One agent. `tokens` is its footprint: the context its next turn needs, at `worker`.
+
+    `began_s` is when its program was first seen, `since_s` when its phase changed. `served_tokens`
+    is its attained service: prompt tokens computed and output. `seated`: it may take turns.
+    """
+
+    __slots__ = (
+        "began_s",
+        "client",
+        "key",
+        "phase",
+        "priority",
+        "program",
+        "revision",
+        "running",
+        "seated",
+        "served_tokens",
+        "since_s",
+        "stop",
+        "tenant",
+        "tokens",
+        "tool",
+        "turns",
+        "worker",
+    )
+
+    def __init__(self, key: str, program: str, tenant: str, now: float) -> None:
+        self.key = key
+        self.program = program
+        self.tenant = tenant
+        self.client: Client = ""
+        self.priority = 0
+        self.phase: Phase = "paused"
+        self.worker: WorkerId | None = None
+        self.tokens = 0
+        self.turns = 0
+        self.served_tokens = 0
+        self.stop: Stop = ""
+        self.tool = ""
+        self.began_s = now
+        self.since_s = now
+        self.running = 0
+        self.revision = 0
+        self.seated = False
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """Change the phase."""
+        self.phase = phase
+        self.since_s = now
+
+    def record(self, now: float) -> AgentRecord:
+        """Return what siblings are told."""
+        return AgentRecord(
+            revision=self.revision,
+            agent=self.key,
+            program=self.program,
+            tenant=self.tenant,
+            client=self.client,
+            priority=self.priority,
+            phase=self.phase,
+            worker=self.worker or "",
+            tokens=self.tokens,
+            turns=self.turns,
+            served_tokens=self.served_tokens,
+            stop=self.stop,
+            tool=self.tool,
+            age_s=max(0.0, now - self.began_s),
+            since_s=max(0.0, now - self.since_s),
+            seated=self.seated,
+        )
+
+
+class ProgramTable:
+    """Agents by key, the longest unused first. At most `max_agents`, of one tenant at most
+    `max_per_tenant`: a newcomer takes the place of the longest unused that takes no turn, of its
+    own tenant where that has too many. Without such a one the newcomer is not noted.
+    """
+
+    def __init__(self, max_agents: int, max_per_tenant: int) -> None:
+        self._max_agents = max_agents
+        self._max_per_tenant = max_per_tenant
+        self.agents: OrderedDict[str, Agent] = OrderedDict()
+        self._tenants: dict[str, OrderedDict[str, None]] = {}
+        self._programs: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def find(self, key: str) -> Agent | None:
+        """Return an agent; None for an unknown one."""
+        return self.agents.get(key)
+
+    def of_program(self, program: str) -> list[Agent]:
+        """Return a program's agents."""
+        return [self.agents[key] for key in sorted(self._programs.get(program, ()))]
+
+    def note(self, turn: Turn, now: float) -> tuple[Agent | None, Agent | None]:
+        """Return the agent whose turn it is, entered if new, and the agent that gave its place."""
+        agent = self.agents.get(turn.agent)
+        gone: Agent | None = None
+        if agent is None:
+            agent, gone = self.enter(turn.agent, turn.program, turn.tenant, now)
+            if agent is None:
+                return None, gone
+        else:
+            self.agents.move_to_end(turn.agent)
+            self._tenants[agent.tenant].move_to_end(turn.agent)
+        agent.client = turn.client
+        agent.priority = turn.priority
+        return agent, gone
+
+    def enter(
+        self, key: str, program: str, tenant: str, now: float
+    ) -> tuple[Agent | None, Agent | None]:
+        """Add an agent; return it, None when there is no place, and the one that gave it."""
+        own = self._tenants.get(tenant)
+        gone: Agent | None = None
+        if own is not None and len(own) >= self._max_per_tenant:
+            gone = self._idlest(own)
+        elif len(self.agents) >= self._max_agents:
+            gone = self._idlest(self.agents)
+        else:
+            return self._add(key, program, tenant, now), None
+        if gone is None:
+            return None, None
+        self.remove(gone.key)
+        return self._add(key, program, tenant, now), gone
+
+    def remove(self, key: str) -> Agent | None:
+        """Forget an agent; return it."""
+        agent = self.agents.pop(key, None)
+        if agent is None:
+            return None
+        own = self._tenants[agent.tenant]
+        del own[key]
+        if not own:
+            del self._tenants[agent.tenant]
+        siblings = self._programs[agent.program]
+        siblings.discard(key)
+        if not siblings:
+            del self._programs[agent.program]
+        return agent
+
+    def _add(self, key: str, program: str, tenant: str, now: float) -> Agent:
+        agent = self.agents[key] = Agent(key, program, tenant, now)
+        self._tenants.setdefault(tenant, OrderedDict())[key] = None
+        siblings = self._programs.setdefault(program, set())
+        for sibling in siblings:
+            agent.began_s = min(agent.began_s, self.agents[sibling].began_s)
+        siblings.add(key)
+        return agent
+
+    def _idlest(self, keys: OrderedDict[str, Agent] | OrderedDict[str, None]) -> Agent | None:
+        """Return the longest unused that takes no turn, of the first few."""
+        for key, _ in zip(keys, range(_LOOKED_AT), strict=False):
+            agent = self.agents[key]
+            if agent.phase in ("paused", "ended"):
+                return agent
+        return None
+
+
+_LOOKED_AT: Final = 64
+"""Agents that take a turn, passed over at most to find one that gives its place."""
+
+
+def check_record(key: str, record: AgentRecord) -> str:
+    """Return what is wrong with a sibling's record, "" for nothing."""
+    numbers = (record.tokens, record.turns, record.served_tokens, record.revision)
+    if key != record.agent or not len(key) == len(record.program) == _KEY_DIGITS:
+        return f"agent {shown(key)}: not the key of this record"
+    if not all(0 <= number <= MAX_SERVED for number in numbers) or record.tokens > MAX_TOKENS:
+        return f"agent {shown(key)}: a number is out of its range"
+    if max(map(len, (record.worker, record.tool, record.tenant))) > MAX_NAME:
+        return f"agent {shown(key)}: a name is too long"
+    if not (0.0 <= record.age_s < MAX_AGE_S and 0.0 <= record.since_s < MAX_AGE_S):
+        return f"agent {shown(key)}: no such age"
+    return ""

@@ -1,0 +1,1 @@
+"""Turns of programs in routing: the fleet that their governor sees."""

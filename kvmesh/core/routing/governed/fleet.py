@@ -1,0 +1,26 @@
+"""The fleet as the governor of programs sees it."""
+
+from collections.abc import Collection
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.routing.scheduler import Scheduler
+
+
+class GovernedFleet:
+    """A scheduler's workers: who is usable, the tokens their caches hold, how fast they compute."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def workers(self, now: float) -> Collection[WorkerId]:
+        """Return the workers that may get requests, the same object until that changes."""
+        return self._scheduler.workers.everyone(now)
+
+    def capacity_tokens(self, worker: WorkerId) -> int:
+        """Return how many tokens a worker's cache holds by its own word, 0 when it never said."""
+        state = self._scheduler.workers.known.get(worker)
+        return 0 if state is None else state.capacity_blocks * self._scheduler.options.block_size
+
+    def ms_per_token(self, worker: WorkerId) -> float:
+        """Return how long a worker computes an uncached prompt token, ms."""
+        return self._scheduler.speeds.ms_per_token(worker)

@@ -1,0 +1,1 @@
+"""What autoscalers ask: how full the workers are together, how many it takes, which may leave."""

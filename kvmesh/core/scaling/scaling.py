@@ -1,0 +1,112 @@
+"""How full the workers of a bucket are, how many it would take, and what each costs to lose."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+
+CAUSES: Final = ("backlog", "memory", "programs", "slots", "held")
+"""What fills workers: prefill in front of a new request; KV blocks of requests that run; the
+contexts of live programs; places for requests; requests that a router holds.
+"""
+
+
+class ScalingOptions(msgspec.Struct, frozen=True):
+    """From when on workers count as full. `backlog_s`: predicted wait of a new request, s.
+
+    `target`: how full they shall be, 0..1; what `wanted` is computed for.
+    """
+
+    backlog_s: float = 1.0
+    target: float = 0.8
+
+
+class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker. Tokens are of KV cache, `capacity_tokens` 0: not known.
+
+    `used_tokens` are those of requests that run there, `live_tokens` the contexts of live programs
+    that it keeps, `backlog_s` the predicted wait of a new request, `per_token_s` the time to
+    prefill a token. `requests` of at most `slots` run, 0: not told.
+    """
+
+    worker: WorkerId
+    usable: bool = True
+    capacity_tokens: int = 0
+    used_tokens: int = 0
+    live_tokens: int = 0
+    backlog_s: float = 0.0
+    per_token_s: float = 0.0
+    requests: int = 0
+    slots: int = 0
+
+
+class Saturation(msgspec.Struct, frozen=True):
+    """How full `workers` usable workers are, by cause: 1 is full, more is too little by so much.
+
+    `wanted`: how many workers it would take for the target, by cause, not rounded. A cause that
+    nobody knows anything of is missing. `held` is of one router: that of several adds up, the
+    others are the same for all.
+    """
+
+    workers: int
+    share: dict[str, float]
+    wanted: dict[str, float]
+
+
+def saturation(
+    workers: Collection[WorkerUse],
+    options: ScalingOptions,
+    *,
+    waiting_tokens: int = 0,
+    held_tokens: int = 0,
+) -> Saturation:
+    """Return how full the usable of these workers are.
+
+    `waiting_tokens`: contexts of programs that are live and kept by no worker; `held_tokens`:
+    uncached prompt tokens that a router holds. Unusable workers serve nothing and count for
+    nothing; where none is usable, what waits wants one. O(workers).
+    """
+    usable = [one for one in workers if one.usable]
+    count = len(usable)
+    share: dict[str, float] = {}
+    if usable:
+        share["backlog"] = sum(one.backlog_s for one in usable) / count / options.backlog_s
+    sized = [one for one in usable if one.capacity_tokens > 0]
+    if sized:
+        capacity = sum(one.capacity_tokens for one in sized)
+        share["memory"] = sum(one.used_tokens for one in sized) / capacity
+        live = sum(one.live_tokens for one in sized) + waiting_tokens
+        share["programs"] = live / capacity
+    placed = [one for one in usable if one.slots > 0]
+    if placed:
+        share["slots"] = sum(one.requests for one in placed) / sum(one.slots for one in placed)
+    wanted = {cause: count * part / options.target for cause, part in share.items()}
+    if usable:
+        # What is held is prefilled by all of them at once.
+        mean_s = sum(one.per_token_s for one in usable) / count
+        work = held_tokens * mean_s / options.backlog_s
+        share["held"] = work / count
+        wanted["held"] = work / options.target
+    elif held_tokens or waiting_tokens:
+        wanted["held"] = 1.0
+    return Saturation(workers=count, share=share, wanted=wanted)
+
+
+def drain_costs(workers: Collection[WorkerUse]) -> Mapping[WorkerId, float]:
+    """Return what taking each worker away would cost the others, s of prefill; cheapest first.
+
+    The contexts that come back are prefilled anew elsewhere: those of live programs, or of the
+    requests that run now where these are more, since a chat that nobody named comes back, too.
+    With them go the prompts in front of it. Where costs are equal, the worker with fewer requests
+    is first. O(workers log workers).
+    """
+    known = [one.per_token_s for one in workers if one.per_token_s > 0.0]
+    mean_s = sum(known) / len(known) if known else 0.0
+    cost = {
+        one.worker: mean_s * max(one.live_tokens, one.used_tokens) + one.backlog_s
+        for one in workers
+    }
+    order = sorted(workers, key=lambda one: (cost[one.worker], one.requests, one.worker))
+    return {one.worker: cost[one.worker] for one in order}

@@ -1,0 +1,52 @@
+"""A fleet of engines with small caches, and turns of agents."""
+
+from collections.abc import Collection
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+class SmallFleet:
+    """Each worker holds `tokens`; one with 0 never said."""
+
+    def __init__(self, **tokens: int) -> None:
+        self.tokens = {WorkerId(name): held for name, held in tokens.items()}
+        self.per_token_ms = 0.1
+
+    def workers(self, now: float) -> Collection[WorkerId]:
+        del now
+        return tuple(self.tokens)
+
+    def capacity_tokens(self, worker: WorkerId) -> int:
+        return self.tokens.get(worker, 0)
+
+    def ms_per_token(self, worker: WorkerId) -> float:
+        del worker
+        return self.per_token_ms
+
+
+def make_governor(fleet: SmallFleet, **options: object) -> Governor:
+    return Governor(GovernorOptions(**options), fleet)  # type: ignore[arg-type]  # any option
+
+
+def key(name: str) -> str:
+    return f"{name:0>32}"
+
+
+def make_turn(
+    name: str, tokens: int, number: int = 1, *, program: str = "", **more: object
+) -> Turn:
+    return Turn(
+        request_id=f"{name}/{number}",
+        agent=key(name),
+        program=key(program or name),
+        prompt_tokens=tokens,
+        **more,  # type: ignore[arg-type]  # any field
+    )
+
+
+def make_end(worker: WorkerId = W1, *, served: bool = True, stop: Stop = "tool") -> TurnEnd:
+    return TurnEnd(served=served, worker=worker, output_tokens=10, computed_tokens=100, stop=stop)

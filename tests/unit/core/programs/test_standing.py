@@ -1,0 +1,95 @@
+import pytest
+
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.standing import Pressure, pressures, standing, standings
+from tests.unit.core.programs.program_cases import (
+    W1,
+    SmallFleet,
+    key,
+    make_end,
+    make_governor,
+    make_turn,
+)
+
+
+@pytest.fixture
+def governor() -> Governor:
+    """a takes a turn, b waits, c has paused, d has ended, e is of another tenant and unseated."""
+    governor = make_governor(SmallFleet(w1=1000))
+    for name, final in (("c", False), ("d", True)):
+        turn = make_turn(name, 100, final=final)
+        governor.chosen(turn, W1, 1.0)
+        governor.ended(turn, make_end(), 2.0)
+    other = make_turn("e", 50, tenant="t")
+    governor.chosen(other, W1, 2.0)
+    governor.ended(other, make_end(), 2.5)
+    governor.chosen(make_turn("a", 600), W1, 3.0)
+    assert governor.ask(make_turn("b", 700), 4.0) is None
+    return governor
+
+
+def test_those_that_wait_come_first_then_those_at_work(governor: Governor) -> None:
+    shown = standings(governor, 10.0, 10)
+
+    names = [one.agent.lstrip("0") for one in shown]
+    assert (names[:2], sorted(names[2:4]), names[4]) == (["b", "a"], ["c", "e"], "d")
+    assert [one.phase for one in shown] == ["waiting", "running", "paused", "paused", "ended"]
+    assert len(standings(governor, 10.0, 2)) == 2
+    assert [one.agent for one in standings(governor, 10.0, 9, "t")] == [key("e")]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a", "takes a turn at w1"),
+        ("b", "waits for 6.0 s, at most 30 s: no cache has room for its 700 tokens"),
+        ("c", "its client has the turn; its 110 tokens are kept at w1 for"),
+        ("d", "has ended: nothing is kept for it"),
+    ],
+)
+def test_each_state_is_told_in_words(governor: Governor, name: str, words: str) -> None:
+    agent = governor.table.agents[key(name)]
+
+    assert standing(governor, agent, 10.0).why.startswith(words)
+
+
+def test_what_is_kept_is_told_with_its_time(governor: Governor) -> None:
+    paused, running, waiting = (
+        standing(governor, governor.table.agents[key(name)], 10.0) for name in ("c", "a", "b")
+    )
+
+    assert paused.reserved
+    assert paused.kept_s is not None
+    assert paused.kept_s > 0.0
+    assert (running.reserved, running.kept_s, running.held_s) == (True, None, None)
+    assert (waiting.reserved, waiting.held_s) == (False, 6.0)
+    assert (paused.turns, paused.stop, paused.served_tokens, paused.since_s) == (
+        1,
+        "tool",
+        110,
+        8.0,
+    )
+
+
+def test_what_nobody_keeps_is_told_as_that(governor: Governor) -> None:
+    agent = governor.table.agents[key("c")]
+    seat = governor.seat_of(key("c"), 10.0)
+    assert seat is not None
+
+    late = standing(governor, agent, seat.until_s + 1.0)
+    governor.removed(W1, seat.until_s + 2.0)
+    gone = standing(governor, governor.table.agents[key("a")], seat.until_s + 3.0)
+
+    assert late.why.endswith("nothing is kept for it, its cache may still be at w1")
+    assert (gone.worker, gone.why) == ("", "takes a turn at no worker")
+
+
+def test_a_turn_held_at_a_sibling_waits_there(governor: Governor) -> None:
+    other = make_governor(SmallFleet(w1=1000))
+    other.hear(key("b"), governor.news[key("b")], 0.0)
+
+    assert standing(other, other.table.agents[key("b")], 1.0).why == "waits at another replica"
+
+
+def test_a_cache_is_told_with_what_is_reserved_of_it(governor: Governor) -> None:
+    assert pressures(governor, 10.0) == [Pressure(W1, 1000, 110 + 60 + 600)]
