@@ -31,6 +31,7 @@ from kvmesh.app.figures.requests import (
     TOTALS,
 )
 from kvmesh.app.figures.scaling import DRAINS, SCALING
+from kvmesh.app.figures.slo import SLO
 from kvmesh.app.figures.workers import (
     ACCESSES,
     ENGINES,
@@ -42,7 +43,7 @@ from kvmesh.app.figures.workers import (
 
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
-    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS),
+    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL),

@@ -215,6 +215,7 @@ class Reader:
             timeout_s=wishes.timeout_s,
             overridden=wishes.overridden,
             adapter=self._adapter(parsed, model),
+            targets=wishes.targets,
         )
 
     def _adapter(self, parsed: Parsed, model: str) -> str:
@@ -289,6 +290,7 @@ class Reader:
             tolerations=wishes.tolerations,
             session=wishes.session,
             overridden=wishes.overridden,
+            targets=wishes.targets,
         )
 
     def _root(self, parsed: Parsed, model: str) -> int:

@@ -15,6 +15,7 @@ from kvmesh.bounds import (
     MAX_PRIORITY,
     MAX_TOKENS,
     UNREADABLE,
+    Figure,
     MaybeName,
     Names,
     Priority,
@@ -37,6 +38,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `priority` orders the queue (higher first), `output_tokens` is the caller's estimate. `mode`,
     `cost`, `temperature` and `overlap_score_weight` choose the policy of this request; it goes to
     one of `allowed_workers` that has all `labels` and no taint but the `tolerations`.
+    `slo_ttft_ms` and `slo_tpot_ms`: how soon its tokens shall come.
     """
 
     worker: MaybeName | None = None
@@ -51,6 +53,8 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_workers: Names | None = None
     labels: Names = ()
     tolerations: Names = ()
+    slo_ttft_ms: Figure | None = None
+    slo_tpot_ms: Figure | None = None
 
 
 Messages = TypeVar("Messages")

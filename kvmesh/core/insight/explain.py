@@ -12,6 +12,7 @@ from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
+from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.workers.left_out import LeftOut
 
 HIDDEN: Final = (
@@ -61,7 +62,8 @@ class DecisionView(msgspec.Struct, frozen=True):
     `left_out` could not, and why: None where that was not kept. `formula` is in words, `fleet` and
     `weights` are what it may refer to besides the candidate. `arm` is that of a policy on trial,
     None while none is. `unforeseen`: why the engine may reuse more or less of the prompt than
-    `overlap_blocks`, in words, "" where it does not.
+    `overlap_blocks`, in words, "" where it does not. `forecasts`: of a request with targets, what
+    is to be expected of it at each candidate, the least likely to miss them first.
     """
 
     request_id: str
@@ -83,6 +85,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     left_out: LeftOut | None = None
     arm: ArmName | None = None
     unforeseen: str = ""
+    forecasts: tuple[Forecast, ...] = ()
 
 
 class TenantChoice(msgspec.Struct, frozen=True):
@@ -159,6 +162,7 @@ def view_decision(
         left_out=left_out,
         arm=decision.arm.name if decision.arm is not None else None,
         unforeseen=in_words(decision.unforeseen),
+        forecasts=tuple(sorted(decision.forecasts, key=lambda one: (one.chance, one.worker))),
     )
 
 
@@ -170,6 +174,14 @@ def why(decision: Decision) -> str:
 
 
 def _why(decision: Decision) -> str:
+    forecast = decision.forecast
+    if forecast is None:
+        return _why_there(decision)
+    kept = 1.0 - forecast.chance
+    return f"{_why_there(decision)}; meets its targets with a chance of {kept:.0%}"
+
+
+def _why_there(decision: Decision) -> str:
     brought = decision.brought
     if brought is not None and brought.source is not None:
         return f"{_chosen(decision)}; fetches {brought.fetched_tokens} tokens from {brought.source}"
