@@ -30,6 +30,7 @@ from kvmesh.core.routing.fetching import FetchPlanner
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.slo.judge import choose_in_time
 from kvmesh.core.routing.slo.tracker import SloTracker
+from kvmesh.core.routing.spread.second_home import find_second_home
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
@@ -125,11 +126,14 @@ class Chooser:
         elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
             weighing, weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
+            if temperature <= 0.0:
+                chosen = names.index(self._spread(names[chosen], names, weighing))
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
             # Nothing is drawn for one alone.
             place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
-            weighed, chosen = self._weigh_alone(ties[place], weighing), 0
+            name = self._spread(ties[place], names, weighing)
+            weighed, chosen = self._weigh_alone(name, weighing), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
 
     def _choose_in_time(
@@ -251,6 +255,15 @@ class Chooser:
             return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
         return ties[self._settle(names, weighing, rng)]
+
+    def _spread(self, name: WorkerId, names: tuple[WorkerId, ...], weighing: Weighing) -> WorkerId:
+        """Return the worker at rest that becomes one more home of the prefix, else `name`."""
+        best = self._workers.state(name)
+        if not best.loads.active_requests or not weighing.cost.margin:
+            return name
+        if weighing.prefilled or weighing.brought or weighing.cold:
+            return name
+        return find_second_home(best, self._workers.states(names), weighing).worker
 
     def _settle(self, names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
         """Return the index of one of equally good workers.

@@ -104,8 +104,6 @@ class LateBinding:
             return self._ask(request, now)
         grant = governor.ask(turn, now)
         if grant is None:
-            if request.targets is not None:
-                self._scheduler.slo.arrive(request.request_id, request.targets, now)
             self.governed[request.request_id] = request
             return None
         try:
@@ -141,7 +139,7 @@ class LateBinding:
         cannot be decided about leaves the queue with its error; those behind it are asked. Turns
         of programs come first.
         """
-        verdicts = self._refuse_late(now) if self._targets else []
+        verdicts = self._refuse_late(now)
         if self.governed:
             verdicts += self._release_governed(now, weigh_all)
         if self._shares:
@@ -174,6 +172,8 @@ class LateBinding:
 
     def _refuse_late(self, now: float) -> list[Released]:
         """Take those out of the queue that would begin too late for their targets."""
+        if not self._targets:
+            return []
         ahead_ms = self._ahead_ms(self._queue.tokens, now)
         late = self._targets.too_late(self.waiting, ahead_ms, now)
         for request_id, _ in late:

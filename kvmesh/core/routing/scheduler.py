@@ -16,6 +16,7 @@ from kvmesh.core.cost.weighing import load_tokens
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.programs.governor import Governor
 from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -82,9 +83,10 @@ class Scheduler:
     `index` is the event-fed view (None without events), `routed` the view fed by own decisions.
     A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
     first tokens, growth and ends may come through here, so that speeds are learned from all.
-    With `sessions`, those of a session stay at its worker. `slo` foretells and counts what became
-    of requests with targets, `judge` refuses some. `lengths` are for whoever asks and
-    teaches it, and so is the `ledger` of what tenants were served.
+    With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
+    teaches it, and so are the `ledger` of what tenants were served and the `governor`, which says
+    which programs may take turns; None: none has to wait. `slo` foretells and counts what became
+    of requests with targets, `judge` refuses some.
     `course` is another object whenever something else is to be decided by, or with other blocks.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
@@ -117,6 +119,7 @@ class Scheduler:
         self.workers.sizes = self.overlaps.cached_blocks
         self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
         self.sessions: Sessions | None = None
+        self.governor: Governor | None = None
         self.lengths = new_lengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
         self.rng = rng

@@ -9,6 +9,7 @@ from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
@@ -62,7 +63,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
     its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
-    request goes as it comes.
+    request goes as it comes. `touches`: when engines are reminded of contexts, None: never; with
+    `turns`.
 
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
@@ -93,9 +95,10 @@ class FleetOptions(msgspec.Struct, frozen=True):
     look_s: float = 0.02
     report_age_s: float = 0.0
     tells_lengths: bool = True
+    turns: GovernorOptions | None = None
     targets: Targets | None = None
     slo: SloOptions = SloOptions()
-    turns: GovernorOptions | None = None
+    touches: TouchOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""

@@ -28,6 +28,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.disaggregation import decode_request
@@ -43,7 +44,7 @@ from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import Errand
+from kvmesh.simulator.fleet.request import Errand, FleetRequest
 from kvmesh.simulator.fleet.splitting import Splitting, role_of
 
 SETTLE_S: Final = 0.5
@@ -133,6 +134,8 @@ class FleetRouter:
         self._held: dict[str, Errand] = {}
         self.governor: Governor | None = None
         self._turns: dict[str, Turn] = {}
+        self.touches: Touches | None = None
+        self._prompts: dict[str, FleetRequest] = {}
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
         self._tells_lengths = True
@@ -172,20 +175,32 @@ class FleetRouter:
             )
         )
 
-    def aim(self, fleet: FleetOptions) -> None:
-        """Serve requests within targets from now on, or refuse them."""
-        self._targets = fleet.targets
-        self.scheduler.judge.options = fleet.slo
-
     def govern(self, options: GovernorOptions) -> None:
         """Have programs take turns from now on."""
         self.governor = self._binding.governor = Governor(options, GovernedFleet(self.scheduler))
+
+    def touch(self, options: TouchOptions) -> None:
+        """Have contexts of paused agents touched from now on, of programs that take turns."""
+        assert self.governor is not None, "touches are of its programs"
+        self.touches = Touches(options, self.governor.table, GovernedFleet(self.scheduler))
+
+    def plan_touches(self, now: float) -> list[tuple[Touch, FleetRequest]]:
+        """Return what engines are to be reminded of, and the prompt to do it with."""
+        if self.touches is None:
+            return []
+        prompts = self._prompts
+        return [(one, prompts[one.agent]) for one in self.touches.plan(now, prompts.__contains__)]
 
     def next_look_s(self, now: float) -> float:
         """Return when to look again whose turn it is, inf: when something happens."""
         if self._binding.waiting:
             return now + LOOK_EVERY_S
         return inf if self.governor is None else max(self.governor.next_s(now), now + LOOK_EVERY_S)
+
+    def aim(self, fleet: FleetOptions) -> None:
+        """Serve requests within targets from now on, or refuse them."""
+        self._targets = fleet.targets
+        self.scheduler.judge.options = fleet.slo
 
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
@@ -197,6 +212,10 @@ class FleetRouter:
 
     def sent(self, decision: Decision, errand: Errand, now: float) -> None:
         """Note that a request is on its way to the worker decided on."""
+        turn = self._turns.get(decision.request_id)
+        if self.touches is not None and turn is not None:
+            self.touches.chosen(turn, decision.worker)
+            self._prompts[turn.agent] = errand.request
         if self.unwatched is not None:
             due_s = now + PREDICTED_MS.function(decision.chosen, NO_FLEET, NO_WEIGHTS) / 1000.0
             hashes = BlockHashes.of(errand.request.hashes, self.scheduler.options.block_size)
@@ -243,8 +262,8 @@ class FleetRouter:
             excluded=errand.failed,
             tenant=trace.tenant,
             adapter=trace.lora,
-            targets=self._targets,
             turn=turn,
+            targets=self._targets,
         )
 
     def _turn(self, errand: Errand) -> Turn:
@@ -260,7 +279,7 @@ class FleetRouter:
                 tenant=trace.tenant,
                 prompt_tokens=trace.input_tokens,
                 expected_output_tokens=trace.output_tokens if self._tells_lengths else 0,
-                final=errand.request.following is None,
+                final=errand.request.is_last,
             )
         return turn
 
@@ -292,6 +311,8 @@ class FleetRouter:
         turn = self._turns.pop(end.request_id, None)
         if turn is not None and self.governor is not None:
             self.governor.ended(turn, end.turn_end(), now)
+            if self.touches is not None:
+                self.touches.ended(turn, end.turn_end())
         self._settle(now)
         return attempt
 
