@@ -1,6 +1,7 @@
 """Weighs the candidates of one request and picks one: in full, or by their costs alone."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,6 +28,8 @@ from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.fetching import FetchPlanner
 from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.routing.slo.judge import choose_in_time
+from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.core.routing.spread.second_home import find_second_home
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -45,7 +48,8 @@ class Chooser:
 
     The quick path computes the same costs to the last bit, draws the same random numbers and so
     takes the same worker as weighing every candidate in full. `policy` is the formula of mode kv
-    with its weights; while `arms` are on trial each request goes by the one of its arm.
+    with its weights; while `arms` are on trial each request goes by the one of its arm. `slo`
+    foretells times of requests with targets.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Chooser:
         fetches: FetchPlanner,
     ) -> None:
         self.arms: Arms | None = None
+        self.slo = SloTracker()
         self._options = options
         self._workers = workers
         self._overlaps = overlaps
@@ -111,6 +116,8 @@ class Chooser:
         if temperature is None:
             temperature = self._options.temperature
         quick = QUICK_COSTS.get(weighing.cost.name)
+        if request.targets is not None and mode == "kv":
+            return self._choose_in_time(request, names, weighing, arm, temperature, rng)
         if mode != "kv":
             worker = self._choose_blind(mode, request, names, rng)
             shown = names if whole else (worker,)
@@ -128,6 +135,33 @@ class Chooser:
             name = self._spread(ties[place], names, weighing)
             weighed, chosen = self._weigh_alone(name, weighing), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
+
+    def _choose_in_time(
+        self,
+        request: RouteRequest,
+        names: Sequence[WorkerId],
+        weighing: Weighing,
+        arm: Arm | None,
+        temperature: float,
+        rng: Random,
+    ) -> Decision:
+        """Do as `choose` for a request with targets: each candidate is weighed, the formula decides
+        among those that hardly miss them.
+        """
+        weighing, weighed = self._weigh_in_full(names, weighing)
+        tpot_ms = self._speeds.ms_per_output_token
+        forecasts = self.slo.foretell(request, weighed.candidates, tpot_ms, weighing.now)
+        by_formula = partial(
+            self._choose_weighed, weighing=weighing, temperature=temperature, rng=rng
+        )
+        chosen = choose_in_time(weighed, forecasts, request.priority, by_formula)
+        decision = _decision(request, weighing, weighed, chosen, len(names), arm)
+        return msgspec.structs.replace(
+            decision,
+            forecast=forecasts[chosen],
+            best_forecast=min(forecasts, key=lambda one: one.chance),
+            forecasts=forecasts,
+        )
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""

@@ -10,7 +10,7 @@ from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.routing.decision import Decision, RouterOptions
-from kvmesh.errors import NoWorkerError, RequestError
+from kvmesh.errors import NoWorkerError, RequestError, UnattainableError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import Step
 from kvmesh.report.outcome import RequestOutcome
@@ -84,6 +84,7 @@ class SimulatedFleet:
                 router.govern(options.turns)
                 if options.touches is not None:
                     router.touch(options.touches)
+            router.aim(options)
             if options.prefillers:
                 router.divide(options)
         self._agenda = Agenda[Action]()
@@ -142,6 +143,10 @@ class SimulatedFleet:
                 self._place(errand, prefill, prefills=True)
                 return
             decision = router.ask(errand, now, named)
+        except UnattainableError as error:
+            errand.refuse(error)
+            self._lose(errand, now)
+            return
         except NoWorkerError:
             self._lose(errand, now)
             return

@@ -8,6 +8,8 @@ import msgspec
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.cost.targets import Targets
+from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
@@ -63,6 +65,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
     request goes as it comes. `touches`: when engines are reminded of contexts, None: never; with
     `turns`.
+
+    All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
 
     engines: int = 8
@@ -92,6 +96,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     report_age_s: float = 0.0
     tells_lengths: bool = True
     turns: GovernorOptions | None = None
+    targets: Targets | None = None
+    slo: SloOptions = SloOptions()
     touches: TouchOptions | None = None
 
     def __post_init__(self) -> None:

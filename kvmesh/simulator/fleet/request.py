@@ -8,8 +8,8 @@ import xxhash
 
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import namespace_root
+from kvmesh.errors import ConfigError, UnattainableError
 from kvmesh.core.programs.touch import Touch
-from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import NO_LABELS, EngineRequest, Labels
 from kvmesh.report.outcome import UNKNOWN
@@ -118,6 +118,10 @@ class Errand:
         self.error = "no worker"
         self.status = 0
         self.detail = ""
+
+    def refuse(self, why: UnattainableError) -> None:
+        """Note that its router refused it."""
+        self.error, self.status, self.detail = "refused", why.status, str(why)
 
 
 class Passage:

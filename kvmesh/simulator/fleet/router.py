@@ -13,6 +13,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, pack_hashes
 from kvmesh.core.cost.selection import Random
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.health.outcomes import (
@@ -40,7 +41,7 @@ from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import Errand, FleetRequest
@@ -138,6 +139,7 @@ class FleetRouter:
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
         self._tells_lengths = True
+        self._targets: Targets | None = None
         self._told = False
         self.splitting: Splitting | None = None
         self.unwatched: Unwatched | None = None
@@ -201,6 +203,11 @@ class FleetRouter:
             return now + LOOK_EVERY_S
         return inf if self.governor is None else max(self.governor.next_s(now), now + LOOK_EVERY_S)
 
+    def aim(self, fleet: FleetOptions) -> None:
+        """Serve requests within targets from now on, or refuse them."""
+        self._targets = fleet.targets
+        self.scheduler.judge.options = fleet.slo
+
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
         self._tells_lengths = fleet.tells_lengths
@@ -223,7 +230,8 @@ class FleetRouter:
     def ask(self, errand: Errand, now: float, named: WorkerId | None = None) -> Decision | None:
         """Choose a worker, or take the one named, and book the request there; None: it waits.
 
-        Raises `NoWorkerError` when no worker is left that has not failed it.
+        Raises `NoWorkerError` when no worker is left that has not failed it, `UnattainableError`
+        when it would miss its targets.
         """
         wanted = self._wanted(errand, named)
         if errand.moving:
@@ -261,6 +269,7 @@ class FleetRouter:
             tenant=trace.tenant,
             adapter=trace.lora,
             turn=turn,
+            targets=self._targets,
         )
 
     def _turn(self, errand: Errand) -> Turn:
@@ -281,11 +290,15 @@ class FleetRouter:
         return turn
 
     def release(self, now: float) -> list[tuple[Errand, Decision | None]]:
-        """Return those whose turn it is and where they go; None: no worker is left for it."""
+        """Return those whose turn it is and where they go; None: no worker is left for it, or it
+        would miss its targets.
+        """
         released: list[tuple[Errand, Decision | None]] = []
         for one in self._binding.release(now, bool):
             errand, verdict = self._held.pop(one.request_id), one.verdict
-            assert isinstance(verdict, Decision | NoWorkerError), verdict
+            assert isinstance(verdict, Decision | NoWorkerError | UnattainableError), verdict
+            if isinstance(verdict, UnattainableError):
+                errand.refuse(verdict)
             released.append((errand, verdict if isinstance(verdict, Decision) else None))
         return released
 

@@ -33,6 +33,7 @@ def play(
         Path("generated"),
         engines=ENGINES,
         timing_profile=profile,
+        tell_output_lengths=True,
         blocks=DYNAMO_CAPACITY_TOKENS // trace.block_size,
     )
     simulator = Simulator(options, trace)
