@@ -125,7 +125,7 @@ class Touches:
         chance: Callable[[Agent, float, float], float] = chance_of_return,
     ) -> None:
         self.options = options
-        self._table = table
+        self.table = table
         self._fleet = fleet
         self._chance = chance
         self._engines: dict[WorkerId, _Engine] = {}
@@ -242,7 +242,7 @@ class Touches:
         self, engine: _Engine, worker: WorkerId, capacity: int
     ) -> Iterator[tuple[Held, Agent | None]]:
         for _, held in zip(range(_LOOKED_AT), engine.recency.held(capacity), strict=False):
-            agent = self._table.find(held.agent) if held.agent else None
+            agent = self.table.find(held.agent) if held.agent else None
             gone = agent is not None and agent.worker not in (worker, None)
             yield held, None if gone else agent
 
