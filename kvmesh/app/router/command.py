@@ -18,6 +18,7 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import POOL, URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
+from kvmesh.app.figures.programs import PRESSURES, PROGRAMS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -27,6 +28,8 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.programs.page import ProgramsPage
+from kvmesh.app.programs.program_watch import ProgramWatch
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -35,6 +38,7 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
 from kvmesh.app.router.router_options import (
+    governor_options,
     router_options,
     scaling_options,
     session_options,
@@ -57,6 +61,8 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
@@ -101,6 +107,8 @@ class RouterServer:
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
+        programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
+        self.governor = self.scheduler.governor = Governor(programs, fleet)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -151,6 +159,7 @@ class RouterServer:
             time.perf_counter,
             self.mesh.doubt,
             follows_events=settings.kv_events,
+            governor=self.governor,
         )
         self.router.resized.append(routing.resize)
         return RoutingContext(
@@ -171,7 +180,9 @@ class RouterServer:
             workers=self.scheduler.workers,
             routing=routing,
             decisions=decisions,
-            gate=AdmissionGate(routing, settings.admission, time.monotonic, self.mesh.tell),
+            gate=AdmissionGate(
+                routing, settings.admission, time.monotonic, self.mesh.tell, settings.program
+            ),
             tracer=tracer_for(settings.log.otlp_endpoint, self._door.role),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
@@ -227,10 +238,13 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
+            watch = self._watch_programs(context, admin)
             view = changes.view(context, self.mesh, admin)
             view.role = door.role
+            view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
+            ProgramsPage(context, self._viewers).mount(routes)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)
@@ -238,6 +252,7 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("programs seen", watch.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
@@ -262,6 +277,7 @@ class RouterServer:
         reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
         if not self.settings.decision.watch_prompts:
             reader.looks = context.looks_at
+        reader.names_turns = lambda: context.gate.follows
         reader.follow(context.scheduler.overlaps.looks_ahead)
         self.router.resized.append(reader.resize)
         return reader
@@ -280,6 +296,7 @@ class RouterServer:
         admin.why_not = self._why_not
         if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
+        admin.parts["programs"] = self.governor.statistics
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.sources.add(HEARD.of(self.heard.statistics))
@@ -293,6 +310,21 @@ class RouterServer:
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin
+
+    def _watch_programs(self, context: RoutingContext, admin: RouterAdmin) -> ProgramWatch:
+        """Have the figures of programs shown."""
+
+        def workers() -> list[WorkerId]:
+            return [beat.worker for beat in context.router.workers()]
+
+        watch = ProgramWatch(self.governor, self.settings.bucket, workers, context.clock)
+        admin.sources.add(
+            PROGRAMS.of(lambda: watch),
+            PRESSURES.of_each(
+                lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
+            ),
+        )
+        return watch
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.

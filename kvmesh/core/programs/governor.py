@@ -14,7 +14,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.seats import Seat, Seats
-from kvmesh.core.programs.table import Agent, AgentRecord, ProgramTable, check_record
+from kvmesh.core.programs.table import Agent, AgentRecord, ProgramTable, check_record, order_of
 from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
 
 ANYWHERE: Final = Grant()
@@ -183,9 +183,9 @@ class Governor:
         self._stale = True
         if agent.running:
             self._seats.take(agent, inf)
-            return
-        agent.enter("ended" if turn.final else "paused", now)
-        self._seats.take(agent, now if turn.final else now + KEPT_S[end.stop])
+        else:
+            agent.enter("ended" if turn.final else "paused", now)
+            self._seats.take(agent, now if turn.final else now + KEPT_S[end.stop])
         self._tell(agent, now)
 
     def cancel(self, request_id: str) -> bool:
@@ -262,7 +262,7 @@ class Governor:
                 self._forget(gone)
             if agent is None:
                 return ""
-        elif _order(record) <= (agent.revision, agent.phase, agent.worker or "", agent.tokens):
+        elif order_of(record) <= order_of(agent):
             return ""
         agent.client, agent.priority = record.client, record.priority
         agent.phase, agent.worker = record.phase, WorkerId(record.worker) or None
@@ -376,7 +376,3 @@ class Governor:
         agent.seated = self._seats.has(agent, agent.worker)
         self.news[agent.key] = agent.record(now)
         self._stale = True
-
-
-def _order(record: AgentRecord) -> tuple[int, str, str, int]:
-    return record.revision, record.phase, record.worker, record.tokens

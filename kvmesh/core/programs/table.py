@@ -26,7 +26,7 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What replicas tell each other of an agent. Times are ages in seconds when it is told.
 
     `revision` grows with each change: of two records the one with the larger counts, of equal ones
-    the larger `(phase, worker, tokens)`, so all replicas end with the same.
+    the larger in the rest, so all replicas end with the same.
     """
 
     revision: int
@@ -225,3 +225,11 @@ def check_record(key: str, record: AgentRecord) -> str:
     if not (0.0 <= record.age_s < MAX_AGE_S and 0.0 <= record.since_s < MAX_AGE_S):
         return f"agent {shown(key)}: no such age"
     return ""
+
+
+def order_of(one: AgentRecord | Agent) -> tuple[int, str, str, int, int, int, str, str, str, int]:
+    """Return what decides which of two records counts: of all that is told, but for moments."""
+    return (
+        *(one.revision, one.phase, one.worker or "", one.tokens, one.turns),
+        *(one.served_tokens, one.stop, one.tool, one.client, one.priority),
+    )
