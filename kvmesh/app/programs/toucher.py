@@ -1,25 +1,30 @@
 """Sends prompts of paused agents again, for one token, so that engines keep them."""
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import find_usage
 from kvmesh.core.engines.vllm.handshake import one_token
-from kvmesh.core.programs.touch import Touch, Touches
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Turn
+from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
-from kvmesh.tasks import attempt
+from kvmesh.settings.requests import ProgramSettings
+from kvmesh.tasks import attempt, keep_running
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
 
@@ -27,22 +32,27 @@ LOOK_EVERY_S: Final = 0.5
 ANSWER_S: Final = 30.0
 
 MOST_WAIT_MS: Final = 200.0
-"""A worker with a longer backlog is left alone: the touch would come too late, and be in the way."""
+"""A worker with a longer backlog is left alone: a touch would come late, and be in the way."""
 
 PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 """Whose bodies name the length of the answer `max_tokens`, and the rest of it the prompt."""
 
+_OVERHEAD: Final = 512
 _PASSED_ON: Final = frozenset({b"authorization", b"anthropic-version", b"x-api-key"})
 
 
 class Prompt(NamedTuple):
-    """What was sent for an agent's last turn, its `turns`th."""
+    """What was sent for an agent's last turn, its `turns`th; -1: not looked at since."""
 
     path: str
     body: bytes
     headers: Headers
     hashes: Hashes
-    turns: int
+    turns: int = -1
+
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        return len(self.body) + HASH_BYTES * self.hashes.blocks + _OVERHEAD
 
 
 class TouchFigures(msgspec.Struct, frozen=True):
@@ -56,7 +66,7 @@ class TouchFigures(msgspec.Struct, frozen=True):
 
 
 class Toucher:
-    """Keeps the last prompts of agents, of `most_bytes` in all, the longest unused goes first; sends
+    """Keeps the last prompts of agents, `most_bytes` in all, the longest unused goes first; sends
     those again that `touches` plans.
 
     They are sent as the clients sent them, salts of tenants and keys included, and counted for
@@ -82,15 +92,14 @@ class Toucher:
         self._bytes = 0
         self._sent = 0
 
-    def keep(self, turn: Turn, path: str, body: bytes, headers: Headers, hashes: Hashes) -> None:
+    def keep(self, turn: Turn, asked: Request, hashes: Hashes) -> None:
         """Keep a turn's prompt in place of the agent's last. The body is shared, not copied."""
-        agent = self.touches.table.find(turn.agent)
         self._drop(turn.agent)
-        if agent is None or turn.final or path not in PATHS or len(body) > self._most_bytes:
+        if turn.final or asked.path not in PATHS or asked.method != "POST":
             return
-        own = tuple(one for one in headers if one[0] in _PASSED_ON)
-        self._prompts[turn.agent] = Prompt(path, body, own, hashes, agent.turns)
-        self._bytes += len(body)
+        headers = tuple(one for one in asked.headers if one[0] in _PASSED_ON)
+        prompt = self._prompts[turn.agent] = Prompt(asked.path, asked.body, headers, hashes)
+        self._bytes += prompt.size()
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._prompts)))
 
@@ -129,6 +138,8 @@ class Toucher:
         prompt, known = self._prompts.get(agent), self.touches.table.find(agent)
         if prompt is None or known is None:
             return None
+        if prompt.turns < 0:
+            self._prompts[agent] = prompt = prompt._replace(turns=known.turns)
         if known.turns != prompt.turns:  # another replica took a later turn
             self._drop(agent)
             return None
@@ -171,4 +182,23 @@ class Toucher:
     def _drop(self, agent: str) -> None:
         prompt = self._prompts.pop(agent, None)
         if prompt is not None:
-            self._bytes -= len(prompt.body)
+            self._bytes -= prompt.size()
+
+
+def toucher_of(
+    settings: ProgramSettings,
+    governor: Governor,
+    scheduler: Scheduler,
+    target: Callable[[WorkerId], Target | None],
+    pool: UpstreamPool,
+) -> Toucher | None:
+    """Return who touches contexts, None where nobody is to."""
+    if settings.re_touch == "off" or settings.program_turns == "off":
+        return None
+    touches = Touches(TouchOptions(), governor.table, GovernedFleet(scheduler))
+    return Toucher(touches, scheduler, target, pool, time.monotonic, settings.re_touch_bytes)
+
+
+def touching(toucher: Toucher | None) -> list[Awaitable[None]]:
+    """Return what runs as long as the router does."""
+    return [] if toucher is None else [keep_running("touch contexts", toucher.run)]

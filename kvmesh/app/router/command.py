@@ -18,7 +18,7 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import POOL, URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.programs import PRESSURES, PROGRAMS
+from kvmesh.app.figures.programs import PRESSURES, PROGRAMS, TOUCHES
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -30,6 +30,7 @@ from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.programs.page import ProgramsPage
 from kvmesh.app.programs.program_watch import ProgramWatch
+from kvmesh.app.programs.toucher import Toucher, toucher_of, touching
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -48,7 +49,7 @@ from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.prefill import Splits
-from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters, target_of
 from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
@@ -72,6 +73,8 @@ from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.tasks import keep_running
+from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.upstream.client import UpstreamPool
 
 HOUSEKEEPING_S = 1.0
 SERVES: Final = {"router": "router serves", "picker": "picker serves"}
@@ -107,6 +110,7 @@ class RouterServer:
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
+        self.toucher: Toucher | None = None
         programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
         self.governor = self.scheduler.governor = Governor(programs, fleet)
         self.router = Router(
@@ -194,6 +198,21 @@ class RouterServer:
             scaling=scaling_options(settings.scaling),
         )
 
+    def _touching(self, context: RoutingContext, pool: UpstreamPool) -> RoutingContext:
+        """Return the context of a router that touches contexts of paused agents, if it does."""
+        beats = self.router.heartbeats
+
+        def target(worker: WorkerId) -> Target | None:
+            beat = beats.get(worker)
+            return None if beat is None else target_of(beat)
+
+        toucher = toucher_of(self.settings.program, self.governor, self.scheduler, target, pool)
+        self.toucher = toucher
+        if toucher is None:
+            return context
+        context.routing.turns.touches = toucher.touches
+        return msgspec.structs.replace(context, keep=toucher.keep)
+
     def _why_not(self) -> str:
         """Return why no request should come; "" when they may."""
         pool = self._pool
@@ -215,7 +234,7 @@ class RouterServer:
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
-            context = self._context()
+            context = self._touching(self._context(), pool)
             if context.tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
@@ -253,6 +272,7 @@ class RouterServer:
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("programs seen", watch.run),
+                *touching(self.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
@@ -324,6 +344,8 @@ class RouterServer:
                 lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
             ),
         )
+        if (toucher := self.toucher) is not None:
+            admin.sources.add(TOUCHES.of(toucher.figures))
         return watch
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:

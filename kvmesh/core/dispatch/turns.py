@@ -5,16 +5,20 @@ from typing import Final
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.touch import Touches
 from kvmesh.core.programs.turn import Turn, TurnEnd
 
 _UNREPORTED: Final = Usage()
 
 
 class Turns:
-    """Tells the `governor` of each turn that begins, and of its end; None: there are no turns."""
+    """Tells the `governor` of each turn that begins, and of its end; None: there are no turns.
+    Their ends are told to `touches`, too, where contexts are touched.
+    """
 
     def __init__(self, governor: Governor | None) -> None:
         self.governor = governor
+        self.touches: Touches | None = None
 
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
@@ -34,6 +38,8 @@ class Turns:
         """Note that a turn is over."""
         if self.governor is not None:
             self.governor.ended(turn, end, now)
+        if self.touches is not None:
+            self.touches.ended(turn, end, now)
 
 
 def turn_served(
