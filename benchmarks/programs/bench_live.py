@@ -114,6 +114,7 @@ async def send(url: str, load: Load) -> ReplayReport:
         concurrency=load.live,
         endpoint="completions",
         timeout_s=3_000.0,
+        session_headers="claude-code",
         progress=False,
     )
     return await run_replay(options)

@@ -7,7 +7,7 @@ from benchmarks.measure import Comparison
 from benchmarks.programs.bench_live import markdown, session_times
 from benchmarks.programs.small_trace import TOKENS, choose, small_profile, write_small
 from kvmesh.mocker.model.timing import PROFILES, StepLoad, parse_profile
-from kvmesh.report.statistics import RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
 from kvmesh.traces.sessions import parse_sessions, requests_of
 
 TURNS = [
