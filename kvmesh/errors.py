@@ -3,6 +3,7 @@
     KvMeshError
     ├── ConfigError      a setting, flag, file or environment variable is wrong
     ├── RequestError     a client's request is wrong (carries the HTTP status)
+    │   └── UnattainableError  it would miss its targets at every worker
     ├── NoWorkerError    no worker may take this request now
     ├── CodecError       bytes that cannot be decoded
     │   └── NewerError       they are no garbage: a newer kvmesh wrote them
@@ -30,8 +31,11 @@ class ConfigError(KvMeshError):
 
 class RequestError(KvMeshError):
     """A client's request cannot be served as sent. `status` is the HTTP status to answer, `code` a
-    word for programs.
+    word for programs, `retry_after_s` when to try again (0: not told), `final` that it is in vain.
     """
+
+    retry_after_s: int = 0
+    final: bool = False
 
     def __init__(
         self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
@@ -40,6 +44,17 @@ class RequestError(KvMeshError):
         self.status = status
         self.param = param
         self.code = code
+
+
+class UnattainableError(RequestError):
+    """No worker would serve a request within its targets: until `retry_after_s` has gone by, or,
+    where it is `final`, ever.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int = 0, final: bool = False) -> None:
+        super().__init__(message, status=429, code="slo_unattainable")
+        self.retry_after_s = retry_after_s
+        self.final = final
 
 
 class NoWorkerError(KvMeshError):

@@ -168,6 +168,7 @@ def main() -> None:
             block_size=512,
             timing_profile=given.profile,
             kv_bytes_per_token=given.kv_bytes,
+            tell_output_lengths=True,
         )
         for row in rows(options):
             found.append(msgspec.structs.asdict(row))

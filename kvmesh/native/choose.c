@@ -4,6 +4,9 @@
 #include "xxh3.h"
 
 #define NEW_SHARE 0.5 /* core.routing.chooser.NEW_SHARE */
+#define NEW_HOME 0.5  /* core.routing.spread.second_home */
+#define REST 16.0
+#define DELAY 0.25
 
 /* Draw one of `count`, all equally likely; nothing is drawn when there is one. -1: an error. */
 static Py_ssize_t pick(Decider *self, Py_ssize_t count) {
@@ -100,6 +103,42 @@ static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
     return settle_tie(self, asked, ties, rested ? equal : count);
 }
 
+/* core.routing.spread.second_home.find_second_home: the worker at rest that computes the prefix in
+ * place of the cheapest; -1 with an error set.
+ */
+static Py_ssize_t find_second_home(const Decider *self, const Question *question,
+                                   Py_ssize_t cheapest) {
+    const Asked *asked = &question->asked;
+    const WorkerState *best = question->states[cheapest];
+    long long overlap = overlap_of(asked, best), whole = key_depth(key_count(overlap));
+    if (!best->loads->active_requests || whole == 0 ||
+        loads_shared_blocks(best->loads, &asked->keys, overlap) < whole) {
+        return cheapest;
+    }
+    const WorkerSpeed *speed = speeds_worker(self->speeds, best->worker);
+    if (speed == NULL) {
+        return -1;
+    }
+    Py_ssize_t found = cheapest;
+    double least_ms = DELAY * speeds_residence_ms(self->speeds, speed);
+    for (Py_ssize_t i = 0; i < question->count; i++) {
+        const WorkerState *state = question->states[i];
+        const Loads *loads = state->loads;
+        long long held = overlap_of(asked, state);
+        if (loads->active_requests || state->failure_share != 0.0 ||
+            (double)held > NEW_HOME * (double)overlap) {
+            continue;
+        }
+        double ms = asked->fleet * state->prefill->factor *
+                    (double)((overlap - held) * asked->block_size);
+        if (ms < least_ms && (asked->now - loads->progress_s) * 1000.0 >= REST * ms) {
+            found = i;
+            least_ms = ms;
+        }
+    }
+    return found;
+}
+
 Py_ssize_t choose_by_cost(Decider *self, const Question *asked) {
     double limit = 0.0;
     Py_ssize_t count = 0;
@@ -119,7 +158,8 @@ Py_ssize_t choose_by_cost(Decider *self, const Question *asked) {
         PyErr_SetString(PyExc_ArithmeticError, "a cost formula gives no numbers");
         return -1;
     }
-    return count > 1 ? settle(self, asked, self->ties, count) : self->ties[0];
+    Py_ssize_t chosen = count > 1 ? settle(self, asked, self->ties, count) : self->ties[0];
+    return chosen < 0 || self->margin == 0.0 ? chosen : find_second_home(self, asked, chosen);
 }
 
 /* Return one of the least loaded of some, which `ties` are. */

@@ -49,6 +49,7 @@ static const Field five[] = {
     {"model", NAME, AT(scan.model)},
     {"tools", VALUE, AT(scan.tools)},
     {"input", VALUE, AT(scan.input)},
+    {"nvext", REFUSED, 0},
     {NULL, 0, 0},
 };
 static const Field six[] = {
@@ -89,6 +90,7 @@ static const Field fifteen[] = {
 };
 static const Field sixteen[] = {
     {"reasoning_effort", VALUE, AT(scan.reasoning_effort)},
+    {"prompt_cache_key", TEXT, AT(scan.prompt_cache_key)},
     {NULL, 0, 0},
 };
 static const Field seventeen[] = {

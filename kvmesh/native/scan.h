@@ -35,7 +35,7 @@ typedef struct {
     int32_t limit;   /* tokens of one answer, 0 to MAX_TOKENS; -1: none is set */
     int32_t choices; /* 1 to MAX_CHOICES */
     int32_t urgency; /* of the engine's `priority`: larger first, 0 when it is not set */
-    ScanText user, cache_salt, lora_path;
+    ScanText user, cache_salt, lora_path, prompt_cache_key;
 
     /* A chat: a list of one object or more. NULL without the field; any other value is left. */
     ScanSpan messages;

@@ -110,6 +110,7 @@ static PyObject *as_tuple(const Scan *scan) {
         text_or_none(&scan->user),
         text_or_none(&scan->cache_salt),
         text_or_none(&scan->lora_path),
+        text_or_none(&scan->prompt_cache_key),
         span_or_none(&scan->messages),
         PyLong_FromSsize_t(scan->messages.at == NULL ? 0 : scan->message_count),
         text_or_none(&scan->prompt),

@@ -53,6 +53,12 @@ static PyObject *scanned_prompt(Scanned *self, void *closure) {
     return scan_text(&self->scan.prompt);
 }
 
+static PyObject *scanned_cache_key(Scanned *self, void *closure) {
+    (void)closure;
+    const ScanText *key = &self->scan.prompt_cache_key;
+    return key->at == NULL ? PyUnicode_New(0, 0) : scan_text(key);
+}
+
 /* Whether nothing but messages, all plain, reaches the chat template. */
 static PyObject *scanned_bare(Scanned *self, void *closure) {
     (void)closure;
@@ -73,6 +79,7 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef getters[] = {
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
+    {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
     {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
     {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

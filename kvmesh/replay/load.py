@@ -18,46 +18,78 @@ async def send_open_loop(chains: Sequence[Chain], send: Send) -> None:
     """Start each chain at its first request's time, however many are under way.
 
     A later turn starts `delay_ms` after the turn before it ended; without a delay at its own
-    time, but never before that end.
+    time, but never before that end. A sub-agent's chain starts behind its parent's turn.
     """
     start = perf_counter()
+    ends = _Ends(chains, send)
     async with asyncio.TaskGroup() as group:
         for chain in chains:
-            await _sleep_until(start + chain[0].timestamp_ms / 1000)
-            group.create_task(_play(chain, start, send))
+            if ends.before(chain[0]) is None:
+                await _sleep_until(start + chain[0].timestamp_ms / 1000)
+            group.create_task(_play(chain, start, ends))
 
 
 async def send_closed_loop(chains: Sequence[Chain], concurrency: int, send: Send) -> None:
-    """Keep `concurrency` chains under way, in trace order; the trace's times do not matter.
+    """Keep `concurrency` programs under way, in trace order; the trace's times do not matter.
 
-    The think times within a session do: its lane waits them out.
+    A program is a session's chain with those of its sub-agents. The think times within it do
+    matter: its lane waits them out.
     """
-    waiting = iter(chains)
+    programs: dict[str | int, list[Chain]] = {}
+    for chain in chains:
+        programs.setdefault(chain[0].program or chain[0].index, []).append(chain)
+    waiting = iter(programs.values())
+    ends = _Ends(chains, send)
 
     async def lane() -> None:
-        for chain in waiting:
-            await _play_at_once(chain, send)
+        for members in waiting:
+            async with asyncio.TaskGroup() as group:
+                for chain in members:
+                    group.create_task(_play(chain, None, ends))
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(chains))):
+        for _ in range(min(concurrency, len(programs))):
             group.create_task(lane())
 
 
-async def _play(chain: Chain, start: float, send: Send) -> None:
+class _Ends:
+    """Sends requests, and tells the ends of those that sub-agents wait for."""
+
+    def __init__(self, chains: Sequence[Chain], send: Send) -> None:
+        sent = {request.index for chain in chains for request in chain}
+        self._ended = {
+            after: asyncio.Event()
+            for chain in chains
+            if (after := chain[0].after) is not None and after in sent
+        }
+        self._send = send
+
+    def before(self, request: TraceRequest) -> asyncio.Event | None:
+        """Return the end of another chain's request that comes first, None for none."""
+        return None if request.after is None else self._ended.get(request.after)
+
+    async def send(self, request: TraceRequest, due_s: float) -> None:
+        """Send a request; return when it has ended, however it did."""
+        try:
+            await self._send(request, due_s)
+        finally:
+            if (ended := self._ended.get(request.index)) is not None:
+                ended.set()
+
+
+async def _play(chain: Chain, start: float | None, ends: _Ends) -> None:
+    """Send the turns of a chain in a row; `start` None: recorded times do not matter."""
     for turn, request in enumerate(chain):
-        due = start + request.timestamp_ms / 1000
-        if turn:
-            now = perf_counter()
+        follows = turn > 0
+        if not turn and (first := ends.before(request)) is not None:
+            await first.wait()
+            follows = True
+        now = perf_counter()
+        due = now if start is None else start + request.timestamp_ms / 1000
+        if follows:
             due = max(due, now) if request.delay_ms is None else now + request.delay_ms / 1000
             await _sleep_until(due)
-        await send(request, due)
-
-
-async def _play_at_once(chain: Chain, send: Send) -> None:
-    for turn, request in enumerate(chain):
-        due = perf_counter() + ((request.delay_ms or 0.0) / 1000 if turn else 0.0)
-        await _sleep_until(due)
-        await send(request, due)
+        await ends.send(request, due)
 
 
 async def _sleep_until(due: float) -> None:

@@ -13,6 +13,8 @@ from kvmesh.replay.policy import policy_headers
 from kvmesh.report.statistics import Slo
 from kvmesh.traces.prompts import PromptUnit
 
+SessionHeaders = Literal["kvmesh", "claude-code", "dynamo", "opencode", "none"]
+
 PLOT_SUFFIXES: Final = (".svg", ".png", ".pdf")
 
 
@@ -48,6 +50,8 @@ class ReplayOptions:
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     requests: int | None = None
     """Requests to send; default: all."""
+    repeat: bool = False
+    """Where the trace has fewer than --requests, begin it again with fresh prompts."""
     sessions: int | None = None
     """Of a trace of sessions: how many to play, with their sub-agents; default: all. Beyond its end
     it begins again with fresh ones."""
@@ -60,7 +64,11 @@ class ReplayOptions:
     smooth: bool = True
     """Spread times that were rounded (Mooncake: to 3 s) over the rounding interval."""
     concurrency: int | None = None
-    """Closed loop: so many sessions at a time, the trace's times ignored. Default: open loop."""
+    """Closed loop: so many sessions at a time, each with its sub-agents, the trace's times ignored
+    but for pauses. Default: open loop."""
+    session_headers: SessionHeaders = "kvmesh"
+    """How requests of a session name it: kvmesh (x-kvmesh-program), or as claude-code, dynamo or
+    opencode do; none: not at all."""
     max_input_tokens: int | None = None
     """Longest prompt, tokens; longer ones are cut at their end."""
     output_tokens: int | None = None

@@ -12,8 +12,10 @@ import msgspec
 from kvmesh.errors import ConfigError
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.policy import policy_headers
+from kvmesh.replay.sessions import session_headers
 from kvmesh.report.programs import ProgramFacts
 from kvmesh.traces.prompts import PromptWriter
+from kvmesh.traces.repeats import repeat_requests
 from kvmesh.traces.sessions import (
     SESSION_BLOCK_SIZE,
     choose_programs,
@@ -43,12 +45,14 @@ class TraceSlice(msgspec.Struct, frozen=True):
     """The requests of one replay, ready to be sent; times start at 0.
 
     `programs`: how many sessions without parent a trace of sessions gave, 0 for one of requests.
+    `repeated`: how many of the requests came after the trace's end, when it began again.
     """
 
     source: str
     block_size: int
     requests: tuple[TraceRequest, ...]
     programs: int = 0
+    repeated: int = 0
 
 
 class RequestFactory:
@@ -63,10 +67,9 @@ class RequestFactory:
     ) -> None:
         self.path = PATHS[options.endpoint]
         self._options = options
+        self._salt = salt
         self._model = model
         self._writer = PromptWriter(trace.block_size, options.prompt_unit, salt)
-        self._salt = salt
-        self._names_programs = trace.programs > 0
         self._buckets = assign_buckets(options, trace.requests)
         self._headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
         if options.api_key:
@@ -75,13 +78,11 @@ class RequestFactory:
 
     def headers(self, request: TraceRequest) -> list[tuple[bytes, bytes]]:
         """Return the headers, without Host and Content-Length."""
-        headers = self._headers
-        if self._names_programs:
-            headers = [*headers, *_program_headers(request, self._salt)]
         bucket = self._buckets.get(request.index)
+        named = session_headers(self._options.session_headers, request, self._salt)
         if bucket is None:
-            return headers
-        return [*headers, (b"x-kvmesh-bucket", bucket.encode())]
+            return [*self._headers, *named] if named else self._headers
+        return [*self._headers, *named, (b"x-kvmesh-bucket", bucket.encode())]
 
     def body(self, request: TraceRequest) -> bytes:
         """Return the JSON body. O(prompt tokens), 0.2 ms for 13 k."""
@@ -99,17 +100,6 @@ class RequestFactory:
         if self._options.ignore_eos:
             body["ignore_eos"] = True
         return msgspec.json.encode(body)
-
-
-def _program_headers(request: TraceRequest, salt: str) -> list[tuple[bytes, bytes]]:
-    """Return what names a session of a trace of sessions, as Claude Code does, so that every router
-    that reads it sees what it would of real agents. Names differ from run to run.
-    """
-    program = f"{salt}/{request.program}".encode()
-    headers = [(b"x-claude-code-session-id", program)]
-    if request.session != request.program:
-        headers.append((b"x-claude-code-agent-id", f"{salt}/{request.session}".encode()))
-    return headers
 
 
 def assign_buckets(options: ReplayOptions, requests: Sequence[TraceRequest]) -> dict[int, str]:
@@ -148,9 +138,13 @@ def load_slice(options: ReplayOptions) -> TraceSlice:
     if options.smooth:
         requests = smooth_timestamps(requests, options.seed)
     requests = slice_requests(requests, options.skip, options.requests, source)
+    played = len(requests)
+    if options.repeat and options.requests is not None:
+        requests = repeat_requests(requests, options.requests)
     requests = scale_times(requests, options.speedup, options.time_scale)
     requests = clip_lengths(requests, block_size, options.max_input_tokens, options.output_tokens)
-    return TraceSlice(source=source, block_size=block_size, requests=tuple(requests))
+    repeated = len(requests) - played
+    return TraceSlice(source, block_size, tuple(requests), repeated=repeated)
 
 
 def _session_slice(options: ReplayOptions, lines: Sequence[bytes], source: str) -> TraceSlice:

@@ -13,18 +13,20 @@ from rich.console import Console
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.observe import configure_logging
 from kvmesh.replay.options import ReplayOptions
-from kvmesh.replay.plan import load_slice, program_facts
+from kvmesh.replay.plan import TraceSlice, load_slice, program_facts
 from kvmesh.report.outcome import distribution
 from kvmesh.report.output import ReportFiles, check_plots, deliver_files
 from kvmesh.report.statistics import ReplayReport, ReplayRun, summarize
 from kvmesh.report.table import print_report
 from kvmesh.settings.types import Flat
 from kvmesh.simulator.bars import Bars, draw_bars
+from kvmesh.simulator.capacity import Capacity, find_capacity
+from kvmesh.simulator.checks import check_simulation
 from kvmesh.simulator.comparison import Cell, measure
 from kvmesh.simulator.load import spread
-from kvmesh.simulator.options import SimulateOptions, check_simulation
-from kvmesh.simulator.slices import Setting, Simulator, find_settings
-from kvmesh.simulator.table import print_comparison, program_table
+from kvmesh.simulator.options import LONG_RUN, SimulateOptions
+from kvmesh.simulator.slices import Setting, Simulator, find_settings, is_closed
+from kvmesh.simulator.table import capacity_table, print_comparison, program_table
 from kvmesh.simulator.tune import split_slice, tune_policy
 from kvmesh.traces.trace import infinite_cache_hit_rate
 from kvmesh.version import VERSION
@@ -33,12 +35,14 @@ from kvmesh.version import VERSION
 class SimulationResult(msgspec.Struct, frozen=True):
     """What was found: a report per setting, and the comparison's cells.
 
-    `busy_s` is the processor time all of it took, without finding the settings.
+    `capacities`: what was searched instead with --capacity. `busy_s` is the processor time all of
+    it took, without finding the settings.
     """
 
     reports: tuple[tuple[Setting, ReplayReport], ...]
     cells: tuple[Cell, ...]
     busy_s: float
+    capacities: tuple[Capacity, ...] = ()
 
 
 def simulate(options: SimulateOptions, console: Console, shown: Console) -> SimulationResult:
@@ -47,9 +51,9 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     Raises `ConfigError` before anything is simulated.
     """
     check_simulation(options)
-    files = ReportFiles(json=options.json, csv=options.csv, html=options.html, plot=options.plot)
+    files = _files(options)
     check_plots(files)
-    trace = load_slice(_slice_options(options))
+    trace = _load(options)
     with draw_bars(shown, enabled=options.progress) as bars:
         if options.tune is not None:
             train, trace = split_slice(trace, options.train_share)
@@ -57,23 +61,28 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
             policies = dict.fromkeys((*options.policy, f"kv:{options.tune}", tuned))
             options = replace(options, policy=tuple(policies))
         simulator = Simulator(options, trace)
+        if options.capacity:
+            capacities = [
+                find_capacity(options, simulator, one, bars) for one in simulator.variants()
+            ]
+            return _deliver_capacities(options, simulator, capacities, console)
         settings = find_settings(options, simulator, bars)
-        found = run_settings(options, simulator, settings, bars)
-    for _, report in found.reports if options.details else ():
+        result = run_settings(options, simulator, settings, bars)
+    for _, report in result.reports if options.details else ():
         print_report(report, console)
     if not options.details:
-        _print_facts(found.reports[0][1], simulator, console)
-    print_comparison(found.cells, console, faulty=bool(options.fail))
-    for setting, report in found.reports:
+        _print_facts(result.reports[0][1], simulator, console)
+    print_comparison(result.cells, console, faulty=bool(options.fail))
+    for setting, report in result.reports:
         if any(run.summary.programs for run in report.runs):
             console.print(program_table(setting.name, report.runs))
-    speed = len(trace.requests) * len(found.cells) / max(found.busy_s, 1e-9)
+    speed = len(trace.requests) * len(result.cells) / max(result.busy_s, 1e-9)
     shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
     _warn(simulator.formulas, console)
     if not options.fail:
-        _warn_refused(found, console)
-    _write(found, files, console)
-    return found
+        _warn_refused(result, console)
+    _write(result, files, console)
+    return result
 
 
 def _warn(formulas: Formulas, console: Console) -> None:
@@ -88,6 +97,24 @@ def _warn(formulas: Formulas, console: Console) -> None:
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+def _deliver_capacities(
+    options: SimulateOptions,
+    simulator: Simulator,
+    found: Sequence[Capacity],
+    console: Console,
+) -> SimulationResult:
+    """Print what each policy bears, and write the runs there."""
+    unit = "live sessions an engine" if is_closed(options, simulator.trace) else "requests/s"
+    setting = Setting(f"capacity, {unit}: {options.capacity_share:.0%} of all requests within SLO")
+    report = _report(options, simulator, setting, [one.run for one in found if one.run])
+    _print_facts(report, simulator, console)
+    console.print(capacity_table(f"{setting.name}; times in ms", found))
+    result = SimulationResult(((setting, report),), (), 0.0, tuple(found))
+    if report.runs:
+        _write(result, _files(options), console)
+    return result
 
 
 def _warn_refused(found: SimulationResult, console: Console) -> None:
@@ -108,35 +135,44 @@ def run_settings(
 ) -> SimulationResult:
     """Play every policy at every load."""
     trace = simulator.trace
-    bound = infinite_cache_hit_rate(trace.requests, trace.block_size)
     programs = program_facts(trace)
     reports: list[tuple[Setting, ReplayReport]] = []
     cells: list[Cell] = []
     busy_s = 0.0
     for setting in settings:
         runs: list[ReplayRun] = []
-        for policy in options.policy:
-            watch = bars.watch(f"{setting.name} {policy}", len(trace.requests))
+        for variant in simulator.variants():
+            watch = bars.watch(f"{setting.name} {variant.name}", len(trace.requests))
             began_s = time.process_time()
-            fleet = simulator.play(policy, setting, watch)
+            fleet = simulator.play(variant.policy, setting, watch, variant.fleet)
             busy_s += time.process_time() - began_s
             workers = [engine.worker for engine in fleet.engines]
             summary = summarize(fleet.outcomes, options.slo(), workers, programs)
-            runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
+            runs.append(ReplayRun(variant.name, summary, tuple(fleet.outcomes)))
             busy = spread(fleet.busy_s)
             cells.append(
-                measure(setting.name, policy, summary, fleet.outcomes, busy, fleet.retried)
+                measure(setting.name, variant.name, summary, fleet.outcomes, busy, fleet.retried)
             )
-        report = ReplayReport(
-            trace=trace.source,
-            facts=describe_simulation(options, simulator, setting),
-            infinite_hit_rate=bound,
-            slo=options.slo(),
-            runs=tuple(runs),
-            title="kvmesh simulate",
-        )
-        reports.append((setting, report))
+        reports.append((setting, _report(options, simulator, setting, runs)))
     return SimulationResult(tuple(reports), tuple(cells), busy_s)
+
+
+def _report(
+    options: SimulateOptions, simulator: Simulator, setting: Setting, runs: Sequence[ReplayRun]
+) -> ReplayReport:
+    trace = simulator.trace
+    return ReplayReport(
+        trace=trace.source,
+        facts=describe_simulation(options, simulator, setting),
+        infinite_hit_rate=infinite_cache_hit_rate(trace.requests, trace.block_size),
+        slo=options.slo(),
+        runs=tuple(runs),
+        title="kvmesh simulate",
+    )
+
+
+def _files(options: SimulateOptions) -> ReportFiles:
+    return ReportFiles(json=options.json, csv=options.csv, html=options.html, plot=options.plot)
 
 
 def describe_simulation(
@@ -146,20 +182,22 @@ def describe_simulation(
     requests, fleet = simulator.trace.requests, simulator.fleet
     mean_input = sum(request.input_tokens for request in requests) / len(requests)
     mean_output = sum(request.output_tokens for request in requests) / len(requests)
-    engine = fleet.engine
+    engine, size = fleet.engine, options.size()
     speeds = "" if set(fleet.speed_ratios) == {1.0} else f", speeds {fleet.speed_ratios}"
     held = f", held above {fleet.max_backlog_ms:g} ms of backlog, {fleet.queue_policy}"
     facts = {
-        "simulated": f"{fleet.engines} engines ({options.timing_profile}{speeds}), "
+        "simulated": f"{fleet.engines} engines ({size.name}, {size.timing}{speeds}), "
         f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}"
         f"{held if fleet.max_backlog_ms else ''}",
-        "engine": f"{engine.num_gpu_blocks:,} blocks of {engine.block_size} tokens, "
+        "engine": f"{engine.num_gpu_blocks:,} blocks of {engine.block_size} tokens "
+        f"({engine.num_gpu_blocks * engine.block_size:,} tokens), "
         f"{engine.max_num_batched_tokens:,} tokens a step, {engine.max_num_seqs} requests at once",
-        "slice": f"{len(requests):,} requests after the first {options.skip:,}",
+        "slice": _slice_words(options, simulator.trace),
         "tokens": f"{mean_input:,.0f} in and {mean_output:,.0f} out on average",
         "load": setting.name
-        if setting.live
+        if setting.live or options.capacity
         else f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
+        "routers": f"told of output lengths: {'yes' if fleet.tells_lengths else 'no'}",
         "delays": f"events {options.event_delay_ms:g} ms, bookings {options.sync_delay_ms:g} ms",
         "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
         "seed": str(options.seed),
@@ -212,11 +250,31 @@ def _numbered(path: Path | None, number: int) -> Path | None:
     return None if path is None else path.with_stem(f"{path.stem}-{number}")
 
 
+def _slice_words(options: SimulateOptions, trace: TraceSlice) -> str:
+    requests = f"{len(trace.requests):,} requests"
+    if trace.programs:
+        return f"{trace.programs:,} programs of {requests}, after the first {options.skip:,}"
+    again = f", of them {trace.repeated:,} repeated with fresh prompts" if trace.repeated else ""
+    return f"{requests} after the first {options.skip:,}{again}"
+
+
+def _load(options: SimulateOptions) -> TraceSlice:
+    """Read the slice; longer than the trace where it is to be played above its capacity."""
+    wanted = _slice_options(options)
+    trace = load_slice(wanted)
+    loaded = not (options.rate or options.live or trace.programs) and max(options.load) > 1.0
+    long = loaded or (options.capacity and not is_closed(options, trace))
+    if options.requests is None and long and len(trace.requests) < LONG_RUN:
+        trace = load_slice(replace(wanted, requests=LONG_RUN))
+    return trace
+
+
 def _slice_options(options: SimulateOptions) -> ReplayOptions:
     return ReplayOptions(
         options.trace,
         trace_block_size=options.trace_block_size,
         requests=options.requests,
+        repeat=True,
         sessions=options.sessions,
         time_scale=options.time_scale,
         skip=options.skip,

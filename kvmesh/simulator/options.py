@@ -11,16 +11,18 @@ from kvmesh.app.formulas.formula_file import load_formulas
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas
-from kvmesh.core.routing.policy import parse_policy
-from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.lower_tiers import TierOptions
 from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, parse_profile
-from kvmesh.replay.options import PLOT_SUFFIXES, Words
+from kvmesh.mocker.model.timing import parse_profile
+from kvmesh.replay.options import Words
 from kvmesh.report.statistics import Slo
 from kvmesh.simulator.fleet.faults import parse_fleet_faults
 from kvmesh.simulator.fleet.options import FleetOptions, PeerOptions
-from kvmesh.simulator.tuning import tuned_weights
+from kvmesh.simulator.model_profiles import EngineSize, engine_size
+
+DEFAULT_LOADS: Final = (0.5, 0.9, 1.2, 1.5)
+LONG_RUN: Final = 3_000
+"""Requests that a load above 1 is played with at least: in shorter runs the queue is young."""
 
 DEFAULT_LIVE: Final = (8.0,)
 """Live sessions an engine of a trace of sessions."""
@@ -68,8 +70,9 @@ class SimulateOptions:
     """Simulated engines."""
     routers: int = 1
     """Router replicas; requests are spread over them."""
-    load: Numbers = (0.5, 0.7, 0.9)
-    """Loads, relative to the rate at which round robin saturates."""
+    load: Numbers = DEFAULT_LOADS
+    """Loads, relative to the rate at which round robin saturates. For loads above 1 a trace of
+    fewer than 3,000 requests begins again, with fresh prompts, unless --requests says how many."""
     rate: Numbers = ()
     """Requests per second instead of relative loads."""
     live: Numbers = ()
@@ -78,6 +81,11 @@ class SimulateOptions:
     sessions: int | None = None
     """Of a trace of sessions: how many to play, with their sub-agents; default: all. Beyond its end
     it begins again with fresh ones."""
+    program_turns: Words = ("off",)
+    """Whether programs take turns that fit the caches, under policies of mode kv: on, off, or
+    off,on to compare both."""
+    program_wait_s: float = 30.0
+    """Longest that a turn is held for it, s."""
     time_scale: float = 1.0
     """Multiplies recorded times and pauses; else pauses are as recorded at any load."""
     event_delay_ms: float = 5.0
@@ -96,8 +104,12 @@ class SimulateOptions:
     """Route by KV events; without them by what was sent where."""
     block_size: int | None = None
     """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
+    model_profile: str | None = None
+    """Model and GPUs, which say how much KV cache an engine has: 8b-1xh100 (442k tokens),
+    70b-2xh100 (236k), 70b-4xh100 (471k), dynamo-mocker (1,049k). Default: 8b-1xh100, with
+    --timing-profile preble-70b 70b-2xh100."""
     blocks: int | None = None
-    """KV blocks of an engine; default: a million tokens."""
+    """KV blocks of an engine; default: those of the model profile."""
     sliding_window: int = 0
     """Engines of a hybrid model, with groups of so many tokens beside full attention; 0: none."""
     window_groups: int = 1
@@ -124,10 +136,11 @@ class SimulateOptions:
     """Gigabytes per second at which an engine takes blocks from another's cache; 0: it cannot."""
     fetch_latency_ms: float = 5.0
     """How long it takes until the first block from host memory, disk or a peer comes, ms."""
-    kv_bytes_per_token: int = 131_072
-    """KV cache of a token, bytes: 128 KiB for Llama 3 8B, 320 KiB for 70B."""
-    timing_profile: str = "dynamo"
-    """How long a step takes: dynamo, preble-70b, linear, instant; or NAME,coefficient=ms,…"""
+    kv_bytes_per_token: int | None = None
+    """KV cache of a token, bytes; default: those of the model profile, 128 KiB for Llama 3 8B."""
+    timing_profile: str | None = None
+    """How long a step takes: dynamo, preble-70b, linear, instant; or NAME,coefficient=ms,…
+    Default: that of the model profile."""
     engine_speeds: Numbers = (1.0,)
     """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
     prefill_engines: int = 0
@@ -156,7 +169,8 @@ class SimulateOptions:
     trace_block_size: int | None = None
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     requests: int | None = None
-    """Requests to play; default: all."""
+    """Requests to play; default: all. Beyond the trace's end it begins again, with fresh prompts
+    but the same system prompts."""
     skip: int = 0
     """Requests (of a trace of sessions: sessions) at the start of the trace to leave out."""
     smooth: bool = True
@@ -165,12 +179,19 @@ class SimulateOptions:
     """Longest prompt, tokens; longer ones are cut at their end."""
     output_tokens: int | None = None
     """Longest answer, tokens."""
+    tell_output_lengths: bool = False
+    """Tell routers how long each answer will be, as if every client did."""
     seed: int = 0
     """Seed of everything random. The same seed gives the same figures."""
     slo_ttft_ms: float = 2_000.0
     """Goodput counts requests whose first token came within so many ms …"""
-    slo_itl_ms: float = 100.0
+    slo_itl_ms: Annotated[float, Parameter(alias="--slo-tpot-ms")] = 100.0
     """… and whose time per further token was at most this, ms."""
+    capacity: bool = False
+    """Search instead the largest load at which --capacity-share of all requests keep the SLO:
+    requests a second, of sessions in closed loop live ones an engine."""
+    capacity_share: float = 0.9
+    """Share of all requests that must keep it, those that fail counted as misses."""
     details: bool = False
     """Print every metric and who served what, not only the comparison."""
     json: Path | None = None
@@ -191,9 +212,10 @@ class SimulateOptions:
     def fleet(self, trace_block_size: int) -> FleetOptions:
         """Return the fleet for a trace of such blocks. Raises `ConfigError`."""
         block_size = self.block_size or trace_block_size
+        size = self.size()
         engine = EngineOptions(
             block_size=block_size,
-            num_gpu_blocks=self.blocks or -(-DYNAMO_CAPACITY_TOKENS // block_size),
+            num_gpu_blocks=self.blocks or max(2, size.tokens // block_size),
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             sliding_window=self.sliding_window,
@@ -201,7 +223,7 @@ class SimulateOptions:
             mamba_groups=self.mamba_groups,
             max_loras=self.max_loras,
             lora_load_ms=self.lora_load_ms,
-            timing=parse_profile(self.timing_profile),
+            timing=parse_profile(size.timing),
             tiers=self._tiers(block_size),
         )
         return FleetOptions(
@@ -226,7 +248,12 @@ class SimulateOptions:
             retries=self.retries,
             client_timeout_s=self.client_timeout_ms / 1000.0,
             peer=self._peer(block_size),
+            tells_lengths=self.tell_output_lengths,
         )
+
+    def size(self) -> EngineSize:
+        """Return what the profiles say of an engine. Raises `ConfigError`."""
+        return engine_size(self.model_profile, self.timing_profile)
 
     def _tiers(self, block_size: int) -> tuple[TierOptions, ...]:
         """Return the memory below an engine's device."""
@@ -244,56 +271,9 @@ class SimulateOptions:
         return PeerOptions(self._block_ms(block_size, self.peer_gbps), self.fetch_latency_ms)
 
     def _block_ms(self, block_size: int, gbps: float) -> float:
-        return block_size * self.kv_bytes_per_token / (gbps * 1e6)
+        kv_bytes = self.kv_bytes_per_token or self.size().kv_bytes_per_token
+        return block_size * kv_bytes / (gbps * 1e6)
 
     def formulas(self) -> Formulas:
         """Return the formulas that the policies may name, read anew. Raises `ConfigError`."""
         return load_formulas((*self.policy, self.tune or ""))
-
-
-def check_simulation(options: SimulateOptions) -> None:
-    """Refuse values that cannot work, before anything is simulated. Raises `ConfigError`."""
-    positive: dict[str, Sequence[float | None]] = {
-        "--requests": (options.requests,),
-        "--block-size": (options.block_size,),
-        "--blocks": (options.blocks,),
-        "--trace-block-size": (options.trace_block_size,),
-        "--max-input-tokens": (options.max_input_tokens,),
-        "--output-tokens": (options.output_tokens,),
-        "--load": options.load,
-        "--live": options.live,
-        "--sessions": (options.sessions,),
-        "--time-scale": (options.time_scale,),
-        "--rate": options.rate,
-        "--engine-speeds": options.engine_speeds,
-        "--client-timeout-ms": (options.client_timeout_ms,),
-    }
-    for flag, values in positive.items():
-        wrong = [one for one in values if one is not None and not 0 < one < float("inf")]
-        if wrong:
-            raise ConfigError(f"{flag} {wrong[0]}: must be more than 0")
-    if options.skip < 0:
-        raise ConfigError(f"--skip {options.skip}: must be 0 or more")
-    if not options.policy or not (options.load or options.rate):
-        raise ConfigError("name at least one --policy and one --load")
-    if len(set(options.policy)) != len(options.policy):
-        raise ConfigError(f"--policy {','.join(options.policy)}: name each policy once")
-    formulas = options.formulas()
-    for policy in options.policy:
-        parse_policy(policy, options.block_size or 1, formulas)
-    if options.tune is not None:
-        tuned_weights(options.tune, formulas)
-    if not 0 < options.train_share < 1:
-        raise ConfigError(f"--train-share {options.train_share}: must be between 0 and 1")
-    options.fleet(options.trace_block_size or 1)
-    if options.prefill_engines and "oracle" in options.policy:
-        raise ConfigError("--policy oracle knows no --prefill-engines: leave one of them out")
-    _check_files(options)
-
-
-def _check_files(options: SimulateOptions) -> None:
-    if options.plot is not None and options.plot.suffix not in PLOT_SUFFIXES:
-        raise ConfigError(f"--plot {options.plot}: name it {', '.join(PLOT_SUFFIXES)}")
-    for path in (options.json, options.csv, options.html, options.plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path}: its directory does not exist")

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.simulator.bars import Bars, Watch
@@ -31,6 +32,14 @@ class Setting(msgspec.Struct, frozen=True):
     live: int = 0
 
 
+class Variant(msgspec.Struct, frozen=True):
+    """A policy as it is compared: under its name, on a fleet with or without turns."""
+
+    name: str
+    policy: str
+    fleet: FleetOptions
+
+
 class Simulator:
     """Plays one slice of a trace under any policy and load."""
 
@@ -42,6 +51,20 @@ class Simulator:
         self._requests: tuple[FleetRequest, ...] = make_requests(
             trace.requests, trace.block_size, self.fleet.engine.block_size
         )
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Return the policies to compare, those of mode kv as `program_turns` says."""
+        found: list[Variant] = []
+        governor = GovernorOptions(max_wait_s=self._options.program_wait_s)
+        governed = msgspec.structs.replace(self.fleet, turns=governor)
+        for policy in self._options.policy:
+            turns = self._options.program_turns if policy.partition(":")[0] == "kv" else ("off",)
+            for turn in turns:
+                if turn == "on":
+                    found.append(Variant(f"{policy}+turns", policy, governed))
+                else:
+                    found.append(Variant(policy, policy, self.fleet))
+        return tuple(found)
 
     @property
     def recorded_rate(self) -> float:
@@ -84,18 +107,24 @@ class Simulator:
         return find_saturation(backlog_at, 1.0, allowed)
 
 
+def is_closed(options: SimulateOptions, trace: TraceSlice) -> bool:
+    """Return whether so many sessions are kept live: asked for, or the trace is one of sessions
+    and no rate is named.
+    """
+    return bool(options.live or (trace.programs and not options.rate))
+
+
 def find_settings(
     options: SimulateOptions, simulator: Simulator, bars: Bars
 ) -> tuple[Setting, ...]:
     """Return the loads to play, from --live or --rate, or from --load by finding the saturation
     first. Sessions are played in closed loop unless a rate is named.
     """
-    live = options.live or (DEFAULT_LIVE if simulator.trace.programs and not options.rate else ())
-    if live:
+    if is_closed(options, simulator.trace):
         engines = simulator.fleet.engines
         return tuple(
             Setting(f"{one:g} live sessions an engine", live=max(1, round(one * engines)))
-            for one in live
+            for one in options.live or DEFAULT_LIVE
         )
     recorded = simulator.recorded_rate
     if options.rate:

@@ -7,8 +7,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kvmesh.report.outcome import Distribution
+from kvmesh.report.outcome import Distribution, distribution
 from kvmesh.report.statistics import ReplayRun
+from kvmesh.simulator.capacity import Capacity
 from kvmesh.simulator.comparison import Cell, PolicyVerdict, compare, ratio
 
 EVEN: Final = 0.02
@@ -81,6 +82,37 @@ def program_table(setting: str, runs: Sequence[ReplayRun]) -> Table:
             f"{found.fairness:.2f}",
         )
     return table
+
+
+def capacity_table(title: str, found: Sequence[Capacity]) -> Table:
+    """Return one row per policy: the largest load that keeps the SLO, and how it went there."""
+    table = _table(title)
+    for name in ("capacity", "ratio", "in SLO", "TTFT\np90", "TPOT\np90", "hit\nrate", "turns\n/s"):
+        _add_figures(table, name)
+    for one in found:
+        cells = [f"{one.load:,.3g}", colour_more(ratio(one.load, found[0].load))]
+        if one.run is not None:
+            summary = one.run.summary
+            tpot = distribution(
+                mean for each in one.run.outcomes if (mean := each.mean_itl_ms()) is not None
+            )
+            turns = summary.programs.turns_per_s if summary.programs else summary.requests_per_s
+            cells += [
+                f"{summary.goodput_share:.1%}",
+                f"{summary.ttft_ms.p90 if summary.ttft_ms else 0.0:,.0f}",
+                f"{tpot.p90 if tpot else 0.0:,.1f}",
+                f"{summary.hit_rate:.1%}",
+                f"{turns:.3g}",
+            ]
+        table.add_row(one.policy, *cells)
+    return table
+
+
+def colour_more(value: float) -> str:
+    """Return a ratio, green when it is higher than 1 and red when lower."""
+    if abs(value - 1.0) < EVEN:
+        return f"x{value:.2f}"
+    return f"[{'green' if value > 1.0 else 'red'}]x{value:.2f}[/]"
 
 
 def _mean_s(found: Distribution | None) -> float:

@@ -215,7 +215,7 @@ class RouterMesh:
         keys, objects = await plane.stores(bucket)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
-        await self.link.share_sessions(self._stack)
+        await self.link.share_tables(self._stack)
         feed = JournalFeed(driver)
         feed.attach(journal)
         self._stack.push_async_callback(feed.close)

@@ -26,12 +26,15 @@ from kvmesh.app.figures.mesh import (
     MemberVersions,
     PeerCounts,
 )
+from kvmesh.app.figures.programs import PROGRAM_NEWS
 from kvmesh.app.front.front import upstream_pool
+from kvmesh.app.mesh.program_store import ProgramStore
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.build import own_version
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
+from kvmesh.core.programs.sharing import ProgramSharing
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
@@ -78,6 +81,7 @@ class PeerLink:
         self._sessions = scheduler.sessions
         self._router = router
         self._role: Role = options.role
+        self._sharing: ProgramSharing | None = None
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
         self.registry = Registry(
             RegistryOptions(
@@ -157,14 +161,23 @@ class PeerLink:
             for name, beat in self.registry.silent_routers.due(now)
         ]
 
-    async def share_sessions(self, stack: contextlib.AsyncExitStack) -> None:
-        """Follow the bindings of sessions, where they are on, until `stack` ends."""
+    async def share_tables(self, stack: contextlib.AsyncExitStack) -> None:
+        """Follow the bindings of sessions and the agents of programs, where they are kept, until
+        `stack` ends.
+        """
         if self._sessions is not None:
             ttl_s = int(self._sessions.options.ttl_s)
             table = await self.plane.sessions(self._settings.bucket, ttl_s)
             store = SessionStore(self._sessions, table)
             stack.push_async_callback(store.stop)
             await store.start()
+        governor = self._router.scheduler.governor
+        if governor is not None:
+            sharing = ProgramSharing(governor, self.router_id, self.epoch)
+            programs = ProgramStore(sharing, self.plane, self._settings.bucket, self._alive)
+            stack.push_async_callback(programs.stop)
+            await programs.start()
+            self._sharing = sharing
 
     def warnings(self) -> tuple[str, ...]:
         """Return what of the plane makes routing worse than it could be, one line each."""
@@ -185,10 +198,16 @@ class PeerLink:
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
         yield TRUST.of(self.plane.unverified)
+        yield PROGRAM_NEWS.of_each(
+            lambda: {} if self._sharing is None else {(): self._sharing.statistics()}
+        )
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of the siblings that decide requests."""
         return tuple(peer for peer in self._heard() if peer.decides)
+
+    def _alive(self) -> dict[str, int]:
+        return {peer.router: peer.epoch for peer in self._heard()}
 
     def _count(self) -> PeerCounts:
         replicas = [peer.decides for peer in self._heard()]

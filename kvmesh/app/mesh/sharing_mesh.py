@@ -166,7 +166,7 @@ class SharingMesh:
         driver.add(link.replica_sync)
         if self._static is None:
             driver.add(self._router)
-        await link.share_sessions(stack)
+        await link.share_tables(stack)
         await link.listen(stack, driver)
         driver.start()
         self._running = supervise("siblings", driver.run, "end")

@@ -10,6 +10,7 @@ import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.process.build import in_words, own_build
+from kvmesh.app.programs.program_rows import merge_programs
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
@@ -156,6 +157,7 @@ class MetaView:
                 *merge_warnings((one.name, one.warnings) for one in heard),
             ],
             formats=in_words(self._build.formats),
+            programs=merge_programs(row for one in heard for row in one.programs),
         )
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:

@@ -15,6 +15,7 @@ from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import HeadWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
+from kvmesh.app.prompts.turn_names import key_names
 from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
@@ -105,6 +106,8 @@ class Reader:
             packed = self._prompts.pack_scanned(scanned)
             if packed is None:
                 return None
+        if head.names is None and (key := scanned.cache_key):
+            head = msgspec.structs.replace(head, names=key_names(key, head.tenant))
         return scanned, packed, head
 
     def own_name(self, request_id: bytes) -> str:

@@ -4,6 +4,18 @@ from typing import Final, cast, get_args
 
 import msgspec
 
+from kvmesh.app.prompts.turn_names import (
+    NAMING_HEADERS,
+    NO_HINTS,
+    OWN_HEADERS,
+    Hints,
+    Told,
+    TurnNames,
+    body_names,
+    head_names,
+    own_names,
+    read_hints,
+)
 from kvmesh.bounds import (
     MAX_NAME,
     MAX_NAMES,
@@ -31,6 +43,9 @@ _PREFIX: Final = b"x-kvmesh-"
 NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
 _Given = dict[str, str]
+_APART: Final = OWN_HEADERS | {ROLES_HEADER}
+"""Headers of ours that are read elsewhere."""
+
 _OVERRIDES: Final = {
     "x-kvmesh-router-mode": "mode",
     "x-kvmesh-cost": "cost",
@@ -45,6 +60,7 @@ class RequestWishes(msgspec.Struct, frozen=True):
     """One request's wishes, checked; the fields are those of `RouteRequest`.
 
     `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
+    `names` says whose turn it is, None: nobody's.
     `named`: the client chose the request's id. `overridden`: it named policy or worker.
     """
 
@@ -63,10 +79,11 @@ class RequestWishes(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
     named: bool = False
     overridden: bool = False
+    names: TurnNames | None = None
 
 
 class HeadWishes(msgspec.Struct, frozen=True):
-    """What the headers tell; `given` are all of ours, by name."""
+    """What the headers tell; `given` are all of ours but those that name programs, by name."""
 
     tenant: str
     session: str
@@ -74,6 +91,7 @@ class HeadWishes(msgspec.Struct, frozen=True):
     timeout_s: float | None
     named: bool
     plain: bool
+    names: TurnNames | None = None
 
 
 NO_WISHES: Final = RequestWishes()
@@ -109,6 +127,12 @@ class WishReader:
         tenant, session, given = head.tenant, head.session, head.given
         extension = parsed.kvmesh or NO_EXTENSION
         session = session or extension.session or ""
+        names = head.names
+        if parsed.kvmesh is not None:
+            names = own_names(parsed.kvmesh, names, tenant)
+        if names is None and (parsed.metadata or parsed.prompt_cache_key):
+            names = body_names(parsed, request.path, tenant)
+        hints = read_hints(parsed.nvext) if parsed.nvext else NO_HINTS
         policies = self._policies
         policy = policies.find(parsed.model or "") if policies.any else NO_POLICY
         if not self._obeyed:
@@ -116,15 +140,17 @@ class WishReader:
             given = {}
         if not given and parsed.kvmesh is None and policy is NO_POLICY:
             # Nearly every request: a fifth of the time of what follows.
-            plain = not (session or tenant or parsed.priority or head.named)
-            if plain and head.timeout_s is None:
+            plain = not (session or tenant or parsed.priority or head.named or names)
+            if plain and head.timeout_s is None and hints is NO_HINTS:
                 return NO_WISHES
             return RequestWishes(
                 session=session_key(session, tenant) if session else "",
                 tenant=tenant,
-                priority=parsed.urgency if self._obeyed else 0,
+                output_tokens=hints.output_tokens,
+                priority=_priority(given, extension, parsed, hints) if self._obeyed else 0,
                 timeout_s=head.timeout_s,
                 named=head.named,
+                names=names,
             )
         pinned = _pinned(given, extension)
         # A model's weight is one of its own formula.
@@ -149,13 +175,14 @@ class WishReader:
             allowed_workers=_allowed(given, extension),
             labels=_words(given, "labels", extension.labels) or policy.labels,
             tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
-            output_tokens=_output(given, extension),
-            priority=_priority(given, extension, parsed) if self._obeyed else 0,
+            output_tokens=_output(given, extension, hints),
+            priority=_priority(given, extension, parsed, hints) if self._obeyed else 0,
             session=session_key(session, tenant) if session else "",
             tenant=tenant,
             timeout_s=head.timeout_s,
             named=head.named,
             overridden=_overridden(given, extension),
+            names=names,
         )
 
     def plain_head(self, request: Request) -> HeadWishes | None:
@@ -172,14 +199,17 @@ class WishReader:
     def _of_headers(self, request: Request) -> HeadWishes:
         """Return what the headers tell, and note it for a head that is repeated."""
         given: _Given = {}
+        naming: Told = {}
         tenant = session = ""
         named = False
         for name, value in request.headers:
+            if name in NAMING_HEADERS:
+                naming.setdefault(name, value)
             if name == self._tenant:
                 tenant = _name(name, value)
             elif name == self._session:
                 session = _name(name, value)
-            elif name.startswith(_PREFIX) and name != ROLES_HEADER:
+            elif name.startswith(_PREFIX) and name not in _APART:
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
                 named = True
@@ -187,7 +217,10 @@ class WishReader:
         plain = not (session or given) and timeout_s is None
         plain = plain and request.header(ROLES_HEADER) is None
         plain = plain and request.header(b"content-encoding") is None
-        head = HeadWishes(tenant, session, given, timeout_s, named, plain)
+        names = None
+        if naming or session:
+            names = head_names(naming, session, tenant, request.header(b"user-agent") or b"")
+        head = HeadWishes(tenant, session, given, timeout_s, named, plain, names)
         if request.twin is not None:
             request.twin.notes = {**(request.twin.notes or {}), self: head}
         return head
@@ -265,9 +298,10 @@ def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def _output(given: _Given, extension: Extension) -> int | None:
+def _output(given: _Given, extension: Extension, hints: Hints) -> int | None:
     tokens = _number(given, "output-tokens", MAX_TOKENS)
-    return extension.output_tokens if tokens is None else int(tokens)
+    told = hints.output_tokens if extension.output_tokens is None else extension.output_tokens
+    return told if tokens is None else int(tokens)
 
 
 def _words(given: _Given, name: str, in_body: tuple[str, ...]) -> frozenset[str]:
@@ -310,13 +344,15 @@ def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
     return frozenset(map(WorkerId, names))
 
 
-def _priority(given: _Given, extension: Extension, parsed: InferenceRequest | ChatRequest) -> int:
+def _priority(
+    given: _Given, extension: Extension, parsed: InferenceRequest | ChatRequest, hints: Hints
+) -> int:
     """Return how urgent a request is, larger first. The body's own `priority` is the engine's,
     where smaller is served first.
     """
     text = given.get("x-kvmesh-priority")
     if text is None:
-        return extension.priority or parsed.urgency
+        return extension.priority or hints.priority or parsed.urgency
     value = whole_number(text, -MAX_PRIORITY, MAX_PRIORITY)
     if value is None:
         raise RequestError(

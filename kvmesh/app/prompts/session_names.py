@@ -3,24 +3,29 @@
 from typing import Final
 
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION
+from kvmesh.app.prompts.turn_names import (
+    CLAUDE,
+    CODEX,
+    DYNAMO,
+    DYNAMO_PARENT,
+    OPENCODE,
+    OPENCODE_PARENT,
+    PARENT,
+    PROGRAM,
+    SMG,
+)
 from kvmesh.core.chat.inference import Extension
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.transport.http.server.request import Request
 
-SESSION_HEADERS: Final = (
-    b"x-claude-code-session-id",
-    b"x-dynamo-session-id",
-    b"x-session-id",
-    b"session-id",
-    b"x-session-affinity",
-    b"x-smg-routing-key",
-)
-"""Headers by which Claude Code, Dynamo's clients, OpenCode, Codex and SMG's clients name a session.
+SESSION_HEADERS: Final = (PROGRAM, CLAUDE, DYNAMO, *CODEX, *OPENCODE, SMG)
+"""Headers by which programs, Claude Code, Dynamo's clients, Codex, OpenCode and SMG's clients name
+a session. A sub-agent of Claude Code is in its session's.
 
 `x-correlation-id` is none of them: gateways give each request its own.
 """
 
-PARENT_HEADERS: Final = (b"x-dynamo-parent-session-id", b"x-parent-session-id")
+PARENT_HEADERS: Final = (PARENT, DYNAMO_PARENT, OPENCODE_PARENT)
 """Headers that name the session which a sub-agent's is part of."""
 
 _KEY_BYTES: Final = 16
@@ -28,7 +33,7 @@ _KEY_BYTES: Final = 16
 
 class SessionNames:
     """Reads the sessions of requests in one pass over the headers: the first of the configured
-    header, the body's `kvmesh.session` and `SESSION_HEADERS` counts.
+    header, the body's `kvmesh.session` or `kvmesh.program`, and `SESSION_HEADERS` counts.
     """
 
     def __init__(self, session_header: str, tenant_header: str) -> None:
@@ -43,10 +48,11 @@ class SessionNames:
         """
         known = self._known
         given = {name: value for name, value in request.headers if name in known}
-        if not given and extension.session is None:
+        if not given and extension.session is None and extension.program is None:
             return ()
         tenant = given.get(self._tenant, b"").decode("latin-1").strip()
-        named = given.get(self._own, b"").decode("latin-1").strip() or extension.session or ""
+        named = given.get(self._own, b"").decode("latin-1").strip()
+        named = named or extension.session or extension.program or ""
         own = named or _first(given, SESSION_HEADERS)
         names = dict.fromkeys(one for one in (own, _first(given, PARENT_HEADERS)) if one)
         return tuple(int(session_key(name, tenant)[:_KEY_BYTES], 16) for name in names)

@@ -61,7 +61,13 @@ def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
     code = "queue_full" if verdict.status == UNAVAILABLE else "tenant_queue_full"
     if verdict.shed:
         code = "request_shed"
-    return Problem(verdict.status, verdict.reason, code, retry_after_s=verdict.retry_after_s)
+    return Problem(
+        verdict.status,
+        verdict.reason,
+        verdict.code or code,
+        retry_after_s=verdict.retry_after_s,
+        final=verdict.final,
+    )
 
 
 class AdmissionGate:

@@ -32,6 +32,7 @@ _FILES: Final = {
     "/dashboard/parts.js": ("parts.js", b"text/javascript; charset=utf-8"),
     "/dashboard/policies.js": ("policies.js", b"text/javascript; charset=utf-8"),
     "/dashboard/tuning.js": ("tuning.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/programs.js": ("programs.js", b"text/javascript; charset=utf-8"),
     "/dashboard/prefixes.js": ("prefixes.js", b"text/javascript; charset=utf-8"),
     "/dashboard/traffic.js": ("traffic.js", b"text/javascript; charset=utf-8"),
     "/dashboard/icon.svg": ("icon.svg", b"image/svg+xml"),

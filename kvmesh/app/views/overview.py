@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.app.figures.figure import Shown, combine
 from kvmesh.app.figures.table import OF_REPLICAS, OF_WORKERS
+from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.tuning_view import TuningRow
@@ -120,8 +121,9 @@ class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment. `now` and the seconds of `seconds` are Unix time.
     `formats` are those the process reads, in words, `started` tells one life of it from another,
     `cursor` is where the changes go on that come behind `decisions`. `policies` are of buckets
-    whose policy was changed while they ran, `tuning` of replicas that tune. `warnings` are
-    sentences: what makes routing worse than it could be.
+    whose policy was changed while they ran, `tuning` of replicas that tune. `programs` are those
+    that wait, then those that run and pause, the oldest first. `warnings` are sentences: what makes
+    routing worse than it could be.
     """
 
     role: Literal["router", "picker", "meta-router"]
@@ -146,6 +148,7 @@ class Overview(msgspec.Struct, frozen=True):
     cursor: int = 0
     warnings: list[str] = []
     formats: str = ""
+    programs: list[ProgramRow] = []
 
 
 RowT = TypeVar("RowT", WorkerRow, ReplicaRow, BucketRow)

@@ -9,6 +9,7 @@ import msgspec
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.app.figures.figure import Sources
 from kvmesh.app.process.build import in_words, own_build
+from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.decision_view import DecisionRow, Recorder
 from kvmesh.app.views.overview import (
@@ -75,6 +76,7 @@ class RouterView:
         self._sources = sources
         self._policy = policy
         self.tuning: Callable[[], list[TuningRow]] = list
+        self.programs: Callable[[], list[ProgramRow]] = list
         self._log = context.decisions
         self._spare = SpareTime(self._log.settle)
         # One offset for the whole life: a second must not move when the system's clock is slewed.
@@ -127,6 +129,7 @@ class RouterView:
             cursor=log.version,
             warnings=self._warnings(),
             formats=in_words(self._build.formats),
+            programs=self.programs(),
         )
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:

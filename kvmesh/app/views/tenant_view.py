@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.overview import BucketRow, Overview, WorkerRow
 from kvmesh.core.admission.access import Viewer
@@ -45,6 +46,16 @@ def rows_for(rows: Iterable[DecisionRow], viewer: Viewer) -> list[DecisionRow]:
     ]
 
 
+def programs_for(rows: Iterable[ProgramRow], viewer: Viewer) -> list[ProgramRow]:
+    """Return the programs of the viewer's tenant, without what it shares with others: where they
+    are cached, and why they wait.
+    """
+    own = (row for row in rows if row.tenant == viewer.tenant)
+    if viewer.apart:
+        return list(own)
+    return [msgspec.structs.replace(row, workers=(), reserved_tokens=0, why="") for row in own]
+
+
 def overview_for(whole: Overview, viewer: Viewer, limit: int) -> Overview:
     """Return an overview with the newest `limit` requests of a tenant, and nothing that counts or
     lists the requests of all: no traffic, no hot prefixes, no loads.
@@ -81,6 +92,7 @@ def overview_for(whole: Overview, viewer: Viewer, limit: int) -> Overview:
         seconds=[],
         decisions=rows[max(0, len(rows) - limit) :],
         cursor=whole.cursor,
+        programs=programs_for(whole.programs, viewer),
     )
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kvmesh.app.figures.figure import Format
 from kvmesh.app.figures.table import COLUMNS, Rows
+from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import BucketRow, Overview, ReplicaRow, WorkerRow, number
 from kvmesh.app.views.policy_view import PolicyRow
@@ -23,6 +24,7 @@ WINDOW_S: Final = 60
 BARS: Final = " ▁▂▃▄▅▆▇█"
 DRAINING: Final = "draining"
 MOST_WARNINGS: Final = 4
+MOST_PROGRAMS: Final = 6
 LONGEST_ID: Final = 36
 """A UUID is shown whole."""
 GAUGE_CELLS: Final = 10
@@ -33,6 +35,7 @@ SAMPLED: Final = 0.9
 """With a smaller part of the tokens round robin's share is said to be of a sample."""
 
 TRUST_STYLES: Final = {"exact": "green", "approx": "cyan", "catching-up": "yellow"}
+STATE_STYLES: Final = {"waiting": "yellow", "running": "green", "paused": "", "ended": "dim"}
 AGREEMENT_STYLES: Final = {"agrees": "green", "disagrees": "bold red", "unchecked": "dim"}
 
 
@@ -79,6 +82,8 @@ def draw(overview: Overview, seconds: Sequence[TrafficSecond], *, rows: int) -> 
         _replicas(overview.replicas),
         _workers(overview.workers),
     ]
+    if overview.programs:
+        parts.append(_programs(overview.programs[:MOST_PROGRAMS]))
     newest = sorted(overview.decisions, key=lambda row: row.decided_at, reverse=True)[:rows]
     if newest:
         parts.append(_decisions(newest))
@@ -229,6 +234,22 @@ def _workers(rows: Sequence[WorkerRow]) -> Table:
             *_figures("workers", row),
             *([_failed(row)] if fail else []),
             *([Text(row.why_not, _why_style(row))] if why else []),
+        )
+    return table
+
+
+def _programs(rows: Sequence[ProgramRow]) -> Table:
+    """Return the programs that wait, then those that run and pause."""
+    table = _table("programs", "program", "client", "state", "turns#", "at", "context#", "kept")
+    for row in rows:
+        table.add_row(
+            row.program,
+            row.client or "-",
+            Text(f"{row.state} {row.since_s:,.0f} s", STATE_STYLES[row.state]),
+            f"{row.turns:,}",
+            ", ".join(row.workers) or "nowhere",
+            f"{row.tokens:,}",
+            gauge(row.reserved_tokens, row.tokens, SHORT_CELLS),
         )
     return table
 

@@ -61,13 +61,16 @@ class WaitingRequest(msgspec.Struct, frozen=True):
 
 class Refusal(msgspec.Struct, frozen=True):
     """Why a request may not even wait, and when to try again (seconds, for Retry-After). `shed`: it
-    may be dropped, as it says itself.
+    may be dropped, as it says itself. `code` is a word for programs, "" the usual one; `final`: to
+    try again is in vain.
     """
 
     status: int
     reason: str
     retry_after_s: int
     shed: bool = False
+    code: str = ""
+    final: bool = False
 
 
 class AdmissionStatistics(msgspec.Struct, frozen=True):
@@ -124,6 +127,11 @@ class HoldQueue:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def tokens(self) -> int:
+        """Return the work of all that wait. O(waiting)."""
+        return sum(one.tokens for _, one in self._held.values())
 
     def offer(self, held: WaitingRequest, now: float) -> Refusal | None:
         """Hold a request from `now` on; return why not when a bound is reached."""
@@ -210,6 +218,19 @@ class HoldQueue:
         for name in missing:
             self._tenants[name].deficit += rounds * quantum
 
+    def tokens_before(self, held: WaitingRequest, now: float) -> int:
+        """Return the work that would be let go before a newcomer: what ranks before it of its own
+        tenant, and of each other tenant as much as turns give it meanwhile. O(waiting).
+        """
+        rank = self._rank(msgspec.structs.replace(held, queued_s=now))
+        before: dict[str, int] = {}
+        for (other, _), one in self._held.values():
+            if one.tenant != held.tenant or other <= rank:
+                before[one.tenant] = before.get(one.tenant, 0) + one.tokens
+        own = before.pop(held.tenant, 0)
+        share = own + held.tokens + self.options.quantum_tokens
+        return own + sum(min(tokens, share) for tokens in before.values())
+
     def find(self, request_id: str) -> tuple[Rank, WaitingRequest]:
         """Return a request that waits and its rank. Raises `KeyError` for any other."""
         return self._held[request_id]
@@ -228,6 +249,11 @@ class HoldQueue:
         self._drop(self._held[request_id][1])
         self._counts["cancelled"] += 1
         return True
+
+    def refuse(self, request_id: str) -> None:
+        """Drop a request that waits in vain. Raises `KeyError` when it does not wait."""
+        self._drop(self._held[request_id][1])
+        self._counts["refused"] += 1
 
     def expire(self, now: float) -> list[WaitingRequest]:
         """Drop and return the requests that waited `max_wait_s`; answer them 503."""

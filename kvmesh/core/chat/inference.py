@@ -36,7 +36,9 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `worker` pins the request, `bucket` names its bucket, `session` keeps a conversation together,
     `priority` orders the queue (higher first), `output_tokens` is the caller's estimate. `mode`,
     `cost`, `temperature` and `overlap_score_weight` choose the policy of this request; it goes to
-    one of `allowed_workers` that has all `labels` and no taint but the `tolerations`.
+    one of `allowed_workers` that has all `labels` and no taint but the `tolerations`. `program`
+    names the agent whose turn this is, `program_parent` the one it works for; `program_final`: no
+    other turn will follow.
     """
 
     worker: MaybeName | None = None
@@ -51,6 +53,9 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_workers: Names | None = None
     labels: Names = ()
     tolerations: Names = ()
+    program: MaybeName | None = None
+    program_parent: MaybeName | None = None
+    program_final: bool = False
 
 
 Messages = TypeVar("Messages")
@@ -98,6 +103,9 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
     max_output_tokens: float | None = None
     n: int | None = None
     user: str | None = None
+    nvext: msgspec.Raw = _ABSENT
+    metadata: msgspec.Raw = _ABSENT
+    prompt_cache_key: msgspec.Raw = _ABSENT
     priority: int | None = None
     cache_salt: str | None = None
     lora_path: str | list[str | None] | None = None

@@ -36,6 +36,7 @@ class Scanned(Protocol):
     body: bytes
     model: str
     bare: bool
+    cache_key: str
     messages: list[tuple[str, str]] | None
     prompt: str | None
 

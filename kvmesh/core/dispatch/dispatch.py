@@ -23,7 +23,7 @@ from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import NoWorkerError, UnattainableError
 
 EVERY: Final = 32
 """Of so many decisions one is taken apart: that costs it a second look into the index."""
@@ -117,8 +117,23 @@ class Dispatch:
 
         Where requests are held, its first question goes through `binding`: None, it waits there
         and `given` is its decision when its turn comes; a refusal, or an error that waiting would
-        not help. Raises `NoWorkerError` where none are held.
+        not help. Raises `NoWorkerError` where none are held. What would miss its targets everywhere
+        is refused, held or not.
         """
+        try:
+            return self._decide(one, now, failed)
+        except UnattainableError as error:
+            return Refusal(
+                error.status,
+                str(error),
+                error.retry_after_s,
+                code=error.code or "",
+                final=error.final,
+            )
+
+    def _decide(
+        self, one: Dispatched, now: float, failed: frozenset[WorkerId]
+    ) -> Decision | Refusal | NoWorkerError | None:
         binding = self.binding
         decision, one.given = one.given, None
         if decision is not None:
@@ -185,6 +200,8 @@ class Dispatch:
             if one.decision is not None and one.decision.arm is not None:
                 _count(one, one.record, one.decision.arm, usage, now)
         tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
+        if one.request.targets is not None:
+            self.scheduler.slo.close(one.request.request_id)
         if one.charged:
             self.binding.settle(one.request, tokens)
         if attempt is not SERVED:

@@ -7,11 +7,13 @@ import msgspec
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.chat.prompt_form import in_words
 from kvmesh.core.cost.formulas import Cost
+from kvmesh.core.cost.selection import tie_limit
 from kvmesh.core.cost.terms import Fleet
 from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
+from kvmesh.core.routing.spread.second_home import NEW_HOME
 from kvmesh.core.workers.left_out import LeftOut
 
 HIDDEN: Final = (
@@ -181,6 +183,10 @@ def _chosen(decision: Decision) -> str:
         return f"its session stays there; holds {decision.overlap_blocks} of its blocks"
     if not decision.by_cache:
         return f"{decision.policy}: caches did not count"
+    return _as_second_home(decision) or _as_cheapest(decision)
+
+
+def _as_cheapest(decision: Decision) -> str:
     best = max(decision.candidates, key=lambda one: one.overlap_blocks)
     held, total = decision.overlap_blocks, decision.total_blocks
     fleet = f"of {decision.considered} workers"
@@ -192,6 +198,21 @@ def _chosen(decision: Decision) -> str:
     if len(decision.candidates) == decision.considered:
         return f"no worker holds any of it; costs least {fleet}"
     return f"holds none of it, but costs least {fleet}"
+
+
+def _as_second_home(decision: Decision) -> str:
+    """Return that an idle worker took the request although, as far as is known, it costs more there
+    (core.routing.spread.second_home); "" where it did not.
+    """
+    cost, chosen, weighed = decision.cost, decision.chosen, decision.candidates
+    most = max(decision.best_overlap_blocks, *(one.overlap_blocks for one in weighed))
+    held = NEW_HOME * most >= chosen.overlap_blocks
+    if not (cost.margin and most and held) or chosen.active_requests:
+        return ""
+    spread = f"was at rest, and becomes one more home of {most} blocks that many ask for"
+    if len(weighed) < decision.considered:
+        return f"costs least of {decision.considered} workers, or {spread}"
+    return spread if decision.score > tie_limit(min(decision.scores), cost.margin) else ""
 
 
 def formula_in_words(cost: Cost) -> str:

@@ -60,7 +60,7 @@ class Fleet(Protocol):
 
 class GovernorStatistics(msgspec.Struct, frozen=True):
     """Sizes now and counts since the start. `late`: held until the bound. `lost_tokens`: of
-    contexts of live agents that engines evicted.
+    contexts of live agents that engines evicted. `waited_s`: by all turns released, together.
     """
 
     agents: int
@@ -71,6 +71,7 @@ class GovernorStatistics(msgspec.Struct, frozen=True):
     late: int
     lost_tokens: int
     reserved_tokens: int
+    waited_s: float = 0.0
 
 
 class _Held(msgspec.Struct):
@@ -95,6 +96,7 @@ class Governor:
         self._held: dict[str, _Held] = {}
         self._of_tenant: dict[str, int] = {}
         self._counts = {"held": 0, "released": 0, "late": 0, "lost_tokens": 0}
+        self._waited_s = 0.0
         self._stale = True
 
     def ask(self, turn: Turn, now: float) -> Grant | None:
@@ -214,6 +216,7 @@ class Governor:
                 continue
             self._let_go(request_id)
             self._counts["released"] += 1
+            self._waited_s += now - held.since_s
             released.append((request_id, grant))
             if agent is not None and grant.workers is not None:
                 agent.worker = min(grant.workers, key=self._seats.tokens_at)
@@ -311,6 +314,7 @@ class Governor:
             seated=len(self._seats),
             waiting=len(self.waiting),
             reserved_tokens=self._seats.total_tokens,
+            waited_s=self._waited_s,
             **self._counts,
         )
 

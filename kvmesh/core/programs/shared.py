@@ -1,6 +1,14 @@
-"""Bounds of what the replicas of a bucket share of agents."""
+"""What the replicas of a bucket tell each other of agents, as bytes in a table that they share."""
 
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from kvmesh.bounds import MAX_SECONDS, UNREADABLE, Epoch, Member
+from kvmesh.core.programs.table import AgentRecord
+from kvmesh.errors import CodecError, NewerError
+from kvmesh.formats import OWN, FormatNumber, unread_by
 
 PROGRAM_TTL_S: Final = 2 * 3600
 """Seconds after which an agent of which nothing is told is no longer in the table: twice the time
@@ -9,3 +17,60 @@ in which 99 of 100 pauses of coding agents end.
 
 MAX_PROGRAMS: Final = 1 << 16
 """Agents in the table: the one told longest ago goes for one more."""
+
+MAX_BYTES: Final = 4096
+"""A record with the longest names is shorter."""
+
+FORMAT: Final = OWN.programs.newest
+
+
+class AgentNews(msgspec.Struct, frozen=True, array_like=True):
+    """An agent as one replica told of it. `told_s` is Unix time by the teller's clock; its ages are
+    of that moment. `epoch` tells one life of the replica from the next.
+    """
+
+    format: FormatNumber
+    replica: Member
+    epoch: Epoch
+    told_s: Annotated[float, Meta(ge=0.0, le=10 * MAX_SECONDS)]
+    record: AgentRecord
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    format: FormatNumber
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(AgentNews)
+_HEADS: Final = msgspec.msgpack.Decoder(_Head)
+
+
+def encode_news(replica: str, epoch: int, told_s: float, record: AgentRecord) -> bytes:
+    """Return the value of an agent's key."""
+    return _ENCODER.encode(AgentNews(FORMAT, replica, epoch, told_s, record))
+
+
+def decode_news(data: bytes) -> AgentNews:
+    """Return what a value says; that its record makes sense is for `check_record`.
+
+    Raises `NewerError` for a format of a newer version, `CodecError` for what is no such value.
+    """
+    if len(data) > MAX_BYTES:
+        raise CodecError(f"{len(data):,} bytes about an agent, more than {MAX_BYTES:,}")
+    try:
+        number = _HEADS.decode(data).format
+        if number not in OWN.programs:
+            why = unread_by("programs", number, OWN)
+            raise NewerError(why, number=number)
+        return _DECODER.decode(data)
+    except UNREADABLE as error:
+        raise CodecError(f"nothing about an agent: {error}") from error
+
+
+def at(news: AgentNews, passed_s: float) -> AgentRecord:
+    """Return the record with its ages `passed_s` after it was told; never younger."""
+    passed_s = min(max(0.0, passed_s), PROGRAM_TTL_S)
+    record = news.record
+    return msgspec.structs.replace(
+        record, age_s=record.age_s + passed_s, since_s=record.since_s + passed_s
+    )

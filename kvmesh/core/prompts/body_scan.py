@@ -3,9 +3,9 @@
 The compiled scan passes over a body once and takes the byte tokenizer's ids from where they stand.
 It accepts only what the strict parser does (`core.chat.inference`), with the same values: of a key
 that comes twice the last counts, as for the engines. What is unusual (escapes in keys, nesting
-beyond `MOST_DEPTH`, numbers with exponents among the messages, media, the field `kvmesh`, forms of
-a prompt other than `prompt_form.PLAIN`) it leaves to that parser, which also says what is wrong
-with a body.
+beyond `MOST_DEPTH`, numbers with exponents among the messages, media, the fields `kvmesh` and
+`nvext`, forms of a prompt other than `prompt_form.PLAIN`) it leaves to that parser, which also says
+what is wrong with a body.
 """
 
 from collections.abc import Callable
@@ -44,6 +44,7 @@ class Scanned(NamedTuple):
     user: str | None
     cache_salt: str | None
     lora_path: str | None
+    prompt_cache_key: str | None
     messages: bytes | None
     message_count: int
     prompt: str | None
@@ -67,7 +68,7 @@ def pure_scan_body(body: bytes) -> Scanned | None:
     """
     try:
         read = decode_request(body)
-        messages = _raw(read.messages)
+        key, messages = _raw(read.prompt_cache_key), _raw(read.messages)
         count = 0 if messages is None else len(_messages.decode(messages))
         prompt = _raw(read.prompt)
         text = prompt is not None and prompt.startswith(b'"')
@@ -80,6 +81,7 @@ def pure_scan_body(body: bytes) -> Scanned | None:
             user=read.user,
             cache_salt=read.cache_salt,
             lora_path=read.lora_path if isinstance(read.lora_path, str) else None,
+            prompt_cache_key=None if key is None else msgspec.json.decode(key, type=str),
             messages=messages,
             message_count=count,
             prompt=msgspec.json.decode(prompt, type=str) if prompt is not None and text else None,
@@ -170,6 +172,7 @@ def _is_unusual(read: InferenceRequest, scanned: Scanned) -> bool:
     wished = read.echo, read.best_of, read.use_beam_search, read.prompt_embeds, read.chat_template
     return (
         read.kvmesh is not None
+        or is_given(read.nvext)
         or any(map(is_given, given))
         or any(map(is_set, wished))
         or isinstance(read.lora_path, list)

@@ -1,6 +1,7 @@
 """Weighs the candidates of one request and picks one: in full, or by their costs alone."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,6 +28,9 @@ from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.fetching import FetchPlanner
 from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.routing.slo.judge import choose_in_time
+from kvmesh.core.routing.slo.tracker import SloTracker
+from kvmesh.core.routing.spread.second_home import find_second_home
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
@@ -44,7 +48,8 @@ class Chooser:
 
     The quick path computes the same costs to the last bit, draws the same random numbers and so
     takes the same worker as weighing every candidate in full. `policy` is the formula of mode kv
-    with its weights; while `arms` are on trial each request goes by the one of its arm.
+    with its weights; while `arms` are on trial each request goes by the one of its arm. `slo`
+    foretells times of requests with targets.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Chooser:
         fetches: FetchPlanner,
     ) -> None:
         self.arms: Arms | None = None
+        self.slo = SloTracker()
         self._options = options
         self._workers = workers
         self._overlaps = overlaps
@@ -110,6 +116,8 @@ class Chooser:
         if temperature is None:
             temperature = self._options.temperature
         quick = QUICK_COSTS.get(weighing.cost.name)
+        if request.targets is not None and mode == "kv":
+            return self._choose_in_time(request, names, weighing, arm, temperature, rng)
         if mode != "kv":
             worker = self._choose_blind(mode, request, names, rng)
             shown = names if whole else (worker,)
@@ -118,12 +126,42 @@ class Chooser:
         elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
             weighing, weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
+            if temperature <= 0.0:
+                chosen = names.index(self._spread(names[chosen], names, weighing))
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
             # Nothing is drawn for one alone.
             place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
-            weighed, chosen = self._weigh_alone(ties[place], weighing), 0
+            name = self._spread(ties[place], names, weighing)
+            weighed, chosen = self._weigh_alone(name, weighing), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
+
+    def _choose_in_time(
+        self,
+        request: RouteRequest,
+        names: Sequence[WorkerId],
+        weighing: Weighing,
+        arm: Arm | None,
+        temperature: float,
+        rng: Random,
+    ) -> Decision:
+        """Do as `choose` for a request with targets: each candidate is weighed, the formula decides
+        among those that hardly miss them.
+        """
+        weighing, weighed = self._weigh_in_full(names, weighing)
+        tpot_ms = self._speeds.ms_per_output_token
+        forecasts = self.slo.foretell(request, weighed.candidates, tpot_ms, weighing.now)
+        by_formula = partial(
+            self._choose_weighed, weighing=weighing, temperature=temperature, rng=rng
+        )
+        chosen = choose_in_time(weighed, forecasts, request.priority, by_formula)
+        decision = _decision(request, weighing, weighed, chosen, len(names), arm)
+        return msgspec.structs.replace(
+            decision,
+            forecast=forecasts[chosen],
+            best_forecast=min(forecasts, key=lambda one: one.chance),
+            forecasts=forecasts,
+        )
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
@@ -217,6 +255,15 @@ class Chooser:
             return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
         return ties[self._settle(names, weighing, rng)]
+
+    def _spread(self, name: WorkerId, names: tuple[WorkerId, ...], weighing: Weighing) -> WorkerId:
+        """Return the worker at rest that becomes one more home of the prefix, else `name`."""
+        best = self._workers.state(name)
+        if not best.loads.active_requests or not weighing.cost.margin:
+            return name
+        if weighing.prefilled or weighing.brought or weighing.cold:
+            return name
+        return find_second_home(best, self._workers.states(names), weighing).worker
 
     def _settle(self, names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
         """Return the index of one of equally good workers.

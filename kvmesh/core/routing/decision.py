@@ -17,6 +17,7 @@ from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm
+from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.workers.info import WorkerInfo
 
 _SHOWN_NAMES: Final = 8
@@ -158,6 +159,8 @@ class Decision(msgspec.Struct, frozen=True):
     `told_blocks` of the prompt the chosen worker's own events had told of. `instead_of`: why the
     formula that was to decide did not. `brought`: what the worker brings to its device first. `arm`
     is that whose policy decided, None while none is on trial. `unforeseen` is the request's.
+    Of a request with targets: `forecast` at its worker, `best_forecast` at that least likely to
+    miss them, `forecasts` of the `candidates`, in their order.
     """
 
     request_id: str
@@ -181,6 +184,9 @@ class Decision(msgspec.Struct, frozen=True):
     arm: Arm | None = None
     brought: Brought | None = None
     unforeseen: Unforeseen = ""
+    forecast: Forecast | None = None
+    best_forecast: Forecast | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

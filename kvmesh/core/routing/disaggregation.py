@@ -57,6 +57,7 @@ def prefill_request(request: RouteRequest, excluded: frozenset[WorkerId]) -> Rou
         mode=None,
         expected_output_tokens=1,
         streams=False,
+        targets=None,
     )
 
 

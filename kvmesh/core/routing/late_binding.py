@@ -14,10 +14,12 @@ from kvmesh.core.admission.queue import (
     Refusal,
     WaitingRequest,
 )
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import NoWorkerError
 
@@ -66,6 +68,7 @@ class LateBinding:
         self._ledger = scheduler.ledger
         self._ledger.quantum = max(1, options.quantum_tokens)
         self._turns = FairTurns(self._ledger)
+        self._targets = HeldTargets(scheduler.slo, scheduler.judge)
         self.bounded = options.max_backlog_ms > 0.0
         self.waiting: dict[str, RouteRequest] = {}
         self.governor = governor
@@ -93,7 +96,8 @@ class LateBinding:
     def ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
         """Choose and book, or hold (None: `release` will name the request), or refuse.
 
-        Raises `NoWorkerError` when waiting would not help.
+        Raises `NoWorkerError` when waiting would not help, `UnattainableError` when the request's
+        targets would be missed.
         """
         governor, turn = self.governor, request.turn
         if governor is None or turn is None:
@@ -119,6 +123,8 @@ class LateBinding:
         held = WaitingRequest(
             request.request_id, self._work(request, now), request.tenant, request.priority
         )
+        if request.targets is not None:
+            self._check_targets(request, request.targets, held, now)
         refusal = self._queue.offer(held, now)
         if refusal is None:
             self.waiting[request.request_id] = request
@@ -133,7 +139,9 @@ class LateBinding:
         cannot be decided about leaves the queue with its error; those behind it are asked. Turns
         of programs come first.
         """
-        verdicts = self._release_governed(now, weigh_all) if self.governed else []
+        verdicts = self._refuse_late(now)
+        if self.governed:
+            verdicts += self._release_governed(now, weigh_all)
         if self._shares:
             return verdicts + self._release_shares(now, weigh_all)
 
@@ -150,6 +158,34 @@ class LateBinding:
         for held in self._queue.release(now, admit):
             del self.waiting[held.request_id]
         return verdicts
+
+    def _check_targets(
+        self, request: RouteRequest, targets: Targets, held: WaitingRequest, now: float
+    ) -> None:
+        """Raise `UnattainableError` if a request that is to wait will begin too late."""
+        own_ms = self._scheduler.speeds.fleet_ms_per_token * held.tokens
+        asked = HeldRequest(request.request_id, targets, request.priority, own_ms)
+        ahead_ms = self._ahead_ms(self._queue.tokens_before(held, now), now)
+        error = self._targets.offer(asked, ahead_ms, now)
+        if error is not None:
+            raise error
+
+    def _refuse_late(self, now: float) -> list[Released]:
+        """Take those out of the queue that would begin too late for their targets."""
+        if not self._targets:
+            return []
+        ahead_ms = self._ahead_ms(self._queue.tokens, now)
+        late = self._targets.too_late(self.waiting, ahead_ms, now)
+        for request_id, _ in late:
+            del self.waiting[request_id]
+            self._turns.leave(request_id)
+            self._queue.refuse(request_id)
+        return [Released(request_id, error) for request_id, error in late]
+
+    def _ahead_ms(self, tokens: int, now: float) -> float:
+        """Return how long all workers together take for so many prompt tokens."""
+        workers = max(1, len(self._scheduler.workers.everyone(now)))
+        return self._scheduler.speeds.fleet_ms_per_token * tokens / workers
 
     def settle(self, request: RouteRequest, output_tokens: int) -> None:
         """Charge an ended request, that was asked about here, for its output instead of what was

@@ -16,6 +16,7 @@ from kvmesh.core.cost.weighing import load_tokens
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.programs.governor import Governor
 from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -23,6 +24,7 @@ from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches
 from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
+from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.late_prompts import LatePrompts
 from kvmesh.core.workers.loads import Booking, Demand
@@ -82,7 +84,9 @@ class Scheduler:
     A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
     first tokens, growth and ends may come through here, so that speeds are learned from all.
     With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
-    teaches it, and so is the `ledger` of what tenants were served.
+    teaches it, and so are the `ledger` of what tenants were served and the `governor`, which says
+    which programs may take turns; None: none has to wait. `slo` foretells and counts what became
+    of requests with targets, `judge` refuses some.
     `course` is another object whenever something else is to be decided by, or with other blocks.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
@@ -115,6 +119,7 @@ class Scheduler:
         self.workers.sizes = self.overlaps.cached_blocks
         self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
         self.sessions: Sessions | None = None
+        self.governor: Governor | None = None
         self.lengths = new_lengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
         self.rng = rng
@@ -125,6 +130,8 @@ class Scheduler:
         self._chooser = Chooser(
             options, self.workers, self.overlaps, sequences, self.speeds, planner
         )
+        self.slo = self._chooser.slo
+        self.judge = SloJudge(self.slo)
         self._decisions = 0
         self._refused = 0
         self._overlap_blocks = 0
@@ -153,7 +160,9 @@ class Scheduler:
         self._chooser.pricing(request)
 
     def schedule(self, request: RouteRequest, now: float) -> Decision:
-        """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
+        """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons,
+        `UnattainableError` for one that would miss its targets everywhere.
+        """
         decision = self._choose(request, now)
         self._book(request, decision, now)
         return decision
@@ -192,6 +201,8 @@ class Scheduler:
 
     def first_token(self, request_id: str, now: float) -> None:
         """Note that a request's prefill is done."""
+        if self.slo.open:
+            self.slo.first_token(request_id, now)
         booking = self.sequences.first_token(request_id, now)
         if booking is not None:
             self._health.began(booking.worker, now)
@@ -245,6 +256,8 @@ class Scheduler:
         if booking is None:
             return None
         worker = booking.worker
+        if self.slo.open and attempt.verdict is Verdict.SERVED:
+            self.slo.served(request_id, booking.output_tokens, now)
         if self.late.waiting:
             self.late.end(booking, now, served=attempt.verdict is Verdict.SERVED)
         if attempt.verdict is Verdict.SERVED:
@@ -292,6 +305,21 @@ class Scheduler:
         return SchedulerStatistics(*counts)
 
     def _choose(self, request: RouteRequest, now: float) -> Decision:
+        """Choose a worker. Of the targets of a request with excluded workers, which failed it, as
+        much is met as can be.
+        """
+        if request.targets is None:
+            return self._decide(request, now)
+        self.slo.arrive(request.request_id, request.targets, now)
+        decision = self._decide(request, now)
+        best = decision.best_forecast
+        if best is None or request.excluded or not self.judge.is_hopeless(best, request.priority):
+            return decision
+        self._refused += 1
+        leaves_ms = self.speeds.residence_ms(best.worker)
+        raise self.judge.refuse(request.request_id, request.targets, best, leaves_ms)
+
+    def _decide(self, request: RouteRequest, now: float) -> Decision:
         try:
             if request.session and self.sessions is not None:
                 kept = self._keep(self.sessions, request, now, self.rng)
@@ -320,12 +348,17 @@ class Scheduler:
             if hard and error.busy:
                 raise
             return None
-        if not hard and decision.chosen.wait_ms > sessions.options.slack_ms:
+        if not hard and (
+            decision.chosen.wait_ms > sessions.options.slack_ms
+            or self.judge.is_hopeless(decision.forecast, request.priority)
+        ):
             return None
         return msgspec.structs.replace(decision, kept=True)
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
+        if request.targets is not None:
+            self.slo.sent(request.request_id, request.targets, decision.forecast, now)
         kv = self.options.mode == "kv" or request.mode == "kv"
         counted, sequences = None, self.sequences
         late = kv and self.late.is_late(worker, sequences.loads(worker))

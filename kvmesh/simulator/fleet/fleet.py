@@ -10,7 +10,7 @@ from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.routing.decision import Decision, RouterOptions
-from kvmesh.errors import NoWorkerError, RequestError
+from kvmesh.errors import NoWorkerError, RequestError, UnattainableError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import Step
 from kvmesh.report.outcome import RequestOutcome
@@ -29,6 +29,9 @@ from kvmesh.simulator.fleet.seeing import Seeing
 
 GROW_TOKENS: Final = 16
 """A router hears of an answer's growth each so many tokens, as from its proxy."""
+
+TOUCH_EVERY_S: Final = 0.5
+"""Routers look so often which contexts are to be touched."""
 
 _REFUSED: Final = 400
 _RETRIED: Final = frozenset({0, 429, 500, 502, 503, 504})
@@ -79,6 +82,9 @@ class SimulatedFleet:
             router.hold(options)
             if options.turns is not None:
                 router.govern(options.turns)
+                if options.touches is not None:
+                    router.touch(options.touches)
+            router.aim(options)
             if options.prefillers:
                 router.divide(options)
         self._agenda = Agenda[Action]()
@@ -92,6 +98,8 @@ class SimulatedFleet:
         self._sent = 0
         for request, due_s in self._course.begin():
             self._at(due_s, partial(self._send, request))
+        if options.touches is not None:
+            self._at(TOUCH_EVERY_S, self._touch)
         for number, engine in enumerate(self.engines):
             share = (number + 1) / options.engines
             self._at(options.report_interval_s * share, partial(self._report, engine))
@@ -135,6 +143,10 @@ class SimulatedFleet:
                 self._place(errand, prefill, prefills=True)
                 return
             decision = router.ask(errand, now, named)
+        except UnattainableError as error:
+            errand.refuse(error)
+            self._lose(errand, now)
+            return
         except NoWorkerError:
             self._lose(errand, now)
             return
@@ -263,7 +275,33 @@ class SimulatedFleet:
         else:
             self._at(passage.seen_s(now), action)
 
+    def _touch(self, now: float) -> None:
+        """Have engines use prompts again that routers want kept."""
+        for place, router in enumerate(self.routers):
+            for touch, request in router.plan_touches(now):
+                engine = self._engine_of[touch.worker]
+                passage = Passage(Errand(request, place, now), engine, 0, touch=touch)
+                self._run(passage, now)
+        self._at(now + TOUCH_EVERY_S, self._touch)
+
+    def _run(self, passage: Passage, now: float) -> None:
+        """Hand what an engine will not refuse to it."""
+        engine = self.engines[passage.engine]
+        engine.model.add(passage.model, now)
+        engine.passages[passage.model.request_id] = passage
+        if not engine.awake:
+            engine.awake = True
+            self._at(now, partial(self._begin, engine))
+        elif engine.cut(now):
+            self._at(engine.ends_s, partial(self._end, engine, engine.turns))
+
     def _answered(self, passage: Passage, now: float) -> None:
+        if passage.touch is not None:
+            touches = self.routers[passage.router].touches
+            assert touches is not None, "a router that plans touches"
+            computed = passage.model.prompt_tokens - passage.model.cached_tokens
+            touches.done(passage.touch, computed, now)
+            return
         fault = passage.fault
         if fault is not None and fault.kind == "cut":
             self._fail(passage, fault, now)

@@ -8,6 +8,9 @@ import msgspec
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.cost.targets import Targets
+from kvmesh.core.routing.slo.judge import SloOptions
+from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
@@ -60,7 +63,10 @@ class FleetOptions(msgspec.Struct, frozen=True):
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
     its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
-    request goes as it comes.
+    request goes as it comes. `touches`: when engines are reminded of contexts, None: never; with
+    `turns`.
+
+    All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
 
     engines: int = 8
@@ -90,6 +96,9 @@ class FleetOptions(msgspec.Struct, frozen=True):
     report_age_s: float = 0.0
     tells_lengths: bool = True
     turns: GovernorOptions | None = None
+    targets: Targets | None = None
+    slo: SloOptions = SloOptions()
+    touches: TouchOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""

@@ -8,7 +8,8 @@ import xxhash
 
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import namespace_root
-from kvmesh.errors import ConfigError
+from kvmesh.errors import ConfigError, UnattainableError
+from kvmesh.core.programs.touch import Touch
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import NO_LABELS, EngineRequest, Labels
 from kvmesh.report.outcome import UNKNOWN
@@ -20,13 +21,14 @@ class FleetRequest(msgspec.Struct, frozen=True):
 
     `following` are the places in the list of requests of those that wait for this one's end: the
     next turn, and the first ones of sub-agents. `is_first` tells that nothing has to end before
-    this one. Times are seconds.
+    this one, `is_last` that no turn of its session follows. Times are seconds.
     """
 
     trace: TraceRequest
     hashes: list[int]
     is_first: bool
     following: tuple[int, ...] = ()
+    is_last: bool = False
 
 
 def make_requests(
@@ -44,7 +46,9 @@ def make_requests(
         )
     places = {request.index: place for place, request in enumerate(requests)}
     following: dict[int, list[int]] = {}
+    last: set[int] = set()
     for chain in split_sessions(requests):
+        last.add(chain[-1].index)
         for turn, later in pairwise(chain):
             following.setdefault(turn.index, []).append(places[later.index])
         if chain[0].after in places:
@@ -56,6 +60,7 @@ def make_requests(
             hashes=prompt_hashes(request, trace_block_size, block_size),
             is_first=place not in waiting,
             following=tuple(following.get(request.index, ())),
+            is_last=request.index in last,
         )
         for place, request in enumerate(requests)
     )
@@ -114,6 +119,10 @@ class Errand:
         self.status = 0
         self.detail = ""
 
+    def refuse(self, why: UnattainableError) -> None:
+        """Note that its router refused it."""
+        self.error, self.status, self.detail = "refused", why.status, str(why)
+
 
 class Passage:
     """One attempt at a request: its way through an engine. Steps are numbers of its engine's steps.
@@ -122,6 +131,7 @@ class Passage:
     run under way (-1: none). `grown_tokens` is what its router was told last. `factor` is how many
     times as long its answer takes to be seen as the engine takes to make it. Of an answer that will
     be cut the engine makes half. `prefills`: it computes the prompt for another engine, one token.
+    `touch`: it has an engine use a prompt again, for one token, and is no request of the trace.
     """
 
     __slots__ = (
@@ -139,6 +149,7 @@ class Passage:
         "router",
         "segments",
         "tokens_before",
+        "touch",
     )
 
     def __init__(
@@ -149,9 +160,11 @@ class Passage:
         fault: Fault | None = None,
         *,
         prefills: bool = False,
+        touch: Touch | None = None,
     ) -> None:
         request, trace = errand.request, errand.request.trace
         self.prefills = prefills
+        self.touch = touch
         self.errand = errand
         self.router = errand.router
         self.engine = engine
@@ -160,8 +173,8 @@ class Passage:
         self.factor = 1.0 if fault is None else fault.factor
         cut = fault is not None and fault.kind == "cut"
         tokens = max(1, trace.output_tokens // 2) if cut else trace.output_tokens
-        name = f"{trace.index}/prefill" if prefills else str(trace.index)
-        tokens = 1 if prefills else tokens
+        kind = "/prefill" if prefills else "/touch" if touch is not None else ""
+        name, tokens = f"{trace.index}{kind}", 1 if kind else tokens
         labels = Labels(lora_name=trace.lora) if trace.lora else NO_LABELS
         self.model = EngineRequest(name, request.hashes, trace.input_tokens, tokens, labels=labels)
         self.model.received = errand.moving

@@ -13,6 +13,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, pack_hashes
 from kvmesh.core.cost.selection import Random
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.health.outcomes import (
@@ -27,6 +28,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.disaggregation import decode_request
@@ -39,10 +41,10 @@ from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import Errand
+from kvmesh.simulator.fleet.request import Errand, FleetRequest
 from kvmesh.simulator.fleet.splitting import Splitting, role_of
 
 SETTLE_S: Final = 0.5
@@ -132,9 +134,12 @@ class FleetRouter:
         self._held: dict[str, Errand] = {}
         self.governor: Governor | None = None
         self._turns: dict[str, Turn] = {}
+        self.touches: Touches | None = None
+        self._prompts: dict[str, FleetRequest] = {}
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
         self._tells_lengths = True
+        self._targets: Targets | None = None
         self._told = False
         self.splitting: Splitting | None = None
         self.unwatched: Unwatched | None = None
@@ -174,11 +179,28 @@ class FleetRouter:
         """Have programs take turns from now on."""
         self.governor = self._binding.governor = Governor(options, GovernedFleet(self.scheduler))
 
+    def touch(self, options: TouchOptions) -> None:
+        """Have contexts of paused agents touched from now on, of programs that take turns."""
+        assert self.governor is not None, "touches are of its programs"
+        self.touches = Touches(options, self.governor.table, GovernedFleet(self.scheduler))
+
+    def plan_touches(self, now: float) -> list[tuple[Touch, FleetRequest]]:
+        """Return what engines are to be reminded of, and the prompt to do it with."""
+        if self.touches is None:
+            return []
+        prompts = self._prompts
+        return [(one, prompts[one.agent]) for one in self.touches.plan(now, prompts.__contains__)]
+
     def next_look_s(self, now: float) -> float:
         """Return when to look again whose turn it is, inf: when something happens."""
         if self._binding.waiting:
             return now + LOOK_EVERY_S
         return inf if self.governor is None else max(self.governor.next_s(now), now + LOOK_EVERY_S)
+
+    def aim(self, fleet: FleetOptions) -> None:
+        """Serve requests within targets from now on, or refuse them."""
+        self._targets = fleet.targets
+        self.scheduler.judge.options = fleet.slo
 
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
@@ -190,6 +212,10 @@ class FleetRouter:
 
     def sent(self, decision: Decision, errand: Errand, now: float) -> None:
         """Note that a request is on its way to the worker decided on."""
+        turn = self._turns.get(decision.request_id)
+        if self.touches is not None and turn is not None:
+            self.touches.chosen(turn, decision.worker)
+            self._prompts[turn.agent] = errand.request
         if self.unwatched is not None:
             due_s = now + PREDICTED_MS.function(decision.chosen, NO_FLEET, NO_WEIGHTS) / 1000.0
             hashes = BlockHashes.of(errand.request.hashes, self.scheduler.options.block_size)
@@ -198,7 +224,8 @@ class FleetRouter:
     def ask(self, errand: Errand, now: float, named: WorkerId | None = None) -> Decision | None:
         """Choose a worker, or take the one named, and book the request there; None: it waits.
 
-        Raises `NoWorkerError` when no worker is left that has not failed it.
+        Raises `NoWorkerError` when no worker is left that has not failed it, `UnattainableError`
+        when it would miss its targets.
         """
         wanted = self._wanted(errand, named)
         if errand.moving:
@@ -236,6 +263,7 @@ class FleetRouter:
             tenant=trace.tenant,
             adapter=trace.lora,
             turn=turn,
+            targets=self._targets,
         )
 
     def _turn(self, errand: Errand) -> Turn:
@@ -251,16 +279,20 @@ class FleetRouter:
                 tenant=trace.tenant,
                 prompt_tokens=trace.input_tokens,
                 expected_output_tokens=trace.output_tokens if self._tells_lengths else 0,
-                final=errand.request.following is None,
+                final=errand.request.is_last,
             )
         return turn
 
     def release(self, now: float) -> list[tuple[Errand, Decision | None]]:
-        """Return those whose turn it is and where they go; None: no worker is left for it."""
+        """Return those whose turn it is and where they go; None: no worker is left for it, or it
+        would miss its targets.
+        """
         released: list[tuple[Errand, Decision | None]] = []
         for one in self._binding.release(now, bool):
             errand, verdict = self._held.pop(one.request_id), one.verdict
-            assert isinstance(verdict, Decision | NoWorkerError), verdict
+            assert isinstance(verdict, Decision | NoWorkerError | UnattainableError), verdict
+            if isinstance(verdict, UnattainableError):
+                errand.refuse(verdict)
             released.append((errand, verdict if isinstance(verdict, Decision) else None))
         return released
 
@@ -279,6 +311,8 @@ class FleetRouter:
         turn = self._turns.pop(end.request_id, None)
         if turn is not None and self.governor is not None:
             self.governor.ended(turn, end.turn_end(), now)
+            if self.touches is not None:
+                self.touches.ended(turn, end.turn_end())
         self._settle(now)
         return attempt
 

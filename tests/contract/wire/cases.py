@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.contract.wire import second, third
+from tests.contract.wire import fourth, second, third
 from tests.contract.wire.case import WireCase
 from tests.contract.wire.messages import bookings, commands, heartbeats, journal, seals
 from tests.contract.wire.stores import names, of_stores
@@ -19,4 +19,5 @@ CASES: Final[dict[str, dict[str, WireCase]]] = {
     },
     "v2": {**dict(second.bookings()), **dict(second.versions())},
     "v3": dict(third.grouped()),
+    "v4": dict(fourth.programs()),
 }

@@ -1,17 +1,25 @@
 """What routing by cache gains over round robin, on simulated engines in virtual time."""
 
+import random
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from benchmarks.quality.workloads import related_queries, shared_prompt
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.mocker.model.options import EngineOptions
+from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.report.outcome import RequestOutcome
+from kvmesh.simulator.fleet.fleet import SimulatedFleet
+from kvmesh.simulator.fleet.options import FleetOptions
+from kvmesh.simulator.fleet.request import FleetRequest, prompt_hashes
 from kvmesh.simulator.load import spread
 from kvmesh.simulator.options import SimulateOptions
 from kvmesh.simulator.slices import Setting, Simulator
+from kvmesh.traces.trace import TraceRequest
 
 REQUESTS = 640
 ENGINES = 4
@@ -25,6 +33,7 @@ def play(
         Path("generated"),
         engines=ENGINES,
         timing_profile=profile,
+        tell_output_lengths=True,
         blocks=DYNAMO_CAPACITY_TOKENS // trace.block_size,
     )
     simulator = Simulator(options, trace)
@@ -71,3 +80,45 @@ def test_hot_prompts_keep_every_engine_as_busy_as_the_others(load: float) -> Non
     _, busy_spread = play(trace, load, profile="dynamo")["kv"]
 
     assert busy_spread <= 0.2
+
+
+def one_prompt(requests: int, clients: int, pause_ms: float) -> list[FleetRequest]:
+    """Return conversations of four turns behind one system prompt, of so many clients at a time."""
+    rng, blocks = random.Random(1), count(1)
+    system = [next(blocks) for _ in range(48)]
+    lanes: list[list[TraceRequest]] = [[] for _ in range(clients)]
+    conversation: list[int] = []
+    for index in range(requests):
+        lane = lanes[index // 4 % clients]
+        conversation = conversation if index % 4 else list(system)
+        conversation = [*conversation, *(next(blocks) for _ in range(rng.randint(3, 8)))]
+        lane.append(
+            TraceRequest(
+                index=index,
+                timestamp_ms=300.0 * (index // 4 % clients),
+                input_tokens=64 * len(conversation),
+                output_tokens=rng.randint(50, 250),
+                block_ids=tuple(conversation),
+                delay_ms=rng.random() * 2.0 * pause_ms,
+            )
+        )
+    found: list[FleetRequest] = []
+    for lane in lanes:
+        for number, trace in enumerate(lane):
+            following = () if trace is lane[-1] else (len(found) + 1,)
+            hashes = prompt_hashes(trace, 64, 64)
+            found.append(FleetRequest(trace, hashes, is_first=not number, following=following))
+    return found
+
+
+@pytest.mark.parametrize("profile", ["dynamo", "preble-70b"])
+@pytest.mark.parametrize("pause_ms", [0.0, 1000.0])
+def test_no_engine_is_idle_behind_one_system_prompt(profile: str, pause_ms: float) -> None:
+    engine = EngineOptions(block_size=64, num_gpu_blocks=8192, timing=PROFILES[profile])
+    options = FleetOptions(engines=ENGINES, engine=engine)
+    requests = one_prompt(240, 12, pause_ms)
+
+    fleet = SimulatedFleet(options, RouterOptions(block_size=64), requests, random.Random(1))
+    fleet.run()
+
+    assert spread(fleet.busy_s) <= 0.2

@@ -87,3 +87,54 @@ async def test_closed_loop_keeps_sessions_in_order() -> None:
 
     assert server.most_open == 2
     assert server.started[1] - server.started[0] >= SERVICE_S + 0.008
+
+
+def turn(
+    index: int, session: str, *, delay: float | None = None, after: int | None = None
+) -> TraceRequest:
+    return TraceRequest(
+        index=index,
+        timestamp_ms=0.0,
+        input_tokens=1,
+        output_tokens=1,
+        block_ids=(),
+        session=session,
+        delay_ms=delay,
+        program="a",
+        parent="" if session == "a" else "a",
+        after=after,
+    )
+
+
+def family() -> list[tuple[TraceRequest, ...]]:
+    parent = (turn(0, "a"), turn(1, "a", delay=60))
+    agent = (turn(2, "b", delay=20, after=0), turn(3, "b", delay=0))
+    return [parent, agent]
+
+
+async def test_a_sub_agent_begins_behind_its_parents_turn_while_that_pauses() -> None:
+    for send in (send_open_loop, lambda chains, send: send_closed_loop(chains, 1, send)):
+        server = Server()
+
+        await send(family(), server.send)
+
+        assert server.started[2] - server.started[0] >= SERVICE_S + 0.018
+        assert server.started[2] < server.started[1]
+        assert server.started[3] - server.started[2] >= SERVICE_S - 0.002
+
+
+async def test_a_closed_loop_waits_for_all_of_a_program_before_the_next_begins() -> None:
+    server = Server()
+    other = (request(9, 0.0),)
+
+    await send_closed_loop([*family(), other], 1, server.send)
+
+    assert server.started[9] >= max(server.started[1], server.started[3]) + SERVICE_S - 0.002
+
+
+async def test_a_sub_agent_whose_parents_turn_was_cut_away_begins_by_itself() -> None:
+    server = Server()
+
+    await send_open_loop(family()[1:], server.send)
+
+    assert set(server.started) == {2, 3}

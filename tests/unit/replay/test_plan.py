@@ -105,29 +105,6 @@ def test_key_and_bucket_go_into_headers() -> None:
     assert b"x-kvmesh-router-mode" not in headers
 
 
-def test_sessions_of_agents_are_named_as_their_clients_name_them(tmp_path: Path) -> None:
-    path = tmp_path / "agents.jsonl"
-    turns = [[0.0, 2000, 5, 0, 1.0, "tool_use"], [1.0, 2600, 5, 2000, 1.0, "end_turn"]]
-    lines = [
-        {"session": "a", "turns": turns},
-        {"session": "helper", "parent": "a", "start_s": 0.5, "turns": turns},
-    ]
-    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
-    options = ReplayOptions(trace=path)
-    trace = load_slice(options)
-
-    factory = RequestFactory(options, trace, "m", "", "7/0")
-    named = {one.session: dict(factory.headers(one)) for one in trace.requests}
-
-    assert named["a"][b"x-claude-code-session-id"] == b"7/0/a"
-    assert b"x-claude-code-agent-id" not in named["a"]
-    assert named["helper"][b"x-claude-code-session-id"] == b"7/0/a"
-    assert named["helper"][b"x-claude-code-agent-id"] == b"7/0/helper"
-    plain = RequestFactory(options, load_slice(ReplayOptions(trace=SESSIONS)), "m", "", "7/0")
-    headers = [plain.headers(one) for one in load_slice(ReplayOptions(trace=SESSIONS)).requests]
-    assert not [name for one in headers for name, _ in one if name.startswith(b"x-claude")]
-
-
 def test_sessions_stay_in_their_bucket() -> None:
     options = ReplayOptions(trace=SESSIONS, bucket=("a", "b"), bucket_by="session")
     requests = load_slice(options).requests

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from kvmesh.errors import ConfigError
 from kvmesh.replay.plan import TraceSlice
+from kvmesh.simulator.checks import check_simulation
 from kvmesh.simulator.command import simulate
 from kvmesh.simulator.comparison import Cell
-from kvmesh.simulator.options import SimulateOptions, check_simulation
+from kvmesh.simulator.options import SimulateOptions
 from kvmesh.simulator.slices import Simulator
 from kvmesh.simulator.table import print_comparison
 from tests.unit.simulator.fleet.fleet_cases import families
@@ -298,7 +299,7 @@ def test_a_formula_that_failed_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_tuned_is_refused(
     tmp_path: Path, tune: str, share: float, words: str
 ) -> None:
-    options = SimulateOptions(write_trace(tmp_path), tune=tune, train_share=share)
+    options = SimulateOptions(write_trace(tmp_path), load=(0.5,), tune=tune, train_share=share)
 
     with pytest.raises(ConfigError, match=words):
         run(options)

@@ -5,6 +5,7 @@ import { Chart } from "./charts.js";
 import { showDetail, refreshDetail } from "./detail.js";
 import { drawPolicies } from "./policies.js";
 import { drawPrefixes } from "./prefixes.js";
+import { drawPrograms } from "./programs.js";
 import { drawTuning } from "./tuning.js";
 import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from "./traffic.js";
 import { about, build, bytesOfDigest, clock, count, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, stateOf, syncRows } from "./parts.js";
@@ -112,6 +113,7 @@ function render() {
   renderShadows(overview);
   drawPolicies($("policy-part"), overview.policies ?? []);
   drawTuning($("tuning-part"), overview.tuning ?? []);
+  drawPrograms($("program-part"), overview.programs ?? [], overview.buckets, (row) => matches(row.program, row.bucket, row.client, row.state, row.tenant, ...row.workers));
   drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
   const found = state.words.length ? `${shown[1]} workers, ${shown[0]} requests, ${shown[2]} replicas found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;

@@ -49,7 +49,14 @@ class Problem(msgspec.Struct, frozen=True):
         """Return how `error` is told to a client."""
         match error:
             case RequestError():
-                return cls(error.status, str(error), code=error.code, param=error.param)
+                return cls(
+                    error.status,
+                    str(error),
+                    code=error.code,
+                    param=error.param,
+                    retry_after_s=error.retry_after_s,
+                    final=error.final,
+                )
             case NoWorkerError(unknown_model=True):
                 return cls(404, str(error), code=MODEL_NOT_FOUND, param="model")
             case NoWorkerError(unnamed=True):

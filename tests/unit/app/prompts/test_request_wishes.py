@@ -10,6 +10,7 @@ from kvmesh.app.prompts.request_wishes import (
     named_workers,
     read_timeout_s,
 )
+from kvmesh.app.prompts.turn_names import TurnNames
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import Extension, InferenceRequest
 from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy
@@ -160,8 +161,12 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
         body(priority=3, kvmesh=ALL_FIELDS | {"session": "s"}),
     )
 
+    session = session_key("s", "search")
     assert wishes == RequestWishes(
-        tenant="search", session=session_key("s", "search"), output_tokens=7
+        tenant="search",
+        session=session,
+        output_tokens=7,
+        names=TurnNames(session, session, "kvmesh"),
     )
 
 

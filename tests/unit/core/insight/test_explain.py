@@ -110,3 +110,16 @@ def test_a_tenant_that_shares_blocks_is_not_told_what_workers_hold() -> None:
         "policy": view.policy, "prompt_tokens": 1600, "total_blocks": 100, "considered": 2,
         "why": HIDDEN, "candidates": [],
     }  # fmt: skip
+
+
+def test_it_says_that_a_worker_at_rest_becomes_a_second_home() -> None:
+    decision = decide(0, 50)
+    idle = next(one for one in decision.candidates if one.worker == "w0")
+    score = decision.scores[decision.candidates.index(idle)]
+    moved = msgspec.structs.replace(
+        decision, worker=idle.worker, chosen=idle, overlap_blocks=0, score=score
+    )
+
+    spread = "was at rest, and becomes one more home of 50 blocks that many ask for"
+    assert why(moved) == spread
+    assert why(thin(moved)) == f"costs least of 2 workers, or {spread}"

@@ -25,7 +25,8 @@ SAID = b'[{"role":"user","content":"hi"}]'
 def test_a_chat_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
     scanned = scan(
         b'{"model":"a/b","messages":%b,"stream":true,"max_tokens":9,"n":2,"priority":-3,'
-        b'"user":"u","cache_salt":"s","lora_path":"l","tools":[ 1],"tool_choice":null,'
+        b'"user":"u","cache_salt":"s","lora_path":"l","prompt_cache_key":"k",'
+        b'"tools":[ 1],"tool_choice":null,'
         b'"add_generation_prompt":null,"temperature":0.5,"stop":[{"x":1e9}]}' % SAID
     )
 
@@ -33,6 +34,7 @@ def test_a_chat_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
     assert (scanned.model, scanned.stream, scanned.limit) == ("a/b", True, 9)
     assert (scanned.choices, scanned.urgency) == (2, 3)
     assert (scanned.user, scanned.cache_salt, scanned.lora_path) == ("u", "s", "l")
+    assert scanned.prompt_cache_key == "k"
     assert (scanned.messages, scanned.message_count) == (SAID, 1)
     assert (scanned.tools, scanned.tool_choice) == (b"[ 1]", None)
     assert (scanned.add_generation_prompt, scanned.continue_final_message) == (b"null", None)
@@ -83,6 +85,8 @@ def test_of_a_key_that_comes_twice_the_last_counts(
         b'{"messages":[{"x":1e999}]}',
         b'{"kvmesh":{}}',
         b'{"lora_path":["a"]}',
+        b'{"prompt_cache_key":7}',
+        b'{"nvext":{}}',
     ],
 )
 def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(

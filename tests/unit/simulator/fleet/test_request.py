@@ -49,3 +49,16 @@ def test_a_pause_ends_a_run_of_tokens_if_there_is_one() -> None:
 
     assert passage.segments == [(4, 6)]
     assert passage.tokens_before == 3
+
+
+def test_the_last_turn_of_a_session_is_known_also_where_a_sub_agent_waits_for_it() -> None:
+    turns = [
+        TraceRequest(0, 0.0, 512, 1, (1,), session="a"),
+        TraceRequest(1, 1.0, 512, 1, (1,), session="a"),
+        TraceRequest(2, 1.0, 512, 1, (1,), session="b", after=1),
+    ]
+
+    made = make_requests(turns, 512, 512)
+
+    assert [one.is_last for one in made] == [False, True, True]
+    assert made[1].following == (2,)

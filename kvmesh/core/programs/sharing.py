@@ -1,0 +1,148 @@
+"""One replica's part in the shared table of agents: what it tells, and what it makes of others'."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.shared import AgentNews, at, decode_news, encode_news
+from kvmesh.core.programs.table import AgentRecord
+from kvmesh.errors import CodecError
+
+ABSENT_S: Final = 10.0
+"""After so long without its replica a turn under way there is over: longer than a replica needs to
+join after it read the table, and than it takes to find one dead (some 4 s).
+"""
+
+MAY_BE_LOST_S: Final = 10.0
+"""What was told so shortly before the plane came back is told again."""
+
+
+class SharingStatistics(msgspec.Struct, frozen=True):
+    """Counts since the start, of records. `refused` do not decode, lie beyond bounds or are of a
+    newer format; `orphaned` are turns that ended with their replica; `told_bytes` without subjects.
+    """
+
+    told: int
+    told_bytes: int
+    heard: int
+    refused: int
+    orphaned: int
+
+
+class ProgramSharing:
+    """Turns a governor's `news` into values of the shared table, and values into what it hears.
+
+    Every replica writes the agents whose turns it serves; the last written counts in the table, the
+    larger revision in a replica's memory.
+    """
+
+    def __init__(self, governor: Governor, replica: str, epoch: int) -> None:
+        self._governor = governor
+        self._replica = replica
+        self._epoch = epoch
+        self._own: OrderedDict[str, float] = OrderedDict()
+        self._under_way: dict[str, AgentNews] = {}
+        self._absent: dict[str, float] = {}
+        self._told = self._told_bytes = self._heard = self._refused = self._orphaned = 0
+
+    def take(self, most: int, now: float, unix_s: float) -> Iterator[tuple[str, bytes]]:
+        """Yield at most `most` keys and values to write, the news told first.
+
+        Each is taken as it is yielded: one that cannot be written takes no others along.
+        """
+        while self._own and next(iter(self._own.values())) < now - MAY_BE_LOST_S:
+            self._own.popitem(last=False)
+        news = self._governor.news
+        for key in list(islice(news, most)):
+            value = encode_news(self._replica, self._epoch, unix_s, news.pop(key))
+            self._own[key] = now
+            self._own.move_to_end(key)
+            self._told += 1
+            self._told_bytes += len(value)
+            yield key, value
+
+    def hear(self, key: str, value: bytes, now: float, unix_s: float | None = None) -> str:
+        """Take a value of the table; return what is wrong with it, "" for nothing.
+
+        `unix_s` is the time now of one that was in the table before, None of one just written.
+        """
+        try:
+            news = decode_news(value)
+        except CodecError as error:
+            self._refused += 1
+            return str(error)
+        if (news.replica, news.epoch) == (self._replica, self._epoch):
+            self._under_way.pop(key, None)
+            return ""
+        wrong = self._hear(key, at(news, 0.0 if unix_s is None else unix_s - news.told_s), now)
+        if wrong:
+            return wrong
+        self._heard += 1
+        agent = self._governor.table.find(key)
+        if agent is None:
+            return ""
+        if agent.revision > news.record.revision:
+            if key in self._own:
+                self._governor.news.setdefault(key, agent.record(now))
+            return ""
+        if news.record.phase in ("running", "waiting"):
+            self._under_way[key] = news
+        else:
+            self._under_way.pop(key, None)
+        return ""
+
+    def tell_again(self, now: float) -> None:
+        """Tell what may not have arrived while the plane went away."""
+        for key in self._own:
+            agent = self._governor.table.find(key)
+            if agent is not None:
+                self._governor.news.setdefault(key, agent.record(now))
+
+    def settle(self, alive: Mapping[str, int], now: float) -> int:
+        """End the turns that were under way at replicas, or lives of them, that are no more; return
+        how many. `alive` are replicas with their epochs. The agents keep their reservations.
+        """
+        alive = {**alive, self._replica: self._epoch}
+        tellers = {news.replica for news in self._under_way.values()}
+        for replica in [*self._absent]:
+            if replica in alive or replica not in tellers:
+                del self._absent[replica]
+        for replica in tellers - alive.keys():
+            self._absent.setdefault(replica, now)
+        orphans = [
+            (key, news)
+            for key, news in self._under_way.items()
+            if news.epoch < alive.get(news.replica, 0)
+            or now - self._absent.get(news.replica, now) >= ABSENT_S
+        ]
+        for key, news in orphans:
+            del self._under_way[key]
+            self._orphan(key, news.record, now)
+        return len(orphans)
+
+    def statistics(self) -> SharingStatistics:
+        """Return the counts."""
+        return SharingStatistics(
+            self._told, self._told_bytes, self._heard, self._refused, self._orphaned
+        )
+
+    def _hear(self, key: str, record: AgentRecord, now: float) -> str:
+        wrong = self._governor.hear(key, record, now)
+        self._refused += bool(wrong)
+        return wrong
+
+    def _orphan(self, key: str, record: AgentRecord, now: float) -> None:
+        """Every replica that is left comes to the same record, and tells it."""
+        agent = self._governor.table.find(key)
+        if agent is None or agent.revision > record.revision:
+            return
+        self._orphaned += 1
+        ended = msgspec.structs.replace(
+            agent.record(now), revision=record.revision + 1, phase="paused", since_s=0.0
+        )
+        self._hear(key, ended, now)
+        self._governor.news[key] = ended

@@ -1,0 +1,319 @@
+from collections.abc import Collection
+
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.shared import FORMAT, decode_news, encode_news
+from kvmesh.core.programs.sharing import ABSENT_S, MAY_BE_LOST_S, ProgramSharing
+from kvmesh.core.programs.table import Agent
+from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
+
+W0, W1 = WorkerId("w0"), WorkerId("w1")
+UNIX_S = 1_700_000_000.0
+ALIVE = {"r0": 1, "r1": 1}
+
+
+class TwoWorkers:
+    """Two engines of 100,000 tokens each, as `Fleet`."""
+
+    def workers(self, now: float) -> Collection[WorkerId]:
+        del now
+        return (W0, W1)
+
+    def capacity_tokens(self, worker: WorkerId) -> int:
+        del worker
+        return 100_000
+
+    def ms_per_token(self, worker: WorkerId) -> float:
+        del worker
+        return 0.5
+
+
+class Replica:
+    """A governor and its part in the table."""
+
+    def __init__(self, name: str, epoch: int = 1, max_agents: int = 1000) -> None:
+        self.governor = Governor(GovernorOptions(max_agents=max_agents), TwoWorkers())
+        self.sharing = ProgramSharing(self.governor, name, epoch)
+
+    def told(self, now: float = 0.0) -> dict[str, bytes]:
+        return dict(self.sharing.take(1000, now, UNIX_S + now))
+
+    def hears(self, told: dict[str, bytes], now: float = 0.0) -> None:
+        for key, value in told.items():
+            assert self.sharing.hear(key, value, now) == ""
+
+    def agent(self, name: str) -> Agent:
+        agent = self.governor.table.find(key_of(name))
+        assert agent is not None
+        return agent
+
+    def begin(self, name: str, tokens: int = 60_000, now: float = 0.0) -> Grant | None:
+        """Ask for a turn, and take it where it is granted."""
+        turn = turn_of(name, tokens)
+        grant = self.governor.ask(turn, now)
+        if grant is not None:
+            worker = min(grant.workers) if grant.workers else W0
+            self.governor.chosen(turn, worker, now)
+        return grant
+
+    def end(self, name: str, now: float = 0.0) -> None:
+        turn = turn_of(name)
+        self.governor.ended(turn, TurnEnd(served=True, worker=W0, stop="tool"), now)
+
+
+def key_of(name: str) -> str:
+    return name.ljust(32, "0")
+
+
+def turn_of(name: str, tokens: int = 60_000) -> Turn:
+    key = key_of(name)
+    return Turn(request_id=f"of {name}", agent=key, program=key, prompt_tokens=tokens)
+
+
+@pytest.fixture
+def pair() -> tuple[Replica, Replica]:
+    return Replica("r0"), Replica("r1")
+
+
+def test_a_sibling_knows_whose_cache_is_where(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    one.begin("a", now=3.0)
+
+    two.hears(one.told(5.0), now=105.0)
+
+    heard = two.agent("a")
+    assert (heard.phase, heard.worker, heard.tokens) == ("running", W0, 60_000)
+    assert heard.since_s == 105.0, "what is told within a moment is of now"
+    assert two.governor.statistics().reserved_tokens == 60_000
+
+
+def test_what_was_in_the_table_at_the_start_is_as_old_as_it_is(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    one.begin("a", now=0.0)
+    one.end("a", now=1.0)
+    [(key, value)] = one.told(1.0).items()
+
+    two.sharing.hear(key, value, 500.0, UNIX_S + 31.0)
+
+    assert two.agent("a").since_s == pytest.approx(470.0)
+    assert two.agent("a").began_s == pytest.approx(469.0)
+
+
+def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Replica]) -> None:
+    one, _ = pair
+    one.begin("a")
+    told = one.told()
+    before = one.agent("a").record(0.0)
+
+    one.hears(told)
+
+    assert one.told() == {}
+    assert one.agent("a").record(0.0) == before
+    statistics = one.sharing.statistics()
+    assert (statistics.told, statistics.heard) == (1, 0)
+    assert statistics.told_bytes == len(told[key_of("a")])
+
+
+def test_one_that_cannot_be_encoded_takes_no_others_along(pair: tuple[Replica, Replica]) -> None:
+    one, _ = pair
+    one.begin("a")
+    one.begin("b", tokens=100)
+    record = one.governor.news[key_of("a")]
+    one.governor.news[key_of("a")] = msgspec.structs.replace(record, tool="\ud800")
+
+    with pytest.raises(UnicodeEncodeError):
+        one.told()
+
+    assert set(one.told()) == {key_of("b")}
+
+
+def test_no_more_are_told_at_once_than_asked_for(pair: tuple[Replica, Replica]) -> None:
+    one, _ = pair
+    for number in range(5):
+        one.begin(f"{number}", tokens=100)
+
+    assert [key for key, _ in one.sharing.take(2, 0.0, UNIX_S)] == [key_of("0"), key_of("1")]
+    assert len(one.told()) == 3
+
+
+def test_garbage_is_refused_and_counted(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    one.begin("a")
+    [value] = one.told().values()
+
+    assert "nothing about an agent" in two.sharing.hear(key_of("a"), b"w0", 0.0)
+    assert "not the key" in two.sharing.hear(key_of("b"), value, 0.0)
+
+    assert two.sharing.statistics().refused == 2
+    assert len(two.governor.table) == 0
+
+
+def test_an_agent_for_which_there_is_no_room_is_passed_over() -> None:
+    one, full = Replica("r0"), Replica("r1", max_agents=1)
+    full.begin("own")
+    one.begin("a")
+
+    full.hears(one.told())
+
+    assert full.governor.table.find(key_of("a")) is None
+    assert full.sharing.settle({}, 0.0) == 0
+
+
+def test_the_larger_revision_stays_and_is_told_anew_by_who_told_it(
+    pair: tuple[Replica, Replica],
+) -> None:
+    """Two replicas write one agent at a time; the older record came last, and is in the table."""
+    one, two = pair
+    two.begin("a")
+    late = two.told()
+    one.begin("a")
+    one.end("a", now=1.0)
+    newest = one.told(1.0)
+
+    two.hears(newest, 1.0)
+    one.hears(late, 1.0)
+
+    assert one.agent("a").revision == two.agent("a").revision == 2
+    assert one.agent("a").phase == two.agent("a").phase == "paused"
+    [again] = one.told(1.0).values()
+    assert decode_news(again).record == decode_news(newest[key_of("a")]).record
+    two.begin("b", tokens=100)
+    two.hears(late, 1.0)
+    assert set(two.told(1.0)) == {key_of("b")}, "who did not tell it leaves it to who did"
+
+
+def test_what_may_be_lost_with_the_plane_is_told_again(pair: tuple[Replica, Replica]) -> None:
+    one, _ = pair
+    one.begin("old", tokens=100)
+    one.told(0.0)
+    one.begin("new", tokens=100)
+    one.begin("gone", tokens=100)
+    one.told(MAY_BE_LOST_S + 1.0)
+    one.governor.table.remove(key_of("gone"))
+
+    one.sharing.tell_again(MAY_BE_LOST_S + 2.0)
+
+    assert set(one.told(MAY_BE_LOST_S + 2.0)) == {key_of("new")}
+
+
+def test_a_turn_ends_with_its_replica_and_the_agent_keeps_its_reservation(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    one.begin("a")
+    two.hears(one.told())
+
+    assert two.sharing.settle(ALIVE, 1.0) == 0
+    assert two.sharing.settle({"r1": 1}, 2.0) == 0
+    assert two.sharing.settle({"r1": 1}, 2.0 + ABSENT_S) == 1
+
+    agent = two.agent("a")
+    assert (agent.phase, agent.since_s) == ("paused", 2.0 + ABSENT_S)
+    assert two.governor.statistics().reserved_tokens == 60_000
+    [ended] = two.told().values()
+    assert decode_news(ended).record.phase == "paused"
+    assert two.sharing.statistics().orphaned == 1
+    assert two.sharing.settle({"r1": 1}, 100.0) == 0
+
+
+def test_a_replica_that_is_heard_again_in_time_keeps_its_turns(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    one.begin("a")
+    two.hears(one.told())
+
+    two.sharing.settle({"r1": 1}, 0.0)
+    two.sharing.settle(ALIVE, ABSENT_S - 1.0)
+
+    assert two.sharing.settle({"r1": 1}, ABSENT_S + 1.0) == 0
+    assert two.agent("a").phase == "running"
+
+
+def test_turns_of_a_life_before_are_over_at_once(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    one.begin("a")
+    told = one.told()
+    two.hears(told)
+    restarted = Replica("r0", epoch=2)
+    restarted.hears(told)
+
+    assert restarted.sharing.settle({}, 0.0) == 1
+    assert two.sharing.settle({"r0": 2, "r1": 1}, 0.0) == 1
+
+    assert restarted.agent("a").record(0.0) == two.agent("a").record(0.0)
+
+
+def test_all_that_are_left_come_to_one_record_of_an_orphan(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    three = Replica("r2")
+    one.begin("a")
+    told = one.told()
+    two.hears(told)
+    three.hears(told)
+
+    for each, now in ((two, 0.0), (three, 0.0), (two, ABSENT_S), (three, ABSENT_S)):
+        each.sharing.settle({"r1": 1, "r2": 1}, now)
+    two.hears(three.told(ABSENT_S), ABSENT_S)
+    three.hears(two.told(ABSENT_S), ABSENT_S)
+
+    assert two.agent("a").record(20.0) == three.agent("a").record(20.0)
+    assert two.agent("a").revision == 2
+
+
+def test_an_agent_that_went_on_elsewhere_is_no_orphan(pair: tuple[Replica, Replica]) -> None:
+    """Its client tried again at a replica that lives; the dead one's turn is of the past."""
+    one, two = pair
+    one.begin("a")
+    two.hears(one.told())
+    two.begin("a", now=1.0)
+
+    two.sharing.settle({"r1": 1}, 1.0)
+    assert two.sharing.settle({"r1": 1}, 1.0 + ABSENT_S) == 1
+
+    assert two.agent("a").phase == "running"
+    assert two.sharing.statistics().orphaned == 0
+    two.hears(two.told(2.0), 2.0)
+    assert two.sharing.settle({"r1": 1}, 100.0) == 0
+
+
+def test_an_orphan_that_was_forgotten_is_passed_over(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    one.begin("a")
+    two.hears(one.told())
+    two.governor.table.remove(key_of("a"))
+
+    two.sharing.settle({}, 0.0)
+    assert two.sharing.settle({}, ABSENT_S) == 1
+    assert two.told() == {}
+
+
+def test_a_turn_that_ended_is_under_way_no_more(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    one.begin("a")
+    two.hears(one.told())
+    one.end("a", now=1.0)
+    two.hears(one.told(1.0), 1.0)
+    one.begin("b", tokens=100)
+    two.sharing.settle({}, 1.0)
+    two.hears(one.told(1.0), 1.0)
+
+    assert two.sharing.settle({}, 1.5) == 0
+    assert two.sharing.settle({}, 1.5 + ABSENT_S) == 1
+
+
+def test_a_lie_about_revisions_is_refused(pair: tuple[Replica, Replica]) -> None:
+    _, two = pair
+    two.begin("a")
+    record = two.agent("a").record(0.0)
+    lie = encode_news("r9", 1, UNIX_S, msgspec.structs.replace(record, revision=2**60))
+
+    assert "out of its range" in two.sharing.hear(key_of("a"), lie, 0.0)
+    assert decode_news(lie).format == FORMAT
