@@ -6,6 +6,8 @@ from typing import Literal
 
 from kvmesh.settings.types import Count, Multiple, NonNegative, Positive, Seconds, Share, Status
 
+ProgramTurns = Literal["on", "off", "observe"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSettings:
@@ -73,7 +75,7 @@ class SessionSettings:
 class ProgramSettings:
     """Agents take turns while their contexts do not all fit the engines' caches."""
 
-    program_turns: Literal["on", "off", "observe"] = "on"
+    program_turns: ProgramTurns = "on"
     """on: while the contexts of agents' sessions do not fit the caches, and computing them again
     costs more than waiting, those that fit take turns and keep their caches; the others' requests
     wait here. observe: follow programs, hold nothing. off: nothing is kept of them."""

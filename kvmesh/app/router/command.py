@@ -27,6 +27,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.programs.page import ProgramsPage
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -35,6 +36,7 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
 from kvmesh.app.router.router_options import (
+    governor_options,
     router_options,
     scaling_options,
     session_options,
@@ -57,6 +59,8 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
@@ -101,6 +105,8 @@ class RouterServer:
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
+        programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
+        self.governor = Governor(programs, fleet)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -151,6 +157,7 @@ class RouterServer:
             time.perf_counter,
             self.mesh.doubt,
             follows_events=settings.kv_events,
+            governor=self.governor,
         )
         self.router.resized.append(routing.resize)
         return RoutingContext(
@@ -171,7 +178,9 @@ class RouterServer:
             workers=self.scheduler.workers,
             routing=routing,
             decisions=decisions,
-            gate=AdmissionGate(routing, settings.admission, time.monotonic, self.mesh.tell),
+            gate=AdmissionGate(
+                routing, settings.admission, time.monotonic, self.mesh.tell, settings.program
+            ),
             tracer=tracer_for(settings.log.otlp_endpoint, self._door.role),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
@@ -231,6 +240,7 @@ class RouterServer:
             view.role = door.role
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
+            ProgramsPage(context, self._viewers).mount(routes)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)
@@ -262,6 +272,7 @@ class RouterServer:
         reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
         if not self.settings.decision.watch_prompts:
             reader.looks = context.looks_at
+        reader.names_turns = lambda: context.gate.follows
         reader.follow(context.scheduler.overlaps.looks_ahead)
         self.router.resized.append(reader.resize)
         return reader
@@ -280,6 +291,7 @@ class RouterServer:
         admin.why_not = self._why_not
         if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
+        admin.parts["programs"] = self.governor.statistics
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.sources.add(HEARD.of(self.heard.statistics))

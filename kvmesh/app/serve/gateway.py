@@ -10,6 +10,7 @@ from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
+from kvmesh.app.prompts.turns import turn_of
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.serve.prefill import Sent, Splits
@@ -19,9 +20,11 @@ from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
+from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.split.forms import why_whole
 from kvmesh.errors import KvMeshError, RequestError
@@ -152,16 +155,21 @@ class Gateway(Generic[E]):
         if read is None:
             return False
         scanned, packed, head = read
-        request_id = exchange.request_id
+        request_id, now = exchange.request_id, context.clock()
+        names, turn = head.names if context.gate.follows else None, None
+        if names is not None and not context.routing.turns.passes(
+            names.agent, _about(packed, asked.body), now
+        ):
+            return False
         name = self._reader.own_name(request_id) if head.named else None
         try:
-            placed = compiled.decide(
-                scanned, packed, request_id, head.tenant, context.clock(), name
-            )
+            placed = compiled.decide(scanned, packed, request_id, head.tenant, now, name)
             if placed is None:
                 return False
+            if names is not None:
+                turn = turn_of(names, placed.request_id, placed.prompt_tokens, head)
             forwarding = self._forward(exchange, options=self._options)
-            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding, turn)
         except BaseException:
             take_back(context, name or request_id.decode("latin-1"))
             raise
@@ -237,6 +245,9 @@ class Gateway(Generic[E]):
     def _send(self, exchange: E, request: RouteRequest) -> None:
         context = self._context
         path = exchange.request.path
+        if exchange.hurried and request.turn is not None:
+            turn = msgspec.structs.replace(request.turn, patience_s=0.0)
+            request = msgspec.structs.replace(request, turn=turn)
         options = self._options if path in ENDPOINTS or path in OTHERS else self._once
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
@@ -289,7 +300,15 @@ class Gateway(Generic[E]):
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
+        governor, turn = context.routing.turns.governor, request.turn
+        if governor is not None and turn is not None:
+            view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
+
+
+def _about(packed: bytes | memoryview | None, body: bytes) -> int:
+    """Return at most about how many tokens a prompt has: those of its bytes, or packed ids."""
+    return len(body) if packed is None else len(packed) // TOKEN_BYTES
 
 
 def _refuse(exchange: Incoming) -> None:
