@@ -142,7 +142,6 @@ class Dispatch:
     def _decide(
         self, one: Dispatched, now: float, failed: frozenset[WorkerId]
     ) -> Decision | Refusal | NoWorkerError | None:
-        binding = self.binding
         decision, one.given = one.given, None
         if decision is not None:
             one.charged = one.taking = True
