@@ -7,10 +7,10 @@ import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
-from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.routing.slo.judge import SloOptions
+from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
+from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions

@@ -8,8 +8,8 @@ import xxhash
 
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import namespace_root
-from kvmesh.errors import ConfigError, UnattainableError
 from kvmesh.core.programs.touch import Touch
+from kvmesh.errors import ConfigError, UnattainableError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import NO_LABELS, EngineRequest, Labels
 from kvmesh.report.outcome import UNKNOWN
