@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.simulator.bars import Bars, Watch
@@ -56,7 +57,8 @@ class Simulator:
         """Return the policies to compare, those of mode kv as `program_turns` says."""
         found: list[Variant] = []
         governor = GovernorOptions(max_wait_s=self._options.program_wait_s)
-        governed = msgspec.structs.replace(self.fleet, turns=governor)
+        touches = TouchOptions() if self._options.re_touch else None
+        governed = msgspec.structs.replace(self.fleet, turns=governor, touches=touches)
         for policy in self._options.policy:
             turns = self._options.program_turns if policy.partition(":")[0] == "kv" else ("off",)
             for turn in turns:

@@ -60,6 +60,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
+from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import configure_logging, get_logger
@@ -100,6 +101,7 @@ class RouterServer:
         self._guard = url_guard(settings.upstream, [one.url for one in static])
         self.scheduler.workers.guard = self._guard
         self._secret = read_hash_secret(cost.hash_secret_file)
+        self.scheduler.judge.options = SloOptions(settings.slo.slo_refuse_below)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
         self._programs = ProgramPart(settings.program, self.scheduler)
