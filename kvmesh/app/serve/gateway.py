@@ -156,18 +156,20 @@ class Gateway(Generic[E]):
             return False
         scanned, packed, head = read
         request_id, now = exchange.request_id, context.clock()
-        names, turn = head.names if context.gate.follows else None, None
-        if names is not None and not context.routing.turns.passes(
-            names.agent, _about(packed, asked.body), now
-        ):
+        follows, turns, turn = context.gate.follows, context.routing.turns, None
+        agent = head.names.agent if head.names is not None else ""
+        if follows and not turns.may_place(agent, _about(packed, asked.body), now):
             return False
         name = self._reader.own_name(request_id) if head.named else None
         try:
             placed = compiled.decide(scanned, packed, request_id, head.tenant, now, name)
             if placed is None:
                 return False
-            if names is not None:
-                turn = turn_of(names, placed.request_id, placed.prompt_tokens, head)
+            if follows and head.names is not None:
+                turn = turn_of(head.names, placed.request_id, placed.prompt_tokens, head)
+            elif follows and placed.hashes is not None:
+                whose, tokens = placed.request_id, placed.prompt_tokens
+                turn = turns.of_chain(whose, placed.hashes, head.tenant, tokens, now)
             forwarding = self._forward(exchange, options=self._options)
             plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding, turn)
         except BaseException:
@@ -245,6 +247,8 @@ class Gateway(Generic[E]):
     def _send(self, exchange: E, request: RouteRequest) -> None:
         context = self._context
         path = exchange.request.path
+        if request.turn is None and context.gate.follows:
+            request = context.routing.turns.follow(request, context.clock())
         if exchange.hurried and request.turn is not None:
             turn = msgspec.structs.replace(request.turn, patience_s=0.0)
             request = msgspec.structs.replace(request, turn=turn)

@@ -1,8 +1,13 @@
+from math import inf
+from typing import Any
+
 import pytest
 
+from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.turn import TurnEnd
+from kvmesh.core.routing.decision import RouteRequest
 from tests.unit.core.programs.program_cases import (
     W1,
     W2,
@@ -112,3 +117,47 @@ def test_why_an_answer_ended_is_told() -> None:
     end = turn_served(W1, Usage(stop="tool", tool="Bash"), 7, 300)
 
     assert (end.stop, end.tool) == ("tool", "Bash")
+
+
+def prompt_of(blocks: int, request_id: str = "r", **fields: Any) -> RouteRequest:
+    """Return a request of so many blocks of 16 tokens, each a prefix of longer ones."""
+    hashes = BlockHashes.of(range(1, blocks + 1), 16)
+    return RouteRequest(request_id=request_id, hashes=hashes, prompt_tokens=16 * blocks, **fields)
+
+
+def test_an_agent_that_nobody_names_is_followed_by_its_prompts() -> None:
+    turns = turns_of()
+
+    first = turns.follow(prompt_of(300, "a"), 1.0)
+    second = turns.follow(prompt_of(310, "b", timeout_s=8.0, priority=3, tenant=""), 2.0)
+    third = turns.of_chain("c", prompt_of(320).hashes, "", 5120, 3.0)
+
+    assert first.turn is None
+    assert second.turn is not None
+    assert second.turn.client == "chain"
+    assert (second.turn.prompt_tokens, second.turn.priority) == (4960, 3)
+    assert second.turn.patience_s == 4.0
+    assert third is not None
+    assert third.agent == third.program == second.turn.agent
+    assert third.patience_s == inf
+
+
+def test_where_no_turns_are_taken_nobody_is_followed() -> None:
+    turns = Turns(None)
+
+    for blocks in (300, 310):
+        assert turns.follow(prompt_of(blocks), 1.0).turn is None
+    assert len(turns.chains) == 0
+    assert turns.may_place("", 10**6, 1.0)
+
+
+def test_a_long_prompt_without_a_name_is_placed_while_there_is_room_for_it() -> None:
+    turns = turns_of()
+
+    assert turns.may_place("", 50_000, 1.0)
+    play(turns, 9000, 9000)
+    play(turns, 9000, 9000, agent="b", at=W2)
+
+    assert not turns.may_place("", 5000, 3.0)
+    assert not turns.may_place(key("new"), 5000, 3.0)
+    assert turns.may_place("", 1000, 3.0)
