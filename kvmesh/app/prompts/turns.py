@@ -1,11 +1,16 @@
 """Whose turn a request is: from what its client says to what the governor of programs asks."""
 
 from math import inf
+from typing import Final
 
 from kvmesh.app.prompts.request_wishes import HeadWishes, RequestWishes
 from kvmesh.app.prompts.turn_names import TurnNames
-from kvmesh.core.dispatch.turns import HELD_SHARE
 from kvmesh.core.programs.turn import Turn
+
+_HELD_SHARE: Final = 0.5
+"""A request is held for this share of the time that its client waits at most; the rest is left for
+its answer.
+"""
 
 
 def turn_of(
@@ -29,5 +34,5 @@ def turn_of(
         prompt_tokens=prompt_tokens,
         expected_output_tokens=output_tokens,
         final=names.final,
-        patience_s=inf if timeout_s is None else timeout_s * HELD_SHARE,
+        patience_s=inf if timeout_s is None else timeout_s * _HELD_SHARE,
     )

@@ -1,29 +1,31 @@
 """What the governor of programs is asked and told of requests on their way."""
 
 from collections import OrderedDict
-from math import inf
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from msgspec.structs import replace
+import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.touch import Touches
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 
 SPARED: Final = 0.05
 """So much of a context may be computed again without that any of it was evicted."""
 
-HELD_SHARE: Final = 0.5
-"""A request is held for this share of the time that its client waits at most; the rest is left for
-its answer.
-"""
-
 _UNREPORTED: Final = Usage()
+
+
+class Placed(Protocol):
+    """What is asked of a request that the compiled core has decided."""
+
+    request_id: str
+    hashes: Hashes | None
+    prompt_tokens: int
 
 
 class _Prompt(NamedTuple):
@@ -36,14 +38,44 @@ class Turns:
 
     A prompt that goes on from the last one of its agent, at the same worker, and found less of it
     cached than that was long, lost the rest to others in between: the governor is told of that,
-    too. Remembered are the last prompts of as many agents as the governor follows. `chains` are
-    those of agents that nobody names.
+    too. Remembered are the last prompts of as many agents as the governor follows.
+    Ends are told to `touches`, too, where contexts are touched.
     """
 
-    def __init__(self, governor: Governor | None, block_size: int = DEFAULT_BLOCK_SIZE) -> None:
+    def __init__(self, governor: Governor | None, block_size: int) -> None:
         self.governor = governor
         self.chains = Chains(ChainOptions(), block_size)
         self._last: OrderedDict[str, _Prompt] = OrderedDict()
+        self.touches: Touches | None = None
+
+    def follow(self, request: RouteRequest, now: float) -> RouteRequest:
+        """Return a request that no client names with the turn that its prompt tells: one that goes
+        on from the last prompt of an agent. The prompt is noted.
+        """
+        if self.governor is None or request.turn is not None or request.estimated:
+            return request
+        agent = self.chains.learn(request.hashes, request.tenant, now)
+        if agent is None:
+            return request
+        return msgspec.structs.replace(request, turn=_of_chain(agent, request))
+
+    def follow_placed(self, placed: Placed, tenant: str, now: float) -> Turn | None:
+        """Do as `follow` for a request that the compiled core has decided; return its turn."""
+        if placed.hashes is None:
+            return None
+        agent = self.chains.learn(placed.hashes, tenant, now)
+        if agent is None:
+            return None
+        tokens = placed.prompt_tokens
+        told = RouteRequest(placed.request_id, placed.hashes, tokens, tenant=tenant)
+        return _of_chain(agent, told)
+
+    def look(self, request: RouteRequest, now: float) -> Turn | None:
+        """Return whose turn a request would be; its prompt is not noted."""
+        agent = None
+        if request.turn is None and not request.estimated:
+            agent = self.chains.find(request.hashes, request.tenant, now)
+        return request.turn if agent is None else _of_chain(agent, request)
 
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
@@ -53,49 +85,6 @@ class Turns:
     def passes(self, agent: str, tokens: int, now: float) -> bool:
         """Return whether an agent with so long a context may take a turn wherever it likes."""
         return self.governor is None or self.governor.passes(agent, tokens, now)
-
-    def may_place(self, agent: str, tokens: int, now: float) -> bool:
-        """Return whether a request may be placed before it is known whose turn it is. `agent` is
-        the key that its client names, "" for none.
-        """
-        governor = self.governor
-        if governor is None:
-            return True
-        if not agent and (tokens < self.chains.options.least_tokens or not len(governor.table)):
-            return True
-        return governor.passes(agent, tokens, now)
-
-    def follow(self, request: RouteRequest, now: float) -> RouteRequest:
-        """Return a request that names no agent with its turn, if its prompt goes on from another:
-        to be asked once a request.
-        """
-        turn = self.of_chain(
-            request.request_id, request.hashes, request.tenant, request.prompt_tokens, now
-        )
-        if turn is None:
-            return request
-        timeout_s = request.timeout_s
-        patience_s = inf if timeout_s is None else timeout_s * HELD_SHARE
-        turn = replace(turn, priority=request.priority, patience_s=patience_s)
-        return replace(request, turn=turn)
-
-    def of_chain(
-        self, request_id: str, hashes: Hashes, tenant: str, tokens: int, now: float
-    ) -> Turn | None:
-        """Note a prompt whose client names no agent; return whose turn it is, if it is any's."""
-        if self.governor is None:
-            return None
-        key = self.chains.learn(hashes, tenant, now)
-        if key is None:
-            return None
-        return Turn(
-            request_id=request_id,
-            agent=key,
-            program=key,
-            client="chain",
-            tenant=tenant,
-            prompt_tokens=tokens,
-        )
 
     def begin(self, turn: Turn, worker: WorkerId, now: float) -> None:
         """Note that a turn which nobody was asked about is taken at `worker`."""
@@ -117,6 +106,21 @@ class Turns:
             if len(self._last) > governor.options.max_agents:
                 self._last.popitem(last=False)
         governor.ended(turn, end, now)
+        if self.touches is not None:
+            self.touches.ended(turn, end, now)
+
+
+def _of_chain(agent: str, request: RouteRequest) -> Turn:
+    """Return the turn of an agent that only its prompts tell."""
+    return Turn(
+        request_id=request.request_id,
+        agent=agent,
+        program=agent,
+        client="chain",
+        tenant=request.tenant,
+        priority=request.priority,
+        prompt_tokens=request.prompt_tokens,
+    )
 
 
 def _lost_tokens(before: int, prompt: int, computed: int) -> int:

@@ -1,4 +1,3 @@
-from math import inf
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.unit.core.programs.program_cases import (
 
 
 def turns_of(**options: object) -> Turns:
-    return Turns(make_governor(SmallFleet(w1=10_000, w2=10_000), **options))
+    return Turns(make_governor(SmallFleet(w1=10_000, w2=10_000), **options), 16)
 
 
 def play(turns: Turns, tokens: int, computed: int, *, agent: str = "a", at: object = W1) -> None:
@@ -79,7 +78,7 @@ def test_a_turn_in_vain_teaches_nothing() -> None:
 
 
 def test_where_there_is_no_governor_nothing_is_kept() -> None:
-    turns = Turns(None)
+    turns = Turns(None, 16)
 
     play(turns, 1000, 1000)
 
@@ -119,45 +118,58 @@ def test_why_an_answer_ended_is_told() -> None:
     assert (end.stop, end.tool) == ("tool", "Bash")
 
 
-def prompt_of(blocks: int, request_id: str = "r", **fields: Any) -> RouteRequest:
-    """Return a request of so many blocks of 16 tokens, each a prefix of longer ones."""
-    hashes = BlockHashes.of(range(1, blocks + 1), 16)
-    return RouteRequest(request_id=request_id, hashes=hashes, prompt_tokens=16 * blocks, **fields)
+def prompt(blocks: int, name: str = "q", **more: Any) -> RouteRequest:
+    return RouteRequest(name, BlockHashes.of(range(1, blocks + 1), 16), 16 * blocks, **more)
 
 
-def test_an_agent_that_nobody_names_is_followed_by_its_prompts() -> None:
+def test_a_prompt_that_goes_on_from_another_is_its_agents_turn() -> None:
     turns = turns_of()
 
-    first = turns.follow(prompt_of(300, "a"), 1.0)
-    second = turns.follow(prompt_of(310, "b", timeout_s=8.0, priority=3, tenant=""), 2.0)
-    third = turns.of_chain("c", prompt_of(320).hashes, "", 5120, 3.0)
+    first, again = turns.follow(prompt(300), 1.0), turns.follow(prompt(301), 2.0)
+    looked = turns.look(prompt(302, "r", tenant=""), 3.0)
 
     assert first.turn is None
-    assert second.turn is not None
-    assert second.turn.client == "chain"
-    assert (second.turn.prompt_tokens, second.turn.priority) == (4960, 3)
-    assert second.turn.patience_s == 4.0
-    assert third is not None
-    assert third.agent == third.program == second.turn.agent
-    assert third.patience_s == inf
+    assert again.turn is not None
+    assert looked is not None
+    assert (again.turn.client, again.turn.prompt_tokens) == ("chain", 16 * 301)
+    assert (looked.agent, looked.request_id) == (again.turn.agent, "r")
 
 
-def test_where_no_turns_are_taken_nobody_is_followed() -> None:
-    turns = Turns(None)
-
-    for blocks in (300, 310):
-        assert turns.follow(prompt_of(blocks), 1.0).turn is None
-    assert len(turns.chains) == 0
-    assert turns.may_place("", 10**6, 1.0)
-
-
-def test_a_long_prompt_without_a_name_is_placed_while_there_is_room_for_it() -> None:
+def test_a_placed_prompt_is_followed_as_well() -> None:
     turns = turns_of()
+    requests = [prompt(300), prompt(301)]
 
-    assert turns.may_place("", 50_000, 1.0)
-    play(turns, 9000, 9000)
-    play(turns, 9000, 9000, agent="b", at=W2)
+    told = [turns.follow_placed(one, "", 1.0) for one in requests]  # type: ignore[arg-type]
+    gone = turns.follow_placed(Gone(), "", 2.0)  # type: ignore[arg-type]
 
-    assert not turns.may_place("", 5000, 3.0)
-    assert not turns.may_place(key("new"), 5000, 3.0)
-    assert turns.may_place("", 1000, 3.0)
+    assert told[0] is None
+    assert told[1] is not None
+    assert told[1].client == "chain"
+    assert gone is None
+
+
+class Gone:
+    """A placed request whose first token came."""
+
+    request_id = "q"
+    hashes = None
+    prompt_tokens = 1
+
+
+def test_a_turn_that_a_client_names_is_not_looked_for() -> None:
+    turns = turns_of()
+    turns.follow(prompt(300), 1.0)
+    named = prompt(301, turn=make_turn("a", 16 * 301))
+
+    assert turns.follow(named, 2.0) is named
+    assert turns.look(named, 2.0) is named.turn
+
+
+def test_what_nobody_tokenized_is_nobodys_turn() -> None:
+    turns, idle = turns_of(), Turns(None, 16)
+    for one in (turns, idle):
+        one.follow(prompt(300), 1.0)
+
+    assert turns.follow(prompt(301, estimated=True), 2.0).turn is None
+    assert turns.look(prompt(301, estimated=True), 2.0) is None
+    assert idle.follow(prompt(301), 2.0).turn is None
