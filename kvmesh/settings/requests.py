@@ -85,6 +85,11 @@ class ProgramSettings:
     """Share of an engine's cache that the contexts of programs with a turn may fill."""
     program_ttl_s: Seconds = 7200.0
     """Seconds after which an agent that sent nothing is forgotten."""
+    re_touch: Literal["on", "off"] = "off"
+    """on: a context that would be evicted before those of agents that have ended is sent to its
+    engine again, for one token, which makes it the newest."""
+    re_touch_bytes: Positive = 67108864
+    """Bytes that agents' last prompts may take here, to be sent again."""
     max_programs: Positive = 65536
     """Agents that are followed; beyond them those longest unused are forgotten."""
 

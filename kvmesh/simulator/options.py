@@ -110,7 +110,7 @@ class SimulateOptions:
     """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
     model_profile: str | None = None
     """Model and GPUs, which say how much KV cache an engine has: 8b-1xh100 (442k tokens),
-    70b-2xh100 (236k), 70b-4xh100 (471k), dynamo-mocker (1,049k). Default: 8b-1xh100, with
+    70b-2xh100 (236k), 70b-4xh100 (472k), dynamo-mocker (1,049k). Default: 8b-1xh100, with
     --timing-profile preble-70b 70b-2xh100."""
     blocks: int | None = None
     """KV blocks of an engine; default: those of the model profile."""

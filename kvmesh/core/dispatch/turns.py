@@ -10,6 +10,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.touch import Touches
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
 
@@ -38,12 +39,14 @@ class Turns:
     A prompt that goes on from the last one of its agent, at the same worker, and found less of it
     cached than that was long, lost the rest to others in between: the governor is told of that,
     too. Remembered are the last prompts of as many agents as the governor follows.
+    Ends are told to `touches`, too, where contexts are touched.
     """
 
     def __init__(self, governor: Governor | None, block_size: int) -> None:
         self.governor = governor
         self.chains = Chains(ChainOptions(), block_size)
         self._last: OrderedDict[str, _Prompt] = OrderedDict()
+        self.touches: Touches | None = None
 
     def follow(self, request: RouteRequest, now: float) -> RouteRequest:
         """Return a request that no client names with the turn that its prompt tells: one that goes
@@ -103,6 +106,8 @@ class Turns:
             if len(self._last) > governor.options.max_agents:
                 self._last.popitem(last=False)
         governor.ended(turn, end, now)
+        if self.touches is not None:
+            self.touches.ended(turn, end, now)
 
 
 def _of_chain(agent: str, request: RouteRequest) -> Turn:

@@ -188,8 +188,14 @@ class FleetRouter:
         """Return what engines are to be reminded of, and the prompt to do it with."""
         if self.touches is None:
             return []
-        prompts = self._prompts
-        return [(one, prompts[one.agent]) for one in self.touches.plan(now, prompts.__contains__)]
+        prompts, overlaps = self._prompts, self.scheduler.overlaps
+        size = self.scheduler.options.block_size
+
+        def missing(agent: str, worker: WorkerId) -> int:
+            hashes = BlockHashes.of(prompts[agent].hashes, size)
+            return size * (hashes.blocks - overlaps.find(hashes, now).overlaps.get(worker, 0))
+
+        return [(one, prompts[one.agent]) for one in self.touches.plan(now, missing)]
 
     def next_look_s(self, now: float) -> float:
         """Return when to look again whose turn it is, inf: when something happens."""
@@ -312,7 +318,7 @@ class FleetRouter:
         if turn is not None and self.governor is not None:
             self.governor.ended(turn, end.turn_end(), now)
             if self.touches is not None:
-                self.touches.ended(turn, end.turn_end())
+                self.touches.ended(turn, end.turn_end(), now)
         self._settle(now)
         return attempt
 

@@ -23,7 +23,7 @@ BLOCKS = 192
 
 SLOW = "linear,prefill_per_token=0.2,decode_base=20"
 NAME = "x-claude-code-session-id"
-FINAL = {"x-kvmesh-program-final": "1"}
+FINAL: dict[str, str] = {"x-kvmesh-program-final": "1"}
 LARGE, SMALL = 90, 10
 """Times that a prompt says its line of 22 bytes, which are tokens here."""
 
@@ -120,7 +120,7 @@ async def test_a_killed_replica_takes_no_turn_and_no_reservation_along(
         agents = await clients.until(second, "paused", "waiting", "paused")
         kept = [one["reserved"] for one in agents]
         assert not young.done()
-        back = await clients.turn(second, "old", LARGE, **FINAL)
+        back = await clients.turn(second, "old", LARGE, 4, **FINAL)
         late = await young
         again = await clients.turn(second, "lost", SMALL)
         known = await clients.until(first, "ended", "paused", "paused")
