@@ -85,8 +85,29 @@ class ProgramSettings:
     """Share of an engine's cache that the contexts of programs with a turn may fill."""
     program_ttl_s: Seconds = 7200.0
     """Seconds after which an agent that sent nothing is forgotten."""
+    re_touch: Literal["on", "off"] = "off"
+    """on: a context that would be evicted before those of agents that have ended is sent to its
+    engine again, for one token, which makes it the newest."""
+    re_touch_bytes: Positive = 67108864
+    """Bytes that agents' last prompts may take here, to be sent again."""
     max_programs: Positive = 65536
     """Agents that are followed; beyond them those longest unused are forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SloSettings:
+    """How soon tokens shall come. Without targets nothing is refused. See docs/slo.md."""
+
+    slo_ttft_ms: NonNegative = 0.0
+    """Target of requests that name none: ms until the first token, waiting included; 0 is none."""
+    slo_tpot_ms: NonNegative = 0.0
+    """The same for each further token, ms on average."""
+    tenant_slo: tuple[str, ...] = ()
+    """`tenant=acme*,slo-ttft-ms=2000,slo-tpot-ms=50`: the targets of some tenants instead; first
+    match wins; repeat. --model-policy has them by model, requests name their own."""
+    slo_refuse_below: Share = 0.1
+    """Answer 429 at once to a request whose chance to meet its targets is less at every worker,
+    times 1 + its priority; 0 refuses none."""
 
 
 @dataclass(frozen=True, kw_only=True)

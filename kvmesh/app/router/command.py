@@ -27,6 +27,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.programs.toucher import touching
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -60,6 +61,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
+from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import configure_logging, get_logger
@@ -100,6 +102,7 @@ class RouterServer:
         self._guard = url_guard(settings.upstream, [one.url for one in static])
         self.scheduler.workers.guard = self._guard
         self._secret = read_hash_secret(cost.hash_secret_file)
+        self.scheduler.judge.options = SloOptions(settings.slo.slo_refuse_below)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
         self._programs = ProgramPart(settings.program, self.scheduler)
@@ -209,7 +212,7 @@ class RouterServer:
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
-            context = self._context()
+            context = self._programs.touch(self._context(), self.router.heartbeats, pool)
             if context.tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
@@ -246,6 +249,7 @@ class RouterServer:
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("programs seen", watch.run),
+                *touching(self._programs.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),

@@ -20,7 +20,7 @@ from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
-from kvmesh.core.blocks.hashing import TOKEN_BYTES
+from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
@@ -170,6 +170,8 @@ class Gateway(Generic[E]):
                 turn = turn_of(names, placed.request_id, placed.prompt_tokens, head)
             forwarding = self._forward(exchange, options=self._options)
             plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding, turn)
+            if context.keep is not None and turn is not None:
+                context.keep(turn, asked, placed.hashes or NO_HASHES)
         except BaseException:
             take_back(context, name or request_id.decode("latin-1"))
             raise
@@ -251,6 +253,8 @@ class Gateway(Generic[E]):
         options = self._options if path in ENDPOINTS or path in OTHERS else self._once
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
+        if context.keep is not None and request.turn is not None:
+            context.keep(request.turn, exchange.request, request.hashes)
         forwarding = self._forward(exchange, options=options)
         names_source = bool(context.workers.fetchers) and self._may_name_source(exchange)
         if names_source:

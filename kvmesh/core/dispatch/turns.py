@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.touch import Touches
 from kvmesh.core.programs.turn import Turn, TurnEnd
 
 SPARED: Final = 0.05
@@ -25,11 +26,13 @@ class Turns:
     A prompt that goes on from the last one of its agent, at the same worker, and found less of it
     cached than that was long, lost the rest to others in between: the governor is told of that,
     too. Remembered are the last prompts of as many agents as the governor follows.
+    Ends are told to `touches`, too, where contexts are touched.
     """
 
     def __init__(self, governor: Governor | None) -> None:
         self.governor = governor
         self._last: OrderedDict[str, _Prompt] = OrderedDict()
+        self.touches: Touches | None = None
 
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
@@ -60,6 +63,8 @@ class Turns:
             if len(self._last) > governor.options.max_agents:
                 self._last.popitem(last=False)
         governor.ended(turn, end, now)
+        if self.touches is not None:
+            self.touches.ended(turn, end, now)
 
 
 def _lost_tokens(before: int, prompt: int, computed: int) -> int:
