@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ async def alone(engines: list[str]) -> AsyncIterator[httpx.AsyncClient]:
 
 @contextlib.asynccontextmanager
 async def slow_fleet() -> AsyncIterator[
-    tuple[httpx.AsyncClient, Callable[[str, int], Awaitable[httpx.Response]]]
+    tuple[httpx.AsyncClient, Callable[[str, int], Coroutine[Any, Any, httpx.Response]]]
 ]:
     """An engine with room for one large context, and how agents ask it; the first is small."""
     slow = "linear,prefill_per_token=0.2,decode_base=20"
