@@ -23,7 +23,7 @@ BLOCKS = 192
 
 SLOW = "linear,prefill_per_token=0.2,decode_base=20"
 NAME = "x-claude-code-session-id"
-FINAL = {"x-kvmesh-program-final": "1"}
+FINAL: dict[str, str] = {"x-kvmesh-program-final": "1"}
 LARGE, SMALL = 90, 10
 """Times that a prompt says its line of 22 bytes, which are tokens here."""
 
