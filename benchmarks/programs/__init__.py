@@ -1,0 +1,1 @@
+"""Fleets that are too small: programs that take turns, targets, overload."""
