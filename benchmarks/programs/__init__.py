@@ -1,1 +1,1 @@
-"""Fleets that are too small: programs that take turns, targets, overload."""
+"""Agent programs: engines whose caches are too small for all, with and without turns."""

@@ -6,6 +6,8 @@ from typing import Literal
 
 from kvmesh.settings.types import Count, Multiple, NonNegative, Positive, Seconds, Share, Status
 
+ProgramTurns = Literal["on", "off", "observe"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSettings:
@@ -73,7 +75,7 @@ class SessionSettings:
 class ProgramSettings:
     """Agents take turns while their contexts do not all fit the engines' caches."""
 
-    program_turns: Literal["on", "off", "observe"] = "on"
+    program_turns: ProgramTurns = "on"
     """on: while the contexts of agents' sessions do not fit the caches, and computing them again
     costs more than waiting, those that fit take turns and keep their caches; the others' requests
     wait here. observe: follow programs, hold nothing. off: nothing is kept of them."""
@@ -83,6 +85,11 @@ class ProgramSettings:
     """Share of an engine's cache that the contexts of programs with a turn may fill."""
     program_ttl_s: Seconds = 7200.0
     """Seconds after which an agent that sent nothing is forgotten."""
+    re_touch: Literal["on", "off"] = "off"
+    """on: a context that would be evicted before those of agents that have ended is sent to its
+    engine again, for one token, which makes it the newest."""
+    re_touch_bytes: Positive = 67108864
+    """Bytes that agents' last prompts may take here, to be sent again."""
     max_programs: Positive = 65536
     """Agents that are followed; beyond them those longest unused are forgotten."""
 

@@ -5,6 +5,7 @@ from typing import Final
 from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.programs.program_rows import WorkerPressure
 from kvmesh.app.programs.program_watch import ProgramWatch
+from kvmesh.app.programs.toucher import TouchFigures
 from kvmesh.core.programs.sharing import SharingStatistics
 
 # How a figure is read, then what it is.
@@ -41,6 +42,16 @@ PROGRAMS: Final = Table[ProgramWatch](
     Figure("gauge", "", lambda one: sum(one.seen.states.values()) - one.seen.states.get("ended", 0),
            "Programs that have not ended.",
            shown=Shown("programs", dashboard="Programs", narrow="p3", bucket="max")),
+)
+
+TOUCHES: Final = Table[TouchFigures](
+    Figure("counter", "kvmesh_program_touches", lambda one: {
+               "done": one.planned - one.failed, "failed": one.failed},
+           "Contexts that were sent to their engine again for one token (--re-touch).", ("how",)),
+    Figure("counter", "kvmesh_program_touch_computed_tokens", lambda one: one.computed_tokens,
+           "Prompt tokens that engines computed for that: they were no longer cached."),
+    Figure("gauge", "kvmesh_program_prompt_bytes", lambda one: one.prompt_bytes,
+           "Prompts that are kept for it, bytes; at most --re-touch-bytes."),
 )
 
 PRESSURES: Final = Table[WorkerPressure](

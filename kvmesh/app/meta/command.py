@@ -36,6 +36,7 @@ from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
+from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.internal_errors import InternalErrors
@@ -166,6 +167,7 @@ class MetaServer:
             view = MetaView(self.meta, asking, "meta-router", self._warnings)
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
+            MetaPrograms(view, self._viewers).mount(routes)
             front = FrontDoor(
                 self.settings.http,
                 routes,

@@ -169,7 +169,7 @@ class MetaView:
         """Return the newest requests of all replicas, newest first."""
         path = f"/v1/decisions?limit={limit}"
         rows: list[DecisionRow] = []
-        for body in await self._ask_all(path):
+        for body in await self.ask_all(path):
             try:
                 rows += msgspec.json.decode(body, type=_Rows).decisions
             except UNREADABLE:
@@ -182,11 +182,11 @@ class MetaView:
         """
         path = f"/v1/decisions/{quote(request_id, safe='')}"
         if viewer is None:
-            answers = await self._ask_all(path)
+            answers = await self.ask_all(path)
             return answers[0] if answers else None
         # Another tenant's request may have the same id: replicas are to look for the viewer's.
         named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
-        for body in await self._ask_all(path, (named, (ROLES_HEADER, b"view"))):
+        for body in await self.ask_all(path, (named, (ROLES_HEADER, b"view"))):
             try:
                 told = msgspec.json.decode(body, type=TenantDetail)
             except UNREADABLE:
@@ -195,7 +195,7 @@ class MetaView:
                 return body if viewer.apart else seen
         return None
 
-    async def _ask_all(self, path: str, headers: Headers = ()) -> list[bytes]:
+    async def ask_all(self, path: str, headers: Headers = ()) -> list[bytes]:
         """Return the good answers of all replicas."""
 
         async def ask(replica: RouterReplica) -> bytes | None:

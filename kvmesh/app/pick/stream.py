@@ -366,6 +366,7 @@ class PickStream:
         exchange = self._exchange = PickExchange(request, self, request_id, door.report)
         exchange.unread = unread
         exchange.quiet = self._response_mode == NO_BODY
+        exchange.hurried = self._request_mode != FULL_DUPLEX
         exchange.headless = not door.tells_heads(self._stream.peer)
         exchange.scope.enter(door.decide, exchange, first.subset)
 

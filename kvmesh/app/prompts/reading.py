@@ -16,6 +16,7 @@ from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, Readi
 from kvmesh.app.prompts.request_wishes import HeadWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.app.prompts.turn_names import key_names
+from kvmesh.app.prompts.turns import turn_of
 from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
@@ -71,6 +72,7 @@ class Reader:
         self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
         self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
         self.looks: Callable[[RouterMode | None], bool] | None = None
+        self.names_turns: Callable[[], bool] = bool
         self._prompts = prompts
         self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
@@ -192,6 +194,9 @@ class Reader:
             output = parsed.output_limit or 0
         request_id = exchange.request_id
         name = self.own_name(request_id) if wishes.named else request_id.decode("latin-1")
+        turn = None
+        if wishes.names is not None and self.names_turns():
+            turn = turn_of(wishes.names, name, prompt.tokens, wishes)
         return RouteRequest(
             request_id=name,
             hashes=prompt.hashes,
@@ -218,6 +223,7 @@ class Reader:
             timeout_s=wishes.timeout_s,
             overridden=wishes.overridden,
             adapter=self._adapter(parsed, model),
+            turn=turn,
             targets=wishes.targets,
         )
 

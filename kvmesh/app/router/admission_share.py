@@ -25,14 +25,22 @@ AHEAD_S: Final = 86_400.0
 """A change made later than that is a clock's mistake, or a lie that would keep out all others."""
 
 
-def told_as(limits: AdmissionLimits) -> dict[str, int | float | str]:
-    """Return bounds as siblings are told of them."""
+YOUNGER: Final = frozenset({"program_turns", "program_wait_s"})
+"""Bounds that older siblings do not know: they refuse all the others with them."""
+
+
+def told_as(
+    limits: AdmissionLimits, named: frozenset[str] = YOUNGER
+) -> dict[str, int | float | str]:
+    """Return bounds as siblings are told of them, of the younger ones those that are `named`."""
     told: dict[str, int | float | str] = msgspec.to_builtins(limits)
-    return told
+    return {name: one for name, one in told.items() if name in named or name not in YOUNGER}
 
 
 class AdmissionShare:
-    """Changes the gate's bounds here, and as the siblings' heartbeats tell."""
+    """Changes the gate's bounds here, and as the siblings' heartbeats tell. Of `YOUNGER` bounds
+    only those are told that somebody has changed; each replica keeps its own of the others.
+    """
 
     def __init__(
         self,
@@ -45,13 +53,16 @@ class AdmissionShare:
         self._router = router
         self._router_id = router_id
         self._replicas = replicas
+        self._named: frozenset[str] = frozenset()
         self._refused: deque[SharedLimits] = deque(maxlen=MOST_REFUSED)
 
     def change(self, limits: AdmissionLimits) -> None:
         """Go by other bounds, and tell the siblings."""
         # Later than what is in force even where another replica's clock is ahead.
         at = max(time.time(), self._router.admission.at + 0.001)
-        told = told_as(limits)
+        before = self.gate.limits
+        self._named |= {one for one in YOUNGER if getattr(limits, one) != getattr(before, one)}
+        told = told_as(limits, self._named)
         self._router.admission = SharedLimits(at, self._router_id, told)
         self.gate.change(limits)
         get_logger().info("admission changed", **told)
@@ -67,7 +78,7 @@ class AdmissionShare:
         if theirs == mine:
             return
         try:
-            limits = msgspec.convert(theirs.limits, AdmissionLimits)
+            limits = msgspec.convert(self._kept() | theirs.limits, AdmissionLimits)
             late = theirs.at > time.time() + AHEAD_S
             wrong = "no clock is so far ahead as theirs" if late else limits.wrong()
         except UNREADABLE as error:
@@ -77,5 +88,10 @@ class AdmissionShare:
             get_logger().warning("a sibling's admission bounds refused", by=theirs.by, error=wrong)
             return
         self._router.admission = theirs
+        self._named |= YOUNGER & theirs.limits.keys()
         self.gate.change(limits)
         get_logger().info("admission changed by a sibling", by=theirs.by, **told_as(limits))
+
+    def _kept(self) -> dict[str, int | float | str]:
+        """Return the bounds that stay as they are here where a sibling tells nothing of them."""
+        return {name: getattr(self.gate.limits, name) for name in YOUNGER}

@@ -27,6 +27,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.programs.toucher import touching
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -34,6 +35,7 @@ from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, spli
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
+from kvmesh.app.router.program_part import ProgramPart
 from kvmesh.app.router.router_options import (
     router_options,
     scaling_options,
@@ -103,6 +105,7 @@ class RouterServer:
         self.scheduler.judge.options = SloOptions(settings.slo.slo_refuse_below)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
+        self._programs = ProgramPart(settings.program, self.scheduler)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -153,6 +156,7 @@ class RouterServer:
             time.perf_counter,
             self.mesh.doubt,
             follows_events=settings.kv_events,
+            governor=self._programs.governor,
         )
         self.router.resized.append(routing.resize)
         return RoutingContext(
@@ -173,7 +177,9 @@ class RouterServer:
             workers=self.scheduler.workers,
             routing=routing,
             decisions=decisions,
-            gate=AdmissionGate(routing, settings.admission, time.monotonic, self.mesh.tell),
+            gate=AdmissionGate(
+                routing, settings.admission, time.monotonic, self.mesh.tell, settings.program
+            ),
             tracer=tracer_for(settings.log.otlp_endpoint, self._door.role),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
@@ -206,7 +212,7 @@ class RouterServer:
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
-            context = self._context()
+            context = self._programs.touch(self._context(), self.router.heartbeats, pool)
             if context.tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
@@ -229,8 +235,10 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
+            watch = self._programs.mount(context, self._viewers, admin, routes)
             view = changes.view(context, self.mesh, admin)
             view.role = door.role
+            view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
             stack.push_async_callback(door.close)
@@ -240,6 +248,8 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("programs seen", watch.run),
+                *touching(self._programs.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
@@ -264,6 +274,7 @@ class RouterServer:
         reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
         if not self.settings.decision.watch_prompts:
             reader.looks = context.looks_at
+        reader.names_turns = lambda: context.gate.follows
         reader.follow(context.scheduler.overlaps.looks_ahead)
         self.router.resized.append(reader.resize)
         return reader
@@ -310,6 +321,7 @@ class RouterServer:
             self.scheduler.grow_unseen(now)
             changes.adopt()
             self._watch.look(now)
+            self._programs.look(context, now)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:

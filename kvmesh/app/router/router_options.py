@@ -1,13 +1,14 @@
 """How a router decides, from its settings."""
 
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import msgspec
 
 from kvmesh.app.formulas.formula_file import load_formulas
 from kvmesh.core.cost.catalogue import Formulas, reweigh
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, DISK, ELSEWHERE, HOST
+from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy, read_assignment
@@ -16,9 +17,12 @@ from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
 from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
-from kvmesh.settings.requests import SessionSettings
+from kvmesh.settings.requests import ProgramSettings, SessionSettings
 from kvmesh.settings.roles import CostSettings, RouterSettings
 from kvmesh.settings.scaling import ScalingSettings
+
+_TENANTS_SHARE: Final = 4
+"""One tenant's part of the agents that are followed is 1 / this."""
 
 
 def named_formulas(settings: RouterSettings) -> Formulas:
@@ -47,6 +51,20 @@ def session_options(settings: SessionSettings) -> SessionOptions:
 def scaling_options(settings: ScalingSettings) -> ScalingOptions:
     """Return from when on workers count as full."""
     return ScalingOptions(settings.scale_backlog_s, settings.scale_target)
+
+
+def governor_options(settings: ProgramSettings) -> GovernorOptions:
+    """Return how programs take turns; one tenant has a quarter of the places at most, so that names
+    made up by one leave room for the others.
+    """
+    return GovernorOptions(
+        turns=settings.program_turns == "on",
+        max_wait_s=settings.program_wait_s,
+        fill=settings.program_fill,
+        ttl_s=settings.program_ttl_s,
+        max_agents=settings.max_programs,
+        max_agents_per_tenant=max(1, settings.max_programs // _TENANTS_SHARE),
+    )
 
 
 def check_model_policies(texts: Iterable[str], options: RouterOptions) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -23,12 +24,15 @@ from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import KvMeshError, NoWorkerError
-from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.settings.requests import AdmissionSettings, ProgramSettings, ProgramTurns
 from kvmesh.tasks import report
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
 Told = Callable[[Decision | Problem], None]
+
+TURNS_EVERY_S: Final = 0.25
+"""While only turns of programs are held: siblings may have said since that one may be taken."""
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +47,8 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_decode_blocks: Figure
     busy_prefill_tokens: Count
     queue_fairness: QueueFairness = "tokens"
+    program_turns: ProgramTurns = "on"
+    program_wait_s: Seconds = 30.0
 
     def wrong(self) -> str:
         """Return what cannot be; "" when all can."""
@@ -51,7 +57,10 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value, bound = getattr(self, name), least.get(name, 0)
             if isinstance(value, int | float) and not bound <= value < float("inf"):
                 return f"{name} is {value}: use a number >= {bound}"
-        return "" if self.max_wait_s > 0 else "max_wait_s is 0: use a number > 0"
+        for name in ("max_wait_s", "program_wait_s"):
+            if getattr(self, name) <= 0.0:
+                return f"{name} is 0: use a number > 0"
+        return ""
 
 
 def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
@@ -75,7 +84,8 @@ class AdmissionGate:
     tells them.
 
     `waiting` are those, by request id: where there are none, `load_fell` has nothing to do.
-    `tell` reaches the other replicas, where there may be any.
+    `follows`: programs are followed, so that requests shall say whose turn they are. `tell` reaches
+    the other replicas, where there may be any.
     """
 
     def __init__(
@@ -84,7 +94,11 @@ class AdmissionGate:
         settings: AdmissionSettings,
         clock: Callable[[], float],
         tell: Callable[[Message], None] | None = None,
+        programs: ProgramSettings | None = None,
     ) -> None:
+        self._programs = programs or ProgramSettings(program_turns="off")
+        self._governor = dispatch.turns.governor
+        self.follows = False
         self._workers = dispatch.scheduler.workers
         self._ledger = dispatch.scheduler.ledger
         self._tell_siblings = tell
@@ -96,8 +110,8 @@ class AdmissionGate:
         self._timer: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
         self._closing_s = float("inf")
-        names = AdmissionLimits.__struct_fields__
-        self.limits = AdmissionLimits(**{name: getattr(settings, name) for name in names})
+        told = {**vars(settings), **vars(self._programs)}
+        self.limits = AdmissionLimits(**{n: told[n] for n in AdmissionLimits.__struct_fields__})
         self.change(self.limits)
 
     def change(self, limits: AdmissionLimits) -> None:
@@ -121,7 +135,19 @@ class AdmissionGate:
         )
         limited = thresholds != NO_THRESHOLDS
         self._workers.thresholds = thresholds if limited else NO_THRESHOLDS
+        self._change_turns(limits)
         self.load_fell()
+
+    def _change_turns(self, limits: AdmissionLimits) -> None:
+        """Follow programs, and hold their turns, as the limits say: what is held and need not be
+        goes at the next look.
+        """
+        governor, held = self._governor, limits.program_turns == "on"
+        self.follows = governor is not None and limits.program_turns != "off"
+        if governor is not None:
+            governor.options = msgspec.structs.replace(
+                governor.options, turns=held, max_wait_s=limits.program_wait_s if held else 0.0
+            )
 
     def wait(self, request_id: str, scope: Scope, told: Told) -> None:
         """Call `told` once, when a request that is held now may go, or never will.
@@ -173,7 +199,14 @@ class AdmissionGate:
                 report("admission queue", error)
         self._tell_news()
         if self.waiting:
-            self._look_in(LOOK_EVERY_S)
+            self._look_in(self._pause_s(now))
+
+    def _pause_s(self, now: float) -> float:
+        """Return when to look again although nothing happens."""
+        if self._binding.waiting or self._governor is None:
+            return LOOK_EVERY_S
+        due_s = self._governor.next_s(now) - now
+        return min(max(LOOK_EVERY_S, due_s), TURNS_EVERY_S)
 
     def _tell_news(self) -> None:
         if self._ledger.news and self._tell_siblings is not None:

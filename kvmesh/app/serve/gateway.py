@@ -12,6 +12,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
+from kvmesh.app.serve.placed_turns import may_pass, turn_of_placed
 from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.response_holders import named_response, response_of
@@ -19,9 +20,11 @@ from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
+from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.split.forms import why_whole
 from kvmesh.errors import KvMeshError, RequestError
@@ -149,19 +152,21 @@ class Gateway(Generic[E]):
         if not compiled.looks and self._reader.looks is None:
             return False  # --watch-prompts
         read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
-        if read is None:
+        now = context.clock()
+        if read is None or not may_pass(context, read, asked.body, now):
             return False
         scanned, packed, head = read
         request_id = exchange.request_id
         name = self._reader.own_name(request_id) if head.named else None
         try:
-            placed = compiled.decide(
-                scanned, packed, request_id, head.tenant, context.clock(), name
-            )
+            placed = compiled.decide(scanned, packed, request_id, head.tenant, now, name)
             if placed is None:
                 return False
+            turn = turn_of_placed(context, read, placed, now)
             forwarding = self._forward(exchange, options=self._options)
-            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding, turn)
+            if context.keep is not None and turn is not None:
+                context.keep(turn, asked, placed.hashes or NO_HASHES)
         except BaseException:
             take_back(context, name or request_id.decode("latin-1"))
             raise
@@ -237,9 +242,16 @@ class Gateway(Generic[E]):
     def _send(self, exchange: E, request: RouteRequest) -> None:
         context = self._context
         path = exchange.request.path
+        if context.gate.follows and request.turn is None:
+            request = context.routing.turns.follow(request, context.clock())
+        if exchange.hurried and request.turn is not None:
+            turn = msgspec.structs.replace(request.turn, patience_s=0.0)
+            request = msgspec.structs.replace(request, turn=turn)
         options = self._options if path in ENDPOINTS or path in OTHERS else self._once
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
+        if context.keep is not None and request.turn is not None:
+            context.keep(request.turn, exchange.request, request.hashes)
         forwarding = self._forward(exchange, options=options)
         names_source = bool(context.workers.fetchers) and self._may_name_source(exchange)
         if names_source:
@@ -289,6 +301,11 @@ class Gateway(Generic[E]):
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
+        governor, turn = context.routing.turns.governor, request.turn
+        if context.gate.follows:
+            turn = context.routing.turns.look(request, now)
+        if governor is not None and turn is not None:
+            view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
 

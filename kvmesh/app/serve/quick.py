@@ -10,8 +10,10 @@ from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
+from kvmesh.core.dispatch.turns import turn_served
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SUCCESS
+from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
@@ -22,10 +24,10 @@ class QuickRequest(RoutedRequest):
     """The forwarding plan of a request that was decided by the compiled core.
 
     `_placed` is None from its first failure on, or whatever else is unusual: then all is as if it
-    had been decided by `Dispatch`.
+    had been decided by `Dispatch`. `turn` is its program's, None where it is part of none.
     """
 
-    __slots__ = ("_compiled", "_placed", "_sent")
+    __slots__ = ("_compiled", "_placed", "_sent", "_turn")
 
     def __init__(
         self,
@@ -33,17 +35,21 @@ class QuickRequest(RoutedRequest):
         compiled: CompiledDispatch,
         placed: Placed,
         forwarding: Forwarding,
+        turn: Turn | None = None,
     ) -> None:
         self.forwarding = forwarding
         self._context = context
         self._compiled = compiled
         self._placed: Placed | None = placed
         self._sent = False
+        self._turn = turn
         self._status = 0
         self._ended = False
         context.counters.requests += 1
         context.budget.deposit()
         forwarding.scope.held.append(self._give_back)
+        if turn is not None:
+            context.routing.turns.begin(turn, placed.record.worker, placed.record.decided_s)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Return the worker decided on; later on choose another."""
@@ -125,7 +131,11 @@ class QuickRequest(RoutedRequest):
         request_id = placed.request_id
         context.hangs.waiting.pop(self, None)
         context.open_requests.discard(request_id)
-        booking = self._compiled.finish(placed, outcome.status, usage, context.clock())
+        now = context.clock()
+        if (turn := self._turn) is not None:
+            self._turn = None
+            context.routing.turns.end(turn, _end_of(placed, usage), now)
+        booking = self._compiled.finish(placed, outcome.status, usage, now)
         self._ended = True
         if booking is not None and context.released is not None:
             context.released(booking)
@@ -139,12 +149,21 @@ class QuickRequest(RoutedRequest):
         """Return the id of its bookings."""
         return super().request_id if self._placed is None else self._placed.request_id
 
+    def leave_turn(self) -> None:
+        """Have its program's turn be over, if it was begun and nothing came of it."""
+        if self._placed is None:
+            super().leave_turn()
+        elif self._turn is not None:
+            turn, self._turn = self._turn, None
+            end = TurnEnd(served=False, worker=self._placed.record.worker)
+            self._context.routing.turns.end(turn, end, self._context.clock())
+
     def _leave(self) -> None:
         """Be from now on as if `Dispatch` had decided, and booked."""
         placed = self._placed
         if placed is None:
             return
-        one = self._compiled.continued(placed)
+        one = self._compiled.continued(placed, self._turn)
         self._placement = Placement(self._context, one, placed.record.decision)
         self._one = one
         self._whole = None
@@ -152,6 +171,16 @@ class QuickRequest(RoutedRequest):
         self._attempts = 1
         self._blame = None
         self._failed = frozenset()
+        self._governed = False
         self._refusal = None
         # Last: until all of this stands the end has to find the booking by what was placed.
         self._placed = None
+
+
+def _end_of(placed: Placed, usage: Usage | None) -> TurnEnd:
+    """Return how the turn of a request that was served ended."""
+    record, booking = placed.record, placed.booking
+    uncached = max(0, placed.prompt_tokens - record.overlap_blocks * record.block_size)
+    return turn_served(
+        record.worker, usage, 0 if booking is None else booking.output_tokens, uncached
+    )

@@ -41,8 +41,8 @@ class RoutedRequest:
     """
 
     __slots__ = (
-        "_attempts", "_blame", "_context", "_ended", "_failed", "_one", "_placement", "_refusal",
-        "_status", "_whole", "fetch_s", "forwarding",
+        "_attempts", "_blame", "_context", "_ended", "_failed", "_governed", "_one", "_placement",
+        "_refusal", "_status", "_whole", "fetch_s", "forwarding",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,7 @@ class RoutedRequest:
         self._blame: Blame | None = None
         self._status = 0
         self._failed: frozenset[WorkerId] = frozenset()
+        self._governed = False
         self._ended = False
         self._refusal: Problem | None = None
         context.counters.requests += 1
@@ -83,6 +84,7 @@ class RoutedRequest:
         if isinstance(answer, Decision):
             return self._go(answer)
         if answer is None:
+            self._governed = context.routing.binding.holds_turn(one.request.request_id)
             context.gate.wait(one.request.request_id, self.forwarding.scope, self._on_turn)
             return Wait.WAIT
         return problem_of(answer)
@@ -218,6 +220,10 @@ class RoutedRequest:
         """Return the id of its bookings."""
         return self._one.request.request_id
 
+    def leave_turn(self) -> None:
+        """Have its program's turn be over, if it was begun and nothing came of it."""
+        self._context.routing.leave_turn(self._one, self._context.clock())
+
     def booked(self) -> str:
         """Return the id of its present booking."""
         return self.request_id
@@ -232,6 +238,8 @@ class RoutedRequest:
         own = [*self._placement.headers()]
         if self._attempts > 1:
             own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
+        if self._governed and self._one.record is not None:
+            own.append((b"x-kvmesh-program-wait-ms", b"%d" % (self._one.record.held_ms or 0.0)))
         if self._blame is not None and self._blame.prompt:
             own.append(NO_RETRY)
         return own
@@ -317,6 +325,7 @@ class RoutedRequest:
         request_id = self.request_id
         context.hangs.waiting.pop(self, None)
         context.gate.leave(request_id)
+        self.leave_turn()
         context.open_requests.discard(request_id)
         take_back(context, request_id)
 

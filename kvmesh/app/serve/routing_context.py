@@ -22,6 +22,7 @@ from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.totals import TokenCounts
+from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -30,6 +31,7 @@ from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
 
 
@@ -77,6 +79,10 @@ class RoutingCounters:
         return dict(sorted(found.items()))
 
 
+Keep = Callable[[Turn, Request, Hashes], None]
+"""A turn, the request as it is sent, and the hashes of its prompt."""
+
+
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
@@ -87,6 +93,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
+    `keep` takes each turn's prompt as it is sent, None: nobody does.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
@@ -115,6 +122,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     holders: ResponseHolders = msgspec.field(default_factory=ResponseHolders)
     debug: bool = False
     scaling: ScalingOptions = ScalingOptions()
+    keep: Keep | None = None
 
     def looks_at(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""

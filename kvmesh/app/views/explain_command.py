@@ -18,6 +18,7 @@ from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.tenant_view import TenantDetail
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.insight.explain import CandidateView, DecisionView, TenantChoice
+from kvmesh.core.programs.standing import Outlook
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.types import Flat
@@ -195,6 +196,8 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     add("predicted cached", f"{decision.overlap_blocks:,} blocks")
     if decision.unforeseen:
         add("not foretold", decision.unforeseen)
+    if decision.program is not None:
+        add("program", f"{decision.program.why}; {_standing(decision.program)}")
     if outcome is None:
         return facts
     if outcome.cached_tokens is not None and outcome.reported_tokens is not None:
@@ -210,6 +213,12 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     for failure in outcome.failures:
         add("failed before", failure)
     return facts
+
+
+def _standing(program: Outlook) -> str:
+    known = program.standing
+    who = f"agent {program.agent[:8]} ({program.client or 'unknown client'})"
+    return f"{who}: {known.why}" if known is not None else f"{who} is new"
 
 
 def _print_left_out(left_out: LeftOut, console: Console) -> None:

@@ -71,6 +71,7 @@ PATHS: Final[Mapping[str, Role]] = {
             "/v1/decisions",
             "/v1/events",
             "/v1/overview",
+            "/v1/programs",
             "/v1/route",
             "/v1/status",
         ),

@@ -21,6 +21,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED
 from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.predictions import AnswerSeen
+from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
@@ -212,8 +213,10 @@ class CompiledDispatch:
         )
         dispatch.judge(record.worker, answer, now)
 
-    def continued(self, placed: Placed) -> Dispatched:
-        """Return a request for `Dispatch` to go on with, the booking as it is."""
+    def continued(self, placed: Placed, turn: Turn | None = None) -> Dispatched:
+        """Return a request for `Dispatch` to go on with, the booking as it is, and its program's
+        turn, which was begun.
+        """
         record = placed.record
         request = RouteRequest(
             request_id=placed.request_id,
@@ -224,6 +227,7 @@ class CompiledDispatch:
             streams=placed.streams,
             tenant=record.tenant,
             choices=placed.choices,
+            turn=turn,
         )
         forecast = NO_FORECAST if record.forecast is None else record.forecast
         return Dispatched(
@@ -236,6 +240,7 @@ class CompiledDispatch:
             sent_s=record.decided_s,
             told=placed.told_tokens if placed.told_tokens >= 0 else None,
             waiting=placed.waiting,
+            taking=turn is not None,
         )
 
     def _follow(self) -> None:

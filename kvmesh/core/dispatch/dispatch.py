@@ -11,12 +11,15 @@ from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.phases import Phases
+from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
 from kvmesh.core.insight.totals import new_token_counts
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
@@ -40,7 +43,8 @@ class Dispatched(msgspec.Struct):
     `charged`. `decision` is the last one, made at `sent_s`; `told` tokens of the prompt its
     worker's own events had told of then, None where that proves nothing. `waiting`: no token was
     seen. `output_tokens` are those counted when its last booking was released; those that nobody
-    could count began to come `unseen_s` before.
+    could count began to come `unseen_s` before. `taking`: its program's turn was begun, and is not
+    over.
     """
 
     request: RouteRequest
@@ -57,6 +61,7 @@ class Dispatched(msgspec.Struct):
     waiting: bool = True
     output_tokens: int = 0
     unseen_s: float = 0.0
+    taking: bool = False
 
 
 class Dispatch:
@@ -65,7 +70,7 @@ class Dispatch:
 
     `doubt` has what is known of a worker sent anew when predictions about it miss;
     `follows_events`: the index is told by engines, not by decisions alone. `timer` tells seconds,
-    for `phases`.
+    for `phases`. `governor` says which programs may take turns; None: nobody waits for a turn.
     """
 
     def __init__(
@@ -76,10 +81,12 @@ class Dispatch:
         doubt: Callable[[WorkerId, Doubt], None],
         *,
         follows_events: bool,
+        governor: Governor | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.log = log
-        self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
+        self.turns = Turns(governor, scheduler.options.block_size)
+        self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0), governor)
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
         self.phases = Phases()
@@ -94,6 +101,7 @@ class Dispatch:
         """Decide and judge by blocks of another size from now on."""
         self.scheduler.resize(block_size)
         self.predictions.resize(block_size)
+        self.turns.chains.block_size = block_size
 
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
@@ -115,10 +123,11 @@ class Dispatch:
     ) -> Decision | Refusal | NoWorkerError | None:
         """Choose a worker but those that `failed` the request, book it there and record why.
 
-        Where requests are held, its first question goes through `binding`: None, it waits there
-        and `given` is its decision when its turn comes; a refusal, or an error that waiting would
-        not help. Raises `NoWorkerError` where none are held. What would miss its targets everywhere
-        is refused, held or not.
+        Where requests are held, and where its program may have to wait, its first question goes
+        through `binding`: None, it waits there and `given` is its decision when its turn comes; a
+        refusal, or an error that waiting would not help. Raises `NoWorkerError` where none are
+        held. What would miss its targets everywhere is refused, held or not. A program that was
+        given its turn keeps it while another worker is tried.
         """
         try:
             return self._decide(one, now, failed)
@@ -134,20 +143,36 @@ class Dispatch:
     def _decide(
         self, one: Dispatched, now: float, failed: frozenset[WorkerId]
     ) -> Decision | Refusal | NoWorkerError | None:
-        binding = self.binding
         decision, one.given = one.given, None
         if decision is not None:
-            one.charged = True
-        elif one.asked_s < 0.0 and (binding.bounded or binding.waiting):
+            one.charged = one.taking = True
+        elif one.asked_s < 0.0 and self._may_hold(one.request, now):
             one.asked_s = now
             answer = self._ask(one.request, now)
             if not isinstance(answer, Decision):
                 return answer
             decision = answer
-            one.charged = True
+            one.charged = one.taking = True
         else:
             decision = self._choose(one.request, now, failed)
+            if one.request.turn is not None:
+                self.leave_turn(one, now)
+                self.turns.begin(one.request.turn, decision.worker, now)
+                one.taking = True
         return self._enter(one, decision, now)
+
+    def _may_hold(self, request: RouteRequest, now: float) -> bool:
+        """Return whether a request has to be asked about before it may go."""
+        if self.binding.bounded or self.binding.waiting:
+            return True
+        return request.turn is not None and self.turns.may_hold(request.turn, now)
+
+    def leave_turn(self, one: Dispatched, now: float, end: TurnEnd | None = None) -> None:
+        """Note that a program's turn is over, if it was begun: by default, in vain."""
+        turn, decision = one.request.turn, one.given or one.decision
+        taking, one.taking = one.taking or one.given is not None, False
+        if taking and turn is not None and decision is not None:
+            self.turns.end(turn, end or TurnEnd(served=False, worker=decision.worker), now)
 
     def seen(self, one: Dispatched, tokens: int, now: float) -> bool:
         """Take the tokens of an answer so far: the first ends the prefill, more grow the booking.
@@ -204,6 +229,11 @@ class Dispatch:
             self.scheduler.slo.close(one.request.request_id)
         if one.charged:
             self.binding.settle(one.request, tokens)
+        if one.taking and one.decision is not None:
+            chosen = one.decision.chosen
+            served = attempt is SERVED
+            end = turn_served(chosen.worker, usage, tokens, chosen.uncached_tokens)
+            self.leave_turn(one, now, end if served else None)
         if attempt is not SERVED:
             return
         if tokens:

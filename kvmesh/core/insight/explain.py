@@ -10,6 +10,7 @@ from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.selection import tie_limit
 from kvmesh.core.cost.terms import Fleet
 from kvmesh.core.cost.weights import weights_of
+from kvmesh.core.programs.standing import Outlook
 from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
@@ -64,8 +65,9 @@ class DecisionView(msgspec.Struct, frozen=True):
     `left_out` could not, and why: None where that was not kept. `formula` is in words, `fleet` and
     `weights` are what it may refer to besides the candidate. `arm` is that of a policy on trial,
     None while none is. `unforeseen`: why the engine may reuse more or less of the prompt than
-    `overlap_blocks`, in words, "" where it does not. `forecasts`: of a request with targets, what
-    is to be expected of it at each candidate, the least likely to miss them first.
+    `overlap_blocks`, in words, "" where it does not. `program`: whose turn it would be, None where
+    it is part of no program. `forecasts`: of a request with targets, what is to be expected of it
+    at each candidate, the least likely to miss them first.
     """
 
     request_id: str
@@ -87,6 +89,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     left_out: LeftOut | None = None
     arm: ArmName | None = None
     unforeseen: str = ""
+    program: Outlook | None = None
     forecasts: tuple[Forecast, ...] = ()
 
 

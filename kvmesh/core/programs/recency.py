@@ -35,13 +35,17 @@ class Recency:
         self._unnamed = 0
 
     def use(self, agent: str, context_tokens: int, new_tokens: int) -> None:
-        """Note that an agent's context of so many tokens was used, of which some were written."""
-        own = self._tokens.pop(agent, 0) + max(0, new_tokens)
-        self._tokens[agent] = min(own, max(0, context_tokens))
+        """Note that an agent's context of so many tokens was used, of which some were written.
+
+        What it had beyond that is another branch of its, to which nobody will come back.
+        """
+        own, context = self._tokens.pop(agent, 0) + max(0, new_tokens), max(0, context_tokens)
+        self.write(own - context)
+        self._tokens[agent] = min(own, context)
         self._trim()
 
     def write(self, tokens: int) -> None:
-        """Note that so many tokens were written for nobody that is known."""
+        """Note that so many tokens were written that nobody is known to use again."""
         if tokens < 1:
             return
         last = next(reversed(self._tokens), None)
@@ -50,19 +54,6 @@ class Recency:
             last = f"{_UNNAMED}{self._unnamed}"
         self._tokens[last] = self._tokens.get(last, 0) + tokens
         self._trim()
-
-    def forget(self, agent: str) -> None:
-        """Let an agent's context count as nobody's, where it is in the order."""
-        if agent in self._tokens:
-            self._unnamed += 1
-            name = f"{_UNNAMED}{self._unnamed}"
-            self._tokens = OrderedDict(
-                (name if key == agent else key, tokens) for key, tokens in self._tokens.items()
-            )
-
-    def has(self, agent: str) -> bool:
-        """Return whether an agent's context was used here, and may still be held."""
-        return agent in self._tokens
 
     def held(self, capacity_tokens: int) -> Iterator[Held]:
         """Yield what a cache of so many tokens still holds some of, the newest first."""

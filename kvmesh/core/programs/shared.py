@@ -25,8 +25,10 @@ FORMAT: Final = OWN.programs.newest
 
 
 class AgentNews(msgspec.Struct, frozen=True, array_like=True):
-    """An agent as one replica told of it. `told_s` is Unix time by the teller's clock; its ages are
-    of that moment. `epoch` tells one life of the replica from the next.
+    """An agent as the replica told of it that changed it last, or another in its name.
+
+    `told_s` is Unix time by the teller's clock; the ages are of that moment. `epoch` tells
+    one life of the replica from the next.
     """
 
     format: FormatNumber

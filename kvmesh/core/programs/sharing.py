@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.shared import AgentNews, at, decode_news, encode_news
-from kvmesh.core.programs.table import AgentRecord
+from kvmesh.core.programs.table import AgentRecord, order_of
 from kvmesh.errors import CodecError
 
 ABSENT_S: Final = 10.0
@@ -45,6 +45,7 @@ class ProgramSharing:
         self._replica = replica
         self._epoch = epoch
         self._own: OrderedDict[str, float] = OrderedDict()
+        self._in_flight: dict[str, int] = {}
         self._under_way: dict[str, AgentNews] = {}
         self._absent: dict[str, float] = {}
         self._told = self._told_bytes = self._heard = self._refused = self._orphaned = 0
@@ -55,12 +56,13 @@ class ProgramSharing:
         Each is taken as it is yielded: one that cannot be written takes no others along.
         """
         while self._own and next(iter(self._own.values())) < now - MAY_BE_LOST_S:
-            self._own.popitem(last=False)
+            self._in_flight.pop(self._own.popitem(last=False)[0], None)
         news = self._governor.news
         for key in list(islice(news, most)):
-            value = encode_news(self._replica, self._epoch, unix_s, news.pop(key))
+            value = self._encode(key, news.pop(key), unix_s)
             self._own[key] = now
             self._own.move_to_end(key)
+            self._in_flight[key] = self._in_flight.get(key, 0) + 1
             self._told += 1
             self._told_bytes += len(value)
             yield key, value
@@ -75,24 +77,27 @@ class ProgramSharing:
         except CodecError as error:
             self._refused += 1
             return str(error)
-        if (news.replica, news.epoch) == (self._replica, self._epoch):
-            self._under_way.pop(key, None)
-            return ""
-        wrong = self._hear(key, at(news, 0.0 if unix_s is None else unix_s - news.told_s), now)
-        if wrong:
-            return wrong
-        self._heard += 1
+        own = (news.replica, news.epoch) == (self._replica, self._epoch)
+        if not own:
+            record = news.record if unix_s is None else at(news, unix_s - news.told_s)
+            wrong = self._hear(key, record, now)
+            if wrong:
+                return wrong
+            self._heard += 1
         agent = self._governor.table.find(key)
         if agent is None:
             return ""
-        if agent.revision > news.record.revision:
-            if key in self._own:
+        behind = order_of(news.record) < order_of(agent)
+        if key in self._in_flight and (own or not behind):
+            self._arrived(key)
+        if behind:
+            # Two wrote at a time, and the older record stands in the table now: for the next start.
+            if key not in self._in_flight:
                 self._governor.news.setdefault(key, agent.record(now))
-            return ""
-        if news.record.phase in ("running", "waiting"):
-            self._under_way[key] = news
-        else:
+        elif own or news.record.phase not in ("running", "waiting"):
             self._under_way.pop(key, None)
+        else:
+            self._under_way[key] = news
         return ""
 
     def tell_again(self, now: float) -> None:
@@ -107,6 +112,8 @@ class ProgramSharing:
         how many. `alive` are replicas with their epochs. The agents keep their reservations.
         """
         alive = {**alive, self._replica: self._epoch}
+        for key in [one for one in self._under_way if self._governor.table.find(one) is None]:
+            del self._under_way[key]
         tellers = {news.replica for news in self._under_way.values()}
         for replica in [*self._absent]:
             if replica in alive or replica not in tellers:
@@ -129,6 +136,19 @@ class ProgramSharing:
         return SharingStatistics(
             self._told, self._told_bytes, self._heard, self._refused, self._orphaned
         )
+
+    def _arrived(self, key: str) -> None:
+        self._in_flight[key] -= 1
+        if not self._in_flight[key]:
+            del self._in_flight[key]
+
+    def _encode(self, key: str, record: AgentRecord, unix_s: float) -> bytes:
+        """Return a value that names who serves the turn: another's word is told on as such."""
+        replica, epoch = self._replica, self._epoch
+        of = self._under_way.get(key)
+        if of is not None and order_of(of.record) == order_of(record):
+            replica, epoch = of.replica, of.epoch
+        return encode_news(replica, epoch, unix_s, record)
 
     def _hear(self, key: str, record: AgentRecord, now: float) -> str:
         wrong = self._governor.hear(key, record, now)

@@ -8,7 +8,7 @@ import msgspec
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.table import Agent, Phase
-from kvmesh.core.programs.turn import Client, Stop
+from kvmesh.core.programs.turn import Client, Stop, Turn
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -73,6 +73,45 @@ def standing(
         tool=agent.tool,
         held_s=held_s,
         why=_why(governor, agent, kept_s, held_s, reserved=seat is not None),
+    )
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What a request of an agent would meet now: it `waits`, or goes to one of `workers` (empty:
+    to any). `standing` is None of an agent that is not known yet. `why`: the same in words.
+    """
+
+    agent: str
+    program: str
+    client: Client
+    waits: bool
+    workers: tuple[WorkerId, ...]
+    why: str
+    standing: Standing | None = None
+
+
+def outlook(governor: Governor, turn: Turn, now: float) -> Outlook:
+    """Return what a turn would meet; nothing is noted."""
+    grant = governor.look(turn, now)
+    agent = governor.table.find(turn.agent)
+    workers = tuple(sorted(grant.workers or ())) if grant is not None else ()
+    if not governor.options.turns:
+        why = "programs take no turns here: --program-turns is not on"
+    elif grant is None:
+        most_s = min(governor.options.max_wait_s, turn.patience_s)
+        why = f"it would wait, at most {most_s:g} s: older programs' contexts fill the caches"
+    elif workers:
+        why = f"its context fits beside those of older programs at {', '.join(workers)}"
+    else:
+        why = "nobody has to wait: all contexts fit, or computing them again costs less"
+    return Outlook(
+        agent=turn.agent,
+        program=turn.program,
+        client=turn.client,
+        waits=grant is None,
+        workers=workers,
+        why=why,
+        standing=None if agent is None else standing(governor, agent, now),
     )
 
 

@@ -7,7 +7,7 @@ the oldest, and room for others is taken from that.
 """
 
 from collections.abc import Callable, Iterator
-from math import erf, log, sqrt
+from math import erf, exp, inf, log, sqrt
 from typing import Final
 
 import msgspec
@@ -28,19 +28,22 @@ PAUSES_S: Final[dict[Stop, tuple[float, float]]] = {
 Claude Code (GitHub callanjfox/kv-cache-tester).
 """
 
+LIFE_S: Final = (60.0, 7200.0)
+"""A cache is taken to be written over once in no less and no more than this."""
+
+_WINDOW_S: Final = 600.0
 _Z90: Final = 1.2815515655446004
 _LOOKED_AT: Final = 64
 
 
 class TouchOptions(msgspec.Struct, frozen=True):
     """When a touch pays. A context is in danger where new ones of `headroom` of the cache would
-    evict it. What it saves on average within `horizon_s` is `worth` times what it costs at least,
-    in time of the engine: a step, `step_ms`. Touches take `most_share` of an engine's time at most.
-    Contexts of less than `least_tokens` are computed again.
+    evict it. What it saves on average is `worth` times what it costs at least, in time of the
+    engine: a step, `step_ms`, and what is no longer cached. Touches take `most_share` of an
+    engine's time at most. Contexts of less than `least_tokens` are computed again.
     """
 
     headroom: float = 0.5
-    horizon_s: float = 120.0
     worth: float = 2.0
     step_ms: float = 25.0
     most_share: float = 0.02
@@ -90,6 +93,24 @@ def _share_below(seconds: float, median_s: float, late_s: float) -> float:
     return 0.5 * (1.0 + erf(log(seconds / median_s) / spread / sqrt(2.0)))
 
 
+class _Engine:
+    """One engine's contexts, and how fast it writes new ones, tokens a second."""
+
+    def __init__(self) -> None:
+        self.recency = Recency()
+        self.next_s = -inf
+        self.under_way: Touch | None = None
+        self._rate = 0.0
+        self._rated_s = 0.0
+
+    def wrote(self, tokens: int, now: float) -> None:
+        self._rate = self.rate(now) + tokens / _WINDOW_S
+        self._rated_s = now
+
+    def rate(self, now: float) -> float:
+        return self._rate * exp(min(0.0, self._rated_s - now) / _WINDOW_S)
+
+
 class Touches:
     """Plans touches over the table of agents: tell it of every turn's placement and end.
 
@@ -104,12 +125,10 @@ class Touches:
         chance: Callable[[Agent, float, float], float] = chance_of_return,
     ) -> None:
         self.options = options
-        self._table = table
+        self.table = table
         self._fleet = fleet
         self._chance = chance
-        self._recency: dict[WorkerId, Recency] = {}
-        self._next_s: dict[WorkerId, float] = {}
-        self._under_way: dict[WorkerId, Touch] = {}
+        self._engines: dict[WorkerId, _Engine] = {}
         self._changed: set[WorkerId] = set()
         self._planned = 0
         self._failed = 0
@@ -117,113 +136,124 @@ class Touches:
 
     def chosen(self, turn: Turn, worker: WorkerId) -> None:
         """Note that a turn was booked at `worker`: its context is the newest there."""
-        self._at(worker).use(turn.agent, turn.prompt_tokens, 0)
+        self._at(worker).recency.use(turn.agent, turn.prompt_tokens, 0)
         self._changed.add(worker)
 
-    def ended(self, turn: Turn, end: TurnEnd) -> None:
+    def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note how a turn ended that was `chosen`."""
         if end.served:
+            engine = self._at(end.worker)
             written = end.computed_tokens + end.output_tokens
             context = turn.prompt_tokens + end.output_tokens
-            self._at(end.worker).use(turn.agent, context, written)
+            engine.recency.use(turn.agent, context, written)
+            engine.wrote(written, now)
         self._changed.add(end.worker)
 
-    def wrote(self, worker: WorkerId, tokens: int) -> None:
+    def wrote(self, worker: WorkerId, tokens: int, now: float) -> None:
         """Note that so many tokens were computed there for a request that is part of no program."""
-        self._at(worker).write(tokens)
+        engine = self._at(worker)
+        engine.recency.write(tokens)
+        engine.wrote(tokens, now)
         self._changed.add(worker)
 
     def removed(self, worker: WorkerId) -> None:
         """Forget a worker that left."""
-        self._recency.pop(worker, None)
-        self._next_s.pop(worker, None)
-        self._under_way.pop(worker, None)
+        self._engines.pop(worker, None)
         self._changed.discard(worker)
 
-    def plan(self, now: float, can: Callable[[str], bool]) -> list[Touch]:
-        """Return what is to be touched now, one context a worker, of agents that `can` be: each is
-        under way until `done`. Asked twice a second it is soon enough.
+    def plan(self, now: float, missing: Callable[[str, WorkerId], int | None]) -> list[Touch]:
+        """Return what is to be touched now, one context a worker; each is under way until `done`.
+        Asked twice a second it is soon enough.
 
-        Workers where nothing was written since they were looked at have nothing to touch.
+        `missing` says how many tokens of an agent's last prompt a worker no longer holds, None
+        where nobody here can send it again. Workers where nothing was used since they were looked
+        at are not looked at.
         """
         found: list[Touch] = []
         usable = set(self._fleet.workers(now)) if self._changed else set[WorkerId]()
         for worker in sorted(self._changed & usable):
-            if worker in self._under_way or now < self._next_s.get(worker, now):
+            engine = self._at(worker)
+            if engine.under_way is not None or now < engine.next_s:
                 continue
-            touch = self._find(worker, now, can)
+            touch = self._find(worker, now, missing)
             if touch is None:
                 self._changed.discard(worker)
                 continue
-            self._under_way[worker] = touch
+            engine.under_way = touch
             self._planned += 1
             found.append(touch)
         return found
 
     def done(self, touch: Touch, computed_tokens: int | None, now: float) -> None:
         """Note that a touch has ended, and how many tokens had to be computed; None: it failed."""
-        if self._under_way.get(touch.worker) is touch:
-            del self._under_way[touch.worker]
+        engine = self._at(touch.worker)
+        if engine.under_way is touch:
+            engine.under_way = None
         options, per_token = self.options, self._fleet.ms_per_token(touch.worker)
         computed = 0 if computed_tokens is None else max(0, computed_tokens)
         cost_s = (options.step_ms + computed * per_token) / 1000.0
-        self._next_s[touch.worker] = now + cost_s / options.most_share
+        engine.next_s = now + cost_s / options.most_share
         if computed_tokens is None:
             self._failed += 1
             return
         self._computed += computed
-        self._at(touch.worker).use(touch.agent, touch.tokens, touch.tokens)
+        engine.recency.use(touch.agent, touch.tokens, 0)
         self._changed.add(touch.worker)
 
     def statistics(self) -> TouchStatistics:
         """Return the counts."""
         return TouchStatistics(self._planned, self._failed, self._computed)
 
-    def _at(self, worker: WorkerId) -> Recency:
-        known = self._recency.get(worker)
+    def _at(self, worker: WorkerId) -> _Engine:
+        known = self._engines.get(worker)
         if known is None:
-            known = self._recency[worker] = Recency()
+            known = self._engines[worker] = _Engine()
         return known
 
-    def _find(self, worker: WorkerId, now: float, can: Callable[[str], bool]) -> Touch | None:
+    def _find(
+        self, worker: WorkerId, now: float, missing: Callable[[str, WorkerId], int | None]
+    ) -> Touch | None:
         """Return the context longest unused that pays; None where none does."""
         capacity, options = self._fleet.capacity_tokens(worker), self.options
         if not capacity:
             return None
+        engine, per_token = self._at(worker), self._fleet.ms_per_token(worker)
+        shortest, longest = LIFE_S
+        life_s = min(max(shortest, capacity / max(engine.rate(now), 1.0)), longest)
         found: Touch | None = None
         newer: list[tuple[float, int]] = []
-        for held, agent in self._held(worker, capacity):
-            chance = 0.0 if agent is None else self._chance(agent, now, options.horizon_s)
+        for held, agent in self._held(engine, worker, capacity):
+            chance = 0.0 if agent is None else self._chance(agent, now, life_s)
             reach = held.newer_tokens + held.tokens
             if (
                 agent is not None
                 and agent.phase == "paused"
                 and held.tokens >= options.least_tokens
-                and reach > (1.0 - options.headroom) * capacity
-                and reach <= capacity
-                and self._pays(worker, held.tokens, chance, newer)
-                and can(agent.key)
+                and (1.0 - options.headroom) * capacity < reach <= capacity
+                and (saved := _saved_tokens(held.tokens, chance, newer))
+                and (lacks := missing(agent.key, worker)) is not None
+                and saved * per_token > options.worth * (options.step_ms + lacks * per_token)
             ):
                 found = Touch(agent.key, worker, held.tokens)
             newer.append((chance, held.tokens))
         return found
 
-    def _held(self, worker: WorkerId, capacity: int) -> Iterator[tuple[Held, Agent | None]]:
-        for _, held in zip(range(_LOOKED_AT), self._at(worker).held(capacity), strict=False):
-            agent = self._table.find(held.agent) if held.agent else None
+    def _held(
+        self, engine: _Engine, worker: WorkerId, capacity: int
+    ) -> Iterator[tuple[Held, Agent | None]]:
+        for _, held in zip(range(_LOOKED_AT), engine.recency.held(capacity), strict=False):
+            agent = self.table.find(held.agent) if held.agent else None
             gone = agent is not None and agent.worker not in (worker, None)
             yield held, None if gone else agent
 
-    def _pays(
-        self, worker: WorkerId, tokens: int, chance: float, newer: list[tuple[float, int]]
-    ) -> bool:
-        """Return whether it is worth a step to have the least worthy of what is newer go first."""
-        left, lost = tokens, 0.0
-        for other, count in sorted(newer):
-            if other >= chance or not left:
-                break
-            taken = min(left, count)
-            lost += taken * other
-            left -= taken
-        saved_ms = ((tokens - left) * chance - lost) * self._fleet.ms_per_token(worker)
-        return saved_ms > self.options.worth * self.options.step_ms
+
+def _saved_tokens(tokens: int, chance: float, newer: list[tuple[float, int]]) -> float:
+    """Return what is saved on average if the least likely of what is newer goes first."""
+    left, lost = tokens, 0.0
+    for other, count in sorted(newer):
+        if other >= chance or not left:
+            break
+        taken = min(left, count)
+        lost += taken * other
+        left -= taken
+    return (tokens - left) * chance - lost

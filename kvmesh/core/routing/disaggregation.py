@@ -62,10 +62,13 @@ def prefill_request(request: RouteRequest, excluded: frozenset[WorkerId]) -> Rou
 
 
 def decode_request(request: RouteRequest) -> RouteRequest:
-    """Return what to schedule for the decode of `request`: nothing is left to prefill."""
+    """Return what to schedule for the decode of `request`: nothing is left to prefill, and its
+    program's cache is elsewhere, so that it is nobody's turn.
+    """
     return msgspec.structs.replace(
         request,
         labels=request.labels | {DECODE},
         tolerations=request.tolerations | {DECODE},
         prefilled=True,
+        turn=None,
     )

@@ -138,7 +138,7 @@ class FleetRouter:
         self._prompts: dict[str, FleetRequest] = {}
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
-        self._tells_lengths = True
+        self._tells_lengths, self._tells_final = True, False
         self._targets: Targets | None = None
         self._told = False
         self.splitting: Splitting | None = None
@@ -188,8 +188,14 @@ class FleetRouter:
         """Return what engines are to be reminded of, and the prompt to do it with."""
         if self.touches is None:
             return []
-        prompts = self._prompts
-        return [(one, prompts[one.agent]) for one in self.touches.plan(now, prompts.__contains__)]
+        prompts, overlaps = self._prompts, self.scheduler.overlaps
+        size = self.scheduler.options.block_size
+
+        def missing(agent: str, worker: WorkerId) -> int:
+            hashes = BlockHashes.of(prompts[agent].hashes, size)
+            return size * (hashes.blocks - overlaps.find(hashes, now).overlaps.get(worker, 0))
+
+        return [(one, prompts[one.agent]) for one in self.touches.plan(now, missing)]
 
     def next_look_s(self, now: float) -> float:
         """Return when to look again whose turn it is, inf: when something happens."""
@@ -204,7 +210,7 @@ class FleetRouter:
 
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
-        self._tells_lengths = fleet.tells_lengths
+        self._tells_lengths, self._tells_final = fleet.tells_lengths, fleet.tells_final
         self._told = fleet.feedback == "ends"
         if infers:
             options = UnwatchedOptions(report_age_s=fleet.report_age_s)
@@ -279,7 +285,7 @@ class FleetRouter:
                 tenant=trace.tenant,
                 prompt_tokens=trace.input_tokens,
                 expected_output_tokens=trace.output_tokens if self._tells_lengths else 0,
-                final=errand.request.is_last,
+                final=self._tells_final and errand.request.is_last,
             )
         return turn
 
@@ -312,7 +318,7 @@ class FleetRouter:
         if turn is not None and self.governor is not None:
             self.governor.ended(turn, end.turn_end(), now)
             if self.touches is not None:
-                self.touches.ended(turn, end.turn_end())
+                self.touches.ended(turn, end.turn_end(), now)
         self._settle(now)
         return attempt
 

@@ -19,7 +19,7 @@ from kvmesh.app.router.admission_share import AdmissionShare, told_as
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.requests import AdmissionSettings, StreamSettings
+from kvmesh.settings.requests import AdmissionSettings, ProgramSettings, StreamSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
@@ -399,6 +399,33 @@ async def test_bounds_of_a_sibling_that_cannot_be_are_refused(engine: GatedEngin
 
     assert context.gate.limits == before
     assert server.router.admission == SharedLimits()
+
+
+async def test_what_an_older_sibling_does_not_tell_stays_as_it_is_here(engine: GatedEngine) -> None:
+    server = RouterServer(
+        RouterSettings(
+            kv_events=False,
+            worker=(engine.url,),
+            router_id="r1",
+            program=ProgramSettings(program_turns="off"),
+        )
+    )
+    context = server._context()
+    theirs = told_as(msgspec.structs.replace(context.gate.limits, max_queued=8), frozenset())
+    told = SharedLimits(1.0, "r2", theirs)
+    beat = RouterHeartbeat("r2", "default", "http://r2", ready=True, epoch=1, admission=told)
+    share = AdmissionShare(context.gate, server.router, "r1", lambda: (beat,))
+
+    share.adopt()
+    adopted = context.gate.limits
+    share.change(msgspec.structs.replace(adopted, max_queued=9))
+    untold = server.router.admission.limits
+    share.change(msgspec.structs.replace(adopted, program_turns="observe"))
+
+    assert (adopted.max_queued, adopted.program_turns) == (8, "off")
+    assert not {"program_turns", "program_wait_s"} & untold.keys()
+    assert server.router.admission.limits["program_turns"] == "observe"
+    assert "program_wait_s" not in server.router.admission.limits
 
 
 async def test_bounds_refused_of_one_sibling_keep_out_no_others(engine: GatedEngine) -> None:

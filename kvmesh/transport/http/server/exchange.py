@@ -95,6 +95,11 @@ class Exchange:
         scope.last = self._let_go
 
     @property
+    def hurried(self) -> bool:
+        """Return whether whoever brought it gives up long before its client does: never."""
+        return False
+
+    @property
     def ended(self) -> bool:
         """Return whether the answer is complete, cut, or has nobody to read it."""
         return self.disconnected or self._framing is _ENDED

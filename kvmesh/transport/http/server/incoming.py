@@ -16,6 +16,11 @@ class Incoming(Protocol):
     request_id: bytes
     scope: Scope
 
+    @property
+    def hurried(self) -> bool:
+        """Return whether whoever brought it gives up long before its client does."""
+        ...
+
     def respond(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
     ) -> None:

@@ -1,0 +1,84 @@
+"""`/v1/programs` of a meta-router: what the replicas of all buckets say of programs."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.meta.view import TENANT_HEADER, MetaView
+from kvmesh.app.programs.page import PATH, ProgramsView, shown_limit
+from kvmesh.bounds import UNREADABLE
+from kvmesh.core.admission.access import ROLES_HEADER, Viewer
+from kvmesh.core.programs.standing import Standing
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.wire.headers import Headers
+
+
+class MeshPrograms(msgspec.Struct, frozen=True):
+    """Programs of every bucket, by its name."""
+
+    buckets: list[ProgramsView]
+
+
+class MetaPrograms:
+    """Asks all replicas, and answers each agent once."""
+
+    def __init__(self, view: MetaView, viewers: Viewers) -> None:
+        self._view = view
+        self._viewers = viewers
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the path."""
+        routes.add("GET", PATH, self._show)
+
+    def _show(self, exchange: Exchange) -> None:
+        most = shown_limit(exchange.request.query)
+        exchange.scope.start(self._answer(exchange, most, self._viewers.of(exchange.request)))
+
+    async def _answer(self, exchange: Exchange, most: int, viewer: Viewer | None) -> None:
+        headers: Headers = ()
+        if viewer is not None:
+            named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
+            headers = (named, (ROLES_HEADER, b"view"))
+        told: list[ProgramsView] = []
+        for body in await self._view.ask_all(f"{PATH}?limit={most}", headers):
+            try:
+                told.append(msgspec.json.decode(body, type=ProgramsView))
+            except UNREADABLE:
+                continue
+        answer_json(exchange, MeshPrograms(merge_programs(told, most, viewer)))
+
+
+def merge_programs(
+    told: Iterable[ProgramsView], most: int, viewer: Viewer | None = None
+) -> list[ProgramsView]:
+    """Return one view of each bucket with every agent once: as the replica says that holds its
+    turn, else the one where its state changed last. A `viewer` sees its own tenant's.
+    """
+    buckets: dict[str, ProgramsView] = {}
+    agents: dict[str, dict[str, Standing]] = {}
+    for view in told:
+        buckets.setdefault(view.bucket, msgspec.structs.replace(view, router=""))
+        known = agents.setdefault(view.bucket, {})
+        for one in view.programs:
+            if viewer is not None and one.tenant != viewer.tenant:
+                continue
+            other = known.get(one.agent)
+            if other is None or _knows_more(one, other):
+                known[one.agent] = one
+    return [
+        msgspec.structs.replace(
+            view,
+            programs=sorted(agents[name].values(), key=lambda one: (one.held_s is None, one.agent))[
+                :most
+            ],
+        )
+        for name, view in sorted(buckets.items())
+    ]
+
+
+def _knows_more(one: Standing, other: Standing) -> bool:
+    if (one.held_s is None) != (other.held_s is None):
+        return one.held_s is not None
+    return one.since_s < other.since_s

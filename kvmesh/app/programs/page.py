@@ -1,0 +1,77 @@
+"""`/v1/programs`: which agents there are, whose turn it is, what is kept for them."""
+
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.bounds import whole_number
+from kvmesh.core.programs.governor import GovernorStatistics
+from kvmesh.core.programs.standing import Pressure, Standing, pressures, standings
+from kvmesh.errors import RequestError
+from kvmesh.settings.requests import ProgramTurns
+from kvmesh.transport.http.server.exchange import Exchange
+
+PATH: Final = "/v1/programs"
+SHOWN: Final = 100
+MOST_SHOWN: Final = 1000
+
+
+class ProgramsView(msgspec.Struct, frozen=True):
+    """Programs as one replica knows them: `turns` and `wait_s` are its settings, `workers` their
+    caches. A tenant is shown its own `programs` alone, and neither counts nor caches. Of a whole
+    bucket `router` is "": its replicas agree, and each tells how long it has held a turn itself.
+    """
+
+    router: str
+    bucket: str
+    turns: ProgramTurns
+    wait_s: float
+    programs: list[Standing]
+    statistics: GovernorStatistics | None = None
+    workers: list[Pressure] = []
+
+
+class ProgramsPage:
+    """Answers for one replica."""
+
+    def __init__(self, context: RoutingContext, viewers: Viewers) -> None:
+        self._context = context
+        self._viewers = viewers
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the path."""
+        routes.add("GET", PATH, self._show)
+
+    def _show(self, exchange: Exchange) -> None:
+        """Answer how agents stand, those that wait first; `limit` of them."""
+        most = shown_limit(exchange.request.query)
+        context, viewer = self._context, self._viewers.of(exchange.request)
+        governor, limits, now = context.routing.turns.governor, context.gate.limits, context.clock()
+        tenant = None if viewer is None else viewer.tenant
+        view = ProgramsView(
+            router=context.router_id,
+            bucket=context.bucket,
+            turns=limits.program_turns,
+            wait_s=limits.program_wait_s,
+            programs=[] if governor is None else standings(governor, now, most, tenant),
+        )
+        if viewer is None and governor is not None:
+            view = msgspec.structs.replace(
+                view, statistics=governor.statistics(), workers=pressures(governor, now)
+            )
+        answer_json(exchange, view)
+
+
+def shown_limit(query: str) -> int:
+    """Return how many agents are asked for. Raises `RequestError`."""
+    told = parse_qs(query).get("limit")
+    if told is None:
+        return SHOWN
+    number = whole_number(told[-1], 0, 1 << 53)
+    if number is None:
+        raise RequestError(f"limit={told[-1]!r:.80}: use a whole number", param="limit")
+    return min(number, MOST_SHOWN)

@@ -1,0 +1,267 @@
+"""Agents in closed loop through a router whose engines cannot hold all their contexts."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from openai import AsyncOpenAI
+
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.requests import ProgramSettings, StreamSettings
+from tests.integration.support.live_router import engine, mocker_options, router
+
+pytestmark = pytest.mark.integration
+
+BLOCKS = 192
+"""Of 16 bytes: two agents' contexts fit an engine."""
+SLOW = "linear,prefill_per_token=0.2,decode_base=2"
+NAME = "x-claude-code-session-id"
+FINAL = "x-kvmesh-program-final"
+
+
+class Agent:
+    """A session of a coding agent: each turn sends all that was said so far."""
+
+    def __init__(self, number: int, turns: int) -> None:
+        self.name = f"agent-{number}"
+        self.turns = turns
+        self.messages: list[Any] = [
+            {"role": "user", "content": f"{self.name}: " + f"what {number} was told. " * 60}
+        ]
+        self.prompt_tokens = self.cached_tokens = 0
+        self.waits_ms: list[float] = []
+
+    async def run(self, client: AsyncOpenAI) -> None:
+        for turn in range(self.turns):
+            headers = {NAME: self.name}
+            if turn == self.turns - 1:
+                headers[FINAL] = "1"
+            raw = await client.chat.completions.with_raw_response.create(
+                model="mock", messages=self.messages, max_tokens=8, extra_headers=headers
+            )
+            answer = raw.parse()
+            usage = answer.usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            if turn:
+                self.prompt_tokens += usage.prompt_tokens
+                self.cached_tokens += usage.prompt_tokens_details.cached_tokens or 0
+            self.waits_ms.append(float(raw.headers.get("x-kvmesh-program-wait-ms", 0)))
+            said = answer.choices[0].message.content
+            self.messages.append({"role": "assistant", "content": said})
+            self.messages.append({"role": "user", "content": f"The tool says {turn}. " * 4})
+
+
+def slow_engine() -> MockerOptions:
+    return msgspec.structs.replace(mocker_options(16, BLOCKS), timing_profile=SLOW)
+
+
+@contextlib.asynccontextmanager
+async def fleet(**programs: Any) -> AsyncIterator[str]:
+    """Serve a router over two engines with small caches; it follows their KV events."""
+    async with contextlib.AsyncExitStack() as stack:
+        engines: list[Mocker] = [
+            await stack.enter_async_context(engine(slow_engine())) for _ in range(2)
+        ]
+        settings = ProgramSettings(**programs)
+        yield await stack.enter_async_context(
+            router([one.url for one in engines], kv_events=True, program=settings)
+        )
+
+
+async def run(url: str, agents: Sequence[Agent]) -> None:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+        await asyncio.gather(*(agent.run(client) for agent in agents))
+
+
+def cached_share(agents: Sequence[Agent]) -> float:
+    return sum(one.cached_tokens for one in agents) / sum(one.prompt_tokens for one in agents)
+
+
+async def test_programs_that_take_turns_keep_their_caches() -> None:
+    free, governed = ([Agent(number, 6) for number in range(10)] for _ in range(2))
+    async with fleet(program_turns="observe") as url:
+        await run(url, free)
+    async with fleet() as url:
+        await run(url, governed)
+
+    assert cached_share(free) < 0.5
+    assert cached_share(governed) > 0.85
+    assert not any(wait for agent in free for wait in agent.waits_ms)
+    assert any(wait for agent in governed for wait in agent.waits_ms)
+
+
+LONG_TURN = "linear,prefill_per_token=0.2,decode_base=20"
+
+
+@contextlib.asynccontextmanager
+async def one_engine(**programs: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve a router over an engine that has room for one context; streams get comments soon."""
+    slow = msgspec.structs.replace(mocker_options(16, BLOCKS), timing_profile=LONG_TURN)
+    async with (
+        engine(slow) as mocker,
+        router(
+            [mocker.url],
+            program=ProgramSettings(**programs),
+            stream=StreamSettings(sse_comment_s=0.2),
+        ) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        yield client
+
+
+def turn(
+    client: httpx.AsyncClient, agent: str, tokens: int = 4, *, stream: bool = False, **more: str
+) -> "asyncio.Task[httpx.Response]":
+    """Ask for an answer of so many tokens to a prompt that fills two thirds of the cache."""
+    body = {
+        "model": "mock",
+        "stream": stream,
+        "max_tokens": tokens,
+        "messages": [{"role": "user", "content": f"{agent} has to do this. " * 90}],
+    }
+    headers = {NAME: agent} | {name.replace("_", "-"): value for name, value in more.items()}
+    return asyncio.create_task(client.post("/v1/chat/completions", json=body, headers=headers))
+
+
+async def phases(client: httpx.AsyncClient, **headers: str) -> list[str]:
+    """Return the phases of all agents, as they are shown."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    view = (await client.get("/v1/programs", headers=named)).json()
+    return [one["phase"] for one in view["programs"]]
+
+
+async def until(client: httpx.AsyncClient, *wanted: str) -> None:
+    async with asyncio.timeout(30):
+        while await phases(client) != [*wanted]:  # noqa: ASYNC110  asked over HTTP
+            await asyncio.sleep(0.01)
+
+
+async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:
+    async with one_engine(program_wait_s=0.5) as client:
+        first = turn(client, "first", 200)
+        await until(client, "running")
+        second = turn(client, "second")
+        await until(client, "waiting", "running")
+        late = await second
+        await first
+
+    wait_ms = float(late.headers["x-kvmesh-program-wait-ms"])
+    assert (late.status_code, first.result().status_code) == (200, 200)
+    assert 500.0 <= wait_ms < 1500.0
+    assert "x-kvmesh-program-wait-ms" not in first.result().headers
+
+
+async def test_a_client_that_leaves_waits_no_longer_and_keeps_nobody_back() -> None:
+    async with one_engine() as client:
+        first = turn(client, "first", 100)
+        await until(client, "running")
+        gone = turn(client, "second")
+        await until(client, "waiting", "running")
+        third = turn(client, "third", x_kvmesh_program_final="1")
+        await until(client, "waiting", "waiting", "running")
+        gone.cancel()
+        await until(client, "waiting", "running", "paused")
+        first.cancel()
+        answers = await asyncio.wait_for(third, 45)
+        status = (await client.get("/v1/status")).json()
+
+    assert answers.status_code == 200
+    assert status["programs"]["waiting"] == 0
+    assert status["requests"]["client_gone"] == 2
+
+
+async def test_a_stream_that_waits_for_its_turn_gets_comments_and_its_answer() -> None:
+    async with one_engine(program_wait_s=1.0) as client:
+        first = turn(client, "first", 150)
+        await until(client, "running")
+        answer = await turn(client, "second", stream=True)
+        await first
+
+    assert answer.text.startswith(": waiting\n\n")
+    assert "\n: x-kvmesh-program-wait-ms: 1" in answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_turns_can_be_switched_off_while_requests_wait() -> None:
+    async with one_engine() as client:
+        first = turn(client, "first", 150)
+        await until(client, "running")
+        second = turn(client, "second")
+        await until(client, "waiting", "running")
+        await client.put("/admin/admission", json={"program_turns": "off"})
+        answer = await asyncio.wait_for(second, 20)
+        shown = (await client.get("/v1/programs")).json()
+        known = len(shown["programs"])
+        after = await turn(client, "another")
+        await first
+        still = len((await client.get("/v1/programs")).json()["programs"])
+
+    assert answer.status_code == after.status_code == 200
+    assert (shown["turns"], known, still) == ("off", 2, 2)
+
+
+async def test_what_is_no_program_never_waits_for_one() -> None:
+    async with one_engine() as client:
+        first = turn(client, "first", 150)
+        await until(client, "running")
+        held = turn(client, "second")
+        await until(client, "waiting", "running")
+        body = {"model": "mock", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+        plain = await client.post("/v1/chat/completions", json=body)
+        assert not held.done()
+        small = await client.post("/v1/chat/completions", json=body, headers={NAME: "third"})
+        assert not held.done()
+        first.cancel()
+        held.cancel()
+
+    assert (plain.status_code, small.status_code) == (200, 200)
+    assert "x-kvmesh-program-wait-ms" not in {**plain.headers, **small.headers}
+
+
+async def test_a_client_in_a_hurry_is_held_for_half_of_its_time() -> None:
+    async with one_engine() as client:
+        first = turn(client, "first", 200)
+        await until(client, "running")
+        answer = await turn(client, "second", x_kvmesh_timeout_s="8")
+        first.cancel()
+
+    assert answer.status_code == 200
+    assert 4000.0 <= float(answer.headers["x-kvmesh-program-wait-ms"]) < 5000.0
+
+
+async def test_explain_says_whose_turn_it_is_and_why_it_would_wait() -> None:
+    body = {"model": "mock", "messages": [{"role": "user", "content": "second, you wait. " * 110}]}
+    async with one_engine() as client:
+        first = turn(client, "first", 100)
+        await until(client, "running")
+        waits = (await client.post("/v1/route", json=body, headers={NAME: "new"})).json()
+        goes = (await client.post("/v1/route", json=body, headers={NAME: "first"})).json()
+        plain = (await client.post("/v1/route", json=body)).json()
+        shown = await phases(client)
+        first.cancel()
+
+    assert waits["program"]["waits"]
+    assert waits["program"]["why"].startswith("it would wait, at most 30 s")
+    assert not goes["program"]["waits"]
+    assert goes["program"]["standing"]["why"] == "takes a turn at w0"
+    assert plain["program"] is None
+    assert shown == ["running"]
+
+
+async def test_a_tenant_sees_its_own_programs_alone() -> None:
+    async with one_engine() as client:
+        await turn(client, "one", x_kvmesh_tenant="a")
+        whole = (await client.get("/v1/programs?limit=5")).json()
+        none = (await client.get("/v1/programs?limit=0")).json()
+        wrong = await client.get("/v1/programs?limit=many")
+
+    assert [one["tenant"] for one in whole["programs"]] == ["a"]
+    assert whole["workers"][0]["capacity_tokens"] == BLOCKS * 16
+    assert whole["statistics"]["agents"] == 1
+    assert none["programs"] == []
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
