@@ -25,7 +25,8 @@ from benchmarks.programs.small_trace import BLOCK, TOKENS, choose, small_profile
 from benchmarks.proxy.peers import Peer, Running, all_peers, free_port
 from benchmarks.started import Started
 from kvmesh.replay.command import ReplayOptions, run_replay
-from kvmesh.report.statistics import ReplayReport, RequestOutcome
+from kvmesh.report.outcome import RequestOutcome
+from kvmesh.report.statistics import ReplayReport
 
 PEERS: Final = ("vllm-router 0.1.17 cache", "sglang-router 0.3.2 cache")
 PROFILE: Final = "preble-70b"

@@ -95,6 +95,22 @@ class ProgramSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SloSettings:
+    """How soon tokens shall come. Without targets nothing is refused. See docs/slo.md."""
+
+    slo_ttft_ms: NonNegative = 0.0
+    """Target of requests that name none: ms until the first token, waiting included; 0 is none."""
+    slo_tpot_ms: NonNegative = 0.0
+    """The same for each further token, ms on average."""
+    tenant_slo: tuple[str, ...] = ()
+    """`tenant=acme*,slo-ttft-ms=2000,slo-tpot-ms=50`: the targets of some tenants instead; first
+    match wins; repeat. --model-policy has them by model, requests name their own."""
+    slo_refuse_below: Share = 0.1
+    """Answer 429 at once to a request whose chance to meet its targets is less at every worker,
+    times 1 + its priority; 0 refuses none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamSettings:
     """What a waiting client is told, and how long it may take."""
 

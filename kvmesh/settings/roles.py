@@ -24,6 +24,7 @@ from kvmesh.settings.requests import (
     FailureSettings,
     ProgramSettings,
     SessionSettings,
+    SloSettings,
     StreamSettings,
     TenantSettings,
 )
@@ -185,7 +186,8 @@ class RouterSettings:
     passed on by load alone, or answered 404."""
     model_policy: tuple[str, ...] = ()
     """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
-    Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +)."""
+    Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +),
+    slo-ttft-ms, slo-tpot-ms."""
     cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
     split: Annotated[SplitSettings, Flat] = field(default_factory=SplitSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
@@ -195,6 +197,7 @@ class RouterSettings:
     tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
     program: Annotated[ProgramSettings, Flat] = field(default_factory=ProgramSettings)
+    slo: Annotated[SloSettings, Flat] = field(default_factory=SloSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)

@@ -11,6 +11,7 @@ from kvmesh.app.formulas.formula_file import load_formulas
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas
+from kvmesh.core.cost.targets import Targets
 from kvmesh.mocker.model.lower_tiers import TierOptions
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import parse_profile
@@ -86,6 +87,9 @@ class SimulateOptions:
     off,on to compare both."""
     program_wait_s: float = 30.0
     """Longest that a turn is held for it, s."""
+    re_touch: bool = False
+    """Have routers remind engines of contexts that are about to be evicted, where programs take
+    turns."""
     time_scale: float = 1.0
     """Multiplies recorded times and pauses; else pauses are as recorded at any load."""
     event_delay_ms: float = 5.0
@@ -106,7 +110,7 @@ class SimulateOptions:
     """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
     model_profile: str | None = None
     """Model and GPUs, which say how much KV cache an engine has: 8b-1xh100 (442k tokens),
-    70b-2xh100 (236k), 70b-4xh100 (471k), dynamo-mocker (1,049k). Default: 8b-1xh100, with
+    70b-2xh100 (236k), 70b-4xh100 (472k), dynamo-mocker (1,049k). Default: 8b-1xh100, with
     --timing-profile preble-70b 70b-2xh100."""
     blocks: int | None = None
     """KV blocks of an engine; default: those of the model profile."""
@@ -181,12 +185,16 @@ class SimulateOptions:
     """Longest answer, tokens."""
     tell_output_lengths: bool = False
     """Tell routers how long each answer will be, as if every client did."""
+    tell_final: bool = False
+    """Tell routers of a session's last turn that it is, as if every client did."""
     seed: int = 0
     """Seed of everything random. The same seed gives the same figures."""
     slo_ttft_ms: float = 2_000.0
     """Goodput counts requests whose first token came within so many ms …"""
     slo_itl_ms: Annotated[float, Parameter(alias="--slo-tpot-ms")] = 100.0
     """… and whose time per further token was at most this, ms."""
+    tell_targets: bool = False
+    """Have each request ask for these times: routers refuse what cannot be served within them."""
     capacity: bool = False
     """Search instead the largest load at which --capacity-share of all requests keep the SLO:
     requests a second, of sessions in closed loop live ones an engine."""
@@ -249,6 +257,8 @@ class SimulateOptions:
             client_timeout_s=self.client_timeout_ms / 1000.0,
             peer=self._peer(block_size),
             tells_lengths=self.tell_output_lengths,
+            tells_final=self.tell_final,
+            targets=Targets(self.slo_ttft_ms, self.slo_itl_ms) if self.tell_targets else None,
         )
 
     def size(self) -> EngineSize:

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.simulator.bars import Bars, Watch
@@ -14,7 +15,7 @@ from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.oracle import alone_ttfts_ms
 from kvmesh.simulator.fleet.request import FleetRequest, make_requests
 from kvmesh.simulator.load import backlog_share, find_saturation, largest_backlog
-from kvmesh.simulator.options import DEFAULT_LIVE, SimulateOptions
+from kvmesh.simulator.options import DEFAULT_LIVE, DEFAULT_LOADS, SimulateOptions
 
 SLICE_EVENTS: Final = 2_000
 """Events between two looks at the progress bar, some 20 ms."""
@@ -56,7 +57,8 @@ class Simulator:
         """Return the policies to compare, those of mode kv as `program_turns` says."""
         found: list[Variant] = []
         governor = GovernorOptions(max_wait_s=self._options.program_wait_s)
-        governed = msgspec.structs.replace(self.fleet, turns=governor)
+        touches = TouchOptions() if self._options.re_touch else None
+        governed = msgspec.structs.replace(self.fleet, turns=governor, touches=touches)
         for policy in self._options.policy:
             turns = self._options.program_turns if policy.partition(":")[0] == "kv" else ("off",)
             for turn in turns:
@@ -109,9 +111,10 @@ class Simulator:
 
 def is_closed(options: SimulateOptions, trace: TraceSlice) -> bool:
     """Return whether so many sessions are kept live: asked for, or the trace is one of sessions
-    and no rate is named.
+    and neither rates nor loads are named.
     """
-    return bool(options.live or (trace.programs and not options.rate))
+    named = bool(options.rate) or options.load != DEFAULT_LOADS
+    return bool(options.live or (trace.programs and not named))
 
 
 def find_settings(

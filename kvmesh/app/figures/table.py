@@ -32,6 +32,7 @@ from kvmesh.app.figures.requests import (
     TOTALS,
 )
 from kvmesh.app.figures.scaling import DRAINS, SCALING
+from kvmesh.app.figures.slo import SLO
 from kvmesh.app.figures.workers import (
     ACCESSES,
     ENGINES,
@@ -44,7 +45,7 @@ from kvmesh.app.figures.workers import (
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PROGRAMS, PRESSURES, PROGRAM_NEWS),
-    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS),
+    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL),

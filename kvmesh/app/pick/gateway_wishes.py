@@ -21,7 +21,7 @@ TARGETS: Final = (
     (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms"),
     (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms"),
 )
-"""Checked and passed on: a router minimises the predicted time of each request as it is."""
+"""Checked here and passed on: `app/prompts/target_wishes.py` reads them."""
 
 PRIORITY: Final = b"x-kvmesh-priority"
 MOST_REWRITTEN: Final = 16 << 20

@@ -224,6 +224,7 @@ class Reader:
             overridden=wishes.overridden,
             adapter=self._adapter(parsed, model),
             turn=turn,
+            targets=wishes.targets,
         )
 
     def _adapter(self, parsed: Parsed, model: str) -> str:
@@ -298,6 +299,7 @@ class Reader:
             tolerations=wishes.tolerations,
             session=wishes.session,
             overridden=wishes.overridden,
+            targets=wishes.targets,
         )
 
     def _root(self, parsed: Parsed, model: str) -> int:

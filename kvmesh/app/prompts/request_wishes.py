@@ -4,6 +4,7 @@ from typing import Final, cast, get_args
 
 import msgspec
 
+from kvmesh.app.prompts.target_wishes import FOREIGN, read_targets
 from kvmesh.app.prompts.turn_names import (
     NAMING_HEADERS,
     NO_HINTS,
@@ -32,6 +33,13 @@ from kvmesh.bounds import (
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import ChatRequest, Extension, InferenceRequest
+from kvmesh.core.cost.targets import (
+    NO_DEFAULTS,
+    NO_TARGETS,
+    TargetDefaults,
+    Targets,
+    targets_of,
+)
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
@@ -80,10 +88,13 @@ class RequestWishes(msgspec.Struct, frozen=True):
     named: bool = False
     overridden: bool = False
     names: TurnNames | None = None
+    targets: Targets | None = None
 
 
 class HeadWishes(msgspec.Struct, frozen=True):
-    """What the headers tell; `given` are all of ours but those that name programs, by name."""
+    """What the headers tell; `given` are all of ours but those that name programs, and others'
+    targets, by name.
+    """
 
     tenant: str
     session: str
@@ -100,12 +111,14 @@ NO_WISHES: Final = RequestWishes()
 class WishOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`obeyed` False: clients may not choose policy, worker, labels or urgency.
 
-    `tenant_header` and `session_header` are the names of the headers that tell them.
+    `tenant_header` and `session_header` are the names of the headers that tell them. `targets`
+    are those of requests that name none.
     """
 
     obeyed: bool = True
     tenant_header: str = ""
     session_header: str = ""
+    targets: TargetDefaults = NO_DEFAULTS
 
 
 class WishReader:
@@ -116,6 +129,7 @@ class WishReader:
         self._tenant = options.tenant_header.lower().encode()
         self._session = options.session_header.lower().encode()
         self._policies = policies
+        self._targets = options.targets
 
     def read(
         self, request: Request, parsed: InferenceRequest | ChatRequest = _NOBODY
@@ -138,10 +152,12 @@ class WishReader:
         if not self._obeyed:
             extension = Extension(session=extension.session, output_tokens=extension.output_tokens)
             given = {}
+        default = self._targets.find(tenant) if self._targets.any else NO_TARGETS
         if not given and parsed.kvmesh is None and policy is NO_POLICY:
             # Nearly every request: a fifth of the time of what follows.
             plain = not (session or tenant or parsed.priority or head.named or names)
-            if plain and head.timeout_s is None and hints is NO_HINTS:
+            plain = plain and hints is NO_HINTS and default == NO_TARGETS
+            if plain and head.timeout_s is None:
                 return NO_WISHES
             return RequestWishes(
                 session=session_key(session, tenant) if session else "",
@@ -150,6 +166,7 @@ class WishReader:
                 priority=_priority(given, extension, parsed, hints) if self._obeyed else 0,
                 timeout_s=head.timeout_s,
                 named=head.named,
+                targets=targets_of(default.ttft_ms, default.tpot_ms),
                 names=names,
             )
         pinned = _pinned(given, extension)
@@ -182,6 +199,7 @@ class WishReader:
             timeout_s=head.timeout_s,
             named=head.named,
             overridden=_overridden(given, extension),
+            targets=read_targets(given, extension, policy, default),
             names=names,
         )
 
@@ -194,6 +212,8 @@ class WishReader:
         twin = request.twin
         told = None if twin is None or twin.notes is None else twin.notes.get(self)
         head = self._of_headers(request) if told is None else cast("HeadWishes", told)
+        if self._targets.any and self._targets.find(head.tenant) != NO_TARGETS:
+            return None
         return head if head.plain else None
 
     def _of_headers(self, request: Request) -> HeadWishes:
@@ -209,7 +229,7 @@ class WishReader:
                 tenant = _name(name, value)
             elif name == self._session:
                 session = _name(name, value)
-            elif name.startswith(_PREFIX) and name not in _APART:
+            elif name in FOREIGN or (name.startswith(_PREFIX) and name not in _APART):
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
                 named = True

@@ -13,6 +13,7 @@ from kvmesh.app.prompts.tokenizer import (
     TokenizerOptions,
     load_tokenizer,
 )
+from kvmesh.core.cost.targets import TargetDefaults, Targets, parse_tenant_targets
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.prompts.parity import ParityOptions
@@ -20,6 +21,7 @@ from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.observe import get_logger
+from kvmesh.settings.requests import SloSettings
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.transport.http.forward.plan import ForwardOptions
@@ -61,6 +63,7 @@ def reader_of(
                 obeyed=settings.client_overrides,
                 tenant_header=settings.admission.tenant_header,
                 session_header=settings.session.session_header,
+                targets=target_defaults(settings.slo),
             ),
             # `router_options` has checked their formulas, of files too.
             ModelPolicies(
@@ -72,6 +75,12 @@ def reader_of(
     )
     reader.isolation = isolation_of(settings.tenant, settings.admission.tenant_header)
     return reader
+
+
+def target_defaults(settings: SloSettings) -> TargetDefaults:
+    """Return the targets of requests that name none. Raises `ConfigError`."""
+    general = Targets(settings.slo_ttft_ms or None, settings.slo_tpot_ms or None)
+    return TargetDefaults(general, [parse_tenant_targets(one) for one in settings.tenant_slo])
 
 
 def forward_options(settings: RouterSettings) -> ForwardOptions:

@@ -162,6 +162,7 @@ class RouterAdmin:
                     "statistics": context.gate.statistics(),
                 },
                 "scheduler": scheduler.statistics(),
+                "slo": scheduler.slo.statistics(),
                 "shadow_policies": context.decisions.shadows.reports(),
                 "output_lengths": scheduler.lengths.statistics(),
                 "sessions": scheduler.sessions and scheduler.sessions.statistics(),

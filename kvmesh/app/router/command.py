@@ -18,7 +18,6 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import POOL, URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.programs import PRESSURES, PROGRAMS, TOUCHES
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -28,9 +27,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.programs.page import ProgramsPage
-from kvmesh.app.programs.program_watch import ProgramWatch
-from kvmesh.app.programs.toucher import Toucher, toucher_of, touching
+from kvmesh.app.programs.toucher import touching
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -38,8 +35,8 @@ from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, spli
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
+from kvmesh.app.router.program_part import ProgramPart
 from kvmesh.app.router.router_options import (
-    governor_options,
     router_options,
     scaling_options,
     session_options,
@@ -49,7 +46,7 @@ from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.prefill import Splits
-from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters, target_of
+from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
@@ -62,10 +59,9 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.programs.governor import Governor
-from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
+from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import configure_logging, get_logger
@@ -73,8 +69,6 @@ from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.tasks import keep_running
-from kvmesh.transport.http.forward.plan import Target
-from kvmesh.transport.http.upstream.client import UpstreamPool
 
 HOUSEKEEPING_S = 1.0
 SERVES: Final = {"router": "router serves", "picker": "picker serves"}
@@ -108,11 +102,10 @@ class RouterServer:
         self._guard = url_guard(settings.upstream, [one.url for one in static])
         self.scheduler.workers.guard = self._guard
         self._secret = read_hash_secret(cost.hash_secret_file)
+        self.scheduler.judge.options = SloOptions(settings.slo.slo_refuse_below)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
-        self.toucher: Toucher | None = None
-        programs, fleet = governor_options(settings.program), GovernedFleet(self.scheduler)
-        self.governor = self.scheduler.governor = Governor(programs, fleet)
+        self._programs = ProgramPart(settings.program, self.scheduler)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -163,7 +156,7 @@ class RouterServer:
             time.perf_counter,
             self.mesh.doubt,
             follows_events=settings.kv_events,
-            governor=self.governor,
+            governor=self._programs.governor,
         )
         self.router.resized.append(routing.resize)
         return RoutingContext(
@@ -198,21 +191,6 @@ class RouterServer:
             scaling=scaling_options(settings.scaling),
         )
 
-    def _touching(self, context: RoutingContext, pool: UpstreamPool) -> RoutingContext:
-        """Return the context of a router that touches contexts of paused agents, if it does."""
-        beats = self.router.heartbeats
-
-        def target(worker: WorkerId) -> Target | None:
-            beat = beats.get(worker)
-            return None if beat is None else target_of(beat)
-
-        toucher = toucher_of(self.settings.program, self.governor, self.scheduler, target, pool)
-        self.toucher = toucher
-        if toucher is None:
-            return context
-        context.routing.turns.touches = toucher.touches
-        return msgspec.structs.replace(context, keep=toucher.keep)
-
     def _why_not(self) -> str:
         """Return why no request should come; "" when they may."""
         pool = self._pool
@@ -234,7 +212,7 @@ class RouterServer:
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
-            context = self._touching(self._context(), pool)
+            context = self._programs.touch(self._context(), self.router.heartbeats, pool)
             if context.tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
@@ -257,13 +235,12 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
-            watch = self._watch_programs(context, admin)
+            watch = self._programs.mount(context, self._viewers, admin, routes)
             view = changes.view(context, self.mesh, admin)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
-            ProgramsPage(context, self._viewers).mount(routes)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)
@@ -272,7 +249,7 @@ class RouterServer:
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("programs seen", watch.run),
-                *touching(self.toucher),
+                *touching(self._programs.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
@@ -316,7 +293,6 @@ class RouterServer:
         admin.why_not = self._why_not
         if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
-        admin.parts["programs"] = self.governor.statistics
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.sources.add(HEARD.of(self.heard.statistics))
@@ -330,23 +306,6 @@ class RouterServer:
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin
-
-    def _watch_programs(self, context: RoutingContext, admin: RouterAdmin) -> ProgramWatch:
-        """Have the figures of programs shown."""
-
-        def workers() -> list[WorkerId]:
-            return [beat.worker for beat in context.router.workers()]
-
-        watch = ProgramWatch(self.governor, self.settings.bucket, workers, context.clock)
-        admin.sources.add(
-            PROGRAMS.of(lambda: watch),
-            PRESSURES.of_each(
-                lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
-            ),
-        )
-        if (toucher := self.toucher) is not None:
-            admin.sources.add(TOUCHES.of(toucher.figures))
-        return watch
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
@@ -362,6 +321,7 @@ class RouterServer:
             self.scheduler.grow_unseen(now)
             changes.adopt()
             self._watch.look(now)
+            self._programs.look(context, now)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:

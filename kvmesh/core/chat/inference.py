@@ -15,6 +15,7 @@ from kvmesh.bounds import (
     MAX_PRIORITY,
     MAX_TOKENS,
     UNREADABLE,
+    Figure,
     MaybeName,
     Names,
     Priority,
@@ -38,7 +39,7 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `cost`, `temperature` and `overlap_score_weight` choose the policy of this request; it goes to
     one of `allowed_workers` that has all `labels` and no taint but the `tolerations`. `program`
     names the agent whose turn this is, `program_parent` the one it works for; `program_final`: no
-    other turn will follow.
+    other turn will follow. `slo_ttft_ms` and `slo_tpot_ms`: how soon its tokens shall come.
     """
 
     worker: MaybeName | None = None
@@ -53,6 +54,8 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_workers: Names | None = None
     labels: Names = ()
     tolerations: Names = ()
+    slo_ttft_ms: Figure | None = None
+    slo_tpot_ms: Figure | None = None
     program: MaybeName | None = None
     program_parent: MaybeName | None = None
     program_final: bool = False

@@ -68,6 +68,9 @@ class TargetDefaults:
         return found
 
 
+NO_DEFAULTS: Final = TargetDefaults()
+
+
 def parse_tenant_targets(text: str, place: str = "--tenant-slo") -> tuple[str, Targets]:
     """Return tenant's glob and targets, written `tenant=acme*,slo-ttft-ms=2000,slo-tpot-ms=50`.
 

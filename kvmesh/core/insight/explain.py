@@ -14,6 +14,7 @@ from kvmesh.core.programs.standing import Outlook
 from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
+from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.routing.spread.second_home import NEW_HOME
 from kvmesh.core.workers.left_out import LeftOut
 
@@ -65,7 +66,8 @@ class DecisionView(msgspec.Struct, frozen=True):
     `weights` are what it may refer to besides the candidate. `arm` is that of a policy on trial,
     None while none is. `unforeseen`: why the engine may reuse more or less of the prompt than
     `overlap_blocks`, in words, "" where it does not. `program`: whose turn it would be, None where
-    it is part of no program.
+    it is part of no program. `forecasts`: of a request with targets, what is to be expected of it
+    at each candidate, the least likely to miss them first.
     """
 
     request_id: str
@@ -88,6 +90,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     arm: ArmName | None = None
     unforeseen: str = ""
     program: Outlook | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
 
 class TenantChoice(msgspec.Struct, frozen=True):
@@ -164,6 +167,7 @@ def view_decision(
         left_out=left_out,
         arm=decision.arm.name if decision.arm is not None else None,
         unforeseen=in_words(decision.unforeseen),
+        forecasts=tuple(sorted(decision.forecasts, key=lambda one: (one.chance, one.worker))),
     )
 
 
@@ -175,6 +179,14 @@ def why(decision: Decision) -> str:
 
 
 def _why(decision: Decision) -> str:
+    forecast = decision.forecast
+    if forecast is None:
+        return _why_there(decision)
+    kept = 1.0 - forecast.chance
+    return f"{_why_there(decision)}; meets its targets with a chance of {kept:.0%}"
+
+
+def _why_there(decision: Decision) -> str:
     brought = decision.brought
     if brought is not None and brought.source is not None:
         return f"{_chosen(decision)}; fetches {brought.fetched_tokens} tokens from {brought.source}"

@@ -1,34 +1,54 @@
 """Which programs may take turns now: as many as keep their caches, the others wait at the router.
 
 An engine whose live contexts exceed its cache evicts each before its next turn comes, and computes
-it again. Here the oldest programs whose contexts fit take turns; a younger one waits, goes to any
-engine with room, and follows when an older one ends or pauses for long. The rule is a function of
-the table alone, so that replicas with the same table decide alike; each holds its own requests.
+it again. Here as many programs take turns as fit. A context is reserved while a turn is taken, and
+behind it for as long as the room is worth less than computing it again (`pricing`). A turn that
+finds no room waits, goes to any engine with room, the oldest program first, and at the latest when
+its wait reaches the bound: it then comes before all others for as long as it waited at most.
+Where computing all anew takes little of the engines' time nothing is held.
+
+The rule is a function of the table, so that replicas with the same table decide alike; each holds
+its own requests.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Final, Protocol
 
 import msgspec
 
+from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.seats import Seat, Seats
-from kvmesh.core.programs.table import Agent, AgentRecord, ProgramTable, check_record, order_of
+from kvmesh.core.programs.pricing import LEAST_TURNOVER, Pace, kept_s
+from kvmesh.core.programs.seats import Rank, Seat, Seats
+from kvmesh.core.programs.table import (
+    MAX_SERVED,
+    Agent,
+    AgentRecord,
+    ProgramTable,
+    check_record,
+    order_of,
+)
 from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
 
 ANYWHERE: Final = Grant()
 
-KEPT_S: Final = {"tool": 120.0, "end": 120.0, "length": 120.0, "": 120.0}
-"""How long a pause may be until its reservation is given up, by why the turn ended."""
+CLAIM_S: Final = 1.0
+"""So long room is left for a turn that another replica holds and will let go."""
+
+LAPSE_S: Final = 5.0
+"""A turn that another replica holds for so long beyond the bound is held no more."""
+
+LOOKED_AT: Final = 64
+"""Turns looked at in one `release` that find no room, before it gives up: each is O(workers)."""
 
 
 class GovernorOptions(msgspec.Struct, frozen=True):
     """How programs take turns. No turn is held for longer than `max_wait_s`.
 
-    Contexts of seated agents fill an engine's cache up to `fill` of it. What needs less than
-    `small_share` of a cache is never held. An agent unused for `ttl_s` is forgotten. Beyond
-    `max_waiting` held turns, `max_waiting_per_tenant` of one tenant, others are not held.
+    Reserved contexts fill an engine's cache up to `fill` of it. What needs less than `small_share`
+    of a cache is never held. An agent unused for `ttl_s` is forgotten. Beyond `max_waiting` held
+    turns, `max_waiting_per_tenant` of one tenant, others are not held.
     """
 
     turns: bool = True
@@ -91,23 +111,26 @@ class Governor:
         self.table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
         self.waiting: dict[str, Turn] = {}
         self.news: dict[str, AgentRecord] = {}
+        self.pace = Pace()
         self._fleet = fleet
-        self._seats = Seats()
+        self._seats = Seats(self._limit)
         self._held: dict[str, _Held] = {}
         self._of_tenant: dict[str, int] = {}
+        self._elsewhere: dict[str, None] = {}
         self._counts = {"held": 0, "released": 0, "late": 0, "lost_tokens": 0}
         self._waited_s = 0.0
         self._stale = True
+        self._due_s: float | None = None
+        self._sized: tuple[object, float, int] = (None, -inf, 0)
 
     def ask(self, turn: Turn, now: float) -> Grant | None:
         """Return where the turn may be taken; None: it waits, `release` will name it."""
-        agent, gone = self.table.note(turn, now)
-        if gone is not None:
-            self._forget(gone)
+        agent = self._note(turn, now)
         if agent is None or not self.options.turns:
             return ANYWHERE
         agent.tokens = max(agent.tokens, turn.prompt_tokens + turn.expected_output_tokens)
-        grant = self._seat(agent, now)
+        grant = ANYWHERE if agent.failed else self._find_place(agent, now)
+        agent.failed = False
         if grant is not None or not self._may_wait(turn):
             return grant or ANYWHERE
         agent.enter("waiting", now)
@@ -116,29 +139,31 @@ class Governor:
         self._held[turn.request_id] = _Held(turn, now)
         self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
         self._counts["held"] += 1
+        self._due_s = None
         return None
 
     def passes(self, key: str, tokens: int, now: float) -> bool:
         """Return whether an agent with a context of so many tokens may take a turn wherever routing
-        sends it, as `ask` would grant; nothing is noted. False: it has to be asked. O(workers).
+        sends it, as `ask` would grant; nothing is noted. False: it has to be asked. O(1) at ease.
         """
         if not self.options.turns:
             return True
         if self._held:
             return False
-        self._seats.expire(now)
-        agent, seats, fleet = self.table.find(key), self._seats, self._fleet
-        own = seats.find(key)
+        agent, seats = self.table.find(key), self._seats
         if agent is not None:
             tokens = max(tokens, agent.tokens)
-        for worker in fleet.workers(now):
-            capacity = int(fleet.capacity_tokens(worker) * self.options.fill)
-            if not capacity or tokens <= self.options.small_share * capacity:
+        if self._is_easy(tokens, now):
+            return True
+        seats.expire(now)
+        own = seats.find(key)
+        for worker in self._fleet.workers(now):
+            if self._is_free(worker, tokens):
                 return True
             reserved = seats.tokens_at(worker)
             if own is not None and own.worker == worker:
                 reserved -= own.tokens
-            if reserved + tokens > capacity:
+            if reserved + tokens > self._limit(worker):
                 return False
         return True
 
@@ -151,15 +176,13 @@ class Governor:
             agent = Agent(turn.agent, turn.program, turn.tenant, now)
         known = agent.tokens
         agent.tokens = max(known, turn.prompt_tokens + turn.expected_output_tokens)
-        grant = self._seat(agent, now)
+        grant = self._find_place(agent, now)
         agent.tokens = known
         return grant
 
     def chosen(self, turn: Turn, worker: WorkerId, now: float) -> None:
         """Note that a turn was booked at `worker`, held before or not."""
-        agent, gone = self.table.note(turn, now)
-        if gone is not None:
-            self._forget(gone)
+        agent = self._note(turn, now)
         if agent is None:
             return
         agent.running += 1
@@ -177,15 +200,21 @@ class Governor:
             return
         agent.running = max(0, agent.running - 1)
         if end.served:
-            agent.tokens = turn.prompt_tokens + end.output_tokens
-            agent.served_tokens += end.computed_tokens + end.output_tokens
+            per_token_ms = self._fleet.ms_per_token(end.worker)
+            took_s = now - agent.since_s
+            self.pace.answered(end.worker, per_token_ms, end.output_tokens, took_s)
+            agent.tokens = min(MAX_TOKENS, turn.prompt_tokens + end.output_tokens)
+            served = agent.served_tokens + end.computed_tokens + end.output_tokens
+            agent.served_tokens = min(MAX_SERVED, served)
             agent.stop, agent.tool = end.stop, end.tool
-        self._stale = True
+            agent.answer_tokens = end.output_tokens
+        agent.failed = not end.served
         if agent.running:
             self._seats.take(agent, inf)
         else:
+            agent.paced = not end.served
             agent.enter("ended" if turn.final else "paused", now)
-            self._seats.take(agent, now if turn.final else now + KEPT_S[end.stop])
+            self._keep(agent)
         self._tell(agent, now)
 
     def cancel(self, request_id: str) -> bool:
@@ -200,27 +229,37 @@ class Governor:
         return True
 
     def release(self, now: float) -> list[tuple[str, Grant]]:
-        """Return the held turns whose time has come, the oldest programs first."""
+        """Return the held turns whose time has come: those at the bound, then by rank, of equal
+        priority those of the tenant with the least reserved, the oldest programs first.
+        """
         if not self._held:
             return []
         self._stale = False
         released: list[tuple[str, Grant]] = []
-        for request_id, held in sorted(self._held.items(), key=self._rank_of):
-            agent = self.table.find(held.turn.agent)
-            late = now >= self._bound_s(held)
-            grant = ANYWHERE if agent is None else self._seat(agent, now)
-            if grant is None and late:
-                grant = ANYWHERE
-                self._counts["late"] += 1
-            if grant is None:
+        vain = 0
+        for _, request_id, agent in sorted(self._queue(now)):
+            held = self._held.get(request_id)
+            if held is None:
+                self._claim(agent, now)
                 continue
+            late = now >= self._bound_s(held)
+            if vain >= LOOKED_AT and not late:
+                continue
+            if late:
+                agent.late_s = now
+            grant = self._find_place(agent, now)
+            if grant is None and not late:
+                vain += 1
+                continue
+            if late:
+                self._counts["late"] += 1
+            grant = grant or ANYWHERE
             self._let_go(request_id)
             self._counts["released"] += 1
             self._waited_s += now - held.since_s
             released.append((request_id, grant))
-            if agent is not None and grant.workers is not None:
-                agent.worker = min(grant.workers, key=self._seats.tokens_at)
-                self._seats.take(agent, inf)
+            if grant.workers is not None:
+                self._reserve(agent, grant.workers, inf)
         return released
 
     def next_s(self, now: float) -> float:
@@ -229,18 +268,22 @@ class Governor:
             return inf
         if self._stale:
             return now
-        bound_s = min(map(self._bound_s, self._held.values()))
-        return min(bound_s, self._seats.next_s())
+        if self._due_s is None:
+            self._due_s = min(map(self._bound_s, self._held.values()))
+        return min(self._due_s, self._seats.next_s())
 
-    def _bound_s(self, held: _Held) -> float:
-        """Return when a held turn goes whatever it evicts."""
-        return held.since_s + min(self.options.max_wait_s, held.turn.patience_s)
+    def change(self, options: GovernorOptions) -> None:
+        """Go by other options from now on; what is held goes by the new bound."""
+        self.options = options
+        self._due_s = None
+        self._stale = True
 
     def removed(self, worker: WorkerId, now: float) -> None:
         """Note that a worker left, and the caches there with it."""
         for agent in self._seats.leave(worker):
             agent.worker = None
             self._tell(agent, now)
+        self.pace.forget(worker)
         self._stale = True
 
     def lost(self, worker: WorkerId, agent_key: str, tokens: int, now: float) -> None:
@@ -272,12 +315,16 @@ class Governor:
         agent.revision = record.revision
         agent.began_s = min(agent.began_s, now - record.age_s)
         agent.since_s = now - record.since_s
+        agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
+        self._elsewhere.pop(key, None)
         if agent.phase == "running" or agent.running:
             self._seats.take(agent, inf)
         elif agent.phase == "paused" and agent.worker is not None:
-            self._seats.take(agent, agent.since_s + KEPT_S[agent.stop])
+            self._keep(agent)
         else:
             self._seats.drop(agent)
+            if agent.phase == "waiting":
+                self._elsewhere[key] = None
         self._stale = True
         return ""
 
@@ -318,34 +365,132 @@ class Governor:
             **self._counts,
         )
 
-    def _seat(self, agent: Agent, now: float) -> Grant | None:
+    def _note(self, turn: Turn, now: float) -> Agent | None:
+        """Return the agent whose turn it is, and learn how long it paused."""
+        self.table.forget_before(now - self.options.ttl_s, self._forget)
+        agent, gone = self.table.note(turn, now)
+        if gone is not None:
+            self._forget(gone)
+        if agent is not None and not agent.paced:
+            agent.paced = True
+            self.pace.returned(agent.answer_tokens, now - agent.since_s)
+        return agent
+
+    def _find_place(self, agent: Agent, now: float) -> Grant | None:
         """Return where an agent may take its turn by the rule, None: nowhere."""
+        if not self._held and self._is_easy(agent.tokens, now):
+            return ANYWHERE
         self._seats.expire(now)
-        options, seats = self.options, self._seats
+        seats, rank = self._seats, self._ranks(agent, now)
         room: list[WorkerId] = []
         full = False
         for worker in self._fleet.workers(now):
-            capacity = int(self._fleet.capacity_tokens(worker) * options.fill)
-            if not capacity or agent.tokens <= options.small_share * capacity:
+            if self._is_free(worker, agent.tokens):
                 return ANYWHERE
-            others = seats.tokens_at(worker) - (agent.tokens if seats.has(agent, worker) else 0)
-            if others + agent.tokens <= capacity:
+            if seats.has_room(agent, worker, self._limit(worker), rank):
                 room.append(worker)
-                continue
-            full = True
-            if seats.has(agent, worker) or not others:
-                senior = seats.senior_tokens(worker, agent)
-                if senior + agent.tokens <= capacity or not senior:
-                    room.append(worker)
+                full = full or seats.tokens_at(worker) + agent.tokens > self._limit(worker)
+            else:
+                full = True
         if not full and not self._held:
             return ANYWHERE
         if agent.worker is not None and agent.worker in room:
             return Grant(frozenset((agent.worker,)))
         return Grant(frozenset(room)) if room else None
 
-    def _rank_of(self, item: tuple[str, _Held]) -> tuple[float, str]:
-        agent = self.table.find(item[1].turn.agent)
-        return (agent.began_s if agent is not None else -inf), item[0]
+    def _is_easy(self, tokens: int, now: float) -> bool:
+        """Return whether so many tokens fit every cache, at a glance: none is half full."""
+        if self._seats.crowded:
+            return False
+        workers, sized_s, least = self._sized
+        found = self._fleet.workers(now)
+        if found is not workers or now - sized_s > 1.0:
+            least = min(map(self._limit, found), default=0)
+            self._sized = found, now, least
+        return 2 * tokens <= least
+
+    def _limit(self, worker: WorkerId) -> int:
+        """Return how many tokens may be reserved at a worker."""
+        return int(self._fleet.capacity_tokens(worker) * self.options.fill)
+
+    def _is_free(self, worker: WorkerId, tokens: int) -> bool:
+        """Return whether nothing is held for a worker's sake: unknown cache, small, cheap."""
+        limit = self._limit(worker)
+        if not limit or tokens <= self.options.small_share * limit:
+            return True
+        return self.pace.turnover(limit, self._prefill_ms(worker)) < LEAST_TURNOVER
+
+    def _prefill_ms(self, worker: WorkerId) -> float:
+        return self.pace.prefill_ms(worker, self._fleet.ms_per_token(worker))
+
+    def _ranks(self, asking: Agent, now: float) -> Callable[[Agent], Rank]:
+        """Return the order among agents: those let go late, then by their tenants' shares, then
+        priority, then age of the program. `asking` counts with what it asks for.
+        """
+        tenants, share = self._seats.tenants, inf
+        others = len(tenants) + (asking.tenant not in tenants)
+        if others > 1:
+            share = sum(map(self._limit, self._fleet.workers(now))) / others
+        favour_s = self.options.max_wait_s
+
+        def rank(agent: Agent) -> Rank:
+            reserved = tenants.get(agent.tenant, 0)
+            if agent is asking:
+                seat = self._seats.find(agent.key)
+                reserved += agent.tokens - (0 if seat is None else seat.tokens)
+            late = now - agent.late_s <= favour_s
+            standing = (not late, reserved > share, -agent.priority)
+            return standing, agent.began_s, agent.key
+
+        return rank
+
+    def _queue(self, now: float) -> list[tuple[tuple[float, ...], str, Agent]]:
+        """Return who waits, here and at siblings, with its place in the order."""
+        tenants = self._seats.tenants
+        queue: list[tuple[tuple[float, ...], str, Agent]] = []
+        for request_id, held in list(self._held.items()):
+            agent = self.table.find(held.turn.agent)
+            if agent is None:
+                agent = Agent(held.turn.agent, held.turn.program, held.turn.tenant, held.since_s)
+                agent.tokens = held.turn.prompt_tokens
+            late = now >= self._bound_s(held)
+            queue.append((self._place_of(agent, tenants, late=late), request_id, agent))
+        for key in list(self._elsewhere):
+            agent = self.table.find(key)
+            lapsed = agent is None or now - agent.since_s > self.options.max_wait_s + LAPSE_S
+            if agent is None or lapsed or agent.phase != "waiting":
+                del self._elsewhere[key]
+            else:
+                queue.append((self._place_of(agent, tenants, late=False), "", agent))
+        return queue
+
+    def _place_of(self, agent: Agent, tenants: dict[str, int], *, late: bool) -> tuple[float, ...]:
+        return not late, -agent.priority, tenants.get(agent.tenant, 0), agent.began_s
+
+    def _claim(self, agent: Agent, now: float) -> None:
+        """Leave room for a turn that a sibling holds, which it lets go by the same rule."""
+        if self._seats.find(agent.key) is None:
+            grant = self._find_place(agent, now)
+            if grant is not None and grant.workers is not None:
+                self._reserve(agent, grant.workers, now + CLAIM_S)
+
+    def _reserve(self, agent: Agent, workers: frozenset[WorkerId], until_s: float) -> None:
+        """Take a seat at the emptiest of some workers, until routing has chosen."""
+        agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
+        self._seats.take(agent, until_s)
+
+    def _keep(self, agent: Agent) -> None:
+        """Reserve what an agent that pauses will need, for as long as that is worth it."""
+        if agent.phase == "ended" or agent.worker is None:
+            self._seats.drop(agent)
+            return
+        self._seats.take(
+            agent, agent.since_s + kept_s(agent.tokens, self._prefill_ms(agent.worker))
+        )
+
+    def _bound_s(self, held: _Held) -> float:
+        """Return when a held turn goes whatever it evicts."""
+        return held.since_s + min(self.options.max_wait_s, held.turn.patience_s)
 
     def _may_wait(self, turn: Turn) -> bool:
         options = self.options
@@ -361,6 +506,7 @@ class Governor:
         if held is None:
             return None
         del self.waiting[request_id]
+        self._due_s = None
         tenant = held.turn.tenant
         self._of_tenant[tenant] -= 1
         if not self._of_tenant[tenant]:
@@ -369,10 +515,13 @@ class Governor:
 
     def _forget(self, agent: Agent) -> None:
         self._seats.drop(agent)
+        self._elsewhere.pop(agent.key, None)
         self.news.pop(agent.key, None)
 
     def _tell(self, agent: Agent, now: float) -> None:
         agent.revision += 1
-        agent.seated = self._seats.has(agent, agent.worker)
+        self._elsewhere.pop(agent.key, None)
+        seat = self._seats.find(agent.key)
+        agent.seated = seat is not None and seat.worker == agent.worker
         self.news[agent.key] = agent.record(now)
         self._stale = True

@@ -1,6 +1,9 @@
 """The agents a router knows: bounded, by tenant, and told to its siblings."""
 
 from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+from math import inf
 from typing import Final, Literal
 
 import msgspec
@@ -26,7 +29,8 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What replicas tell each other of an agent. Times are ages in seconds when it is told.
 
     `revision` grows with each change: of two records the one with the larger counts, of equal ones
-    the larger in the rest, so all replicas end with the same.
+    the larger in the rest, so all replicas end with the same. `late_s`: how long ago it was let go
+    because its wait had reached the bound, -1 never.
     """
 
     revision: int
@@ -45,6 +49,7 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float = 0.0
     since_s: float = 0.0
     seated: bool = False
+    late_s: float = -1.0
 
 
 class Agent:
@@ -52,12 +57,18 @@ class Agent:
 
     `began_s` is when its program was first seen, `since_s` when its phase changed. `served_tokens`
     is its attained service: prompt tokens computed and output. `seated`: it may take turns.
+    `late_s` is when its wait last reached the bound. `paced`: its pause was learned. `failed`: its
+    last turn was, and may be taken again. `answer_tokens` is the length of its last answer.
     """
 
     __slots__ = (
+        "answer_tokens",
         "began_s",
         "client",
+        "failed",
         "key",
+        "late_s",
+        "paced",
         "phase",
         "priority",
         "program",
@@ -92,6 +103,10 @@ class Agent:
         self.running = 0
         self.revision = 0
         self.seated = False
+        self.late_s = -inf
+        self.answer_tokens = 0
+        self.paced = True
+        self.failed = False
 
     def enter(self, phase: Phase, now: float) -> None:
         """Change the phase."""
@@ -117,6 +132,7 @@ class Agent:
             age_s=max(0.0, now - self.began_s),
             since_s=max(0.0, now - self.since_s),
             seated=self.seated,
+            late_s=-1.0 if self.late_s == -inf else max(0.0, now - self.late_s),
         )
 
 
@@ -176,6 +192,14 @@ class ProgramTable:
         self.remove(gone.key)
         return self._add(key, program, tenant, now), gone
 
+    def forget_before(self, used_s: float, forget: Callable[[Agent], None]) -> None:
+        """Forget the longest unused, one or two a call, if it took no turn since."""
+        for key in list(islice(self.agents, 2)):
+            agent = self.agents[key]
+            if agent.since_s < used_s and not agent.running:
+                self.remove(key)
+                forget(agent)
+
     def remove(self, key: str) -> Agent | None:
         """Forget an agent; return it."""
         agent = self.agents.pop(key, None)
@@ -222,7 +246,8 @@ def check_record(key: str, record: AgentRecord) -> str:
         return f"agent {shown(key)}: a number is out of its range"
     if max(map(len, (record.worker, record.tool, record.tenant))) > MAX_NAME:
         return f"agent {shown(key)}: a name is too long"
-    if not (0.0 <= record.age_s < MAX_AGE_S and 0.0 <= record.since_s < MAX_AGE_S):
+    ages = (record.age_s, record.since_s, max(0.0, record.late_s))
+    if not all(0.0 <= age_s < MAX_AGE_S for age_s in ages):
         return f"agent {shown(key)}: no such age"
     return ""
 

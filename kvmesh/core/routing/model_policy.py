@@ -8,6 +8,7 @@ import msgspec
 
 from kvmesh.bounds import MAX_TEMPERATURE, MAX_WEIGHT, real_number, shown
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
+from kvmesh.core.cost.targets import MAX_MS
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.errors import ConfigError
 
@@ -25,6 +26,8 @@ class ModelPolicy(msgspec.Struct, frozen=True):
     kv_overlap_score_weight: float | None = None
     labels: frozenset[str] = frozenset()
     tolerations: frozenset[str] = frozenset()
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
 
 
 NO_POLICY: Final = ModelPolicy()
@@ -69,6 +72,8 @@ def parse_model_policy(
         kv_overlap_score_weight=weight,
         labels=_words(fields, "labels"),
         tolerations=_words(fields, "tolerations"),
+        slo_ttft_ms=_number(fields, "slo-ttft-ms", MAX_MS, where),
+        slo_tpot_ms=_number(fields, "slo-tpot-ms", MAX_MS, where),
     )
 
 

@@ -62,9 +62,9 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
     Of answers routers see what `feedback` says; what is missing is inferred, each `look_s`. Load
     reports are `report_age_s` old when they come. `tells_lengths` False: no request says how long
-    its answer will be. `turns`: how programs take turns, which are those of the trace; None: each
-    request goes as it comes. `touches`: when engines are reminded of contexts, None: never; with
-    `turns`.
+    its answer will be; `tells_final`: a session's last turn says that it is. `turns`: how programs
+    take turns, which are those of the trace; None: each request goes as it comes. `touches`: when
+    engines are reminded of contexts, None: never; with `turns`.
 
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
@@ -95,6 +95,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     look_s: float = 0.02
     report_age_s: float = 0.0
     tells_lengths: bool = True
+    tells_final: bool = False
     turns: GovernorOptions | None = None
     targets: Targets | None = None
     slo: SloOptions = SloOptions()

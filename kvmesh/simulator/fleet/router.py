@@ -138,7 +138,7 @@ class FleetRouter:
         self._prompts: dict[str, FleetRequest] = {}
         self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
-        self._tells_lengths = True
+        self._tells_lengths, self._tells_final = True, False
         self._targets: Targets | None = None
         self._told = False
         self.splitting: Splitting | None = None
@@ -210,7 +210,7 @@ class FleetRouter:
 
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
-        self._tells_lengths = fleet.tells_lengths
+        self._tells_lengths, self._tells_final = fleet.tells_lengths, fleet.tells_final
         self._told = fleet.feedback == "ends"
         if infers:
             options = UnwatchedOptions(report_age_s=fleet.report_age_s)
@@ -285,7 +285,7 @@ class FleetRouter:
                 tenant=trace.tenant,
                 prompt_tokens=trace.input_tokens,
                 expected_output_tokens=trace.output_tokens if self._tells_lengths else 0,
-                final=errand.request.is_last,
+                final=self._tells_final and errand.request.is_last,
             )
         return turn
 

@@ -1,13 +1,9 @@
 """The simulator's engine against a live `kvmesh mocker`: the same slice through both."""
 
-import asyncio
 import random
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from kvmesh.core.routing.policy import parse_policy
@@ -20,7 +16,7 @@ from kvmesh.report.statistics import RunSummary, Slo, summarize
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import make_requests
-from tests.integration.support.live_router import free_port
+from tests.integration.support.mocker_process import mocker_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
@@ -30,43 +26,15 @@ BLOCKS = 2048
 SPEED = 0.5
 """Engines at half speed: what a busy machine adds to each step counts half."""
 
-READY_S = 60.0
 
-
-@asynccontextmanager
-async def mocker() -> AsyncIterator[str]:
+def mocker() -> AbstractAsyncContextManager[str]:
     """Serve one pretend engine in a process of its own."""
-    port = free_port()
-    flags = {
-        "--port": port,
-        "--kv-events-port": free_port(),
-        "--replay-port": free_port(),
-        "--block-size": BLOCK_SIZE,
-        "--num-gpu-blocks-override": BLOCKS,
-        "--speedup-ratio": SPEED,
-        "--max-model-len": 200_000,
-        "--log-level": "warning",
-    }
-    arguments = [str(word) for flag in flags.items() for word in flag]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kvmesh", "mocker", *arguments
+    return mocker_process(
+        block_size=BLOCK_SIZE,
+        num_gpu_blocks_override=BLOCKS,
+        speedup_ratio=SPEED,
+        max_model_len=200_000,
     )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as client, asyncio.timeout(READY_S):
-            while not await _is_ready(client):  # noqa: ASYNC110  another process
-                await asyncio.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def _is_ready(client: httpx.AsyncClient) -> bool:
-    try:
-        return (await client.get("/health")).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
 
 
 def simulate(options: ReplayOptions) -> RunSummary:

@@ -215,6 +215,14 @@ def test_saturation_is_more_with_more_engines(tmp_path: Path) -> None:
         ({"prefill_engines": 1, "policy": ("oracle",)}, "oracle knows no --prefill-engines"),
         ({"client_timeout_ms": float("nan")}, "--client-timeout-ms nan"),
         ({"json": Path("/nowhere/x.json")}, "does not exist"),
+        ({"program_turns": ("maybe",)}, "--program-turns maybe"),
+        ({"program_turns": ()}, "--program-turns "),
+        ({"program_turns": ("on", "on")}, "--program-turns on,on"),
+        ({"capacity_share": 0.0}, "--capacity-share 0.0"),
+        ({"live": (0.0,)}, "--live 0.0"),
+        ({"sessions": 0}, "--sessions 0"),
+        ({"time_scale": -1.0}, "--time-scale -1"),
+        ({"model_profile": "7b"}, "--model-profile '7b'"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_flag(changes: dict[str, object], words: str) -> None:
@@ -358,6 +366,8 @@ def test_sessions_are_played_at_eight_an_engine_unless_told_otherwise(tmp_path: 
     assert "8 live sessions an engine: programs" in out
     assert "3 live sessions an engine: programs" in scaled
     assert "1 requests/s" in open_loop
+    by_load, _ = run(replace(options, load=(0.9,)))
+    assert "load 0.9 (" in by_load
 
 
 def test_requests_that_no_engine_takes_are_told(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Requests with targets, from their arrival to their end: what was foretold of them, what came."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, Protocol, get_args
 
 import msgspec
@@ -11,14 +11,12 @@ from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET, Candidate
 from kvmesh.core.cost.weights import NO_WEIGHTS
+from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.slo.errors import TimeErrors
 from kvmesh.core.routing.slo.forecast import Forecast
 
 MOST_OPEN: Final = 1 << 16
 """Requests followed at once; beyond it the oldest is followed no longer."""
-
-FIRST_TOKEN_MS: Final = Expression("wait_ms + own_ms + lost_ms + memory_wait_ms")
-"""When a candidate will have prefilled the request, what it waits for memory included."""
 
 OWN_MS: Final = Expression("own_ms")
 
@@ -48,7 +46,7 @@ class SloStatistics(msgspec.Struct, frozen=True):
     actual over predicted times, typically; the spreads are those of the ratios' logarithms.
     """
 
-    results: dict[Result, int]
+    results: Mapping[str, int]
     open: int
     foretold_misses: float
     ttft_bias: float
@@ -119,7 +117,7 @@ class SloTracker:
         waited_ms = self.waited_ms(request.request_id, now)
         found: list[Forecast] = []
         for one in candidates:
-            coming_ms = FIRST_TOKEN_MS.function(one, NO_FLEET, NO_WEIGHTS)
+            coming_ms = PREDICTED_MS.function(one, NO_FLEET, NO_WEIGHTS)
             token_ms = tpot_ms(one.worker)
             chance = self.chance(targets, coming_ms, token_ms, waited_ms)
             own_ms = OWN_MS.function(one, NO_FLEET, NO_WEIGHTS)
@@ -201,7 +199,7 @@ class SloTracker:
     def statistics(self) -> SloStatistics:
         """Return the counts since the start."""
         return SloStatistics(
-            results=dict(self._results),
+            results={str(one): count for one, count in self._results.items()},
             open=len(self.open),
             foretold_misses=self._foretold,
             ttft_bias=self.ttft_errors.bias,

@@ -14,7 +14,7 @@ class SmallFleet:
 
     def __init__(self, **tokens: int) -> None:
         self.tokens = {WorkerId(name): held for name, held in tokens.items()}
-        self.per_token_ms = 0.1
+        self.per_token_ms = 100.0
 
     def workers(self, now: float) -> Collection[WorkerId]:
         del now

@@ -43,7 +43,7 @@ def test_no_turn_is_held_beyond_the_bound() -> None:
 
     assert governor.release(30.9) == []
     assert governor.next_s(30.9) == 31.0
-    assert governor.release(31.0) == [("b/1", Grant())]
+    assert [name for name, _ in governor.release(31.0)] == ["b/1"]
     assert governor.statistics().late == 1
 
 

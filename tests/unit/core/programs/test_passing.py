@@ -88,7 +88,7 @@ def test_a_client_that_waits_for_less_than_the_bound_is_held_for_less() -> None:
 
     assert governor.next_s(1.0) == 6.0
     assert governor.release(5.9) == []
-    assert governor.release(6.0) == [("b/1", Grant())]
+    assert [name for name, _ in governor.release(6.0)] == ["b/1"]
 
 
 def test_of_an_agent_with_two_turns_the_first_tells_how_long_it_waits() -> None:

@@ -1,0 +1,86 @@
+"""Programs at one router: the governor, what is shown of them, and who tells it of workers."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.app.figures.programs import PRESSURES, PROGRAMS, TOUCHES
+from kvmesh.app.front.front import Routes
+from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.programs.page import ProgramsPage
+from kvmesh.app.programs.program_watch import ProgramWatch
+from kvmesh.app.programs.toucher import Toucher, toucher_of
+from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.router_options import governor_options
+from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.routing.governed.fleet import GovernedFleet
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.settings.requests import ProgramSettings
+from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+
+class ProgramPart:
+    """The `governor` of a scheduler, which knows it from now on."""
+
+    def __init__(self, settings: ProgramSettings, scheduler: Scheduler) -> None:
+        self.governor = Governor(governor_options(settings), GovernedFleet(scheduler))
+        scheduler.governor = self.governor
+        self.toucher: Toucher | None = None
+        self._settings = settings
+        self._scheduler = scheduler
+        self._lives: dict[WorkerId, int] = {}
+
+    def touch(
+        self,
+        context: RoutingContext,
+        beats: Mapping[WorkerId, WorkerHeartbeat],
+        pool: UpstreamPool,
+    ) -> RoutingContext:
+        """Return the context of a router that touches contexts of paused agents, if it does."""
+
+        def target(worker: WorkerId) -> Target | None:
+            beat = beats.get(worker)
+            return None if beat is None else target_of(beat)
+
+        toucher = toucher_of(self._settings, self.governor, self._scheduler, target, pool)
+        self.toucher = toucher
+        if toucher is None:
+            return context
+        context.routing.turns.touches = toucher.touches
+        return msgspec.structs.replace(context, keep=toucher.keep)
+
+    def mount(
+        self, context: RoutingContext, viewers: Viewers, admin: RouterAdmin, routes: Routes
+    ) -> ProgramWatch:
+        """Serve the page and show the figures; return what keeps them."""
+        ProgramsPage(context, viewers).mount(routes)
+        admin.parts["programs"] = self.governor.statistics
+        watch = ProgramWatch(self.governor, context.bucket, _workers_of(context), context.clock)
+        admin.sources.add(
+            PROGRAMS.of(lambda: watch),
+            PRESSURES.of_each(
+                lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
+            ),
+        )
+        if (toucher := self.toucher) is not None:
+            admin.sources.add(TOUCHES.of(toucher.figures))
+        return watch
+
+    def look(self, context: RoutingContext, now: float) -> None:
+        """Give up what is reserved at workers that are gone, or that were started anew: their
+        caches are. O(workers), once a second.
+        """
+        lives = {beat.worker: beat.epoch for beat in context.router.workers()}
+        for worker, epoch in self._lives.items():
+            if lives.get(worker) != epoch:
+                self.governor.removed(worker, now)
+        self._lives = lives
+        context.gate.load_fell()
+
+
+def _workers_of(context: RoutingContext) -> Callable[[], list[WorkerId]]:
+    return lambda: [beat.worker for beat in context.router.workers()]

@@ -1,0 +1,90 @@
+"""What keeping a context through a pause is worth, and whether holding pays at all."""
+
+from math import exp, inf, log
+from typing import Final
+
+from kvmesh.core.blocks.events import WorkerId
+
+WORTH: Final = 5.0
+"""A context is kept for so many times as long as computing it again takes.
+
+The break-even rule of renting or buying: a cache idle for longer has cost more room than it saves.
+Of 1, 3, 5, 10, 30 and 1,000 the least mean session time at four cells of the simulator
+(benchmarks/programs); more than 5 makes sessions longer where prefill is cheap.
+"""
+
+LEAST_TURNOVER: Final = 0.9
+"""Below so much nothing is held: see `Pace.turnover`."""
+
+_LEAST_SAMPLES: Final = 32
+_WEIGHT: Final = 1.0 / 128.0
+_LEAST_TOKENS: Final = 16
+_FORGET: Final = 1.001
+_LEAST_S: Final = 0.01
+_MOST_S: Final = 3600.0
+_FIRST_GUESS_S: Final = 0.02
+
+
+class Pace:
+    """How soon turns of an agent follow each other when nothing delays them, learned.
+
+    The time of an answer is its tokens at the best speed seen lately, so that a fleet that thrashes
+
+    """
+
+    def __init__(self) -> None:
+        self._log_s = 0.0
+        self._samples = 0
+        self._token_s = 0.0
+        self._prefill_ms: dict[WorkerId, float] = {}
+
+    def answered(
+        self, worker: WorkerId, ms_per_token: float, tokens: int, duration_s: float
+    ) -> None:
+        """Learn how long an answer of so many tokens took, with its prefill, and what a worker is
+        believed to take for an uncached prompt token.
+        """
+        slowest = self._prefill_ms.get(worker, inf) * _FORGET
+        self._prefill_ms[worker] = min(ms_per_token, slowest)
+        if tokens < _LEAST_TOKENS or duration_s <= 0.0:
+            return
+        token_s = duration_s / tokens
+        slower = self._token_s * _FORGET
+        self._token_s = token_s if not self._token_s else min(token_s, slower)
+
+    def returned(self, tokens: int, pause_s: float) -> None:
+        """Learn that the next turn came so long after an answer of so many tokens."""
+        cycle_s = tokens * (self._token_s or _FIRST_GUESS_S) + pause_s
+        found = log(min(_MOST_S, max(_LEAST_S, cycle_s)))
+        self._samples += 1
+        self._log_s += (found - self._log_s) * max(_WEIGHT, 1.0 / self._samples)
+
+    @property
+    def cycle_s(self) -> float:
+        """Return the time from one turn's beginning to the next's, s."""
+        return exp(self._log_s)
+
+    def prefill_ms(self, worker: WorkerId, ms_per_token: float) -> float:
+        """Return what a worker takes for an uncached prompt token at best, ms: measured while it is
+        busy, a token seems to take longer. `ms_per_token` is what counts for an unknown one.
+        """
+        return self._prefill_ms.get(worker, ms_per_token)
+
+    def forget(self, worker: WorkerId) -> None:
+        """Forget a worker that left."""
+        self._prefill_ms.pop(worker, None)
+
+    def turnover(self, capacity_tokens: int, ms_per_token: float) -> float:
+        """Return the share of its time an engine would compute if each turn of the contexts that
+        fill its cache were computed anew: 1.0 before enough is known.
+
+        Far below 1 recomputing costs less than waiting: nothing is held.
+        """
+        if self._samples < _LEAST_SAMPLES:
+            return 1.0
+        return capacity_tokens * ms_per_token / 1000.0 / self.cycle_s
+
+
+def kept_s(tokens: int, ms_per_token: float) -> float:
+    """Return how long a context of so many tokens is kept for an agent that pauses, s."""
+    return WORTH * tokens * ms_per_token / 1000.0

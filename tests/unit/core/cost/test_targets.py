@@ -1,0 +1,90 @@
+import pytest
+
+from kvmesh.core.cost.targets import (
+    NO_TARGETS,
+    TargetDefaults,
+    Targets,
+    parse_tenant_targets,
+    targets_of,
+)
+from kvmesh.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("targets", "ttft_ms", "tpot_ms", "met"),
+    [
+        (Targets(100.0, 10.0), 100.0, 10.0, True),
+        (Targets(100.0, 10.0), 100.1, 1.0, False),
+        (Targets(100.0, 10.0), 1.0, 10.1, False),
+        (Targets(100.0, None), 50.0, 1e9, True),
+        (Targets(None, 10.0), 1e9, 5.0, True),
+        (Targets(100.0, 10.0), None, None, True),
+    ],
+)
+def test_targets_are_met_by_times_within_them(
+    targets: Targets, ttft_ms: float | None, tpot_ms: float | None, *, met: bool
+) -> None:
+    assert targets.met(ttft_ms, tpot_ms) is met
+
+
+def test_zero_is_no_target() -> None:
+    assert targets_of(0.0, None) is None
+    assert targets_of(None, 0.0) is None
+    assert targets_of(5.0, 0.0) == Targets(5.0, None)
+
+
+def test_a_tenant_has_its_own_targets_and_the_others_those_of_all() -> None:
+    general = Targets(2000.0, None)
+    acme, ease = Targets(500.0, 50.0), Targets()
+    defaults = TargetDefaults(general, [("acme*", acme), ("acme-batch", ease), ("batch", ease)])
+
+    assert defaults.any
+    assert defaults.find("acme-1") is acme
+    assert defaults.find("acme-batch") is acme
+    assert defaults.find("batch") is ease
+    assert defaults.find("batch") is ease
+    assert defaults.find("") is general
+
+
+def test_without_any_nobody_has_targets() -> None:
+    defaults = TargetDefaults()
+
+    assert not defaults.any
+    assert defaults.find("acme") is NO_TARGETS
+
+
+def test_made_up_tenants_are_not_remembered_without_end() -> None:
+    defaults = TargetDefaults(NO_TARGETS, [("acme", Targets(1.0, None))])
+    for number in range(5000):
+        defaults.find(f"t{number}")
+
+    assert len(defaults._found) <= 1024
+    assert defaults.find("acme") == Targets(1.0, None)
+
+
+def test_a_tenants_targets_are_read() -> None:
+    assert parse_tenant_targets("tenant=acme*, slo-ttft-ms=2000,slo-tpot-ms=50") == (
+        "acme*",
+        Targets(2000.0, 50.0),
+    )
+    assert parse_tenant_targets("tenant=batch,slo-ttft-ms=0") == ("batch", NO_TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("acme", "no key=value"),
+        ("tenant=acme", "slo-ttft-ms or slo-tpot-ms"),
+        ("slo-ttft-ms=5", "tenant=GLOB"),
+        ("tenant=acme,slo-ttft-ms=", "no key=value"),
+        ("tenant=acme,slo=5", "no key=value"),
+        ("tenant=acme,slo-ttft-ms=5,slo-ttft-ms=6", "given twice"),
+        ("tenant=acme,slo-ttft-ms=soon", "use milliseconds"),
+        ("tenant=acme,slo-tpot-ms=-1", "use milliseconds"),
+        ("tenant=acme,slo-tpot-ms=1e300", "use milliseconds"),
+        (f"tenant={'a' * 600},slo-tpot-ms=1", "at most 512 characters"),
+    ],
+)
+def test_targets_that_cannot_be_read_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_tenant_targets(text)

@@ -1,0 +1,175 @@
+from typing import Any
+
+import pytest
+
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.dispatch.turns import Turns, turn_served
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.programs.turn import TurnEnd
+from kvmesh.core.routing.decision import RouteRequest
+from tests.unit.core.programs.program_cases import (
+    W1,
+    W2,
+    SmallFleet,
+    key,
+    make_governor,
+    make_turn,
+)
+
+
+def turns_of(**options: object) -> Turns:
+    return Turns(make_governor(SmallFleet(w1=10_000, w2=10_000), **options), 16)
+
+
+def play(turns: Turns, tokens: int, computed: int, *, agent: str = "a", at: object = W1) -> None:
+    turn = make_turn(agent, tokens)
+    turns.begin(turn, at, 1.0)  # type: ignore[arg-type]  # a worker
+    turns.end(turn, TurnEnd(served=True, worker=at, computed_tokens=computed), 2.0)  # type: ignore[arg-type]
+
+
+def lost(turns: Turns) -> int:
+    assert turns.governor is not None
+    return turns.governor.statistics().lost_tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "computed", "gone"),
+    [(1200, 200, 0), (1200, 240, 0), (1200, 700, 500), (1200, 1200, 1000), (900, 900, 0)],
+)
+def test_what_is_computed_again_of_a_context_was_lost(
+    tokens: int, computed: int, gone: int
+) -> None:
+    turns = turns_of()
+    play(turns, 1000, 1000)
+
+    play(turns, tokens, computed)
+
+    assert lost(turns) == gone
+
+
+def test_a_context_that_was_elsewhere_was_not_lost() -> None:
+    turns = turns_of()
+    play(turns, 1000, 1000, at=W2)
+
+    play(turns, 1200, 1200)
+
+    assert lost(turns) == 0
+
+
+def test_no_more_prompts_are_remembered_than_agents_followed() -> None:
+    turns = turns_of(max_agents=1)
+    play(turns, 1000, 1000)
+    play(turns, 1000, 1000, agent="b")
+
+    play(turns, 1200, 1200)
+
+    assert lost(turns) == 0
+
+
+def test_a_turn_in_vain_teaches_nothing() -> None:
+    turns = turns_of()
+    turn = make_turn("a", 1000)
+    turns.begin(turn, W1, 1.0)
+    turns.end(turn, TurnEnd(served=False, worker=W1), 2.0)
+
+    play(turns, 1200, 1200)
+
+    assert lost(turns) == 0
+
+
+def test_where_there_is_no_governor_nothing_is_kept() -> None:
+    turns = Turns(None, 16)
+
+    play(turns, 1000, 1000)
+
+    assert not turns.may_hold(make_turn("a", 10**6), 3.0)
+    assert turns.passes(key("a"), 10**6, 3.0)
+
+
+def test_what_cannot_wait_need_not_be_asked_about() -> None:
+    turns = turns_of()
+    play(turns, 9000, 9000, agent="b")
+    play(turns, 9000, 9000, agent="c", at=W2)
+
+    assert turns.may_hold(make_turn("a", 9000), 3.0)
+    assert not turns.may_hold(make_turn("a", 9000, patience_s=0.0), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "computed", "output"),
+    [
+        (None, 300, 7),
+        (Usage(prompt_tokens=900), 300, 7),
+        (Usage(prompt_tokens=900, completion_tokens=5, cached_tokens=800), 100, 5),
+        (Usage(prompt_tokens=0, cached_tokens=10), 0, 7),
+    ],
+)
+def test_the_engines_word_counts_before_what_was_predicted(
+    usage: Usage | None, computed: int, output: int
+) -> None:
+    end = turn_served(W1, usage, 7, 300)
+
+    assert (end.served, end.computed_tokens, end.output_tokens) == (True, computed, output)
+
+
+def test_why_an_answer_ended_is_told() -> None:
+    end = turn_served(W1, Usage(stop="tool", tool="Bash"), 7, 300)
+
+    assert (end.stop, end.tool) == ("tool", "Bash")
+
+
+def prompt(blocks: int, name: str = "q", **more: Any) -> RouteRequest:
+    return RouteRequest(name, BlockHashes.of(range(1, blocks + 1), 16), 16 * blocks, **more)
+
+
+def test_a_prompt_that_goes_on_from_another_is_its_agents_turn() -> None:
+    turns = turns_of()
+
+    first, again = turns.follow(prompt(300), 1.0), turns.follow(prompt(301), 2.0)
+    looked = turns.look(prompt(302, "r", tenant=""), 3.0)
+
+    assert first.turn is None
+    assert again.turn is not None
+    assert looked is not None
+    assert (again.turn.client, again.turn.prompt_tokens) == ("chain", 16 * 301)
+    assert (looked.agent, looked.request_id) == (again.turn.agent, "r")
+
+
+def test_a_placed_prompt_is_followed_as_well() -> None:
+    turns = turns_of()
+    requests = [prompt(300), prompt(301)]
+
+    told = [turns.follow_placed(one, "", 1.0) for one in requests]  # type: ignore[arg-type]
+    gone = turns.follow_placed(Gone(), "", 2.0)  # type: ignore[arg-type]
+
+    assert told[0] is None
+    assert told[1] is not None
+    assert told[1].client == "chain"
+    assert gone is None
+
+
+class Gone:
+    """A placed request whose first token came."""
+
+    request_id = "q"
+    hashes = None
+    prompt_tokens = 1
+
+
+def test_a_turn_that_a_client_names_is_not_looked_for() -> None:
+    turns = turns_of()
+    turns.follow(prompt(300), 1.0)
+    named = prompt(301, turn=make_turn("a", 16 * 301))
+
+    assert turns.follow(named, 2.0) is named
+    assert turns.look(named, 2.0) is named.turn
+
+
+def test_what_nobody_tokenized_is_nobodys_turn() -> None:
+    turns, idle = turns_of(), Turns(None, 16)
+    for one in (turns, idle):
+        one.follow(prompt(300), 1.0)
+
+    assert turns.follow(prompt(301, estimated=True), 2.0).turn is None
+    assert turns.look(prompt(301, estimated=True), 2.0) is None
+    assert idle.follow(prompt(301), 2.0).turn is None

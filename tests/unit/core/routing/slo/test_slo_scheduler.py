@@ -1,0 +1,212 @@
+import random
+from typing import Final
+
+import pytest
+
+from kvmesh.core.admission.queue import AdmissionOptions, Refusal, WaitingRequest
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.targets import Targets
+from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.health.outcomes import SERVED, failed_attempt
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.late_binding import LateBinding
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.sessions import SessionOptions, Sessions
+from kvmesh.core.routing.slo.judge import SloOptions
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.errors import UnattainableError
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+SOON: Final = Targets(1000.0, None)
+"""A prompt of 16,000 tokens is believed to take 800 ms, at 0.05 ms a token."""
+
+
+def make_scheduler(*workers: WorkerId, **options: object) -> Scheduler:
+    membership = Membership()
+    for worker in workers:
+        membership.add(worker, 0.0)
+    return Scheduler(
+        RouterOptions(**options),  # type: ignore[arg-type]  # any option
+        random.Random(1),
+        membership=membership,
+        sequences=new_sequences(16),
+        routed=ApproxIndex(),
+    )
+
+
+def make_request(
+    request_id: str, blocks: int = 1000, family: int = 0, **wishes: object
+) -> RouteRequest:
+    hashes = BlockHashes.of([family * 100_000 + depth for depth in range(1, blocks + 1)], 16)
+    return RouteRequest(request_id, hashes, blocks * 16, **wishes)  # type: ignore[arg-type]  # any wish
+
+
+def fill(scheduler: Scheduler, worker: WorkerId, tokens: int, name: str = "load") -> None:
+    scheduler.sequences.add(f"{name}-{worker}", worker, Demand(tokens, tokens), 0.0)
+
+
+def test_a_request_in_a_hurry_leaves_its_cache_for_a_worker_that_begins_sooner() -> None:
+    scheduler = make_scheduler(W1, W2, cost="overlap-blocks")
+    scheduler.schedule(make_request("first"), 0.0)
+    home = scheduler.sequences.bookings["first"].worker
+    away = W2 if home == W1 else W1
+    scheduler.first_token("first", 0.8)
+    fill(scheduler, home, 60_000)
+
+    assert scheduler.schedule(make_request("r1"), 1.0).worker == home
+    decision = scheduler.schedule(make_request("r2", targets=SOON), 1.0)
+
+    assert decision.worker == away
+    assert decision.forecast is not None
+    assert decision.forecast == decision.best_forecast
+    assert [one.worker for one in decision.forecasts] == [W1, W2]
+    assert (
+        "meets its targets with a chance of" in view_decision(decision, router="r", bucket="b").why
+    )
+    assert view_decision(decision, router="r", bucket="b").forecasts[0].worker == away
+
+
+def test_what_no_worker_can_serve_in_time_is_refused_and_books_nothing() -> None:
+    scheduler = make_scheduler(W1, W2)
+    fill(scheduler, W1, 400_000)
+    fill(scheduler, W2, 300_000)
+
+    with pytest.raises(UnattainableError) as caught:
+        scheduler.schedule(make_request("r1", blocks=10, targets=SOON), 0.0)
+
+    assert caught.value.retry_after_s == 15
+    assert scheduler.sequences.bookings.get("r1") is None
+    assert scheduler.statistics().refused == 1
+    assert scheduler.slo.statistics().results["refused"] == 1
+    assert scheduler.schedule(make_request("r2", blocks=10), 0.0).worker == W2
+    scheduler.judge.options = SloOptions(0.0)
+    assert scheduler.schedule(make_request("r3", blocks=10, targets=SOON), 0.0).worker == W2
+
+
+def test_a_request_that_a_worker_failed_is_not_refused() -> None:
+    scheduler = make_scheduler(W1, W2)
+    request = make_request("r1", blocks=10, targets=SOON)
+    first = scheduler.schedule(request, 0.0).worker
+    scheduler.finish("r1", 30.0, failed_attempt("cut"))
+    again = make_request("r1", blocks=10, targets=SOON, excluded=frozenset({first}))
+
+    decision = scheduler.schedule(again, 30.0)
+
+    assert decision.forecast is not None
+    assert decision.forecast.chance == 1.0
+    scheduler.first_token("r1", 30.1)
+    scheduler.finish("r1", 31.0, SERVED)
+    assert scheduler.slo.statistics().results["missed_ttft"] == 1
+
+
+def test_a_soft_session_moves_when_its_worker_would_miss_the_targets() -> None:
+    scheduler = make_scheduler(W1, W2)
+    scheduler.sessions = Sessions(SessionOptions("soft", slack_ms=1e9))
+    first = scheduler.schedule(make_request("r1", session="s"), 0.0).worker
+    scheduler.sessions.bind("s", first, 0.0)
+    scheduler.first_token("r1", 0.8)
+    fill(scheduler, first, 600_000)
+
+    stays = scheduler.schedule(make_request("r2", session="s"), 1.0)
+    moves = scheduler.schedule(make_request("r3", session="s", targets=SOON), 1.0)
+
+    assert (stays.worker, stays.kept) == (first, True)
+    assert moves.worker != first
+
+
+@pytest.mark.parametrize("mode", ["round-robin", "least-loaded"])
+def test_where_caches_do_not_count_nothing_is_refused_but_all_is_counted(mode: str) -> None:
+    scheduler = make_scheduler(W1, mode=mode)
+    fill(scheduler, W1, 600_000)
+    decision = scheduler.schedule(make_request("r1", targets=SOON), 0.0)
+    scheduler.first_token("r1", 5.0)
+    scheduler.finish("r1", 6.0, SERVED)
+
+    assert decision.forecast is None
+    assert scheduler.slo.statistics().results["missed_ttft"] == 1
+
+
+def make_binding(scheduler: Scheduler, **options: object) -> LateBinding:
+    return LateBinding(scheduler, AdmissionOptions(**options))  # type: ignore[arg-type]  # any option
+
+
+def test_a_held_request_is_refused_as_soon_as_it_would_begin_too_late() -> None:
+    scheduler = make_scheduler(W1)
+    scheduler.judge.options = SloOptions(0.5)
+    binding = make_binding(scheduler)
+    assert isinstance(binding.ask(make_request("r1"), 0.0), Decision)
+    assert binding.ask(make_request("r2", 200, 2, targets=SOON), 0.0) is None
+    assert binding.ask(make_request("r3", 200, 3), 0.0) is None
+
+    assert binding.release(0.5, bool) == []
+    late = binding.release(0.9, bool)[0]
+
+    assert (late.request_id, type(late.verdict)) == ("r2", UnattainableError)
+    assert "r2" not in binding.waiting
+    assert binding.statistics().refused == 1
+    assert not binding.cancel("r2")
+
+
+def test_who_would_wait_too_long_is_refused_on_arrival() -> None:
+    scheduler = make_scheduler(W1)
+    binding = make_binding(scheduler)
+    binding.ask(make_request("r1"), 0.0)
+    for number in range(2, 12):
+        assert binding.ask(make_request(f"r{number}", 1000, number), 0.0) is None
+
+    with pytest.raises(UnattainableError):
+        binding.ask(make_request("hurried", 100, 99, targets=SOON), 0.0)
+    assert len(binding) == 10
+    assert binding.ask(make_request("patient", 100, 98), 0.0) is None
+
+
+def test_little_work_that_passes_the_queue_is_not_refused_for_its_length() -> None:
+    scheduler = make_scheduler(W1)
+    binding = make_binding(scheduler, policy="wspt", ageing_tokens_per_s=0.0)
+    binding.ask(make_request("r1"), 0.0)
+    for number in range(2, 12):
+        assert binding.ask(make_request(f"r{number}", 1000, number), 0.0) is None
+
+    assert binding.ask(make_request("hurried", 100, 99, targets=SOON), 0.0) is None
+
+
+def test_other_tenants_have_turns_in_between_only() -> None:
+    scheduler = make_scheduler(W1)
+    binding = make_binding(scheduler)
+    binding.ask(make_request("r1", tenant="big"), 0.0)
+    for number in range(2, 12):
+        binding.ask(make_request(f"r{number}", 1000, number, tenant="big"), 0.0)
+    newcomer = WaitingRequest("new", 1000, "small")
+
+    assert binding._queue.tokens_before(newcomer, 0.0) == 1000 + 4096
+    assert binding._queue.tokens == 160_000
+    assert binding.ask(make_request("new", 10, 99, tenant="small", targets=SOON), 0.0) is None
+
+
+def test_dispatch_answers_a_refusal_that_says_when_to_come_back() -> None:
+    scheduler = make_scheduler(W1)
+    dispatch = Dispatch(
+        scheduler,
+        DecisionLog(),
+        lambda: 0.0,
+        lambda _worker, _doubt: None,
+        follows_events=False,
+    )
+    fill(scheduler, W1, 400_000)
+    one = dispatch.enter(make_request("r1", blocks=10, targets=SOON), b"r1")
+    answer = dispatch.decide(one, 0.0)
+
+    assert isinstance(answer, Refusal)
+    assert (answer.status, answer.code, answer.final) == (429, "slo_unattainable", False)
+    assert answer.retry_after_s == 20
+    other = dispatch.enter(make_request("r2", blocks=10, targets=Targets(1e6, None)), b"r2")
+    assert isinstance(dispatch.decide(other, 0.0), Decision)
+    dispatch.release(other, failed_attempt("cut"), 1.0)
+    dispatch.finished(other, failed_attempt("cut"), "failed", 502, None, 1.0)
+    assert scheduler.slo.statistics().results["unserved"] == 1
