@@ -120,7 +120,7 @@ async def test_a_killed_replica_takes_no_turn_and_no_reservation_along(
         agents = await clients.until(second, "paused", "waiting", "paused")
         kept = [one["reserved"] for one in agents]
         assert not young.done()
-        back = await clients.turn(second, "old", LARGE, **FINAL)
+        back = await clients.turn(second, "old", LARGE, 4, **FINAL)
         late = await young
         again = await clients.turn(second, "lost", SMALL)
         known = await clients.until(first, "ended", "paused", "paused")
