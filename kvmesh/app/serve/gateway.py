@@ -10,9 +10,9 @@ from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
-from kvmesh.app.prompts.turns import turn_of
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
+from kvmesh.app.serve.placed_turns import may_pass, turn_of_placed
 from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.response_holders import named_response, response_of
@@ -20,7 +20,7 @@ from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
-from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES
+from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
@@ -152,22 +152,17 @@ class Gateway(Generic[E]):
         if not compiled.looks and self._reader.looks is None:
             return False  # --watch-prompts
         read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
-        if read is None:
+        now = context.clock()
+        if read is None or not may_pass(context, read, asked.body, now):
             return False
         scanned, packed, head = read
-        request_id, now = exchange.request_id, context.clock()
-        names, turn = head.names if context.gate.follows else None, None
-        if names is not None and not context.routing.turns.passes(
-            names.agent, _about(packed, asked.body), now
-        ):
-            return False
+        request_id = exchange.request_id
         name = self._reader.own_name(request_id) if head.named else None
         try:
             placed = compiled.decide(scanned, packed, request_id, head.tenant, now, name)
             if placed is None:
                 return False
-            if names is not None:
-                turn = turn_of(names, placed.request_id, placed.prompt_tokens, head)
+            turn = turn_of_placed(context, read, placed, now)
             forwarding = self._forward(exchange, options=self._options)
             plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding, turn)
             if context.keep is not None and turn is not None:
@@ -247,6 +242,8 @@ class Gateway(Generic[E]):
     def _send(self, exchange: E, request: RouteRequest) -> None:
         context = self._context
         path = exchange.request.path
+        if context.gate.follows and request.turn is None:
+            request = context.routing.turns.follow(request, context.clock())
         if exchange.hurried and request.turn is not None:
             turn = msgspec.structs.replace(request.turn, patience_s=0.0)
             request = msgspec.structs.replace(request, turn=turn)
@@ -305,14 +302,11 @@ class Gateway(Generic[E]):
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
         governor, turn = context.routing.turns.governor, request.turn
+        if context.gate.follows:
+            turn = context.routing.turns.look(request, now)
         if governor is not None and turn is not None:
             view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
-
-
-def _about(packed: bytes | memoryview | None, body: bytes) -> int:
-    """Return at most about how many tokens a prompt has: those of its bytes, or packed ids."""
-    return len(body) if packed is None else len(packed) // TOKEN_BYTES
 
 
 def _refuse(exchange: Incoming) -> None:

@@ -85,7 +85,7 @@ class Dispatch:
     ) -> None:
         self.scheduler = scheduler
         self.log = log
-        self.turns = Turns(governor)
+        self.turns = Turns(governor, scheduler.options.block_size)
         self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0), governor)
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
@@ -101,6 +101,7 @@ class Dispatch:
         """Decide and judge by blocks of another size from now on."""
         self.scheduler.resize(block_size)
         self.predictions.resize(block_size)
+        self.turns.chains.block_size = block_size
 
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,

@@ -1,18 +1,31 @@
 """What the governor of programs is asked and told of requests on their way."""
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.touch import Touches
 from kvmesh.core.programs.turn import Turn, TurnEnd
+from kvmesh.core.routing.decision import RouteRequest
 
 SPARED: Final = 0.05
 """So much of a context may be computed again without that any of it was evicted."""
 
 _UNREPORTED: Final = Usage()
+
+
+class Placed(Protocol):
+    """What is asked of a request that the compiled core has decided."""
+
+    request_id: str
+    hashes: Hashes | None
+    prompt_tokens: int
 
 
 class _Prompt(NamedTuple):
@@ -29,10 +42,40 @@ class Turns:
     Ends are told to `touches`, too, where contexts are touched.
     """
 
-    def __init__(self, governor: Governor | None) -> None:
+    def __init__(self, governor: Governor | None, block_size: int) -> None:
         self.governor = governor
+        self.chains = Chains(ChainOptions(), block_size)
         self._last: OrderedDict[str, _Prompt] = OrderedDict()
         self.touches: Touches | None = None
+
+    def follow(self, request: RouteRequest, now: float) -> RouteRequest:
+        """Return a request that no client names with the turn that its prompt tells: one that goes
+        on from the last prompt of an agent. The prompt is noted.
+        """
+        if self.governor is None or request.turn is not None or request.estimated:
+            return request
+        agent = self.chains.learn(request.hashes, request.tenant, now)
+        if agent is None:
+            return request
+        return msgspec.structs.replace(request, turn=_of_chain(agent, request))
+
+    def follow_placed(self, placed: Placed, tenant: str, now: float) -> Turn | None:
+        """Do as `follow` for a request that the compiled core has decided; return its turn."""
+        if placed.hashes is None:
+            return None
+        agent = self.chains.learn(placed.hashes, tenant, now)
+        if agent is None:
+            return None
+        tokens = placed.prompt_tokens
+        told = RouteRequest(placed.request_id, placed.hashes, tokens, tenant=tenant)
+        return _of_chain(agent, told)
+
+    def look(self, request: RouteRequest, now: float) -> Turn | None:
+        """Return whose turn a request would be; its prompt is not noted."""
+        agent = None
+        if request.turn is None and not request.estimated:
+            agent = self.chains.find(request.hashes, request.tenant, now)
+        return request.turn if agent is None else _of_chain(agent, request)
 
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
@@ -65,6 +108,19 @@ class Turns:
         governor.ended(turn, end, now)
         if self.touches is not None:
             self.touches.ended(turn, end, now)
+
+
+def _of_chain(agent: str, request: RouteRequest) -> Turn:
+    """Return the turn of an agent that only its prompts tell."""
+    return Turn(
+        request_id=request.request_id,
+        agent=agent,
+        program=agent,
+        client="chain",
+        tenant=request.tenant,
+        priority=request.priority,
+        prompt_tokens=request.prompt_tokens,
+    )
 
 
 def _lost_tokens(before: int, prompt: int, computed: int) -> int:

@@ -107,6 +107,8 @@ class LateBinding:
         except NoWorkerError:
             return self._ask(request, now)
         if grant is None:
+            if request.targets is not None:
+                self._scheduler.slo.arrive(request.request_id, request.targets, now)
             self.governed[request.request_id] = request
             return None
         try:

@@ -2,6 +2,7 @@ import random
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
@@ -17,6 +18,7 @@ from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AccessReport, Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm, Arms, Marks
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -25,6 +27,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, RequestError
+from tests.unit.core.programs.program_cases import SmallFleet, key, make_governor, make_turn
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 HASHES = list(range(1, 33))
@@ -559,3 +562,93 @@ def test_what_a_request_was_held_is_part_of_its_first_token() -> None:
     routers.dispatch.seen(one, 1, 1.5)
 
     assert arm.counter.tally().ttft.mean_ms() == pytest.approx(1000.0)
+
+
+def named(agent: str, tokens: int) -> Turn:
+    return msgspec.structs.replace(make_turn(agent, tokens), request_id="q")
+
+
+class Governed(Routers):
+    """The same with a governor over caches of 1,000 tokens each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.governor = make_governor(SmallFleet(w1=1000, w2=1000), small_share=0.0)
+        self.dispatch = Dispatch(
+            self.scheduler,
+            self.log,
+            map(float, count()).__next__,
+            lambda worker, doubt: self.doubts.append((worker, doubt)),
+            follows_events=True,
+            governor=self.governor,
+        )
+
+    def phase(self, name: str) -> str:
+        return self.governor.table.agents[key(name)].phase
+
+    def fill(self) -> None:
+        for number, worker in enumerate((W1, W2)):
+            self.governor.chosen(make_turn(f"old{number}", 900), worker, 0.0)
+
+
+def test_a_turn_that_passes_is_taken_and_ends_with_what_was_served() -> None:
+    routers = Governed()
+    one = routers.decided(turn=make_turn("a", 512))
+    taken = routers.phase("a")
+    routers.dispatch.release(one, SERVED, 2.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, USAGE, 2.0)
+    agent = routers.governor.table.agents[key("a")]
+
+    assert (taken, agent.phase, agent.worker) == ("running", "paused", W1)
+    assert (agent.served_tokens, agent.tokens) == (512 - 128 + 4, 512 + 4)
+    assert one.asked_s < 0.0
+    assert not one.charged
+
+
+def test_a_retry_keeps_its_turn_and_takes_it_elsewhere() -> None:
+    routers = Governed()
+    one = routers.decided(turn=make_turn("a", 512))
+    routers.dispatch.release(one, failed_attempt("reset", 0.5), 1.5)
+    routers.dispatch.decide(one, 2.0, frozenset((W1,)))
+    agent = routers.governor.table.agents[key("a")]
+    moved = (agent.worker, agent.running, agent.phase)
+    routers.dispatch.finished(one, UNKNOWN, "client_gone", 0, None, 3.0)
+
+    assert moved == (W2, 1, "running")
+    assert (agent.running, agent.phase, agent.served_tokens) == (0, "paused", 0)
+
+
+def test_a_turn_that_has_to_wait_is_taken_when_it_is_given() -> None:
+    routers = Governed()
+    routers.fill()
+    one = routers.enter(turn=named("a", 512))
+    held = routers.dispatch.decide(one, 1.0)
+    waits = routers.dispatch.binding.holds_turn("q")
+    [released] = routers.dispatch.binding.release(31.0, lambda: False)
+    assert isinstance(released.verdict, Decision)
+    one.given = released.verdict
+    decided = routers.dispatch.decide(one, 31.0)
+    running = routers.phase("a")
+    routers.dispatch.finished(one, SERVED, "finished", 200, None, 32.0)
+
+    assert (held, waits) == (None, True)
+    assert decided == released.verdict
+    assert (running, routers.phase("a")) == ("running", "paused")
+    assert one.record is not None
+    assert one.record.held_ms == 30_000.0
+
+
+def test_a_turn_that_was_given_to_nobody_is_over() -> None:
+    routers = Governed()
+    routers.fill()
+    one = routers.enter(turn=named("a", 512))
+    routers.dispatch.decide(one, 1.0)
+    [released] = routers.dispatch.binding.release(31.0, lambda: False)
+    assert isinstance(released.verdict, Decision)
+    one.given = released.verdict
+
+    routers.dispatch.leave_turn(one, 32.0)
+    routers.dispatch.leave_turn(one, 33.0)
+
+    assert routers.governor.table.agents[key("a")].running == 0
+    assert routers.phase("a") == "paused"

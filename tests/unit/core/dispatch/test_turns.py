@@ -1,8 +1,12 @@
+from typing import Any
+
 import pytest
 
+from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.turn import TurnEnd
+from kvmesh.core.routing.decision import RouteRequest
 from tests.unit.core.programs.program_cases import (
     W1,
     W2,
@@ -14,7 +18,7 @@ from tests.unit.core.programs.program_cases import (
 
 
 def turns_of(**options: object) -> Turns:
-    return Turns(make_governor(SmallFleet(w1=10_000, w2=10_000), **options))
+    return Turns(make_governor(SmallFleet(w1=10_000, w2=10_000), **options), 16)
 
 
 def play(turns: Turns, tokens: int, computed: int, *, agent: str = "a", at: object = W1) -> None:
@@ -74,7 +78,7 @@ def test_a_turn_in_vain_teaches_nothing() -> None:
 
 
 def test_where_there_is_no_governor_nothing_is_kept() -> None:
-    turns = Turns(None)
+    turns = Turns(None, 16)
 
     play(turns, 1000, 1000)
 
@@ -112,3 +116,60 @@ def test_why_an_answer_ended_is_told() -> None:
     end = turn_served(W1, Usage(stop="tool", tool="Bash"), 7, 300)
 
     assert (end.stop, end.tool) == ("tool", "Bash")
+
+
+def prompt(blocks: int, name: str = "q", **more: Any) -> RouteRequest:
+    return RouteRequest(name, BlockHashes.of(range(1, blocks + 1), 16), 16 * blocks, **more)
+
+
+def test_a_prompt_that_goes_on_from_another_is_its_agents_turn() -> None:
+    turns = turns_of()
+
+    first, again = turns.follow(prompt(300), 1.0), turns.follow(prompt(301), 2.0)
+    looked = turns.look(prompt(302, "r", tenant=""), 3.0)
+
+    assert first.turn is None
+    assert again.turn is not None
+    assert looked is not None
+    assert (again.turn.client, again.turn.prompt_tokens) == ("chain", 16 * 301)
+    assert (looked.agent, looked.request_id) == (again.turn.agent, "r")
+
+
+def test_a_placed_prompt_is_followed_as_well() -> None:
+    turns = turns_of()
+    requests = [prompt(300), prompt(301)]
+
+    told = [turns.follow_placed(one, "", 1.0) for one in requests]  # type: ignore[arg-type]
+    gone = turns.follow_placed(Gone(), "", 2.0)  # type: ignore[arg-type]
+
+    assert told[0] is None
+    assert told[1] is not None
+    assert told[1].client == "chain"
+    assert gone is None
+
+
+class Gone:
+    """A placed request whose first token came."""
+
+    request_id = "q"
+    hashes = None
+    prompt_tokens = 1
+
+
+def test_a_turn_that_a_client_names_is_not_looked_for() -> None:
+    turns = turns_of()
+    turns.follow(prompt(300), 1.0)
+    named = prompt(301, turn=make_turn("a", 16 * 301))
+
+    assert turns.follow(named, 2.0) is named
+    assert turns.look(named, 2.0) is named.turn
+
+
+def test_what_nobody_tokenized_is_nobodys_turn() -> None:
+    turns, idle = turns_of(), Turns(None, 16)
+    for one in (turns, idle):
+        one.follow(prompt(300), 1.0)
+
+    assert turns.follow(prompt(301, estimated=True), 2.0).turn is None
+    assert turns.look(prompt(301, estimated=True), 2.0) is None
+    assert idle.follow(prompt(301), 2.0).turn is None
