@@ -111,12 +111,7 @@ class LateBinding:
                 self._scheduler.slo.arrive(request.request_id, request.targets, now)
             self.governed[request.request_id] = request
             return None
-        try:
-            return self._ask(_narrowed(request, grant), now)
-        except NoWorkerError:
-            if grant.workers is None:
-                raise
-            return self._ask(request, now)
+        return self._ask(_narrowed(request, grant), now)
 
     def _ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
         if not self.waiting and not (self._shares and self._turns.gives_way(request.tenant)):
@@ -373,12 +368,9 @@ class _Places:
 
 def _narrowed(request: RouteRequest, grant: Grant) -> RouteRequest:
     """Return a request that goes only where its turn may be taken."""
-    workers, allowed = grant.workers, request.allowed_workers
-    if workers is None:
+    if grant.workers is None:
         return request
-    if allowed is not None:
-        workers &= allowed
-    return msgspec.structs.replace(request, allowed_workers=workers) if workers else request
+    return msgspec.structs.replace(request, allowed_workers=grant.workers)
 
 
 def cost_of(request: RouteRequest, decision: Decision) -> int:

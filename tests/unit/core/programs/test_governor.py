@@ -333,3 +333,28 @@ def test_only_so_many_are_looked_at_in_vain() -> None:
 
     assert governor.release(2.0) == []
     assert len(governor.release(61.0)) == LOOKED_AT + 5
+
+
+def test_a_glance_at_the_caches_lasts_a_second() -> None:
+    fleet = SmallFleet(w1=1000)
+    workers = tuple(fleet.tokens)
+    fleet.workers = lambda now: workers  # type: ignore[method-assign]  # noqa: ARG005  one object
+    governor = make_governor(fleet)
+    assert governor.passes(key("a"), 400, 0.0)
+
+    fleet.tokens[W1] = 100
+    assert governor.passes(key("a"), 400, 0.5)
+    governor.chosen(make_turn("a", 40), W1, 0.5)
+    assert not governor.passes(key("b"), 400, 2.0)
+
+
+def test_a_pause_is_expected_while_it_lasts() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    turn = take(governor, "a", 400, 0.0)
+    agent = governor.table.agents[key("a")]
+
+    assert governor.expect(agent, 1.0) is None
+    governor.ended(turn, make_end(), 1.0)
+    expected = governor.expect(agent, 1.0)
+    assert expected is not None
+    assert expected.p50_s < expected.p90_s
