@@ -69,8 +69,8 @@ class TurnNames(msgspec.Struct, frozen=True):
     """Whose turn a request is: `session_key`s of the agent and of the program it is part of, which
     are equal for an agent that names no parent. `final`: no other turn will follow.
 
-    Where a client names only the parent and not the root, `program` is the parent: whoever knows
-    the parent's own program has the root.
+    Where a client names only the parent and not the root, `program` is the parent: the table of
+    agents knows the parent's own program.
     """
 
     agent: str
