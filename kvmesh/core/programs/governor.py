@@ -19,6 +19,7 @@ import msgspec
 
 from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.ends import TurnsLeft
 from kvmesh.core.programs.pauses import Pause, PauseModel
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, Pace, kept_s
 from kvmesh.core.programs.seats import Rank, Seat, Seats
@@ -115,6 +116,7 @@ class Governor:
         self.news: dict[str, AgentRecord] = {}
         self.pace = Pace()
         self.pauses = PauseModel()
+        self.ends = TurnsLeft()
         self._fleet = fleet
         self._seats = Seats(self._limit)
         self._held: dict[str, _Held] = {}
@@ -349,6 +351,10 @@ class Governor:
             return None
         return self.pauses.expect(agent.client, agent.stop, agent.tool, now - agent.since_s)
 
+    def turns_left(self, agent: Agent) -> float:
+        """Return how many turns an agent is expected to take still, by how many it has taken."""
+        return self.ends.expect(agent.client, agent.turns, final=agent.phase == "ended")
+
     def held_since(self) -> dict[str, float]:
         """Return since when agents wait for their turn here, by key: of several turns the first."""
         since: dict[str, float] = {}
@@ -535,6 +541,7 @@ class Governor:
         return held
 
     def _forget(self, agent: Agent) -> None:
+        self.ends.learn(agent.client, agent.turns)
         self._seats.drop(agent)
         self._elsewhere.pop(agent.key, None)
         self.news.pop(agent.key, None)

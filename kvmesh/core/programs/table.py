@@ -216,6 +216,9 @@ class ProgramTable:
         return agent
 
     def _add(self, key: str, program: str, tenant: str, now: float) -> Agent:
+        parent = self.agents.get(program)
+        if parent is not None:  # itself a sub-agent, perhaps: the root is the program of all
+            program = parent.program
         agent = self.agents[key] = Agent(key, program, tenant, now)
         self._tenants.setdefault(tenant, OrderedDict())[key] = None
         siblings = self._programs.setdefault(program, set())
