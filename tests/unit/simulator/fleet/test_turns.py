@@ -40,8 +40,9 @@ def play(traces: list[SessionTrace], *, blocks: int = 160, **options: Any) -> Si
         block_size=BLOCK_SIZE, num_gpu_blocks=blocks, timing=PROFILES["preble-70b"]
     )
     turns = GovernorOptions(max_wait_s=BOUND_S)
+    given: dict[str, Any] = {"engines": 2, "engine": engine, "turns": turns} | options
     played = SimulatedFleet(
-        FleetOptions(**({"engines": 2, "engine": engine, "turns": turns} | options)),
+        FleetOptions(**given),
         parse_policy("kv", BLOCK_SIZE),
         make_requests(requests_of(traces, BLOCK_SIZE), BLOCK_SIZE, BLOCK_SIZE),
         random.Random(0),
