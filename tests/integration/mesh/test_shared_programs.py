@@ -21,7 +21,8 @@ pytestmark = pytest.mark.integration
 BLOCKS = 192
 """Of 16 tokens: room for one of the large contexts and one small one."""
 
-SLOW = "linear,prefill_per_token=0.2,decode_base=20"
+SLOW = "linear,prefill_per_token=3,decode_base=20"
+"""A context is kept for five times as long as it takes to compute: 30 s of a large one."""
 NAME = "x-claude-code-session-id"
 FINAL: dict[str, str] = {"x-kvmesh-program-final": "1"}
 LARGE, SMALL = 90, 10
