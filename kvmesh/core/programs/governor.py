@@ -35,7 +35,7 @@ from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
 ANYWHERE: Final = Grant()
 
 CLAIM_S: Final = 1.0
-"""So long room is left for a turn that another replica holds and will let go."""
+"""So long room is left for a turn that was let go, here or by another replica, to be placed."""
 
 LAPSE_S: Final = 5.0
 """A turn that another replica holds for so long beyond the bound is held no more."""
@@ -101,6 +101,7 @@ class GovernorStatistics(msgspec.Struct, frozen=True):
 class _Held(msgspec.Struct):
     turn: Turn
     since_s: float
+    among: Collection[WorkerId] | None
 
 
 class Governor:
@@ -128,20 +129,25 @@ class Governor:
         self._due_s: float | None = None
         self._sized: tuple[object, float, int] = (None, -inf, 0)
 
-    def ask(self, turn: Turn, now: float) -> Grant | None:
-        """Return where the turn may be taken; None: it waits, `release` will name it."""
+    def ask(
+        self, turn: Turn, now: float, among: Collection[WorkerId] | None = None
+    ) -> Grant | None:
+        """Return where the turn may be taken; None: it waits, `release` will name it.
+
+        Only those `among` may take it, None: every worker.
+        """
         agent = self._note(turn, now)
         if agent is None or not self.options.turns:
             return ANYWHERE
         agent.tokens = max(agent.tokens, turn.prompt_tokens + turn.expected_output_tokens)
-        grant = ANYWHERE if agent.failed else self._find_place(agent, now)
+        grant = ANYWHERE if agent.failed else self._find_place(agent, now, among)
         agent.failed = False
         if grant is not None or not self._may_wait(turn):
             return grant or ANYWHERE
         agent.enter("waiting", now)
         self._tell(agent, now)
         self.waiting[turn.request_id] = turn
-        self._held[turn.request_id] = _Held(turn, now)
+        self._held[turn.request_id] = _Held(turn, now, among)
         self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
         self._counts["held"] += 1
         self._due_s = None
@@ -235,8 +241,8 @@ class Governor:
         return True
 
     def release(self, now: float) -> list[tuple[str, Grant]]:
-        """Return the held turns whose time has come: those at the bound, then by rank, of equal
-        priority those of the tenant with the least reserved, the oldest programs first.
+        """Return the held turns whose time has come: those at the bound, then those of the tenant
+        with the least reserved, by priority, the oldest programs first.
         """
         if not self._held:
             return []
@@ -255,7 +261,7 @@ class Governor:
                 continue
             if late:
                 agent.late_s = now
-            grant = self._find_place(agent, now)
+            grant = self._find_place(agent, now, held.among)
             if grant is None and not late:
                 vain += 1
                 continue
@@ -267,7 +273,7 @@ class Governor:
             self._waited_s += now - held.since_s
             released.append((request_id, grant))
             if grant.workers is not None:
-                self._reserve(agent, grant.workers, inf)
+                self._reserve(agent, grant.workers, now)
         return released
 
     def next_s(self, now: float) -> float:
@@ -393,7 +399,9 @@ class Governor:
             self.pauses.learn(agent.client, agent.stop, agent.tool, pause_s, now)
         return agent
 
-    def _find_place(self, agent: Agent, now: float) -> Grant | None:
+    def _find_place(
+        self, agent: Agent, now: float, among: Collection[WorkerId] | None = None
+    ) -> Grant | None:
         """Return where an agent may take its turn by the rule, None: nowhere."""
         if not self._held and self._is_easy(agent.tokens, now):
             return ANYWHERE
@@ -401,7 +409,7 @@ class Governor:
         seats, rank = self._seats, self._ranks(agent, now)
         room: list[WorkerId] = []
         full = False
-        for worker in self._fleet.workers(now):
+        for worker in self._fleet.workers(now) if among is None else among:
             if self._is_free(worker, agent.tokens):
                 return ANYWHERE
             if seats.has_room(agent, worker, self._limit(worker), rank):
@@ -466,10 +474,11 @@ class Governor:
         tenants = self._seats.tenants
         queue: list[tuple[tuple[float, ...], str, Agent]] = []
         for request_id, held in list(self._held.items()):
-            agent = self.table.find(held.turn.agent)
-            if agent is None:
-                agent = Agent(held.turn.agent, held.turn.program, held.turn.tenant, held.since_s)
-                agent.tokens = held.turn.prompt_tokens
+            turn = held.turn
+            agent = self.table.find(turn.agent)
+            if agent is None:  # its place in the table went to another
+                agent = Agent(turn.agent, turn.program, turn.tenant, held.since_s)
+                agent.tokens = turn.prompt_tokens
             late = now >= self._bound_s(held)
             queue.append((self._place_of(agent, tenants, late=late), request_id, agent))
         for key in list(self._elsewhere):
@@ -482,19 +491,19 @@ class Governor:
         return queue
 
     def _place_of(self, agent: Agent, tenants: dict[str, int], *, late: bool) -> tuple[float, ...]:
-        return not late, -agent.priority, tenants.get(agent.tenant, 0), agent.began_s
+        return not late, tenants.get(agent.tenant, 0), -agent.priority, agent.began_s
 
     def _claim(self, agent: Agent, now: float) -> None:
         """Leave room for a turn that a sibling holds, which it lets go by the same rule."""
         if self._seats.find(agent.key) is None:
             grant = self._find_place(agent, now)
             if grant is not None and grant.workers is not None:
-                self._reserve(agent, grant.workers, now + CLAIM_S)
+                self._reserve(agent, grant.workers, now)
 
-    def _reserve(self, agent: Agent, workers: frozenset[WorkerId], until_s: float) -> None:
-        """Take a seat at the emptiest of some workers, until routing has chosen."""
+    def _reserve(self, agent: Agent, workers: frozenset[WorkerId], now: float) -> None:
+        """Take a seat at the emptiest of some workers for a moment, until routing has chosen."""
         agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
-        self._seats.take(agent, until_s)
+        self._seats.take(agent, now + CLAIM_S)
 
     def _keep(self, agent: Agent) -> None:
         """Reserve what an agent that pauses will need, for as long as that is worth it: by who

@@ -102,7 +102,10 @@ class LateBinding:
         governor, turn = self.governor, request.turn
         if governor is None or turn is None:
             return self._ask(request, now)
-        grant = governor.ask(turn, now)
+        try:
+            grant = governor.ask(turn, now, self._scheduler.workers.eligible(request, now))
+        except NoWorkerError:
+            return self._ask(request, now)
         if grant is None:
             if request.targets is not None:
                 self._scheduler.slo.arrive(request.request_id, request.targets, now)

@@ -48,5 +48,13 @@ def make_turn(
     )
 
 
-def make_end(worker: WorkerId = W1, *, served: bool = True, stop: Stop = "tool") -> TurnEnd:
-    return TurnEnd(served=served, worker=worker, output_tokens=10, computed_tokens=100, stop=stop)
+def make_end(
+    worker: WorkerId = W1, *, served: bool = True, stop: Stop = "tool", output_tokens: int = 10
+) -> TurnEnd:
+    return TurnEnd(
+        served=served,
+        worker=worker,
+        output_tokens=output_tokens,
+        computed_tokens=100,
+        stop=stop,
+    )

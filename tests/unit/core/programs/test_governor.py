@@ -1,6 +1,13 @@
-from kvmesh.core.programs.turn import Grant
+from math import inf
+
+import pytest
+
+from kvmesh.core.programs.governor import LOOKED_AT, Governor, GovernorOptions
+from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
+from kvmesh.core.programs.turn import Grant, Turn
 from tests.unit.core.programs.program_cases import (
     W1,
+    W2,
     SmallFleet,
     key,
     make_end,
@@ -60,3 +67,269 @@ def test_a_replica_hears_what_another_placed() -> None:
     assert two.cancel("b/1")
     assert not two.cancel("b/1")
     assert two.hear(key("a"), one.news[key("b" if key("b") in one.news else "a")], 1.0) == ""
+
+
+def take(governor: Governor, name: str, tokens: int, now: float, **more: object) -> Turn:
+    turn = make_turn(name, tokens, **more)  # type: ignore[arg-type]  # any field
+    assert governor.ask(turn, now) is not None
+    governor.chosen(turn, W1, now)
+    return turn
+
+
+def test_a_pause_keeps_its_reservation_for_as_long_as_five_prefills() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=1000.0)
+    turn = take(governor, "a", 590, 0.0)
+    governor.ended(turn, make_end(), 10.0)
+
+    assert governor.ask(make_turn("b", 600), 11.0) is None
+    assert governor.next_s(11.0) == 11.0
+    assert governor.release(11.0) == []
+    assert governor.next_s(11.0) == pytest.approx(10.0 + WORTH * 600 * 0.1)
+    assert [name for name, _ in governor.release(governor.next_s(11.0))] == ["b/1"]
+
+
+def test_who_was_let_go_late_keeps_its_cache_for_as_long_as_it_waited_at_most() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=30.0)
+    old = take(governor, "a", 700, 0.0)
+    governor.ask(make_turn("b", 700), 0.0)
+    assert [name for name, _ in governor.release(30.0)] == ["b/1"]
+    governor.chosen(make_turn("b", 700), W1, 30.0)
+    governor.ended(old, make_end(), 31.0)
+    governor.ended(make_turn("b", 700), make_end(), 31.0)
+
+    assert governor.ask(make_turn("b", 720, 2), 32.0) == Grant(frozenset({W1}))
+    governor.chosen(make_turn("b", 720, 2), W1, 32.0)
+    assert governor.ask(make_turn("a", 720, 2), 32.0) is None
+    assert [name for name, _ in governor.release(62.0)] == ["a/2"]
+
+
+def test_a_turn_waits_for_room_at_any_engine_and_goes_where_it_is() -> None:
+    governor = make_governor(SmallFleet(w1=1000, w2=1000))
+    governor.chosen(make_turn("a", 900), W1, 0.0)
+
+    assert governor.ask(make_turn("b", 700), 1.0) == Grant(frozenset({W2}))
+
+
+def test_an_agent_goes_home_where_its_cache_has_room() -> None:
+    governor = make_governor(SmallFleet(w1=1000, w2=1000, w3=1000))
+    governor.chosen(make_turn("a", 900), W2, 0.0)
+    turn = take(governor, "b", 300, 0.0)
+    governor.ended(turn, make_end(), 1.0)
+
+    assert governor.ask(make_turn("b", 320, 2), 2.0) == Grant(frozenset({W1}))
+
+
+def test_what_fits_no_cache_goes_to_one_that_nobody_needs() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+
+    assert governor.ask(make_turn("a", 5000), 0.0) is not None
+    governor.chosen(make_turn("a", 5000), W1, 0.0)
+    assert governor.ask(make_turn("b", 5000), 0.0) is None
+
+
+def test_a_turn_that_failed_is_taken_again_without_a_wait() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    turn = take(governor, "a", 500, 0.0)
+    governor.chosen(make_turn("b", 900), W1, 0.0)
+    governor.ended(turn, make_end(served=False), 1.0)
+
+    assert governor.ask(make_turn("a", 500, 2), 2.0) == Grant()
+
+
+def test_a_tenant_beyond_its_share_makes_room_for_another() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=1000.0)
+    for name in ("a", "b", "c"):
+        take(governor, name, 300, 0.0, tenant="greedy")
+
+    assert governor.ask(make_turn("d", 300, tenant="greedy"), 1.0) is None
+    assert governor.ask(make_turn("e", 300, tenant="modest"), 1.0) == Grant(frozenset({W1}))
+
+
+def test_of_waiting_turns_the_tenant_with_least_goes_first_then_priority_then_age() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=1000.0)
+    take(governor, "a", 400, 0.0, tenant="x", priority=9)
+    take(governor, "b", 100, 0.0, tenant="y", priority=9)
+    filler = take(governor, "c", 490, 0.0, tenant="z", priority=9)
+    for name, tenant, priority in (("d", "x", 0), ("e", "y", 0), ("f", "y", 1), ("g", "y", 1)):
+        assert governor.ask(make_turn(name, 240, tenant=tenant, priority=priority), 1.0) is None
+    filler = make_turn("c", 490, tenant="z", priority=9, final=True)
+    governor.ended(filler, make_end(), 2.0)
+
+    assert [name for name, _ in governor.release(2.0)] == ["f/1", "g/1"]
+
+
+def test_a_program_of_higher_priority_takes_the_room_of_a_lower_one() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=1000.0)
+    take(governor, "a", 700, 0.0)
+
+    assert governor.ask(make_turn("b", 700), 1.0) is None
+    assert governor.ask(make_turn("c", 700, priority=1), 1.0) == Grant(frozenset({W1}))
+
+
+def test_a_sub_agent_ranks_with_its_program() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=1000.0)
+    root = take(governor, "root", 300, 0.0)
+    other = take(governor, "other", 600, 1.0)
+    assert governor.ask(make_turn("young", 500), 2.0) is None
+    assert governor.ask(make_turn("child", 500, program="root"), 3.0) is None
+    governor.ended(other, make_end(served=False), 4.0)
+    governor.removed(W2, 4.0)
+    governor.ended(root, make_end(), 4.0)
+
+    released = governor.release(4.0 + WORTH * 600 * 0.1)
+
+    assert released[0][0] == "child/1"
+
+
+def test_where_computing_anew_is_cheap_nothing_is_held() -> None:
+    fleet = SmallFleet(w1=1000)
+    fleet.per_token_ms = 1.0
+    governor = make_governor(fleet)
+    now = 0.0
+    for number in range(40):
+        turn = make_turn("a", 500, number)
+        governor.chosen(turn, W1, now)
+        governor.ended(turn, make_end(output_tokens=100), now + 2.0)
+        now += 3.0
+    governor.chosen(make_turn("a", 900, 99), W1, now)
+
+    assert governor.pace.turnover(1000, 1.0) < LEAST_TURNOVER
+    assert governor.ask(make_turn("b", 900), now) == Grant()
+    assert governor.passes(key("c"), 900, now)
+
+
+def test_the_longest_unused_are_forgotten_with_what_was_reserved_for_them() -> None:
+    governor = make_governor(SmallFleet(w1=1000), ttl_s=60.0, max_agents=2)
+    governor.ended(take(governor, "a", 100, 0.0), make_end(), 1.0)
+    take(governor, "b", 100, 2.0)
+
+    take(governor, "c", 100, 100.0)
+    assert governor.table.find(key("a")) is None
+    assert governor.table.find(key("b")) is not None
+    assert governor.ask(make_turn("d", 100), 101.0) == Grant()
+    assert governor.table.find(key("d")) is None
+    governor.chosen(make_turn("d", 100), W1, 101.0)
+    governor.ended(make_turn("d", 100), make_end(), 102.0)
+    assert governor.statistics().agents == 2
+
+
+def test_a_newcomer_takes_the_place_of_one_that_pauses() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_agents=1)
+    governor.ended(take(governor, "a", 100, 0.0), make_end(), 1.0)
+
+    take(governor, "b", 100, 2.0)
+
+    assert list(governor.table.agents) == [key("b")]
+    assert governor.statistics().reserved_tokens == 100
+
+
+def test_a_held_turn_whose_agent_was_forgotten_is_let_go_all_the_same() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    take(governor, "a", 700, 0.0)
+    assert governor.ask(make_turn("b", 700), 0.0) is None
+    governor.table.remove(key("b"))
+
+    assert [name for name, _ in governor.release(30.0)] == ["b/1"]
+    assert governor.ask(make_turn("c", 700), 31.0) is None
+    governor.table.remove(key("c"))
+    assert governor.cancel("c/1")
+
+
+def test_room_is_left_for_an_older_turn_that_a_sibling_holds() -> None:
+    one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=60.0) for _ in range(2))
+    first = take(one, "a", 700, 0.0)
+    assert one.ask(make_turn("old", 700), 1.0) is None
+    for name, record in one.news.items():
+        assert not two.hear(name, record, 1.0)
+    assert two.ask(make_turn("young", 700), 2.0) is None
+    one.news.clear()
+    one.ended(make_turn("a", 700, final=True), make_end(), 3.0)
+    for name, record in one.news.items():
+        assert not two.hear(name, record, 3.0)
+    assert first.agent in one.news
+
+    assert two.release(3.0) == []
+    assert [name for name, _ in one.release(3.0)] == ["old/1"]
+    assert [name for name, _ in two.release(62.0)] == ["young/1"]
+
+
+def test_a_siblings_turn_that_should_be_over_has_no_claim() -> None:
+    one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=30.0) for _ in range(2))
+    take(one, "a", 700, 0.0)
+    one.ask(make_turn("old", 700), 1.0)
+    for name, record in one.news.items():
+        two.hear(name, record, 1.0)
+    two.ask(make_turn("young", 700), 25.0)
+    two.table.remove(key("a"))
+    two.removed(W1, 26.0)
+
+    assert [name for name, _ in two.release(54.0)] == ["young/1"]
+
+
+def test_a_bound_that_changes_holds_for_what_waits() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    take(governor, "a", 700, 0.0)
+    governor.ask(make_turn("b", 700), 0.0)
+    governor.release(1.0)
+
+    governor.change(GovernorOptions(max_wait_s=5.0))
+
+    assert governor.release(4.9) == []
+    assert governor.next_s(4.9) == 5.0
+    assert len(governor.release(5.0)) == 1
+    assert governor.next_s(6.0) == inf
+    assert governor.release(6.0) == []
+
+
+def test_a_worker_that_leaves_takes_its_reservations_along() -> None:
+    governor = make_governor(SmallFleet(w1=1000, w2=1000))
+    take(governor, "a", 700, 0.0)
+
+    governor.removed(W1, 1.0)
+
+    assert governor.reserved_tokens(W1, 1.0) == 0
+    assert governor.news[key("a")].worker == ""
+
+
+def test_contexts_that_engines_evict_are_counted_while_they_are_live() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    turn = take(governor, "a", 700, 0.0, final=True)
+
+    governor.lost(W1, key("a"), 64, 1.0)
+    governor.lost(W2, key("a"), 64, 1.0)
+    governor.lost(W1, key("nobody"), 64, 1.0)
+    governor.ended(turn, make_end(), 2.0)
+    governor.lost(W1, key("a"), 64, 3.0)
+
+    assert governor.statistics().lost_tokens == 64
+
+
+def test_one_of_two_turns_of_an_agent_ends() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    one, two = take(governor, "a", 400, 0.0), take(governor, "a", 420, 0.0, number=2)
+    governor.ended(one, make_end(), 1.0)
+
+    assert governor.table.agents[key("a")].phase == "running"
+    governor.ended(two, make_end(), 2.0)
+    assert governor.table.agents[key("a")].phase == "paused"
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_wait_s": 0.0}, {"max_waiting": 0}, {"max_waiting_per_tenant": 0}]
+)
+def test_what_may_not_wait_goes_anywhere(options: dict[str, object]) -> None:
+    governor = make_governor(SmallFleet(w1=1000), **options)
+    take(governor, "a", 700, 0.0)
+
+    assert governor.ask(make_turn("b", 700), 0.0) == Grant()
+    assert governor.look(make_turn("b", 700), 0.0) == Grant()
+
+
+def test_only_so_many_are_looked_at_in_vain() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=60.0)
+    take(governor, "a", 700, 0.0)
+    for number in range(LOOKED_AT + 5):
+        assert governor.ask(make_turn(f"b{number}", 700), 1.0) is None
+
+    assert governor.release(2.0) == []
+    assert len(governor.release(61.0)) == LOOKED_AT + 5

@@ -2,6 +2,7 @@ import random
 from array import array
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
@@ -11,10 +12,13 @@ from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.late_binding import MOST_RESERVED, LateBinding, Released
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import BusyThresholds
+from kvmesh.core.workers.info import BusyThresholds, WorkerInfo
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
@@ -422,3 +426,84 @@ def test_a_request_that_cannot_take_its_place_is_not_held(monkeypatch: pytest.Mo
     assert binding.statistics().queued == before
     assert not binding.waiting
     assert scheduler.ledger.statistics().waiting == 0
+
+
+CONTEXT = 16_000
+"""Tokens of each context below: a cache of 1,200 blocks holds one."""
+
+
+def make_governed(*workers: WorkerId, **options: object) -> tuple[LateBinding, Governor]:
+    binding, scheduler = make_binding(*workers, max_backlog_ms=0.0)
+    for worker in workers:
+        scheduler.workers.describe(worker, WorkerInfo(total_blocks=1200))
+    governor = Governor(GovernorOptions(**options), GovernedFleet(scheduler))  # type: ignore[arg-type]  # any option
+    binding.governor = governor
+    return binding, governor
+
+
+def turn_of(name: str, **more: object) -> Turn:
+    return Turn(request_id=name, agent=name, program=name, prompt_tokens=CONTEXT, **more)  # type: ignore[arg-type]  # any field
+
+
+def ask_turn(binding: LateBinding, name: str, now: float, **wishes: object) -> object:
+    request = make_request(name, family=ord(name[0]), turn=turn_of(name))
+    return binding.ask(msgspec.structs.replace(request, **wishes), now)
+
+
+def test_a_turn_without_room_waits_and_keeps_nobody_else_back() -> None:
+    binding, governor = make_governed(W1)
+    assert isinstance(ask_turn(binding, "a", 0.0), Decision)
+
+    assert ask_turn(binding, "b", 1.0) is None
+    assert (len(binding), binding.waiting, binding.holds_turn("b")) == (1, {}, True)
+    assert isinstance(binding.ask(make_request("plain", family=7), 1.0), Decision)
+    assert release(binding, 2.0) == []
+    assert release(binding, 2.1) == []
+    governor.ended(turn_of("a", final=True), TurnEnd(served=True, worker=W1), 3.0)
+    (released,) = release(binding, 3.0)
+
+    assert isinstance(released.verdict, Decision)
+    assert governor.table.agents["b"].phase == "running"
+
+
+def test_a_turn_goes_where_its_context_has_room() -> None:
+    binding, _ = make_governed(W1, W2)
+    first = ask_turn(binding, "a", 0.0)
+    second = ask_turn(binding, "b", 0.0)
+
+    assert isinstance(first, Decision)
+    assert isinstance(second, Decision)
+    assert {first.worker, second.worker} == {W1, W2}
+
+
+def test_only_workers_that_may_take_a_turn_count() -> None:
+    binding, _ = make_governed(W1, W2)
+    first = ask_turn(binding, "a", 0.0)
+    assert isinstance(first, Decision)
+
+    assert ask_turn(binding, "b", 0.0, allowed_workers=frozenset({first.worker})) is None
+    assert isinstance(ask_turn(binding, "c", 0.0), Decision)
+
+
+def test_a_turn_that_no_worker_may_take_fails_at_once_or_when_it_is_let_go() -> None:
+    binding, _ = make_governed(W1, max_wait_s=30.0)
+    with pytest.raises(NoWorkerError):
+        ask_turn(binding, "x", 0.0, excluded=frozenset({W1}))
+    ask_turn(binding, "a", 0.0)
+    assert ask_turn(binding, "b", 0.0) is None
+    binding._scheduler.workers.membership.remove(W1)
+
+    (released,) = release(binding, 30.0)
+
+    assert isinstance(released.verdict, NoWorkerError)
+    assert not len(binding)
+
+
+def test_a_client_that_leaves_is_held_no_longer() -> None:
+    binding, governor = make_governed(W1)
+    ask_turn(binding, "a", 0.0)
+    ask_turn(binding, "b", 0.0)
+
+    assert binding.cancel("b")
+    assert not binding.cancel("b")
+    assert not governor.waiting

@@ -1,0 +1,63 @@
+from math import inf
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.seats import Rank, Seats
+from kvmesh.core.programs.table import Agent
+from tests.unit.core.programs.program_cases import W1, W2
+
+
+def make_agent(name: str, tokens: int, worker: WorkerId | None = W1, began_s: float = 0.0) -> Agent:
+    agent = Agent(name, name, "", began_s)
+    agent.tokens, agent.worker = tokens, worker
+    return agent
+
+
+def by_age(agent: Agent) -> Rank:
+    return (1, 0, 0), agent.began_s, agent.key
+
+
+def test_sums_follow_what_is_taken_moved_and_dropped() -> None:
+    seats = Seats(lambda _: 1000)
+    agent = make_agent("a", 600)
+    seats.take(agent, inf)
+    assert (seats.tokens_at(W1), seats.total_tokens, seats.crowded) == (600, 600, {W1})
+
+    agent.worker, agent.tokens = W2, 100
+    seats.take(agent, 5.0)
+    assert (seats.tokens_at(W1), seats.tokens_at(W2), seats.crowded) == (0, 100, set())
+    assert seats.tenants == {"": 100}
+
+    seats.expire(5.0)
+    assert (len(seats), seats.total_tokens, seats.tenants, seats.next_s()) == (0, 0, {}, inf)
+
+
+def test_an_agent_at_no_worker_has_no_seat() -> None:
+    seats = Seats(lambda _: 1000)
+
+    seats.take(make_agent("a", 600, None), inf)
+
+    assert len(seats) == 0
+
+
+def test_times_of_reservations_that_were_renewed_are_tidied_up() -> None:
+    seats = Seats(lambda _: 1000)
+    agent = make_agent("a", 1)
+    seats.take(make_agent("b", 1), inf)
+    for second in range(1000):
+        seats.take(agent, float(second))
+
+    assert len(seats._ends) <= 80
+    assert seats.next_s() <= 999.0
+    seats.expire(999.0)
+    assert len(seats) == 1
+
+
+def test_the_older_keep_their_seats_and_the_youngest_yields() -> None:
+    seats = Seats(lambda _: 1000)
+    old, young = make_agent("old", 600, began_s=1.0), make_agent("young", 500, began_s=2.0)
+    seats.take(old, inf)
+    seats.take(young, inf)
+
+    assert seats.has_room(old, W1, 1000, by_age)
+    assert not seats.has_room(young, W1, 1000, by_age)
+    assert seats.has_room(young, W2, 1000, by_age)
