@@ -33,6 +33,7 @@ class Engine:
     def __init__(self, tokens: int = C, **options: object) -> None:
         self.table = ProgramTable(100, 100)
         self.fleet = SmallFleet(w1=tokens)
+        self.fleet.per_token_ms = 0.1
         self.touches = Touches(TouchOptions(**options), self.table, self.fleet)  # type: ignore[arg-type]  # any option
 
     def turn(
