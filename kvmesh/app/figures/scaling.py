@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.figures.figure import Figure, Shown, Table
+from kvmesh.app.programs.program_rows import Programs
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.scaling.scaling import Saturation, WorkerUse, drain_costs, saturation
@@ -19,39 +20,46 @@ class Drain(msgspec.Struct, frozen=True):
     order: int
 
 
-def read_saturation(context: RoutingContext) -> Saturation:
-    """Return how full the workers are. O(workers + requests held)."""
+def read_saturation(context: RoutingContext, programs: Programs) -> Saturation:
+    """Return how full the workers are. Turns of `programs` that wait count with their contexts,
+    other requests held with their prompts. O(workers + requests held).
+    """
     held = context.routing.binding.waiting.values()
     return saturation(
-        read_workers(context),
+        read_workers(context, programs),
         context.scaling,
+        waiting_tokens=programs.unplaced_tokens,
         held_tokens=sum(request.prompt_tokens for request in held),
     )
 
 
-def read_drains(context: RoutingContext) -> Mapping[tuple[str, ...], Drain]:
+def read_drains(context: RoutingContext, programs: Programs) -> Mapping[tuple[str, ...], Drain]:
     """Return what each worker would cost to lose. O(workers log workers)."""
-    costs = drain_costs(read_workers(context))
+    costs = drain_costs(read_workers(context, programs))
     return {
         (worker,): Drain(cost_s, number) for number, (worker, cost_s) in enumerate(costs.items(), 1)
     }
 
 
-def read_workers(context: RoutingContext) -> list[WorkerUse]:
+def read_workers(context: RoutingContext, programs: Programs) -> list[WorkerUse]:
     """Return what is known of each worker's load and memory now."""
     now = context.clock()
-    return [_use(context, beat, now) for beat in context.router.workers()]
+    return [_use(context, beat, programs, now) for beat in context.router.workers()]
 
 
-def _use(context: RoutingContext, beat: WorkerHeartbeat, now: float) -> WorkerUse:
+def _use(
+    context: RoutingContext, beat: WorkerHeartbeat, programs: Programs, now: float
+) -> WorkerUse:
     scheduler, worker, load = context.scheduler, WorkerId(beat.worker), beat.load
     booked = scheduler.sequences.loads(worker)
+    kept = programs.workers.get(worker)
     # The engine knows of requests of others; what was booked since it spoke it does not know.
     blocks = max(load.used_blocks, booked.active_blocks)
     return WorkerUse(
         worker=worker,
         usable=scheduler.workers.membership.why_not(worker, now) is None,
         capacity_tokens=load.total_blocks * scheduler.options.block_size,
+        live_tokens=0 if kept is None else kept.working_set_tokens,
         used_tokens=blocks * scheduler.options.block_size,
         backlog_s=scheduler.wait_ms(worker, now) / 1000.0,
         per_token_s=scheduler.speeds.ms_per_token(worker) / 1000.0,

@@ -145,6 +145,7 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
     # Of several in this state the one whose turn ended last tells when the program goes on.
     foremost = max((one for one in agents if one.phase == state), key=lambda one: one.since_s)
     root = min(agents, key=lambda one: (one.key != one.program, one.began_s))
+    pause = governor.expect(foremost, now) if state == "paused" else None
     seats = [governor.seat_of(one.key, now) for one in agents]
     return ProgramRow(
         program=root.program[:KEY_DIGITS],
@@ -163,6 +164,8 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
         since_s=round(max(0.0, now - foremost.since_s), 1),
         stop=foremost.stop,
         tool=foremost.tool,
+        back_s=None if pause is None else round(pause.p50_s, 1),
+        back_late_s=None if pause is None else round(pause.p90_s, 1),
         why=_why(governor, foremost, now) if state == "waiting" else "",
     )
 

@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.figures.programs import PRESSURES, PROGRAMS, TOUCHES
+from kvmesh.app.figures.scaling import DRAINS, SCALING, read_drains, read_saturation
 from kvmesh.app.front.front import Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.programs.page import ProgramsPage
@@ -65,6 +66,8 @@ class ProgramPart:
             PRESSURES.of_each(
                 lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
             ),
+            SCALING.of(lambda: read_saturation(context, watch.seen)),
+            DRAINS.of_each(lambda: read_drains(context, watch.seen)),
         )
         if (toucher := self.toucher) is not None:
             admin.sources.add(TOUCHES.of(toucher.figures))

@@ -7,7 +7,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from kvmesh.app.figures.figure import Source, Sources
 from kvmesh.app.figures.requests import ADMISSION, INSIGHT, REQUESTS, SHADOWS, SHARES, TOTALS
-from kvmesh.app.figures.scaling import DRAINS, SCALING, read_drains, read_saturation
 from kvmesh.app.figures.slo import SLO
 from kvmesh.app.figures.workers import ACCESSES, ENGINES, PREDICTIONS, WORKERS, WorkerFacts
 from kvmesh.app.front.front import METRICS_TYPE, Routes
@@ -62,6 +61,4 @@ def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
             lambda: {(worker,): one for worker, one in sorted(accesses.reports.items())}
         ),
         SLO.of(scheduler.slo.statistics),
-        SCALING.of(lambda: read_saturation(context)),
-        DRAINS.of_each(lambda: read_drains(context)),
     )

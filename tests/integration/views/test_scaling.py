@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -112,3 +113,32 @@ async def test_what_is_held_wants_more_workers() -> None:
     assert full["kvmesh_saturation", "held"] > 1.0
     assert full["kvmesh_saturation", "backlog"] > 1.0
     assert empty["kvmesh_saturation", "held"] == 0.0
+
+
+async def test_live_programs_fill_caches_while_they_pause() -> None:
+    engines = [Mocker(msgspec.structs.replace(SLOW, timing_profile="instant")) for _ in range(2)]
+    for engine in engines:
+        await engine.start()
+    async with (
+        live_router.router([engine.url for engine in engines]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        sent = {"model": "mock", "prompt": LONG, "max_tokens": 4}
+        headers = {"x-claude-code-session-id": "an-agent"}
+        answer = await client.post("/v1/completions", json=sent, headers=headers)
+        home = answer.headers["x-kvmesh-worker"]
+        paused = await figures_when(
+            client, lambda found: found["kvmesh_saturation", "programs"] > 0.0
+        )
+    for engine in engines:
+        await engine.stop()
+
+    assert answer.status_code == 200
+    # 16,000 tokens each; a prompt counts as its bytes.
+    assert paused["kvmesh_saturation", "programs"] == pytest.approx((len(LONG) + 4) / 32_000)
+    assert paused["kvmesh_wanted_workers", "programs"] == pytest.approx(
+        2 * (len(LONG) + 4) / 32_000 / 0.8
+    )
+    (other,) = {"w0", "w1"} - {home}
+    assert paused["kvmesh_worker_drain_order", other] == 1
+    assert paused["kvmesh_worker_drain_cost_seconds", home] > 0.0
