@@ -151,7 +151,8 @@ def _session_slice(options: ReplayOptions, lines: Sequence[bytes], source: str) 
     """Choose programs instead of requests; nothing was rounded that could be smoothed."""
     sessions = choose_programs(parse_sessions(lines, source), options.skip, options.sessions)
     block_size = options.trace_block_size or SESSION_BLOCK_SIZE
-    requests = requests_of(sessions, block_size)[: options.requests]
+    requests = sorted(requests_of(sessions, block_size), key=lambda one: one.timestamp_ms)
+    requests = requests[: options.requests]
     requests = scale_times(requests, options.speedup, options.time_scale)
     requests = clip_lengths(requests, block_size, options.max_input_tokens, options.output_tokens)
     return TraceSlice(

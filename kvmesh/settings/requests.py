@@ -105,7 +105,7 @@ class SloSettings:
     tenant_slo: tuple[str, ...] = ()
     """`tenant=acme*,slo-ttft-ms=2000,slo-tpot-ms=50`: the targets of some tenants instead; first
     match wins; repeat. --model-policy has them by model, requests name their own."""
-    slo_refuse_below: Share = 0.1
+    slo_refuse_below: Share = 0.3
     """Answer 429 at once to a request whose chance to meet its targets is less at every worker,
     times 1 + its priority; 0 refuses none."""
 

@@ -70,9 +70,13 @@ class Simulator:
 
     @property
     def recorded_rate(self) -> float:
-        """Return the requests per second of the recorded slice."""
+        """Return the requests per second of the recorded slice.
+
+        Of sessions, whose pauses no load shortens, that is by the pace at which they begin.
+        """
         requests = self.trace.requests
-        return len(requests) / max(requests[-1].timestamp_ms / 1000.0, 0.001)
+        arrivals = [one.timestamp_ms for one in requests if one.delay_ms is None]
+        return len(requests) / max(max(arrivals, default=0.0) / 1000.0, 0.001)
 
     def alone_ttfts_ms(self) -> list[float]:
         """Return the TTFTs below which no routing gets."""

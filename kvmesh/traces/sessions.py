@@ -198,8 +198,8 @@ def requests_of(
     after the end of its parent's turn that it was recorded during or behind, by as much as it was
     recorded later. Its parent does not wait for it but for its own pauses, as recorded. Blocks hold
     `block_size` tokens. What shares blocks: the turns of a session as recorded, the first turns of
-    sessions with equally many common tokens. `time_scale` multiplies pauses and starts. Parents
-    come before their sub-agents.
+    sessions with equally many common tokens. `time_scale` multiplies pauses and starts; later
+    turns have the times they were recorded at. Parents come before their sub-agents.
     """
     made: list[TraceRequest] = []
     blocks = _Blocks(block_size)
@@ -217,14 +217,18 @@ def requests_of(
         else:
             place, delay_s = _begun_after(parent, session.start_s or 0.0)
             after = firsts[parent.name] + place
-            program, start_ms = made[after].program, made[after].timestamp_ms
+            program = made[after].program
+            begun_ms = made[firsts[parent.name]].timestamp_ms
+            start_ms = begun_ms + (session.start_s or 0.0) * time_scale * 1000.0
         firsts[session.name] = len(made)
+        recorded_s = 0.0
         for number, (turn, ids) in enumerate(zip(session.turns, blocks.of(session), strict=True)):
             waits = number > 0 or after is not None
             pause_s = turn.pause_s if number else delay_s
+            recorded_s += turn.pause_s if number else 0.0
             request = TraceRequest(
                 index=len(made),
-                timestamp_ms=start_ms,
+                timestamp_ms=start_ms + recorded_s * time_scale * 1000.0,
                 input_tokens=turn.input_tokens,
                 output_tokens=turn.output_tokens,
                 block_ids=ids,
@@ -236,6 +240,7 @@ def requests_of(
                 after=None if number else after,
             )
             made.append(request)
+            recorded_s += turn.engine_s
     return made
 
 

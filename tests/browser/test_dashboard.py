@@ -4,18 +4,26 @@ import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
 from tests.integration.support.failing_engine import answer_status, failing_engines
-from tests.integration.support.live_router import chat, free_port, meta_router, router
+from tests.integration.support.live_router import (
+    chat,
+    engine,
+    free_port,
+    meta_router,
+    mocker_options,
+    router,
+)
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.unit.app.prompts.tokenizer_models import write_model
 
@@ -96,6 +104,32 @@ async def alone(engines: list[str]) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@contextlib.asynccontextmanager
+async def slow_fleet() -> AsyncIterator[
+    tuple[httpx.AsyncClient, Callable[[str, int], Coroutine[Any, Any, httpx.Response]]]
+]:
+    """An engine with room for one large context, and how agents ask it; the first is small."""
+    slow = "linear,prefill_per_token=0.2,decode_base=20"
+    options = msgspec.structs.replace(mocker_options(16, 192), timing_profile=slow)
+    async with (
+        engine(options) as mocker,
+        router([mocker.url]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+
+        async def ask(agent: str, tokens: int) -> httpx.Response:
+            content = f"{agent} has to do this. " * (10 if agent == "pausing" else 90)
+            body = {
+                "model": "mock",
+                "max_tokens": tokens,
+                "messages": [{"role": "user", "content": content}],
+            }
+            headers = {"x-claude-code-session-id": agent}
+            return await client.post("/v1/chat/completions", json=body, headers=headers)
+
+        yield client, ask
+
+
 async def test_it_loads_and_shows_requests_as_they_come(
     page: Page, alone: httpx.AsyncClient
 ) -> None:
@@ -117,6 +151,33 @@ async def test_it_loads_and_shows_requests_as_they_come(
     await expect(page.locator("figure svg path.ours").first).to_be_attached()
     await expect(page.locator("#replicas")).to_contain_text("default-0")
     assert await page.title() == "kvmesh · default-0"
+
+
+async def test_programs_show_who_runs_who_waits_and_who_pauses(page: Page) -> None:
+    async with slow_fleet() as (client, ask):
+        await page.goto(f"{client.base_url}/")
+        await expect(page.locator("#link")).to_have_text("live")
+        await expect(page.locator("#program-part")).to_be_hidden()
+
+        await ask("pausing", 4)
+        rows = page.locator("#programs tbody tr")
+        await expect(rows).to_have_count(1)
+        await expect(rows.first).to_contain_text("pauses")
+        await expect(rows.first).to_contain_text("claude-code")
+        first = asyncio.create_task(ask("running", 400))
+        await expect(page.locator("#programs")).to_contain_text("runs")
+        second = asyncio.create_task(ask("waiting", 4))
+        await expect(rows.first).to_contain_text("waits")
+        await expect(rows.first).to_contain_text("nowhere")
+        await expect(rows.first).to_contain_text("at the latest")
+        await expect(page.locator("#n-programs")).to_contain_text("3 live, 1 of them wait")
+        await page.fill("#filter", "runs")
+        await page.fill("#filter", "running")
+        await expect(rows).to_have_count(1)
+        await page.fill("#filter", "")
+        for task in (first, second):
+            assert (await task).status_code == 200
+        await expect(page.locator("#programs")).not_to_contain_text("waits")
 
 
 async def test_the_hottest_prefixes_are_a_tree_that_filters(

@@ -46,7 +46,7 @@ PROGRAMS: Final = Table[ProgramWatch](
 
 TOUCHES: Final = Table[TouchFigures](
     Figure("counter", "kvmesh_program_touches", lambda one: {
-               "done": one.planned - one.failed, "failed": one.failed},
+               "done": one.done, "failed": one.failed},
            "Contexts that were sent to their engine again for one token (--re-touch).", ("how",)),
     Figure("counter", "kvmesh_program_touch_computed_tokens", lambda one: one.computed_tokens,
            "Prompt tokens that engines computed for that: they were no longer cached."),

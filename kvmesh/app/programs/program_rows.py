@@ -32,7 +32,8 @@ class ProgramRow(msgspec.Struct, frozen=True):
 
     `tokens` is its context, over all agents, `reserved_tokens` what of it has room kept at
     `workers`. `back_s` is when its next turn is expected, `back_late_s` by when nine of ten come,
-    None where it does not pause. `served_tokens` were computed for it. `why`: why it waits.
+    None where it does not pause. `turns_left` are expected of its agents. `served_tokens` were
+    computed for it. `why`: why it waits.
     """
 
     program: str
@@ -43,6 +44,7 @@ class ProgramRow(msgspec.Struct, frozen=True):
     priority: int = 0
     agents: int = 1
     turns: int = 0
+    turns_left: float = 0.0
     workers: tuple[str, ...] = ()
     tokens: int = 0
     reserved_tokens: int = 0
@@ -145,6 +147,7 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
     # Of several in this state the one whose turn ended last tells when the program goes on.
     foremost = max((one for one in agents if one.phase == state), key=lambda one: one.since_s)
     root = min(agents, key=lambda one: (one.key != one.program, one.began_s))
+    pause = governor.expect(foremost, now) if state == "paused" else None
     seats = [governor.seat_of(one.key, now) for one in agents]
     return ProgramRow(
         program=root.program[:KEY_DIGITS],
@@ -155,6 +158,7 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
         priority=max(one.priority for one in agents),
         agents=len(agents),
         turns=sum(one.turns for one in agents),
+        turns_left=round(sum(map(governor.turns_left, agents)), 1),
         workers=tuple(sorted({one.worker for one in agents if one.worker is not None})),
         tokens=sum(one.tokens for one in agents if one.phase != "ended"),
         reserved_tokens=sum(seat.tokens for seat in seats if seat is not None),
@@ -163,6 +167,8 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
         since_s=round(max(0.0, now - foremost.since_s), 1),
         stop=foremost.stop,
         tool=foremost.tool,
+        back_s=None if pause is None else round(pause.p50_s, 1),
+        back_late_s=None if pause is None else round(pause.p90_s, 1),
         why=_why(governor, foremost, now) if state == "waiting" else "",
     )
 

@@ -58,7 +58,7 @@ class Prompt(NamedTuple):
 class TouchFigures(msgspec.Struct, frozen=True):
     """Counts since the start, and what is kept now."""
 
-    planned: int
+    done: int
     failed: int
     computed_tokens: int
     prompts: int
@@ -107,7 +107,7 @@ class Toucher:
         """Return the counts."""
         counts = self.touches.statistics()
         return TouchFigures(
-            planned=counts.planned,
+            done=counts.done,
             failed=counts.failed,
             computed_tokens=counts.computed_tokens,
             prompts=len(self._prompts),

@@ -5,7 +5,7 @@ name of theirs that is none (empty, too long, control characters) is passed over
 served as it would be without it. What is said to kvmesh has to be right.
 
 Source (read 2026-11): headers of Claude Code 2.1.139, codex-rs/core/src/client.rs, OpenCode's
-session/llm.ts, Dynamo's docs/agents/session-ids.md and agent-hints.md, aiperf's transports.
+session/llm.ts, Dynamo's pages "Session IDs" and "Agent Hints", aiperf's transports.
 """
 
 import re

@@ -19,6 +19,8 @@ import msgspec
 
 from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.ends import TurnsLeft
+from kvmesh.core.programs.pauses import Pause, PauseModel
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, Pace, kept_s
 from kvmesh.core.programs.seats import Rank, Seat, Seats
 from kvmesh.core.programs.table import (
@@ -112,6 +114,8 @@ class Governor:
         self.waiting: dict[str, Turn] = {}
         self.news: dict[str, AgentRecord] = {}
         self.pace = Pace()
+        self.pauses = PauseModel()
+        self.ends = TurnsLeft()
         self._fleet = fleet
         self._seats = Seats(self._limit)
         self._held: dict[str, _Held] = {}
@@ -237,7 +241,9 @@ class Governor:
         self._stale = False
         released: list[tuple[str, Grant]] = []
         vain = 0
-        for _, request_id, agent in sorted(self._queue(now)):
+        # Agents of one moment are told apart by their keys, so that all replicas agree.
+        queue = sorted(self._queue(now), key=lambda one: (one[0], one[2].key, one[1]))
+        for _, request_id, agent in queue:
             held = self._held.get(request_id)
             if held is None:
                 self._claim(agent, now)
@@ -333,6 +339,16 @@ class Governor:
         self._seats.expire(now)
         return self._seats.find(key)
 
+    def expect(self, agent: Agent, now: float) -> Pause | None:
+        """Return when an agent's next turn will come, None where it does not pause."""
+        if agent.phase != "paused":
+            return None
+        return self.pauses.expect(agent.client, agent.stop, agent.tool, now - agent.since_s)
+
+    def turns_left(self, agent: Agent) -> float:
+        """Return how many turns an agent is expected to take still, by how many it has taken."""
+        return self.ends.expect(agent.client, agent.turns, final=agent.phase == "ended")
+
     def held_since(self) -> dict[str, float]:
         """Return since when agents wait for their turn here, by key: of several turns the first."""
         since: dict[str, float] = {}
@@ -373,7 +389,9 @@ class Governor:
             self._forget(gone)
         if agent is not None and not agent.paced:
             agent.paced = True
-            self.pace.returned(agent.answer_tokens, now - agent.since_s)
+            pause_s = now - agent.since_s
+            self.pace.returned(agent.answer_tokens, pause_s)
+            self.pauses.learn(agent.client, agent.stop, agent.tool, pause_s, now)
         return agent
 
     def _find_place(self, agent: Agent, now: float) -> Grant | None:
@@ -514,6 +532,7 @@ class Governor:
         return held
 
     def _forget(self, agent: Agent) -> None:
+        self.ends.learn(agent.client, agent.turns)
         self._seats.drop(agent)
         self._elsewhere.pop(agent.key, None)
         self.news.pop(agent.key, None)

@@ -59,9 +59,9 @@ class Touch(msgspec.Struct, frozen=True):
 
 
 class TouchStatistics(msgspec.Struct, frozen=True):
-    """Counts since the start; `computed_tokens` were no longer cached when the touch came."""
+    """Touches that ended; `computed_tokens` of them were no longer cached when they came."""
 
-    planned: int
+    done: int
     failed: int
     computed_tokens: int
 
@@ -130,7 +130,7 @@ class Touches:
         self._chance = chance
         self._engines: dict[WorkerId, _Engine] = {}
         self._changed: set[WorkerId] = set()
-        self._planned = 0
+        self._done = 0
         self._failed = 0
         self._computed = 0
 
@@ -180,7 +180,6 @@ class Touches:
                 self._changed.discard(worker)
                 continue
             engine.under_way = touch
-            self._planned += 1
             found.append(touch)
         return found
 
@@ -196,13 +195,14 @@ class Touches:
         if computed_tokens is None:
             self._failed += 1
             return
+        self._done += 1
         self._computed += computed
         engine.recency.use(touch.agent, touch.tokens, 0)
         self._changed.add(touch.worker)
 
     def statistics(self) -> TouchStatistics:
         """Return the counts."""
-        return TouchStatistics(self._planned, self._failed, self._computed)
+        return TouchStatistics(self._done, self._failed, self._computed)
 
     def _at(self, worker: WorkerId) -> _Engine:
         known = self._engines.get(worker)

@@ -104,6 +104,8 @@ class LateBinding:
             return self._ask(request, now)
         grant = governor.ask(turn, now)
         if grant is None:
+            if request.targets is not None:
+                self._scheduler.slo.arrive(request.request_id, request.targets, now)
             self.governed[request.request_id] = request
             return None
         try:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.unwatched.unwatched import Over
 from kvmesh.core.workers.info import LoadReport
 from kvmesh.simulator.fleet.engine import FleetEngine
@@ -29,6 +31,7 @@ class Seeing:
         self._routers = routers
         self._replicas = replicas
         self._at = at
+        self._still: dict[WorkerId, tuple[int, int]] = {}
         for router in routers:
             router.unwatch(options, infers=self._infers)
         if self._infers:
@@ -42,7 +45,15 @@ class Seeing:
             self._end(passage.router, decision.request_id, now)
 
     def report(self, engine: FleetEngine, now: float) -> None:
-        """Have an engine's load reported, as late as reports are."""
+        """Have an engine's load reported, as late as reports are.
+
+        What stands still tells nothing new once routers believe it, and a pause may last an hour.
+        """
+        turns, told = self._still.get(engine.worker, (-1, 0))
+        told = told + 1 if turns == engine.turns else 0
+        self._still[engine.worker] = engine.turns, told
+        if told > REPORTS_TO_BELIEVE and not (engine.awake or self._infers):
+            return
         hear, age_s = partial(self._hear, engine, engine.report()), self._options.report_age_s
         if age_s:
             self._at(now + age_s, hear)

@@ -67,15 +67,20 @@ class Clients:
         self._client = client
 
     def turn(
-        self, replica: MeshProcess, agent: str, times: int, tokens: int = 4, **headers: str
+        self,
+        replica: MeshProcess,
+        agent: str,
+        times: int,
+        tokens: int = 4,
+        *,
+        final: bool = False,
     ) -> "asyncio.Task[httpx.Response]":
         content = f"{agent} has work to do. ".rjust(22, "-") * times
         messages = [{"role": "user", "content": content}]
         body = {"model": "mock", "max_tokens": tokens, "messages": messages}
         url = f"{replica.url}/v1/chat/completions"
-        return asyncio.create_task(
-            self._client.post(url, json=body, headers={NAME: agent} | headers)
-        )
+        headers = {NAME: agent} | (FINAL if final else {})
+        return asyncio.create_task(self._client.post(url, json=body, headers=headers))
 
     async def agents(self, replica: MeshProcess) -> list[dict[str, Any]]:
         view = (await self._client.get(f"{replica.url}/v1/programs")).json()
@@ -120,7 +125,7 @@ async def test_a_killed_replica_takes_no_turn_and_no_reservation_along(
         agents = await clients.until(second, "paused", "waiting", "paused")
         kept = [one["reserved"] for one in agents]
         assert not young.done()
-        back = await clients.turn(second, "old", LARGE, 4, **FINAL)
+        back = await clients.turn(second, "old", LARGE, final=True)
         late = await young
         again = await clients.turn(second, "lost", SMALL)
         known = await clients.until(first, "ended", "paused", "paused")

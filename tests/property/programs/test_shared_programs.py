@@ -135,7 +135,9 @@ class World:
 def known(replica: Replica, now: float) -> dict[str, AgentRecord]:
     """Return what a replica knows of agents, but for moments: those are told with delays."""
     return {
-        key: msgspec.structs.replace(agent.record(now), age_s=0.0, since_s=0.0, seated=False)
+        key: msgspec.structs.replace(
+            agent.record(now), age_s=0.0, since_s=0.0, late_s=-1.0, seated=False
+        )
         for key, agent in replica.governor.table.agents.items()
     }
 

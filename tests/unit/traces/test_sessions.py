@@ -127,6 +127,8 @@ def test_pauses_are_as_recorded_and_a_sub_agent_follows_the_turn_it_began_behind
     assert {one.program for one in (*turns, *agent)} == {"0"}
     assert {one.parent for one in agent} == {"0"}
     assert of(requests, "2")[0].timestamp_ms == SESSION_GAP_S * 1000.0
+    assert [one.timestamp_ms for one in turns] == [0.0, 12_000.0, 3_615_500.0]
+    assert [one.timestamp_ms for one in agent] == [6_000.0, 9_000.0]
     assert [one.index for one in requests] == list(range(6))
 
 

@@ -27,7 +27,7 @@ class SloOptions(msgspec.Struct, frozen=True):
     less at every worker; 0 refuses none.
     """
 
-    refuse_below: float = 0.1
+    refuse_below: float = 0.3
 
 
 def weight_of(priority: int) -> float:

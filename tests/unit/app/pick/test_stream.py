@@ -121,6 +121,17 @@ async def test_what_comes_behind_the_end_of_a_response_is_nothing(room: Room) ->
     assert stream.kinds() == heard
 
 
+async def test_a_gateway_whose_own_limit_counts_is_in_a_hurry(room: Room) -> None:
+    """In FULL_DUPLEX_STREAMED Envoy waits without limit for an answer."""
+    seen: list[bool] = []
+    room.door.adapters.append(lambda exchange: seen.append(exchange.hurried))
+
+    for mode in (MODE.FULL_DUPLEX_STREAMED, MODE.BUFFERED, MODE.STREAMED):
+        finish(room.ask().head(request_mode=mode).body(CHAT))
+
+    assert seen == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("mode", "picked_at"),
     [

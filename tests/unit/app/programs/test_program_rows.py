@@ -100,6 +100,30 @@ def test_a_paused_program_says_what_it_waits_for_and_keeps_its_cache() -> None:
     assert (row.tokens, row.reserved_tokens, row.served_tokens) == (60_500, 60_500, 60_500)
 
 
+def test_when_the_next_turn_comes_is_foretold_from_pauses_like_it() -> None:
+    one = governor()
+    again = turn("a", 1000)
+    begin(one, again, 0.0)
+    one.ended(again, TurnEnd(served=True, worker=W0, stop="end"), 1.0)
+    [before] = seen(one, 1.0).rows
+    now = 1.0
+    for _ in range(200):
+        begin(one, again, now + 20.0)
+        one.ended(again, TurnEnd(served=True, worker=W0, stop="end"), now + 21.0)
+        now += 21.0
+
+    [row] = seen(one, now).rows
+    begin(one, again, now)
+    [running] = seen(one, now).rows
+
+    assert before.back_s is not None
+    assert before.back_late_s is not None
+    assert before.back_s > 100.0, "published of agents whose turn is over"
+    assert row.back_s is not None
+    assert 10.0 < row.back_s < 40.0
+    assert (running.back_s, running.back_late_s) == (None, None)
+
+
 def test_sub_agents_are_part_of_their_program() -> None:
     one = governor()
     begin(one, turn("root", 1000), 0.0)

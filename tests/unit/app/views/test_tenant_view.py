@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview, PrefixRow
 from kvmesh.app.views.tenant_view import TenantDetail, detail_for, overview_for, rows_for
@@ -76,3 +77,16 @@ def test_all_about_a_request_is_its_tenants() -> None:
     told = msgspec.json.decode(detail_for(detail, ANN) or b"", type=TenantDetail)
     assert told.outcome.why == ""
     assert told.note != "note"
+
+
+def test_a_tenant_sees_its_own_programs_and_not_what_others_do_to_them() -> None:
+    own = ProgramRow(
+        "a1", "chat", "waiting", tenant="ann", tokens=9, reserved_tokens=9, workers=("w0",), why="w"
+    )
+    programs = [own, msgspec.structs.replace(own, program="b1", tenant="ben")]
+
+    seen = overview_for(overview(programs=programs), ANN, 1).programs
+    apart = overview_for(overview(programs=programs), APART, 1).programs
+
+    assert apart == [own]
+    assert seen == [msgspec.structs.replace(own, workers=(), reserved_tokens=0, why="")]

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from kvmesh.app.figures.figure import Format
+from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview, ReplicaRow, WorkerRow, sum_buckets
 from kvmesh.app.views.policy_view import ChangeRow, PolicyRow
@@ -265,3 +266,19 @@ def test_no_line_of_the_traffic_is_broken_in_80_columns() -> None:
     assert "round robin" in rates
     assert rates.rstrip().endswith(")")
     assert any(line.startswith("TTFT p50") and "p90" in line for line in lines)
+
+
+def test_programs_have_a_table_only_where_there_are_some() -> None:
+    waiting = ProgramRow("0a1b2c", "chat", "waiting", client="codex", tokens=104_000, since_s=7.0)
+    running = ProgramRow(
+        "3d4e5f", "chat", "running", turns=39, workers=("w0", "w1"), tokens=10, reserved_tokens=5
+    )
+    many = [msgspec.structs.replace(running, program=f"p{number}") for number in range(20)]
+
+    text = drawn(overview(programs=[waiting, running, *many]))
+
+    assert "programs" not in drawn(overview())
+    for part in ("0a1b2c", "codex", "waiting 7 s", "nowhere", "104,000", "w0, w1", "39", " 50%"):
+        assert part in text
+    assert "p3" in text
+    assert "p4" not in text, "the first few"

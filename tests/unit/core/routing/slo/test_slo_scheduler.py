@@ -13,6 +13,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
@@ -210,3 +211,22 @@ def test_dispatch_answers_a_refusal_that_says_when_to_come_back() -> None:
     dispatch.release(other, failed_attempt("cut"), 1.0)
     dispatch.finished(other, failed_attempt("cut"), "failed", 502, None, 1.0)
     assert scheduler.slo.statistics().results["unserved"] == 1
+
+
+class _Waits:
+    """A governor that holds every turn."""
+
+    def ask(self, turn: Turn, now: float) -> None:
+        """Hold it."""
+
+
+def test_what_a_turn_waits_for_its_program_counts_for_its_targets() -> None:
+    scheduler = make_scheduler(W1)
+    binding = make_binding(scheduler)
+    binding.governor = _Waits()  # type: ignore[assignment]  # nothing else is asked of it
+    turn = Turn(request_id="r1", agent="a", program="a")
+
+    assert binding.ask(make_request("r1", turn=turn, targets=SOON), 5.0) is None
+    assert binding.ask(make_request("r2", turn=turn), 5.0) is None
+    assert scheduler.slo.waited_ms("r1", 7.0) == pytest.approx(2000.0)
+    assert [*scheduler.slo.open] == ["r1"]
