@@ -169,7 +169,7 @@ def test_governed_agents_keep_the_caches_that_others_lose(engine: Engine, tmp_pa
     )
     assert len(without.turns) == len(turns.turns) == AGENTS * TURNS
     assert without.kept_share() < 0.4
-    # 0.66 to 0.79 and 0.39 to 0.48 on a machine that did other things, too: a pause that lasts because of them
-    # outlives its reservation.
+    # 0.66 to 0.79, and 0.39 to 0.48, on a machine that did other things, too: a pause that lasts
+    # because of them outlives its reservation.
     assert turns.kept_share() > 0.5
     assert turns.computed() < 0.65 * without.computed()
