@@ -19,7 +19,7 @@ from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import make_requests
 from tests.integration.support.live_router import router
-from tests.integration.support.mocker_process import mocker_process
+from tests.integration.tools.mocker_process import mocker_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

@@ -16,7 +16,7 @@ from kvmesh.report.statistics import RunSummary, Slo, summarize
 from kvmesh.simulator.fleet.fleet import SimulatedFleet
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import make_requests
-from tests.integration.support.mocker_process import mocker_process
+from tests.integration.tools.mocker_process import mocker_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
