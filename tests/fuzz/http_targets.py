@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Final
+from typing import Final, get_args
 
+from kvmesh.core.chat.answer_json import MAX_TOOL, Stop
 from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.sse import EventGate, SseScanner
 from kvmesh.transport.http.server.budget import BodyBudget
@@ -100,6 +101,9 @@ def sse(data: bytes) -> None:
     assert passed + gate.flush() == rest
     assert (whole.tokens, whole.done, whole.errors) == (cut_up.tokens, cut_up.done, cut_up.errors)
     assert whole.usage == cut_up.usage
+    if whole.usage is not None:
+        assert len(whole.usage.tool) <= MAX_TOOL
+        assert whole.usage.stop in get_args(Stop)
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
@@ -126,4 +130,10 @@ def seeds(target: str) -> Iterator[bytes]:
     else:
         yield b"\x10\x20\x30" + EVENT + b": comment\n\n" + EVENT + b"data: [DONE]\n\n"
         yield b"\x10\x20\x30" + b'event: error\r\ndata: {"error":{"message":"x"}}\r\n\r\n'
+        call = b'"tool_calls":[{"function":{"name":"Bash"}}]'
+        yield b"\x10\x20\x30" + b'data: {"choices":[{"delta":{%b}}]}\n\n' % call
+        yield b"\x10\x20\x30" + b'data: {"choices":[{"finish_reason":"tool_calls"}]}\n\n'
+        yield b"\x10\x20\x30" + b'event: x\ndata: {"delta":{"stop_reason": "max_tokens"}}\n\n'
+        output = b'"status":"completed","output":[{"type":"function_call","name":"f"}]'
+        yield b"\x10\x20\x30" + b'event: x\ndata: {"response":{"usage":{},%b}}\n\n' % output
         yield b"\x01\x02\x03" + b'data: {"usage":{"prompt_tokens":7}}\n\ndata: {"error":null}\n\n'

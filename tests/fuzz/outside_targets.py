@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.app.engines.load import load_of, parse_gauges
 from kvmesh.app.prompts.prompt_outline import prompt_outline
-from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishReader
 from kvmesh.core.admission.api_keys import parse_keys
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.inference import read_chat
@@ -35,6 +35,7 @@ PATHS: Final = [path for path, one in ENDPOINTS.items() if one.prompt is not Non
 WISHES: Final = WishReader(
     WishOptions(tenant_header="x-tenant", session_header="x-kvmesh-session"), ModelPolicies(())
 )
+KEY_DIGITS: Final = 32
 MOST_ENDPOINTS: Final = 4096
 """More data-parallel ranks no engine has: what lists more wants to fill our memory."""
 
@@ -72,8 +73,10 @@ def headers(data: bytes) -> None:
         _finite(WISHES.read(Request("POST", b"/v1/completions", sent)))
 
 
-def _finite(wishes: object) -> None:
-    for value in msgspec.structs.astuple(wishes):  # type: ignore[arg-type]
+def _finite(wishes: RequestWishes) -> None:
+    names = wishes.names
+    assert names is None or len(names.agent) == len(names.program) == KEY_DIGITS
+    for value in msgspec.structs.astuple(wishes):
         assert not isinstance(value, float) or math.isfinite(value), wishes
         assert not isinstance(value, int) or abs(value) < 1 << 63, wishes
 
@@ -167,16 +170,27 @@ CHAT: Final = (
     b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],'
     b'"max_tokens":5,"n":2,"priority":-1,"cache_salt":"s","kvmesh":{"mode":"kv","priority":3}}'
 )
+PROGRAM: Final = (
+    b'{"messages":[],"prompt":"a","input":"a","metadata":{"user_id":"user_a_account__session_%b"},'
+    b'"prompt_cache_key":"%b","nvext":{"agent_hints":{"priority":5,"strict_priority":1,"osl":9}},'
+    b'"kvmesh":{"program":"p","program_parent":"q","program_final":true}}'
+) % (b"0" * 32, b"01234567-0123-0123-0123-0123456789ab")
 SEEDS: Final[dict[str, tuple[bytes, ...]]] = {
     "body": (
         b"\0" + CHAT,
         b"\1" + b'{"prompt":[1,2,3],"max_tokens":1e30}',
         b"\2" + b'{"input":"x","max_output_tokens":7}',
+        *(bytes([at]) + PROGRAM for at in range(len(PATHS))),
     ),
     "headers": (
         b"x-kvmesh-priority: 9\nx-kvmesh-temperature: 0.5\nx-kvmesh-overlap-score-weight: 2",
         b"x-kvmesh-mode: kv\nx-kvmesh-worker: w\nx-kvmesh-labels: a,b\nx-tenant: t",
         b"x-kvmesh-output-tokens: 5\nx-kvmesh-timeout-s: 5\nx-kvmesh-session: s",
+        b"x-kvmesh-program: p\nx-kvmesh-program-parent: q\nx-kvmesh-program-final: 1",
+        b"x-claude-code-session-id: s\nx-claude-code-agent-id: a\nx-tenant: t",
+        b"session-id: s\nthread-id: t\nx-codex-parent-thread-id: p",
+        b"x-dynamo-session-id: s\nx-dynamo-parent-session-id: p\nx-dynamo-session-final: true",
+        b"x-correlation-id: c\nuser-agent: aiperf/1.0",
     ),
     "chat": (CHAT, b'{"messages":[{"role":"a","tool_calls":[{"function":{"name":"f"}}]}]}'),
     "rewritten": (CHAT,),

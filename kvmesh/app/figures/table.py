@@ -21,7 +21,7 @@ from kvmesh.app.figures.mesh import (
 from kvmesh.app.figures.picks import GATEWAYS, PICKS, UNWATCHED
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.programs import PRESSURES, PROGRAM_NEWS, PROGRAMS
+from kvmesh.app.figures.programs import PRESSURES, PROGRAM_NEWS, PROGRAMS, TOUCHES
 from kvmesh.app.figures.requests import (
     ADMISSION,
     FORMULAS,
@@ -44,7 +44,7 @@ from kvmesh.app.figures.workers import (
 
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
-    *(PROGRAMS, PRESSURES, PROGRAM_NEWS),
+    *(PROGRAMS, PRESSURES, PROGRAM_NEWS, TOUCHES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD),

@@ -2,11 +2,11 @@
 
 import msgspec
 
+from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
-from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.bounds import MAX_NAME, is_name, shown
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest

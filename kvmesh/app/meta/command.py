@@ -37,13 +37,13 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
 from kvmesh.app.meta.programs import MetaPrograms
+from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading_threads import ReadingThreads
-from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.metrics_page import MetricsPage

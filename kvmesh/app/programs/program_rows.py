@@ -32,7 +32,8 @@ class ProgramRow(msgspec.Struct, frozen=True):
 
     `tokens` is its context, over all agents, `reserved_tokens` what of it has room kept at
     `workers`. `back_s` is when its next turn is expected, `back_late_s` by when nine of ten come,
-    None where it does not pause. `served_tokens` were computed for it. `why`: why it waits.
+    None where it does not pause. `turns_left` are expected of its agents. `served_tokens` were
+    computed for it. `why`: why it waits.
     """
 
     program: str
@@ -43,6 +44,7 @@ class ProgramRow(msgspec.Struct, frozen=True):
     priority: int = 0
     agents: int = 1
     turns: int = 0
+    turns_left: float = 0.0
     workers: tuple[str, ...] = ()
     tokens: int = 0
     reserved_tokens: int = 0
@@ -156,6 +158,7 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
         priority=max(one.priority for one in agents),
         agents=len(agents),
         turns=sum(one.turns for one in agents),
+        turns_left=round(sum(map(governor.turns_left, agents)), 1),
         workers=tuple(sorted({one.worker for one in agents if one.worker is not None})),
         tokens=sum(one.tokens for one in agents if one.phase != "ended"),
         reserved_tokens=sum(seat.tokens for seat in seats if seat is not None),

@@ -5,7 +5,7 @@ name of theirs that is none (empty, too long, control characters) is passed over
 served as it would be without it. What is said to kvmesh has to be right.
 
 Source (read 2026-11): headers of Claude Code 2.1.139, codex-rs/core/src/client.rs, OpenCode's
-session/llm.ts, Dynamo's docs/agents/session-ids.md and agent-hints.md, aiperf's transports.
+session/llm.ts, Dynamo's pages "Session IDs" and "Agent Hints", aiperf's transports.
 """
 
 import re
@@ -69,8 +69,8 @@ class TurnNames(msgspec.Struct, frozen=True):
     """Whose turn a request is: `session_key`s of the agent and of the program it is part of, which
     are equal for an agent that names no parent. `final`: no other turn will follow.
 
-    Where a client names only the parent and not the root, `program` is the parent: whoever knows
-    the parent's own program has the root.
+    Where a client names only the parent and not the root, `program` is the parent: the table of
+    agents knows the parent's own program.
     """
 
     agent: str

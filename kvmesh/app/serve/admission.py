@@ -145,8 +145,9 @@ class AdmissionGate:
         governor, held = self._governor, limits.program_turns == "on"
         self.follows = governor is not None and limits.program_turns != "off"
         if governor is not None:
-            governor.options = msgspec.structs.replace(
-                governor.options, turns=held, max_wait_s=limits.program_wait_s if held else 0.0
+            wait_s = limits.program_wait_s if held else 0.0
+            governor.change(
+                msgspec.structs.replace(governor.options, turns=held, max_wait_s=wait_s)
             )
 
     def wait(self, request_id: str, scope: Scope, told: Told) -> None:

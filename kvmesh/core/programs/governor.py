@@ -19,6 +19,7 @@ import msgspec
 
 from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.ends import TurnsLeft
 from kvmesh.core.programs.pauses import Pause, PauseModel
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, Pace, kept_s
 from kvmesh.core.programs.seats import Rank, Seat, Seats
@@ -42,6 +43,9 @@ LAPSE_S: Final = 5.0
 
 LOOKED_AT: Final = 64
 """Turns looked at in one `release` that find no room, before it gives up: each is O(workers)."""
+
+MOST_KEPT_S: Final = 3600.0
+"""No pause is so long that a context stays reserved for more, whatever a sibling tells."""
 
 
 class GovernorOptions(msgspec.Struct, frozen=True):
@@ -115,6 +119,7 @@ class Governor:
         self.news: dict[str, AgentRecord] = {}
         self.pace = Pace()
         self.pauses = PauseModel()
+        self.ends = TurnsLeft()
         self._fleet = fleet
         self._seats = Seats(self._limit)
         self._held: dict[str, _Held] = {}
@@ -212,6 +217,7 @@ class Governor:
             took_s = now - agent.since_s
             self.pace.answered(end.worker, per_token_ms, end.output_tokens, took_s)
             agent.tokens = min(MAX_TOKENS, turn.prompt_tokens + end.output_tokens)
+            agent.keep_s = kept_s(agent.tokens, self._prefill_ms(end.worker))
             served = agent.served_tokens + end.computed_tokens + end.output_tokens
             agent.served_tokens = min(MAX_SERVED, served)
             agent.stop, agent.tool = end.stop, end.tool
@@ -325,6 +331,7 @@ class Governor:
         agent.revision = record.revision
         agent.began_s = min(agent.began_s, now - record.age_s)
         agent.since_s = now - record.since_s
+        agent.keep_s = record.keep_s
         agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
         self._elsewhere.pop(key, None)
         if agent.phase == "running" or agent.running:
@@ -348,6 +355,10 @@ class Governor:
         if agent.phase != "paused":
             return None
         return self.pauses.expect(agent.client, agent.stop, agent.tool, now - agent.since_s)
+
+    def turns_left(self, agent: Agent) -> float:
+        """Return how many turns an agent is expected to take still, by how many it has taken."""
+        return self.ends.expect(agent.client, agent.turns, final=agent.phase == "ended")
 
     def held_since(self) -> dict[str, float]:
         """Return since when agents wait for their turn here, by key: of several turns the first."""
@@ -501,13 +512,16 @@ class Governor:
         self._seats.take(agent, now + CLAIM_S)
 
     def _keep(self, agent: Agent) -> None:
-        """Reserve what an agent that pauses will need, for as long as that is worth it."""
+        """Reserve what an agent that pauses will need, for as long as that is worth it: by who
+        served its turn, whose speeds are learned, so that all replicas keep it equally long.
+        """
         if agent.phase == "ended" or agent.worker is None:
             self._seats.drop(agent)
             return
-        self._seats.take(
-            agent, agent.since_s + kept_s(agent.tokens, self._prefill_ms(agent.worker))
-        )
+        keep_s = agent.keep_s
+        if keep_s < 0.0:
+            keep_s = kept_s(agent.tokens, self._prefill_ms(agent.worker))
+        self._seats.take(agent, agent.since_s + min(keep_s, MOST_KEPT_S))
 
     def _bound_s(self, held: _Held) -> float:
         """Return when a held turn goes whatever it evicts."""
@@ -535,6 +549,7 @@ class Governor:
         return held
 
     def _forget(self, agent: Agent) -> None:
+        self.ends.learn(agent.client, agent.turns)
         self._seats.drop(agent)
         self._elsewhere.pop(agent.key, None)
         self.news.pop(agent.key, None)

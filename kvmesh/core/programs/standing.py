@@ -17,7 +17,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     It is in its `phase` for `since_s` seconds, its program known for `age_s`; `held_s` is how long
     its turn has waited here, None where none does. `served_tokens` is its attained service: prompt
-    tokens computed, and output. `why`: the same in words.
+    tokens computed, and output. `why`: the same in words. Of one that pauses, `back_s` is when its
+    next turn is expected, `back_late_s` by when nine of ten come. `turns_left` are expected.
     """
 
     agent: str
@@ -37,6 +38,9 @@ class Standing(msgspec.Struct, frozen=True):
     tool: str
     held_s: float | None
     why: str
+    back_s: float | None = None
+    back_late_s: float | None = None
+    turns_left: float = 0.0
 
 
 class Pressure(msgspec.Struct, frozen=True):
@@ -55,6 +59,7 @@ def standing(
     kept_s = None if seat is None or seat.until_s == inf else max(0.0, seat.until_s - now)
     since_s = (governor.held_since() if held is None else held).get(agent.key)
     held_s = None if since_s is None else max(0.0, now - since_s)
+    pause = governor.expect(agent, now)
     return Standing(
         agent=agent.key,
         program=agent.program,
@@ -73,6 +78,9 @@ def standing(
         tool=agent.tool,
         held_s=held_s,
         why=_why(governor, agent, kept_s, held_s, reserved=seat is not None),
+        back_s=None if pause is None else round(pause.p50_s, 1),
+        back_late_s=None if pause is None else round(pause.p90_s, 1),
+        turns_left=round(governor.turns_left(agent), 1),
     )
 
 

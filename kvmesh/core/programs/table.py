@@ -30,7 +30,8 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `revision` grows with each change: of two records the one with the larger counts, of equal ones
     the larger in the rest, so all replicas end with the same. `late_s`: how long ago it was let go
-    because its wait had reached the bound, -1 never.
+    because its wait had reached the bound, -1 never. `keep_s`: how long after `since_s` its
+    context stays reserved while it pauses, -1 for the hearer to judge.
     """
 
     revision: int
@@ -50,6 +51,7 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float = 0.0
     seated: bool = False
     late_s: float = -1.0
+    keep_s: float = -1.0
 
 
 class Agent:
@@ -57,7 +59,8 @@ class Agent:
 
     `began_s` is when its program was first seen, `since_s` when its phase changed. `served_tokens`
     is its attained service: prompt tokens computed and output. `seated`: it may take turns.
-    `late_s` is when its wait last reached the bound. `paced`: its pause was learned. `failed`: its
+    `late_s` is when its wait last reached the bound. `keep_s` is for how long its
+    pause keeps its context, -1.0 not known yet. `paced`: its pause was learned. `failed`: its
     last turn was, and may be taken again. `answer_tokens` is the length of its last answer.
     """
 
@@ -66,6 +69,7 @@ class Agent:
         "began_s",
         "client",
         "failed",
+        "keep_s",
         "key",
         "late_s",
         "paced",
@@ -104,6 +108,7 @@ class Agent:
         self.revision = 0
         self.seated = False
         self.late_s = -inf
+        self.keep_s = -1.0
         self.answer_tokens = 0
         self.paced = True
         self.failed = False
@@ -132,6 +137,7 @@ class Agent:
             age_s=max(0.0, now - self.began_s),
             since_s=max(0.0, now - self.since_s),
             seated=self.seated,
+            keep_s=self.keep_s,
             late_s=-1.0 if self.late_s == -inf else max(0.0, now - self.late_s),
         )
 
@@ -216,6 +222,9 @@ class ProgramTable:
         return agent
 
     def _add(self, key: str, program: str, tenant: str, now: float) -> Agent:
+        parent = self.agents.get(program)
+        if parent is not None:  # itself a sub-agent, perhaps: the root is the program of all
+            program = parent.program
         agent = self.agents[key] = Agent(key, program, tenant, now)
         self._tenants.setdefault(tenant, OrderedDict())[key] = None
         siblings = self._programs.setdefault(program, set())
@@ -246,7 +255,7 @@ def check_record(key: str, record: AgentRecord) -> str:
         return f"agent {shown(key)}: a number is out of its range"
     if max(map(len, (record.worker, record.tool, record.tenant))) > MAX_NAME:
         return f"agent {shown(key)}: a name is too long"
-    ages = (record.age_s, record.since_s, max(0.0, record.late_s))
+    ages = (record.age_s, record.since_s, record.late_s + 1.0, record.keep_s + 1.0)
     if not all(0.0 <= age_s < MAX_AGE_S for age_s in ages):
         return f"agent {shown(key)}: no such age"
     return ""

@@ -37,7 +37,7 @@ class Course:
             return [
                 (request, RAMP_S * number / count)
                 for number in range(count)
-                for request in next(self._firsts, [])
+                for request in self._next()
             ]
         return [
             (request, request.trace.timestamp_ms / MS / self._speedup)
@@ -56,8 +56,12 @@ class Course:
         program = _program(request)
         self._left[program] -= 1
         if self._live and not self._left[program]:
-            due += [(one, now) for one in next(self._firsts, [])]
+            due += [(one, now) for one in self._next()]
         return due
+
+    def _next(self) -> list[FleetRequest]:
+        """Return what the next program begins with, nothing after the last."""
+        return next(self._firsts, list[FleetRequest]())
 
 
 def _program(request: FleetRequest) -> str | int:

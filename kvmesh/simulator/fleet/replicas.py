@@ -149,14 +149,14 @@ def _fetches(sender: str, rows: Sequence[FetchRow], peer: FleetRouter, now: floa
 
 
 def _agents(told: Sequence[AgentRecord], told_s: float, peer: FleetRouter, now: float) -> None:
-    if peer.governor is not None:
-        for record in told:
-            older = msgspec.structs.replace(
-                record,
-                age_s=record.age_s + now - told_s,
-                since_s=record.since_s + now - told_s,
-            )
-            assert not peer.governor.hear(record.agent, older, now)
+    assert peer.governor is not None, "programs take turns at all replicas or at none"
+    for record in told:
+        older = msgspec.structs.replace(
+            record,
+            age_s=record.age_s + now - told_s,
+            since_s=record.since_s + now - told_s,
+        )
+        assert not peer.governor.hear(record.agent, older, now)
 
 
 def _shares(sender: str, shares: Shares, peer: FleetRouter, now: float) -> None:

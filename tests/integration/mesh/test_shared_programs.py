@@ -21,13 +21,16 @@ pytestmark = pytest.mark.integration
 BLOCKS = 192
 """Of 16 tokens: room for one of the large contexts and one small one."""
 
-SLOW = "linear,prefill_per_token=0.2,decode_base=20"
+SLOW = "linear,prefill_per_token=3,decode_base=20"
+"""A context is kept for five times as long as it takes to compute: 30 s of a large one."""
 NAME = "x-claude-code-session-id"
 FINAL: dict[str, str] = {"x-kvmesh-program-final": "1"}
 LARGE, SMALL = 90, 10
 """Times that a prompt says its line of 22 bytes, which are tokens here."""
 
 WITHIN_S = 60.0
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+"""Routers see when a stream's prefill ends; of whole answers they guess."""
 
 
 @pytest.fixture
@@ -43,6 +46,7 @@ async def replicas(
 ) -> AsyncIterator[list[MeshProcess]]:
     flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_process.url]
     flags += ["--namespace", namespace, "--program-wait-s", str(WITHIN_S)]
+    flags += ["--sse-comment-s", "0"]  # so that the answer's head can tell of the wait
     flags += ["--parity-sample", "0"]  # it sends prompts again, for which the engine has no room
     processes = [
         MeshProcess(
@@ -77,9 +81,10 @@ class Clients:
     ) -> "asyncio.Task[httpx.Response]":
         content = f"{agent} has work to do. ".rjust(22, "-") * times
         messages = [{"role": "user", "content": content}]
-        body = {"model": "mock", "max_tokens": tokens, "messages": messages}
+        body = {"model": "mock", "max_tokens": tokens, "messages": messages} | STREAMED
         url = f"{replica.url}/v1/chat/completions"
-        headers = {NAME: agent} | (FINAL if final else {})
+        named = {} if agent.startswith("warm") else {NAME: agent}
+        headers = named | (FINAL if final else {})
         return asyncio.create_task(self._client.post(url, json=body, headers=headers))
 
     async def agents(self, replica: MeshProcess) -> list[dict[str, Any]]:
@@ -100,8 +105,13 @@ class Clients:
 
 
 def cached(answer: httpx.Response) -> int:
-    told: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    told: int = usage_of(answer)["prompt_tokens_details"]["cached_tokens"]
     return told
+
+
+def usage_of(answer: httpx.Response) -> dict[str, Any]:
+    usage: dict[str, Any] = msgspec.json.decode(answer.text.split("data: ")[-2])["usage"]
+    return usage
 
 
 async def test_a_killed_replica_takes_no_turn_and_no_reservation_along(
@@ -112,7 +122,11 @@ async def test_a_killed_replica_takes_no_turn_and_no_reservation_along(
         clients = Clients(client)
         for replica in replicas:
             await answer_with(client, replica, "/ready", 200)
-        size = (await clients.turn(killed, "old", LARGE)).json()["usage"]["prompt_tokens"]
+        for number in range(4):  # so that what computing costs is known
+            await clients.turn(killed, f"warm {number}", 2 * SMALL)
+        [worker] = (await client.get(f"{killed.url}/v1/overview")).json()["workers"]
+        assert worker["ms_per_token"] > 1.0
+        size = usage_of(await clients.turn(killed, "old", LARGE))["prompt_tokens"]
         await clients.until(first, "paused")
         young = clients.turn(first, "young", LARGE)
         await clients.until(second, "paused", "waiting")

@@ -128,6 +128,7 @@ def turn(
         "model": "mock",
         "stream": stream,
         "max_tokens": tokens,
+        "ignore_eos": True,
         "messages": [{"role": "user", "content": words or f"{agent} has to do this. " * 90}],
     }
     headers = {NAME: agent} | {name.replace("_", "-"): value for name, value in more.items()}
@@ -231,14 +232,16 @@ async def test_what_is_no_program_never_waits_for_one() -> None:
 
 
 async def test_a_client_in_a_hurry_is_held_for_half_of_its_time() -> None:
-    async with one_engine() as client:
-        first = turn(client, "first", 600)
+    """The engine has room for both; by the setting programs may fill less of it."""
+    async with one_engine(program_fill=0.6) as client:
+        first = turn(client, "first", 250, words="first has to do this. " * 60)
         await until(client, "running")
-        answer = await turn(client, "second", x_kvmesh_timeout_s="5")
+        second = turn(client, "second", words="second has to wait. " * 60, x_kvmesh_timeout_s="6")
+        answer = await second
         first.cancel()
 
     assert answer.status_code == 200
-    assert 2500.0 <= float(answer.headers["x-kvmesh-program-wait-ms"]) < 5000.0
+    assert 3000.0 <= float(answer.headers["x-kvmesh-program-wait-ms"]) < 5500.0
 
 
 async def test_explain_says_whose_turn_it_is_and_why_it_would_wait() -> None:

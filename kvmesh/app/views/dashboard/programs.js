@@ -21,7 +21,7 @@ const COLUMNS = [
   { name: "Client", kind: "p2", fill: (cell, row) => { cell.textContent = row.client || "–"; } },
   { name: "State", fill: (cell, row) => { const [word, kind] = STATES[row.state] ?? [row.state, "soft"]; cell.textContent = `${word} ${span(row.since_s)}`; cell.className = `state ${kind}`; } },
   { name: "Agents", kind: "num p2", fill: (cell, row) => { cell.textContent = count(row.agents); } },
-  { name: "Turns", kind: "num", fill: (cell, row) => { cell.textContent = count(row.turns); } },
+  { name: "Turns", kind: "num", fill: (cell, row) => { cell.textContent = count(row.turns); cell.title = `about ${count(Math.round(row.turns_left ?? 0))} more are expected`; } },
   { name: "Cache at", fill: (cell, row) => { cell.textContent = row.workers.join(", ") || "nowhere"; } },
   { name: "Context, tokens", fill: (cell, row) => meter(cell, ratio(row.reserved_tokens, row.tokens) ?? 0, count(row.tokens), { title: `room is kept for ${count(row.reserved_tokens)} of ${count(row.tokens)} tokens` }) },
   { name: "Computed", kind: "num p3", fill: (cell, row) => { cell.textContent = count(row.served_tokens); } },

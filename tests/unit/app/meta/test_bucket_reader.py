@@ -2,8 +2,8 @@ import json
 from typing import Any
 
 from kvmesh.app.meta.bucket_reader import BucketReader
+from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.prompts.isolation import Isolation
-from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.core.admission.tenant_salt import TenantSalts
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest

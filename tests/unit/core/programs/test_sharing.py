@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import MOST_KEPT_S, Governor, GovernorOptions
 from kvmesh.core.programs.shared import FORMAT, decode_news, encode_news
 from kvmesh.core.programs.sharing import ABSENT_S, MAY_BE_LOST_S, ProgramSharing
 from kvmesh.core.programs.table import Agent
@@ -328,3 +328,29 @@ def test_a_lie_about_revisions_is_refused(pair: tuple[Replica, Replica]) -> None
 
     assert "out of its range" in two.sharing.hear(key_of("a"), lie, 0.0)
     assert decode_news(lie).format == FORMAT
+
+
+def test_a_context_is_kept_equally_long_by_all_whatever_they_learned(
+    pair: tuple[Replica, Replica],
+) -> None:
+    """Who served the turn knows how long computing it again takes; its word counts."""
+    one, two = pair
+    one.begin("a")
+    one.end("a", now=1.0)
+    [(key, value)] = one.told(1.0).items()
+    news = decode_news(value)
+    told = msgspec.structs.replace(news.record, keep_s=77.0)
+    endless = msgspec.structs.replace(told, keep_s=1e8, revision=9)
+    broken = msgspec.structs.replace(told, keep_s=float("nan"), revision=10)
+
+    two.sharing.hear(key, encode_news("r0", 1, UNIX_S, told), 1.0)
+    seat = two.governor.seat_of(key, 2.0)
+    two.sharing.hear(key, encode_news("r0", 1, UNIX_S, endless), 1.0)
+    most = two.governor.seat_of(key, 2.0)
+
+    assert news.record.keep_s > 0.0
+    assert seat is not None
+    assert seat.until_s == 78.0
+    assert most is not None
+    assert most.until_s == 1.0 + MOST_KEPT_S
+    assert two.sharing.hear(key, encode_news("r0", 1, UNIX_S, broken), 1.0) != ""

@@ -2,6 +2,7 @@ import pytest
 
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.standing import Pressure, pressures, standing, standings
+from kvmesh.core.programs.table import Agent
 from tests.unit.core.programs.program_cases import (
     W1,
     SmallFleet,
@@ -93,3 +94,41 @@ def test_a_turn_held_at_a_sibling_waits_there(governor: Governor) -> None:
 
 def test_a_cache_is_told_with_what_is_reserved_of_it(governor: Governor) -> None:
     assert pressures(governor, 10.0) == [Pressure(W1, 1000, 110 + 60 + 600)]
+
+
+def test_when_the_next_turn_comes_and_how_many_follow_is_foretold() -> None:
+    governor = make_governor(SmallFleet(w1=1000), ttl_s=100.0)
+    turn = make_turn("a", 100)
+    governor.chosen(turn, W1, 0.0)
+    running = standing(governor, found(governor, "a"), 0.0)
+    governor.ended(turn, make_end(stop="tool"), 1.0)
+
+    paused = standing(governor, found(governor, "a"), 1.0)
+    later = standing(governor, found(governor, "a"), 61.0)
+
+    assert (running.back_s, running.back_late_s) == (None, None)
+    assert paused.back_s == pytest.approx(9.0, rel=0.2)
+    assert paused.back_late_s == pytest.approx(70.0, rel=0.2)
+    assert later.back_s is not None
+    assert later.back_s > 9.0
+    assert 50.0 < paused.turns_left < 80.0
+
+
+def test_agents_that_are_forgotten_teach_how_many_turns_one_takes() -> None:
+    governor = make_governor(SmallFleet(w1=1000), ttl_s=10.0)
+    before = governor.ends.expect("codex", 1)
+
+    for at in range(400):
+        turn = make_turn(str(at), 100, client="codex", final=True)
+        governor.chosen(turn, W1, 100.0 * at)
+        governor.ended(turn, make_end(stop="end"), 100.0 * at + 1.0)
+
+    last = standing(governor, found(governor, "399"), 40_000.0)
+    assert last.turns_left == 0.0
+    assert governor.ends.expect("codex", 1) < 0.5 * before
+
+
+def found(governor: Governor, name: str) -> Agent:
+    agent = governor.table.find(key(name))
+    assert agent is not None
+    return agent

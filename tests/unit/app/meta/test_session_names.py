@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from kvmesh.app.prompts.session_names import PARENT_HEADERS, SESSION_HEADERS, SessionNames
+from kvmesh.app.meta.session_names import PARENT_HEADERS, SESSION_HEADERS, SessionNames
 from kvmesh.core.chat.inference import Extension
 from kvmesh.transport.http.server.request import Request
 
