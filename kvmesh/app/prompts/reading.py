@@ -13,10 +13,9 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
-from kvmesh.app.prompts.request_wishes import HeadWishes, WishOptions, WishReader
+from kvmesh.app.prompts.request_wishes import HeadWishes, RequestWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
-from kvmesh.app.prompts.turn_names import key_names
-from kvmesh.app.prompts.turns import turn_of
+from kvmesh.app.prompts.turn_names import TurnNames, key_names
 from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
@@ -24,6 +23,7 @@ from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
+from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
@@ -39,6 +39,10 @@ Readable = tuple[Scanned, bytes | memoryview | None, HeadWishes]
 tell.
 """
 _NO_BODY: Final = InferenceRequest()
+_HELD_SHARE: Final = 0.5
+"""A request is held for this share of the time that its client waits at most; the rest is left for
+its answer.
+"""
 
 MOST_PACKED: Final = 1 << 20
 """Token ids or hashes of a prompt sent packed: they are read on the event loop."""
@@ -333,3 +337,28 @@ def within_patience(options: ForwardOptions, timeout_s: float | None) -> Forward
     if timeout_s is None or timeout_s >= (options.deadline_s or inf):
         return options
     return msgspec.structs.replace(options, deadline_s=timeout_s)
+
+
+def turn_of(
+    names: TurnNames, request_id: str, prompt_tokens: int, wishes: HeadWishes | RequestWishes
+) -> Turn:
+    """Return the turn of a request. Of its answer only what its client expects counts: what it
+    allows at most is no estimate.
+    """
+    if isinstance(wishes, HeadWishes):
+        priority, output_tokens = 0, 0
+    else:
+        priority, output_tokens = wishes.priority, wishes.output_tokens or 0
+    timeout_s = wishes.timeout_s
+    return Turn(
+        request_id=request_id,
+        agent=names.agent,
+        program=names.program,
+        client=names.client,
+        tenant=wishes.tenant,
+        priority=priority,
+        prompt_tokens=prompt_tokens,
+        expected_output_tokens=output_tokens,
+        final=names.final,
+        patience_s=inf if timeout_s is None else timeout_s * _HELD_SHARE,
+    )

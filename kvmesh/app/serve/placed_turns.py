@@ -1,7 +1,6 @@
 """Turns of programs on the compiled way: who may take it, and whose turn a placed request is."""
 
-from kvmesh.app.prompts.reading import Readable
-from kvmesh.app.prompts.turns import turn_of
+from kvmesh.app.prompts.reading import Readable, turn_of
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.core.dispatch.compiled import Placed
