@@ -79,8 +79,9 @@ class ProgramSettings:
     """on: while the contexts of agents' sessions do not fit the caches, and computing them again
     costs more than waiting, those that fit take turns and keep their caches; the others' requests
     wait here. observe: follow programs, hold nothing. off: nothing is kept of them."""
-    program_wait_s: Seconds = 30.0
-    """Seconds a request waits for its program's turn at most; then it goes, whatever it evicts."""
+    program_wait_s: Seconds = 120.0
+    """Seconds a request waits for its program's turn at most; then it goes, whatever it evicts. One
+    whose answer is not streamed waits 30 s at most: nothing shows its client that it is held."""
     program_fill: Multiple = 1.0
     """Share of an engine's cache that the contexts of programs with a turn may fill."""
     program_ttl_s: Seconds = 7200.0

@@ -48,7 +48,7 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_prefill_tokens: Count
     queue_fairness: QueueFairness = "tokens"
     program_turns: ProgramTurns = "on"
-    program_wait_s: Seconds = 30.0
+    program_wait_s: Seconds = 120.0
 
     def wrong(self) -> str:
         """Return what cannot be; "" when all can."""

@@ -12,7 +12,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
-from kvmesh.app.serve.placed_turns import may_pass, turn_of_placed
+from kvmesh.app.serve.placed_turns import bound_turn, may_pass, turn_of_placed
 from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.response_holders import named_response, response_of
@@ -244,9 +244,7 @@ class Gateway(Generic[E]):
         path = exchange.request.path
         if context.gate.follows and request.turn is None:
             request = context.routing.turns.follow(request, context.clock())
-        if exchange.hurried and request.turn is not None:
-            turn = msgspec.structs.replace(request.turn, patience_s=0.0)
-            request = msgspec.structs.replace(request, turn=turn)
+        request = bound_turn(request, hurried=exchange.hurried)
         options = self._options if path in ENDPOINTS or path in OTHERS else self._once
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
@@ -301,6 +299,7 @@ class Gateway(Generic[E]):
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
+        request = bound_turn(request, hurried=False)
         governor, turn = context.routing.turns.governor, request.turn
         if context.gate.follows:
             turn = context.routing.turns.look(request, now)

@@ -1,10 +1,21 @@
-"""Turns of programs on the compiled way: who may take it, and whose turn a placed request is."""
+"""Turns of programs: who may take the compiled way, whose turn a request is, how long it waits."""
+
+from math import inf
+from typing import Final
+
+import msgspec
 
 from kvmesh.app.prompts.reading import Readable, turn_of
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.core.dispatch.compiled import Placed
 from kvmesh.core.programs.turn import Turn
+from kvmesh.core.routing.decision import RouteRequest
+
+WHOLE_HELD_S: Final = 30.0
+"""A client of a whole answer sees nothing while its request is held, nor does a proxy before it:
+many give up after a minute.
+"""
 
 
 def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -> bool:
@@ -37,3 +48,19 @@ def turn_of_placed(
     if placed.prompt_tokens < turns.chains.options.least_tokens:
         return None
     return turns.follow_placed(placed, head.tenant, now)
+
+
+def bound_turn(request: RouteRequest, *, hurried: bool) -> RouteRequest:
+    """Return the request with a turn that waits no longer than its client may be kept waiting:
+    `hurried` not at all; a stream shows comments meanwhile, a whole answer nothing. Half of the
+    time that its client names is its turn's bound already.
+    """
+    turn = request.turn
+    if turn is None:
+        return request
+    most_s = inf if request.streams or request.timeout_s is not None else WHOLE_HELD_S
+    most_s = 0.0 if hurried else most_s
+    if most_s >= turn.patience_s:
+        return request
+    turn = msgspec.structs.replace(turn, patience_s=most_s)
+    return msgspec.structs.replace(request, turn=turn)

@@ -57,7 +57,7 @@ class GovernorOptions(msgspec.Struct, frozen=True):
     """
 
     turns: bool = True
-    max_wait_s: float = 30.0
+    max_wait_s: float = 120.0
     fill: float = 1.0
     small_share: float = 0.01
     max_agents: int = 1 << 16

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI
 
+from kvmesh.app.serve import placed_turns
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import ProgramSettings, StreamSettings
 from tests.integration.support.live_router import engine, meta_router, mocker_options, router
@@ -162,6 +163,24 @@ async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:
     assert late.status_code == 200
     assert 500.0 <= wait_ms < 2500.0
     assert "x-kvmesh-program-wait-ms" not in free.headers
+
+
+async def test_a_whole_answer_is_held_for_less_than_a_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placed_turns, "WHOLE_HELD_S", 0.5)
+    async with one_engine(program_wait_s=60.0) as client:
+        first = turn(client, "first", 1200)
+        await until(client, "running")
+        streamed = turn(client, "streamed", stream=True)
+        await until(client, "waiting", "running")
+        whole = await turn(client, "whole")
+        assert not streamed.done()
+        first.cancel()
+        answer = await streamed
+
+    assert 500.0 <= float(whole.headers["x-kvmesh-program-wait-ms"]) < 2500.0
+    assert answer.status_code == 200
 
 
 async def test_a_client_that_leaves_waits_no_longer_and_keeps_nobody_back() -> None:
