@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,7 +20,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import ProgramSettings
-from kvmesh.tasks import attempt, keep_running
+from kvmesh.tasks import Jobs, keep_running
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request
@@ -116,11 +115,14 @@ class Toucher:
 
     async def run(self) -> None:
         """Look what is to be touched, and do it, for ever."""
-        async with asyncio.TaskGroup() as group:
+        jobs = Jobs("touch contexts")
+        try:
             while True:
                 for touch in self.plan():
-                    group.create_task(attempt("touch contexts", partial(self.send, touch)))
+                    jobs.start(self.send(touch))
                 await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await jobs.close()
 
     def plan(self) -> list[Touch]:
         """Return what is to be touched now; each is to be sent."""

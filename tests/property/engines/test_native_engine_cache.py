@@ -10,7 +10,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -25,6 +25,7 @@ from kvmesh.core.engines.engine_events import (
 from kvmesh.core.engines.kv_events import closure, residency
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
+from kvmesh.core.engines.kv_events.groups import hits
 from kvmesh.errors import CodecError
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled core is not there")
@@ -61,6 +62,7 @@ def narrow() -> Iterator[None]:
         mock.patch.object(residency, "MOST_TWINS", 1),
         mock.patch.object(residency, "MOST_REFERENCES", 3),
         mock.patch.object(closure, "MAX_RUN", 3),
+        mock.patch.object(hits, "MAX_RUN", 3),
     ]
     for patch in patches:
         patch.start()
@@ -220,7 +222,19 @@ def test_both_say_the_same_of_any_engine(
     play(Twins(size, secret=secret), plan)
 
 
+FOUR_ENDS: dict[str, object] = {
+    "type": "BlockStored",
+    "block_hashes": [1, 2, 3, 4],
+    "parent_block_hash": None,
+    "token_ids": list(range(8)),
+    "block_size": 2,
+    "kv_cache_spec_kind": "sliding_window",
+}
+"""Its ends are more than a narrow run has."""
+
+
 @given(steps, st.integers(0, 3))
+@example([("take", encode([1.5, [FOUR_ENDS], 0]))], 0)
 def test_both_say_the_same_where_there_is_room_for_little(
     plan: list[tuple[object, ...]], hidden: int
 ) -> None:
