@@ -72,6 +72,8 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ONE_TOKEN: Final = {"max_tokens": msgspec.Raw(b"1"), "stream": msgspec.Raw(b"false")}
+_DROPPED: Final = frozenset({"stream_options", "max_completion_tokens", "min_tokens"})
 
 
 def body_fields(body: bytes) -> dict[str, msgspec.Raw]:
@@ -80,3 +82,9 @@ def body_fields(body: bytes) -> dict[str, msgspec.Raw]:
         return _fields.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"request body of {len(body)} bytes: {error}") from error
+
+
+def one_token(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return a request's fields for an answer of one token, no stream. Raises `CodecError`."""
+    kept = {name: raw for name, raw in body_fields(body).items() if name not in _DROPPED}
+    return {**kept, **_ONE_TOKEN}
