@@ -41,6 +41,16 @@ def test_done_is_seen_only_as_an_event_of_its_own() -> None:
     assert not scan(b'data: {"content":"\\n\\ndata: [DONE]\\n\\n"}\n\n').done
 
 
+@pytest.mark.parametrize(
+    "event", [b"data:[DONE]", b"data:  [DONE] ", b"event: end\ndata: [DONE]", b": ok\ndata: [DONE]"]
+)
+def test_the_end_may_be_written_otherwise_and_is_no_token(event: bytes) -> None:
+    scanner = scan(TOKEN, event + b"\n\n")
+
+    assert scanner.done
+    assert scanner.tokens == 1
+
+
 def test_usage_is_read_where_it_is_reported() -> None:
     assert scan(TOKEN, USAGE).usage == Usage(9, 4, 8)
     assert scan(TOKEN).usage is None
