@@ -10,8 +10,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.engines.handshake import one_token
 from kvmesh.core.engines.sse import find_usage
-from kvmesh.core.engines.vllm.handshake import one_token
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Turn

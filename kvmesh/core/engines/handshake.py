@@ -14,6 +14,10 @@ from kvmesh.errors import CodecError
 Need = Literal["prefill-port", "decode-port"]
 
 
+_ONE_TOKEN: Final = {"max_tokens": msgspec.Raw(b"1"), "stream": msgspec.Raw(b"false")}
+_DROPPED: Final = frozenset({"stream_options", "max_completion_tokens", "min_tokens"})
+
+
 class Meeting(msgspec.Struct, frozen=True):
     """One request's two workers, as each is told of the other.
 
@@ -80,3 +84,9 @@ def body_fields(body: bytes) -> dict[str, msgspec.Raw]:
         return _fields.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"request body of {len(body)} bytes: {error}") from error
+
+
+def one_token(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return a request's fields for an answer of one token, no stream. Raises `CodecError`."""
+    kept = {name: raw for name, raw in body_fields(body).items() if name not in _DROPPED}
+    return {**kept, **_ONE_TOKEN}

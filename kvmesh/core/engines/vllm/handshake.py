@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from kvmesh.bounds import UNREADABLE, Text
-from kvmesh.core.engines.handshake import Connector, Meeting, body_fields
+from kvmesh.core.engines.handshake import Connector, Meeting, body_fields, one_token
 from kvmesh.core.engines.load import MAX_RANKS
 
 NIXL_LEASE_S: Final = 30.0
@@ -22,8 +22,6 @@ NIXL_LEASE_S: Final = 30.0
 MOONCAKE_LEASE_S: Final = 480.0
 """vLLM's `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`."""
 
-_ONE_TOKEN: Final = {"max_tokens": msgspec.Raw(b"1"), "stream": msgspec.Raw(b"false")}
-_DROPPED: Final = frozenset({"stream_options", "max_completion_tokens", "min_tokens"})
 _NULL: Final = msgspec.Raw(b"null")
 _STOPS: Final = frozenset({"stop", "stop_token_ids"})
 _ASK: Final = msgspec.Raw(
@@ -50,12 +48,6 @@ _answers = msgspec.json.Decoder(_Answer)
 _raw_answers = msgspec.json.Decoder(_RawAnswer)
 _Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
 _entries = msgspec.json.Decoder(Annotated[dict[_Rank, _Entry], Meta(max_length=MAX_RANKS)])
-
-
-def one_token(body: bytes) -> dict[str, msgspec.Raw]:
-    """Return a request's fields for an answer of one token, no stream. Raises `CodecError`."""
-    kept = {name: raw for name, raw in body_fields(body).items() if name not in _DROPPED}
-    return {**kept, **_ONE_TOKEN}
 
 
 def ask_transfer(body: bytes, _: Meeting) -> bytes:

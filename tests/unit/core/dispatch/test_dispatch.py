@@ -624,10 +624,10 @@ def test_a_turn_that_has_to_wait_is_taken_when_it_is_given() -> None:
     one = routers.enter(turn=named("a", 512))
     held = routers.dispatch.decide(one, 1.0)
     waits = routers.dispatch.binding.holds_turn("q")
-    [released] = routers.dispatch.binding.release(31.0, lambda: False)
+    [released] = routers.dispatch.binding.release(121.0, lambda: False)
     assert isinstance(released.verdict, Decision)
     one.given = released.verdict
-    decided = routers.dispatch.decide(one, 31.0)
+    decided = routers.dispatch.decide(one, 121.0)
     running = routers.phase("a")
     routers.dispatch.finished(one, SERVED, "finished", 200, None, 32.0)
 
@@ -635,7 +635,7 @@ def test_a_turn_that_has_to_wait_is_taken_when_it_is_given() -> None:
     assert decided == released.verdict
     assert (running, routers.phase("a")) == ("running", "paused")
     assert one.record is not None
-    assert one.record.held_ms == 30_000.0
+    assert one.record.held_ms == 120_000.0
 
 
 def test_a_turn_that_was_given_to_nobody_is_over() -> None:
@@ -643,7 +643,7 @@ def test_a_turn_that_was_given_to_nobody_is_over() -> None:
     routers.fill()
     one = routers.enter(turn=named("a", 512))
     routers.dispatch.decide(one, 1.0)
-    [released] = routers.dispatch.binding.release(31.0, lambda: False)
+    [released] = routers.dispatch.binding.release(121.0, lambda: False)
     assert isinstance(released.verdict, Decision)
     one.given = released.verdict
 

@@ -5,7 +5,7 @@ import pytest
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.programs.turn import TurnEnd
+from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
 from tests.unit.core.programs.program_cases import (
     W1,
@@ -173,3 +173,34 @@ def test_what_nobody_tokenized_is_nobodys_turn() -> None:
     assert turns.follow(prompt(301, estimated=True), 2.0).turn is None
     assert turns.look(prompt(301, estimated=True), 2.0) is None
     assert idle.follow(prompt(301), 2.0).turn is None
+
+
+class _Told:
+    """Who is told of ends, and what."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, TurnEnd, float]] = []
+
+    def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
+        self.ends.append((turn.request_id, end, now))
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_the_end_of_a_turn_is_told_to_who_touches_contexts(served: bool) -> None:
+    turns, told = turns_of(), _Told()
+    turns.touches = told  # type: ignore[assignment]  # nothing else is asked of it
+    turn, end = make_turn("a", 1000), TurnEnd(served=served, worker=W1)
+    turns.begin(turn, W1, 1.0)
+
+    turns.end(turn, end, 2.0)
+
+    assert told.ends == [("a/1", end, 2.0)]
+
+
+def test_where_there_is_no_governor_nobody_is_told_of_ends() -> None:
+    turns, told = Turns(None, 16), _Told()
+    turns.touches = told  # type: ignore[assignment]  # nothing else is asked of it
+
+    turns.end(make_turn("a", 1000), TurnEnd(served=True, worker=W1), 2.0)
+
+    assert told.ends == []

@@ -23,6 +23,7 @@ MAY_NAME = {
     # Where a rule was taken from.
     "kvmesh/core/chat/chat.py": "source",
     "kvmesh/core/chat/template_format.py": "source",
+    "kvmesh/simulator/model_profiles.py": "source",
     "kvmesh/core/engines/kv_events/dialect_fields.py": "the common dialect",
     "kvmesh/core/engines/kv_events/envelope.py": "the common dialect",
     "kvmesh/core/engines/kv_events/dialect.py": "source",

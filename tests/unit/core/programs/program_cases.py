@@ -29,7 +29,7 @@ class SmallFleet:
 
 
 def make_governor(fleet: SmallFleet, **options: object) -> Governor:
-    return Governor(GovernorOptions(**options), fleet)  # type: ignore[arg-type]  # any option
+    return Governor(GovernorOptions(**{"max_wait_s": 30.0} | options), fleet)  # type: ignore[arg-type]  # any option
 
 
 def key(name: str) -> str:

@@ -164,6 +164,20 @@ def test_an_agent_for_which_there_is_no_room_is_passed_over() -> None:
     assert full.sharing.settle({}, 0.0) == 0
 
 
+def test_an_agent_that_is_heard_of_takes_the_place_of_an_idle_one() -> None:
+    one, full = Replica("r0"), Replica("r1", max_agents=1)
+    full.begin("own")
+    full.end("own")
+    one.begin("a", 30_000)
+
+    full.hears(one.told())
+
+    assert [*full.governor.table.agents] == [key_of("a")]
+    assert full.governor.statistics().reserved_tokens == 30_000
+    assert full.governor.statistics().seated == 1
+    assert key_of("own") not in full.governor.news
+
+
 def test_the_larger_revision_stays_and_is_told_anew_by_who_knows_it(
     pair: tuple[Replica, Replica],
 ) -> None:

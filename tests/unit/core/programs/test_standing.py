@@ -1,7 +1,13 @@
 import pytest
 
 from kvmesh.core.programs.governor import Governor
-from kvmesh.core.programs.standing import Pressure, pressures, standing, standings
+from kvmesh.core.programs.standing import (
+    Pressure,
+    outlook,
+    pressures,
+    standing,
+    standings,
+)
 from kvmesh.core.programs.table import Agent
 from tests.unit.core.programs.program_cases import (
     W1,
@@ -90,6 +96,43 @@ def test_a_turn_held_at_a_sibling_waits_there(governor: Governor) -> None:
     other.hear(key("b"), governor.news[key("b")], 0.0)
 
     assert standing(other, other.table.agents[key("b")], 1.0).why == "waits at another replica"
+
+
+def test_a_turn_without_room_would_wait(governor: Governor) -> None:
+    before = governor.statistics(), dict(governor.waiting)
+
+    met = outlook(governor, make_turn("f", 700, patience_s=12.0), 10.0)
+
+    assert (met.waits, met.workers, met.standing) == (True, (), None)
+    assert met.why.startswith("it would wait, at most 12 s:")
+    assert (met.agent, met.program) == (key("f"), key("f"))
+    assert (governor.statistics(), dict(governor.waiting)) == before
+
+
+def test_a_turn_with_room_would_go_there(governor: Governor) -> None:
+    met = outlook(governor, make_turn("c", 150), 10.0)
+
+    assert (met.waits, met.workers) == (False, (W1,))
+    assert met.why == "its context fits beside those of older programs at w1"
+    assert met.standing is not None
+    assert (met.standing.phase, met.standing.tokens) == ("paused", 110)
+
+
+@pytest.mark.parametrize(
+    ("turns", "why"),
+    [
+        (True, "nobody has to wait: all contexts fit, or computing them again costs less"),
+        (False, "programs take no turns here: --program-turns is not on"),
+    ],
+)
+def test_a_turn_would_go_anywhere_at_ease_and_where_there_are_no_turns(
+    turns: bool, why: str
+) -> None:
+    idle = make_governor(SmallFleet(w1=1000, w2=1000), turns=turns)
+
+    met = outlook(idle, make_turn("a", 100), 1.0)
+
+    assert (met.waits, met.workers, met.why) == (False, (), why)
 
 
 def test_a_cache_is_told_with_what_is_reserved_of_it(governor: Governor) -> None:

@@ -216,7 +216,7 @@ def test_dispatch_answers_a_refusal_that_says_when_to_come_back() -> None:
 class _Waits:
     """A governor that holds every turn."""
 
-    def ask(self, turn: Turn, now: float) -> None:
+    def ask(self, turn: Turn, now: float, among: object) -> None:
         """Hold it."""
 
 
