@@ -172,7 +172,7 @@ class RouterSettings:
     """Whose way of filling the chat template to follow: that of the engines served."""
     parity_sample: Count = 1000
     """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
-    the first three of a model always; 0: none."""
+    the first three of a model always; none while requests are held; 0: never."""
     vocab_size: Count = 0
     """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
     vocabulary of --tokenizer."""

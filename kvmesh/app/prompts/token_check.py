@@ -74,7 +74,9 @@ class TokenCheck:
     `probe` says which requests to compare, and whether our ids count for a model: one that
     disagrees is not routed by them any more. Its chats are then routed by the ids that its
     engine's `/tokenize` told for their earlier messages, where those are known (`find_prefix`),
-    which is asked in the background. `tokenizer` is what makes our ids, None for bytes.
+    which is asked in the background. `tokenizer` is what makes our ids, None for bytes. While
+    `holds` says that requests are held for their turn, no prompt is compared: the engine would
+    compute it at once, and evict what they are held for.
     """
 
     def __init__(self, pool: UpstreamPool, holder: Holder, options: ParityOptions) -> None:
@@ -83,6 +85,7 @@ class TokenCheck:
         self.probe = ParityProbe(options)
         self._prefixes = RemotePrefixes()
         self.tokenizer: ModelTokenizer | None = None
+        self.holds: Callable[[], bool] = bool
         self._loop = asyncio.get_running_loop()
         self._tasks = Jobs("token check")
         self._unanswered = self._untold = 0
@@ -145,6 +148,8 @@ class TokenCheck:
         except CodecError:
             return
         await asyncio.sleep(DELAY_S)
+        if self.holds():
+            return
         headers = (*RETURN_IDS_HEADERS, *question.headers)
         answer = await self._ask(msgspec.structs.replace(question, body=body, headers=headers))
         theirs = None if answer is None else engine_prompt_ids(answer)

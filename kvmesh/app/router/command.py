@@ -216,6 +216,7 @@ class RouterServer:
             if context.tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
+            check.holds = lambda: bool(context.gate.waiting)
             stack.push_async_callback(check.close)
             reader, options = self._reader(context, check), forward_options(settings)
             splits = Splits(split_options(settings), pool)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI
 
+from kvmesh.app.prompts import token_check
 from kvmesh.app.serve import placed_turns
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import ProgramSettings, StreamSettings
@@ -163,6 +164,25 @@ async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:
     assert late.status_code == 200
     assert 500.0 <= wait_ms < 2500.0
     assert "x-kvmesh-program-wait-ms" not in free.headers
+
+
+async def test_no_prompt_is_compared_while_one_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    async def look(_: object, question: Any) -> None:
+        compared.append(question.body)
+
+    monkeypatch.setattr(token_check, "DELAY_S", 0.0)
+    monkeypatch.setattr(token_check.TokenCheck, "_ask", look)
+    async with one_engine(program_wait_s=0.5) as client:
+        first = turn(client, "first", 600)
+        await until(client, "running")
+        late = await turn(client, "second")
+        first.cancel()
+
+    assert float(late.headers["x-kvmesh-program-wait-ms"]) >= 500.0
+    assert len(compared) == 1
+    assert b"first has to do this" in compared[0]
 
 
 async def test_a_whole_answer_is_held_for_less_than_a_stream(
