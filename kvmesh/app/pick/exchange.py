@@ -81,13 +81,13 @@ class PickExchange:
     `unread`: the gateway does not tell its body. `asked` is the stream it came on, `sent_headers`
     and `sent_body` are what the gateway has. `follower` watches the response once the
     request was sent. `quiet`: the gateway says that it will tell no body of the response;
-    `headless`: nor has it told any head yet. `hurried`: the gateway has a time limit of its own for
-    each answer (Envoy's is 200 ms unless told otherwise).
+    `headless`: nor has it told any head yet. `silent_s`: for how long the request may wait, of
+    which a gateway shows its client nothing.
     """
 
     __slots__ = (
-        "answered", "asked", "follower", "headless", "hurried", "quiet", "request", "request_id",
-        "scope", "sent_body", "sent_headers", "unread",
+        "answered", "asked", "follower", "headless", "quiet", "request", "request_id",
+        "scope", "sent_body", "sent_headers", "silent_s", "unread",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +95,8 @@ class PickExchange:
     ) -> None:
         self.request = request
         self.request_id = request_id
-        self.unread = self.quiet = self.headless = self.hurried = False
+        self.unread = self.quiet = self.headless = False
+        self.silent_s = 0.0
         self.answered = False
         self.asked = asked
         self.sent_headers = request.headers

@@ -17,6 +17,7 @@ from kvmesh.app.pick.arriving import Arriving
 from kvmesh.app.pick.door import PickDoor
 from kvmesh.app.pick.exchange import Follower, PickExchange, Way
 from kvmesh.app.pick.question import RequestHead, read_head
+from kvmesh.app.serve.placed_turns import WHOLE_HELD_S
 from kvmesh.errors import CodecError
 from kvmesh.tasks import guarded
 from kvmesh.transport.extproc.messages import (
@@ -366,7 +367,7 @@ class PickStream:
         exchange = self._exchange = PickExchange(request, self, request_id, door.report)
         exchange.unread = unread
         exchange.quiet = self._response_mode == NO_BODY
-        exchange.hurried = self._request_mode != FULL_DUPLEX
+        exchange.silent_s = WHOLE_HELD_S if self._request_mode == FULL_DUPLEX else 0.0
         exchange.headless = not door.tells_heads(self._stream.peer)
         exchange.scope.enter(door.decide, exchange, first.subset)
 

@@ -244,7 +244,7 @@ class Gateway(Generic[E]):
         path = exchange.request.path
         if context.gate.follows and request.turn is None:
             request = context.routing.turns.follow(request, context.clock())
-        request = bound_turn(request, hurried=exchange.hurried)
+        request = bound_turn(request, exchange.silent_s)
         options = self._options if path in ENDPOINTS or path in OTHERS else self._once
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
@@ -299,7 +299,7 @@ class Gateway(Generic[E]):
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
-        request = bound_turn(request, hurried=False)
+        request = bound_turn(request, exchange.silent_s)
         governor, turn = context.routing.turns.governor, request.turn
         if context.gate.follows:
             turn = context.routing.turns.look(request, now)

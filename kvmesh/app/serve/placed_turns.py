@@ -50,16 +50,16 @@ def turn_of_placed(
     return turns.follow_placed(placed, head.tenant, now)
 
 
-def bound_turn(request: RouteRequest, *, hurried: bool) -> RouteRequest:
+def bound_turn(request: RouteRequest, silent_s: float) -> RouteRequest:
     """Return the request with a turn that waits no longer than its client may be kept waiting:
-    `hurried` not at all; a stream shows comments meanwhile, a whole answer nothing. Half of the
-    time that its client names is its turn's bound already.
+    `silent_s` where not even a stream shows it comments. Half of the time that its client names is
+    its turn's bound already.
     """
     turn = request.turn
     if turn is None:
         return request
     most_s = inf if request.streams or request.timeout_s is not None else WHOLE_HELD_S
-    most_s = 0.0 if hurried else most_s
+    most_s = min(most_s, silent_s)
     if most_s >= turn.patience_s:
         return request
     turn = msgspec.structs.replace(turn, patience_s=most_s)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 from typing import Final, Protocol
 
 from kvmesh.transport.http.server.request import Request
@@ -95,9 +96,9 @@ class Exchange:
         scope.last = self._let_go
 
     @property
-    def hurried(self) -> bool:
-        """Return whether whoever brought it gives up long before its client does: never."""
-        return False
+    def silent_s(self) -> float:
+        """Return that a stream's client is shown comments while its request waits."""
+        return inf
 
     @property
     def ended(self) -> bool:

@@ -17,8 +17,10 @@ class Incoming(Protocol):
     scope: Scope
 
     @property
-    def hurried(self) -> bool:
-        """Return whether whoever brought it gives up long before its client does."""
+    def silent_s(self) -> float:
+        """Return for how long it may wait while its client is shown nothing, inf: its client is
+        shown comments of a stream.
+        """
         ...
 
     def respond(
