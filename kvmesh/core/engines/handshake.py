@@ -76,8 +76,6 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ONE_TOKEN: Final = {"max_tokens": msgspec.Raw(b"1"), "stream": msgspec.Raw(b"false")}
-_DROPPED: Final = frozenset({"stream_options", "max_completion_tokens", "min_tokens"})
 
 
 def body_fields(body: bytes) -> dict[str, msgspec.Raw]:
