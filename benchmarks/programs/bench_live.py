@@ -175,7 +175,8 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Play the sessions through each front door."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--trace", type=Path, required=True, help="a trace of sessions")
     parser.add_argument("--engines", type=int, default=2)
@@ -186,7 +187,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=20.0, help="times faster than recorded")
     parser.add_argument("--wait-s", type=float, default=0.0, help="bound of a hold, recorded s")
     parser.add_argument("--only", default="", help="a part of the names of the front doors")
-    found, rest = parser.parse_known_args()
+    found, rest = parser.parse_known_args(arguments)
     options = parse_options(f"{__doc__}\n{parser.format_help()}", rest)
     programs = found.programs or 2 * found.live
     wait_s = (found.wait_s or 600.0) / found.speed
