@@ -1,12 +1,12 @@
 """Traces of agents' sessions: one session a line, its turns in a row, each after a pause."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import msgspec
 
 from kvmesh.bounds import MAX_TOKENS, UNREADABLE, Count, MaybeName, Seconds, Tokens
-from kvmesh.core.programs.turn import Stop
+from kvmesh.core.chat.answer_json import STOPS, Stop
 from kvmesh.errors import ConfigError
 from kvmesh.traces.trace import TraceRequest
 
@@ -16,16 +16,6 @@ SESSION_BLOCK_SIZE: Final = 512
 SESSION_GAP_S: Final = 60.0
 """Sessions without a recorded start begin one after the other, so many seconds apart."""
 
-_STOPS: Final[Mapping[str, Stop]] = {
-    "tool_use": "tool",
-    "tool_calls": "tool",
-    "function_call": "tool",
-    "end_turn": "end",
-    "stop": "end",
-    "stop_sequence": "end",
-    "max_tokens": "length",
-    "length": "length",
-}
 _FORMAT: Final = (
     'expected {"session": name, "parent": name or null, "start_s": seconds or null, "common": '
     'tokens, "turns": [[pause_s, input tokens, output tokens, tokens shared with the turn before, '
@@ -97,7 +87,7 @@ def holds_sessions(lines: Iterable[bytes]) -> bool:
 
 def stop_of(reason: str | None) -> Stop:
     """Return what a finish or stop reason of any API means; "" for one that is not known."""
-    return _STOPS.get(reason or "", "")
+    return STOPS.get(reason or "", "")
 
 
 def parse_sessions(lines: Iterable[bytes], source: str) -> list[SessionTrace]:

@@ -77,14 +77,7 @@ def parse_tenant_targets(text: str, place: str = "--tenant-slo") -> tuple[str, T
     0 is no target, also where there is one for all. Raises `ConfigError` with value and remedy.
     """
     where = f"{place} {text!r}"
-    fields: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not value or key not in _KEYS:
-            raise ConfigError(f"{where}: {part!r} is no key=value of {', '.join(_KEYS)}")
-        if key in fields:
-            raise ConfigError(f"{where}: {key} is given twice; give it once")
-        fields[key] = value
+    fields = key_values(text, _KEYS, where)
     if "tenant" not in fields or len(fields) == 1:
         raise ConfigError(f"{where}: write tenant=GLOB and slo-ttft-ms or slo-tpot-ms")
     if not is_name(fields["tenant"]):
@@ -101,3 +94,19 @@ def parse_target(text: str | None, where: str) -> float | None:
     if value is None:
         raise ConfigError(f"{where} is {shown(text)}; use milliseconds, 0 to {MAX_MS:g}")
     return value
+
+
+def key_values(text: str, keys: tuple[str, ...], where: str) -> dict[str, str]:
+    """Return the values of `key=value,key=value`, each of the `keys` once at most.
+
+    Raises `ConfigError` that begins with `where`.
+    """
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value or key not in keys:
+            raise ConfigError(f"{where}: {part!r} is no key=value of {', '.join(keys)}")
+        if key in fields:
+            raise ConfigError(f"{where}: {key} is given twice; give it once")
+        fields[key] = value
+    return fields

@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.bounds import MAX_TEMPERATURE, MAX_WEIGHT, real_number, shown
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
-from kvmesh.core.cost.targets import MAX_MS
+from kvmesh.core.cost.targets import MAX_MS, key_values
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.errors import ConfigError
 
@@ -43,14 +43,7 @@ def parse_model_policy(
     `place` and the remedy.
     """
     where = f"{place} {text!r}"
-    fields: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not value or key not in _KEYS:
-            raise ConfigError(f"{where}: {part!r} is no key=value of {', '.join(_KEYS)}")
-        if key in fields:
-            raise ConfigError(f"{where}: {key} is given twice; give it once")
-        fields[key] = value
+    fields = key_values(text, _KEYS, where)
     if "model" not in fields or len(fields) == 1:
         raise ConfigError(f"{where}: write model=GLOB and at least one other key")
     mode = fields.get("router-mode")
