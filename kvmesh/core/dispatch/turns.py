@@ -77,6 +77,10 @@ class Turns:
             agent = self.chains.find(request.hashes, request.tenant, now)
         return request.turn if agent is None else _of_chain(agent, request)
 
+    def remembered(self) -> int:
+        """Return of how many agents the last prompt is."""
+        return len(self._last)
+
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
         tokens = turn.prompt_tokens + turn.expected_output_tokens

@@ -267,7 +267,8 @@ NAMES: Final = 500
 LARGE: Final = frozenset(
     {
         *("Sessions._bindings", "Sessions.news", "OutputLengths._families", "HotPrefixes._nodes"),
-        *("_Cache.entries", "Leases._lease"),
+        *("_Cache.entries", "Leases._lease", "Governor.news", "Turns._last"),
+        *("ProgramTable.agents", "ProgramTable._programs", "ProgramTable._tenants"),
     }
 )
 """What may hold more than these requests leave: tests/unit/core/test_client_tables.py fills it."""

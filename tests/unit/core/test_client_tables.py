@@ -9,6 +9,7 @@ from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, WaitingRequ
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.dispatch.turns import Turns
 from kvmesh.core.health.noted_failures import REQUESTS_REMEMBERED, NotedFailure, NotedFailures
 from kvmesh.core.health.poison_guard import MAX_REMEMBERED, PoisonGuard
 from kvmesh.core.health.record import MemberRecord
@@ -17,11 +18,14 @@ from kvmesh.core.insight.prefix_families import HALVED_AFTER, PrefixFamilies
 from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.programs.chains import ChainOptions, Chains
+from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.prompts.parity import MOST_MODELS, ParityOptions, ParityProbe
 from kvmesh.core.prompts.remote_prefixes import RemotePrefixes
 from kvmesh.core.rollout.arms import Marks
 from kvmesh.core.routing.output_lengths import NO_FORECAST, new_lengths
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
+from tests.unit.core.programs.program_cases import W1, SmallFleet, make_governor, make_turn
 
 BOUND = 64
 TIMES = 10
@@ -127,6 +131,34 @@ def remote_prefixes() -> Table:
     )
 
 
+def programs() -> Table:
+    """Each takes a turn and ends it: nobody else takes the news along."""
+    table = make_governor(SmallFleet(w1=1000), max_agents=BOUND)
+    turns = Turns(table, 16)
+    served = TurnEnd(served=True, worker=W1)
+
+    def fill(n: int) -> None:
+        turn = make_turn(f"agent-{n}", 10, tenant=f"tenant-{n}")
+        turns.begin(turn, W1, float(n))
+        turns.end(turn, served, float(n))
+
+    return Table(
+        fill,
+        lambda: max(
+            len(table.table), len(table.news), table.statistics().seated, turns.remembered()
+        ),
+    )
+
+
+def unnamed_agents() -> Table:
+    table = Chains(ChainOptions(least_tokens=16, max_chains=BOUND), 16)
+
+    def fill(n: int) -> None:
+        table.learn(BlockHashes.of([n * 9 + 1, n * 9 + 2], 16), f"tenant-{n}", float(n))
+
+    return Table(fill, lambda: len(table))
+
+
 def held_requests() -> Table:
     table = HoldQueue(AdmissionOptions(max_queued=BOUND))
     return Table(
@@ -163,6 +195,8 @@ TABLES = [
     doubted_models,
     remote_prefixes,
     held_requests,
+    programs,
+    unnamed_agents,
     served_models,
 ]
 
