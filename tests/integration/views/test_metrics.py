@@ -25,6 +25,8 @@ pytestmark = pytest.mark.integration
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 OF_PICKERS = ("kvmesh_pick", "kvmesh_gateway_", "kvmesh_unwatched_")
 PROMPT = "What everybody asks about, again and again. " * 40
+OF_TOUCHES = ("kvmesh_program_touch", "kvmesh_program_prompt_bytes")
+"""With `--re-touch on`."""
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -145,7 +147,9 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
     sometimes = {
         name
         for name in known
-        if name.startswith(("kvmesh_snapshot_", "kvmesh_remote_", "kvmesh_pool_", *OF_PICKERS))
+        if name.startswith(
+            ("kvmesh_snapshot_", "kvmesh_remote_", "kvmesh_pool_", *OF_PICKERS, *OF_TOUCHES)
+        )
     }
     predicted = {name for name in known if name.startswith("kvmesh_worker_")}
     front = families(mesh.http.get(f"{mesh.url}/metrics").text)
