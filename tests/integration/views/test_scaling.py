@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
