@@ -81,7 +81,7 @@ $(VENV)/.peers: $(VENV)/.dev
 bench-proxy: $(VENV)/.peers
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy $(ARGS)
 
-# Every figure of docs/request-cost.md, and the page anew. It takes long, and a machine that does nothing else.
+# Every figure of docs/measured/request-cost.md, and the page anew. It takes long, and a machine that does nothing else.
 COST := build/request-cost.jsonl
 
 bench-cost: $(VENV)/.peers
@@ -89,16 +89,16 @@ bench-cost: $(VENV)/.peers
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy --json $(COST) $(ARGS)
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.cost.bench_instructions --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.proxy.bench_request --rooms --json $(COST) $(ARGS)
-	$(BIN)/python -m benchmarks.cost.page $(COST) > docs/request-cost.md
+	$(BIN)/python -m benchmarks.cost.page $(COST) > docs/measured/request-cost.md
 
-# Every figure of docs/fleet.md, and the page anew.
+# Every figure of docs/measured/fleet.md, and the page anew.
 FLEET := build/fleet
 
 bench-fleet: $(VENV)/.dev
 	mkdir -p $(FLEET) && rm -f $(FLEET)/*.jsonl
 	$(BIN)/python -m benchmarks.proxy.bench_replicas --json $(FLEET)/costs.jsonl $(ARGS)
 	$(BIN)/python -m benchmarks.fleet.bench_fleet --costs $(FLEET)/costs.jsonl --json $(FLEET)/fleet.jsonl $(ARGS)
-	$(BIN)/python -m benchmarks.fleet.page $(FLEET)/costs.jsonl $(FLEET)/fleet.jsonl > docs/fleet.md
+	$(BIN)/python -m benchmarks.fleet.page $(FLEET)/costs.jsonl $(FLEET)/fleet.jsonl > docs/measured/fleet.md
 
 bench-routers: $(VENV)/.peers $(VENV)/.bench
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_routers $(ARGS)
@@ -122,7 +122,7 @@ soak: $(VENV)/.dev
 next-nats: $(VENV)/.dev
 	$(BIN)/python -m tests.contract.next_nats $(ARGS)
 
-# Every test and command of docs/mission.md, and the page anew with what is kept.
+# Every test and command of docs/measured/mission.md, and the page anew with what is kept.
 mission: $(VENV)/.dev
 	$(BIN)/python -m tests.integration.mission.page --run
 
@@ -142,7 +142,7 @@ native-check: $(VENV)/.dev
 
 test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv
-	KVMESH_ENGINES_REPORT=docs/reuse.md $(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
+	KVMESH_ENGINES_REPORT=docs/measured/reuse.md $(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
 test-clients: $(VENV)/.dev
 	$(BIN)/python -m tests.clients.client_venv
@@ -152,10 +152,10 @@ test-clients: $(VENV)/.dev
 # kvmesh/app/figures; a test says when they are behind.
 config: $(VENV)/.run
 	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
-	$(BIN)/kvmesh config all > docs/configuration.md
+	$(BIN)/kvmesh config all > docs/reference/configuration.md
 	$(BIN)/kvmesh config envoy > deploy/compose/envoy.json
-	sed -i '/^| name | type/,$$d' docs/metrics.md
-	$(BIN)/kvmesh config metrics >> docs/metrics.md
+	sed -i '/^| name | type/,$$d' docs/reference/metrics.md
+	$(BIN)/kvmesh config metrics >> docs/reference/metrics.md
 
 # Tools of their own, so that what is audited is only what kvmesh installs. Fails for a known
 # vulnerability, and where the advisories cannot be read.

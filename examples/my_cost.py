@@ -7,7 +7,7 @@ The same file runs in the router, as a shadow, in the simulator and its search f
     kvmesh simulate TRACE --policy kv,kv:examples/my_cost.py:my_cost
     kvmesh simulate TRACE --tune examples/my_cost.py:my_cost
 
-docs/tuning.md lists what a candidate and the fleet tell, and their units.
+docs/operate/tuning.md lists what a candidate and the fleet tell, and their units.
 """
 
 import random

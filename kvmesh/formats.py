@@ -2,7 +2,7 @@
 
 Each kind counts its formats from 1. A build reads its newest format and the one before it; it
 writes the newest that every live reader reads, so that a fleet of two neighbouring versions loses
-nothing on the way up or back (docs/upgrade.md).
+nothing on the way up or back (docs/operate/upgrade.md).
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.cost.page FILE.jsonl > docs/request-cost.md`: the page of what a run found.
+"""`python -m benchmarks.cost.page FILE.jsonl > docs/measured/request-cost.md`.
 
 The file has what `bench_proxy`, `bench_instructions` and `bench_request --rooms` append with
 `--json`. What was not measured is a dash; a figure that meets its goal is bold.
@@ -195,7 +195,7 @@ def room_lines(run: Run) -> list[str]:
 HEAD: Final = """# What a request costs a router
 Processor time, latency and instructions of one hop, as ratios to vllm-router 0.1.17 round robin
 of the same run; lower is better, bold meets the goal. Made by `make bench-cost`, which writes
-this page; [benchmarks/README.md](../benchmarks/README.md) says how figures are made.
+this page; [benchmarks/README.md](../../benchmarks/README.md) says how figures are made.
 """
 
 SETTING: Final = """One process of each on one processor, load and four pretend engines on another,

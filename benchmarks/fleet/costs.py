@@ -43,7 +43,7 @@ MEASURED: Final = {
     "4 KB": RequestCosts(own_us=56.0, sibling_us=3.9, booking_bytes=217.0, blocks=31.0),
     "100 KB": RequestCosts(own_us=243.0, sibling_us=17.0, booking_bytes=483.0, blocks=780.0),
 }
-"""Recorded on the machine of docs/fleet.md; `bench_fleet --costs FILE` takes another run's.
+"""Recorded on the machine of docs/measured/fleet.md; `bench_fleet --costs FILE`: another run's.
 
 Blocks are of 16 tokens of 4 bytes, half of a prompt's not cached before. The times are of byte
 tokens, four times as many blocks.

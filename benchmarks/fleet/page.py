@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet.page COSTS.jsonl FLEET.jsonl > docs/fleet.md`: how large a fleet is.
+"""`python -m benchmarks.fleet.page COSTS.jsonl FLEET.jsonl > docs/measured/fleet.md`.
 
 The files are what `bench_replicas` and `bench_fleet` append with `--json`.
 """
@@ -34,7 +34,7 @@ INTRODUCTION: Final = """# How large a fleet one bucket serves
 Replicas of a bucket each hold the whole index and know all bookings, so that each decides as one
 would. What does not divide among them is what each has to hear: its siblings' bookings, the
 journal of all workers, heartbeats. This page says what that costs, and where it ends. Made by
-`make bench-fleet`; [benchmarks/README.md](../benchmarks/README.md) says how figures are made.
+`make bench-fleet`; [benchmarks/README.md](../../benchmarks/README.md) says how figures are made.
 """
 
 CAPACITY: Final = """

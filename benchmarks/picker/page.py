@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picker.page FILE.jsonl > docs/picker-cost.md`: what a run of `bench_picker`
+"""`python -m benchmarks.picker.page FILE.jsonl > docs/measured/picker-cost.md`: what `bench_picker`
 found. A goal that is met is said to be.
 """
 

@@ -156,7 +156,7 @@ def session_times(outcomes: Sequence[RequestOutcome]) -> list[float]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return the table of docs/programs.md: medians, behind them the ratio to the first row."""
+    """Return the table of docs/workloads/programs.md: medians and ratios to the first row."""
     about = facts()
     figures = comparison.figures()
     machine = f"{about['processors']} processors with a load of {about['load']}"

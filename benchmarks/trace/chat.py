@@ -8,7 +8,7 @@ is not of HTTP are left out. Several chats are traced, the one with the least ca
 of an engine may come in between.
 
     python -m benchmarks.trace.chat            a table and the tree of calls
-    python -m benchmarks.trace.chat --write    the same into docs/trace.md
+    python -m benchmarks.trace.chat --write    the same into docs/workloads/trace.md
     python -m benchmarks.trace.chat --json     the same as JSON
 """
 
@@ -37,7 +37,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import RouterSettings
 
-PAGE: Final = Path(__file__).parents[2] / "docs/trace.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/workloads/trace.md"
 PATH: Final = "/v1/chat/completions"
 TEXT: Final = "You are a helpful assistant. " * 14
 BODY: Final = (

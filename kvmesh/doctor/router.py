@@ -112,7 +112,7 @@ def _check_refused(router: RouterFacts) -> Iterator[Finding]:
 
 def _check_signatures(signatures: Signatures) -> Iterator[Finding]:
     for line in signatures.refused:
-        remedy = "see the row `signature refused` of docs/runbook.md"
+        remedy = "see the row `signature refused` of docs/operate/runbook.md"
         yield Finding(Level.FAIL, "signatures", line, remedy)
     if signatures.verifies is False:
         text = (
@@ -124,7 +124,7 @@ def _check_signatures(signatures: Signatures) -> Iterator[Finding]:
 
 def _check_versions(router: RouterFacts) -> Iterator[Finding]:
     for line in router.unread:
-        remedy = "update this router, or go back with the others: see docs/upgrade.md"
+        remedy = "update this router, or go back with the others: see docs/operate/upgrade.md"
         yield Finding(Level.FAIL, "versions", line, remedy)
     known = {version for counts in router.versions.values() for version in counts}
     if len(known) > 1:
@@ -133,7 +133,7 @@ def _check_versions(router: RouterFacts) -> Iterator[Finding]:
             for role, counts in router.versions.items()
             for version, count in counts.items()
         )
-        remedy = "finish the upgrade, or go back: see docs/upgrade.md"
+        remedy = "finish the upgrade, or go back: see docs/operate/upgrade.md"
         yield Finding(Level.WARN, "versions", f"the bucket runs several: {told}", remedy)
     elif known:
         yield Finding(Level.OK, "versions", f"all members run {known.pop()}")
@@ -178,7 +178,7 @@ def _check_worker(
         yield Finding(Level.FAIL, topic, text, "see the log of its sidecar")
     if any(line.startswith(f"worker {worker.worker} has ") for line in router.unread):
         text = "this router does not read the format of its records"
-        yield Finding(Level.FAIL, topic, text, "update the router: see docs/upgrade.md")
+        yield Finding(Level.FAIL, topic, text, "update the router: see docs/operate/upgrade.md")
     elif worker.trust in _TRUST:
         text, remedy = _TRUST[worker.trust]
         level = Level.FAIL if router.kv_events else Level.WARN

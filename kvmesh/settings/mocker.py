@@ -61,8 +61,8 @@ class MockerSettings:
     kv_connector: Literal[
         "auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"
     ] = "auto"
-    """With a role: the handshake to check, by its name in docs/prefill-decode.md; auto: nixl, with
-    --bootstrap-port SGLang's bootstrap."""
+    """With a role: the handshake to check, by its name in
+    docs/workloads/prefill-decode.md; auto: nixl, with --bootstrap-port SGLang's bootstrap."""
     bootstrap_port: Port = 0
     """With a role: port of mooncake's, p2p-nccl's and SGLang's side channel."""
     fail: tuple[str, ...] = ()

@@ -47,6 +47,6 @@ class PickerSettings:
     picker_prefill: Literal["picker", "llm-d", "dynamo"] = "picker"
     """Who asks a prefill worker, where there are any: picker: this process, before it tells the
     gateway of the decode worker; llm-d, dynamo: the sidecar of the decode worker, which is told by
-    its headers. See docs/prefill-decode.md."""
+    its headers. See docs/workloads/prefill-decode.md."""
     grpc: Annotated[GrpcSettings, Flat] = field(default_factory=GrpcSettings)
     router: Annotated[RouterSettings, Flat] = field(default_factory=RouterSettings)

@@ -44,7 +44,7 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TenantSettings:
-    """Whether tenants' cached blocks are kept apart. See docs/tenants.md."""
+    """Whether tenants' cached blocks are kept apart. See docs/workloads/tenants.md."""
 
     tenant_isolation: bool = False
     """Give each tenant's requests a cache_salt of its own, by a secret: neither times nor answers
@@ -97,7 +97,7 @@ class ProgramSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SloSettings:
-    """How soon tokens shall come. Without targets nothing is refused. See docs/slo.md."""
+    """How soon tokens shall come. Without targets nothing is refused. See docs/workloads/slo.md."""
 
     slo_ttft_ms: NonNegative = 0.0
     """Target of requests that name none: ms until the first token, waiting included; 0 is none."""
@@ -125,7 +125,7 @@ class StreamSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureSettings:
-    """What happens to a request whose worker fails it. See docs/failures.md."""
+    """What happens to a request whose worker fails it. See docs/operate/failures.md."""
 
     retry_statuses: tuple[Status, ...] = (429, 500, 502, 503, 504)
     """Answers of a worker that mean "ask another", before the client's first byte; repeat."""

@@ -243,7 +243,7 @@ class MetaRouterSettings:
     """Seconds a request waits while no replica may be given one, before it is answered 503."""
     session_header: str = SessionSettings.session_header
     """Header that names the session; else the body's kvmesh.session, or a header of a known client
-    (docs/api.md)."""
+    (docs/reference/api.md)."""
     home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
     tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)

@@ -7,7 +7,7 @@ from kvmesh.settings.types import Seconds
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings:
-    """From when on workers count as full. See docs/autoscaling.md."""
+    """From when on workers count as full. See docs/operate/autoscaling.md."""
 
     scale_backlog_s: Seconds = 1.0
     """Mean predicted wait of a new request at a worker that counts as full, seconds."""

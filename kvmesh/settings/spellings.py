@@ -29,7 +29,7 @@ FIXED: Final[Mapping[str, tuple[bool, str]]] = {
         False,
         (
             "a router that forgets makes its siblings forget; delete the bucket's stream instead,"
-            ' as docs/runbook.md says under "Forget everything"'
+            ' as docs/operate/runbook.md says under "Forget everything"'
         ),
     ),
 }
@@ -43,7 +43,7 @@ REMOVED: Final[Mapping[str, tuple[str, str]]] = {
         (
             "a router is one process; leave this out, and use more cores by more replicas of the"
             " bucket: `kvmesh up --replicas N`, or `kvmesh router` N times with an --http-port each"
-            ' behind any balancer, as docs/tuning.md says under "More than one core"'
+            ' behind any balancer, as docs/operate/tuning.md says under "More than one core"'
         ),
     ),
 }

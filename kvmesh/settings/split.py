@@ -8,7 +8,7 @@ from kvmesh.settings.types import Port
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSettings:
-    """When a request is split between a prefill and a decode worker. See docs/prefill-decode.md."""
+    """When prefill and decode of a request are split. Page: docs/workloads/prefill-decode.md."""
 
     prefill_split: Literal["adaptive", "always"] = "adaptive"
     """Of prompts with --prefill-threshold uncached tokens and more, adaptive: splits those for
@@ -18,7 +18,7 @@ class SplitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectorSettings:
-    """How an engine's prefill and decode workers share requests. See docs/prefill-decode.md."""
+    """How prefill and decode workers share requests. See docs/workloads/prefill-decode.md."""
 
     kv_connector: Literal[
         "auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"

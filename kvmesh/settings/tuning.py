@@ -8,7 +8,7 @@ from kvmesh.settings.types import Positive, Seconds, Share
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """Weights tuned by the router's own load. See docs/tuning.md."""
+    """Weights tuned by the router's own load. See docs/operate/tuning.md."""
 
     auto_tune: Literal["off", "propose", "apply"] = "off"
     """propose: search better weights on the last requests in a simulator, shadow them, tell of

@@ -1,7 +1,7 @@
 """Real, unchanged engines under eviction: what routers predict is what the engine reuses.
 
 Run by `make test-engines`, which builds the environments first; the tables are in its output and
-in docs/reuse.md.
+in docs/measured/reuse.md.
 """
 
 import asyncio

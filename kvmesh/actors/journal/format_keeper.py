@@ -121,7 +121,7 @@ class FormatKeeper:
             "read_by": self._version,
             "reads": str(self._own.of(first.kind)),
             "more": len(met) - 1,
-            "remedy": "see docs/upgrade.md",
+            "remedy": "see docs/operate/upgrade.md",
         }
         return (Log("error", "newer format met", fields),)
 

@@ -1,4 +1,4 @@
-"""All figures: what overviews show of them, and the tables of docs/metrics.md."""
+"""All figures: what overviews show of them, and the tables of docs/reference/metrics.md."""
 
 from typing import Final, Literal, Never
 
@@ -72,7 +72,7 @@ COLUMNS: Final[dict[Rows, list[Shown]]] = {
 
 
 def render_metrics() -> str:
-    """Return the tables of docs/metrics.md."""
+    """Return the tables of docs/reference/metrics.md."""
     lines = ["| name | type | labels | meaning |", "|---|---|---|---|"]
     metrics = [
         (one.metric, one.kind, (*table.labels, *one.labels), one.text)

@@ -1,7 +1,7 @@
 """`kvmesh config ROLE`: the role's settings as a commented TOML file, made from the dataclasses.
 
-`config/*.toml`, `docs/configuration.md` and the tables of `docs/metrics.md` are its output, so they
-cannot disagree with `--help` and `/metrics`.
+`config/*.toml`, `docs/reference/configuration.md` and the tables of
+`docs/reference/metrics.md` are its output, so they cannot disagree with `--help` and `/metrics`.
 """
 
 import ast

@@ -14,7 +14,8 @@ class DecisionRow(msgspec.Struct, frozen=True):
     `cached_tokens` of `reported_tokens` is what the engine said; None: not reported. `held_ms` is
     the wait at the router before the decision, None while nothing is held. `estimated`: its router
     mode looks at no prompt, so `prompt_tokens` are told by the size of the body. `unforeseen` is
-    why `overlap_blocks` and `cached_tokens` may differ: a word of `docs/api.md`, "" for none.
+    why `overlap_blocks` and `cached_tokens` may differ: a word of
+    `docs/reference/api.md`, "" for none.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""/metrics: what Prometheus reads of a process. Every name is explained in docs/metrics.md.
+"""/metrics: what Prometheus reads of a process. Names: docs/reference/metrics.md.
 
 Labels are members and words from a fixed list: their number is bounded by the fleet's size.
 """

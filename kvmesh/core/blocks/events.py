@@ -170,6 +170,6 @@ def refuse_newer(data: bytes, reads: FormatRange) -> None:
     if number > reads.newest:
         raise NewerError(
             f"journal message has format {number}, this build reads {reads}: "
-            "its worker is of a newer version; see docs/upgrade.md",
+            "its worker is of a newer version; see docs/operate/upgrade.md",
             number=number,
         )

@@ -20,7 +20,7 @@ class Newer(msgspec.Struct, frozen=True):
         theirs = f"kvmesh {self.version}" if self.version else "a newer kvmesh"
         return (
             f"{self.where} has {self.kind} format {self.number}, of {theirs}: this is "
-            f"kvmesh {version}, which reads {own.of(self.kind)}; see docs/upgrade.md"
+            f"kvmesh {version}, which reads {own.of(self.kind)}; see docs/operate/upgrade.md"
         )
 
     def is_read_by_any(self, readers: Iterable[Formats]) -> bool:

@@ -1,4 +1,4 @@
-"""Each key is changed as docs/runbook.md says: the old one is locked out, the others work on."""
+"""Each key is rotated as docs/operate/runbook.md says, the old one locked out."""
 
 import shutil
 from collections.abc import AsyncIterator

@@ -121,7 +121,7 @@ async def test_one_account_becomes_many_while_processes_run(
     assert len({one["digest"] for one in after}) == 1
     assert min(one["blocks"]["w7"] for one in after) > max(one["blocks"]["w7"] for one in seen)
     assert {name: (mesh.out / "seeds" / name).read_bytes() for name in seeds} == seeds
-    # What docs/runbook.md tells an operator to delete, while all runs.
+    # What docs/operate/runbook.md tells an operator to delete, while all runs.
     shutil.rmtree(tmp_path / "store/jetstream" / NAME)
     assert (await mesh.chat(meta.url())).status_code == 200
 

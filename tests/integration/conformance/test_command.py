@@ -15,7 +15,7 @@ from tests.integration.conformance.running import endpoints
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-PAGE = Path("docs/conformance.md").read_text(encoding="utf-8")
+PAGE = Path("docs/gateways/conformance.md").read_text(encoding="utf-8")
 
 
 async def run(*arguments: str) -> tuple[int, str, str]:

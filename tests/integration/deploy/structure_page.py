@@ -1,4 +1,4 @@
-"""The tables of docs/structure.md, made from docstrings and import contracts.
+"""The tables of docs/contribute/structure.md, made from docstrings and import contracts.
 
 `python -m tests.integration.deploy.structure_page` writes them; a test says when they are behind.
 """
@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/structure.md"
+PAGE = ROOT / "docs/contribute/structure.md"
 
 
 def packages() -> list[str]:

@@ -20,7 +20,7 @@ from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration
 
-PAGE = ROOT / "docs/ab-testing.md"
+PAGE = ROOT / "docs/start/ab-testing.md"
 FRONT_DOORS = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
 ENGINES = 4
 

@@ -1,11 +1,11 @@
-"""The table of connectors in docs/prefill-decode.md is the one that routers go by."""
+"""The table of connectors in docs/workloads/prefill-decode.md is the one that routers go by."""
 
 from pathlib import Path
 
 from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.registry import connectors
 
-PAGE = Path(__file__).parents[3] / "docs" / "prefill-decode.md"
+PAGE = Path(__file__).parents[3] / "docs/workloads/prefill-decode.md"
 NEEDS = {"prefill-port": "of prefill workers", "decode-port": "of decode workers"}
 
 

@@ -482,8 +482,8 @@ def alarms() -> dict[str, str]:
 
 
 def documented() -> set[str]:
-    """Return the samples of docs/metrics.md, which a test holds against what routers serve."""
-    rows = (DEPLOY.parent / "docs/metrics.md").read_text().splitlines()
+    """Return the samples of docs/reference/metrics.md."""
+    rows = (DEPLOY.parent / "docs/reference/metrics.md").read_text().splitlines()
     parts = [row.split("|") for row in rows if row.startswith("| `kvmesh_")]
     names = {part[1].strip(" `"): part[2].strip() for part in parts}
     suffixes = {
@@ -515,7 +515,7 @@ def test_dashboard_panels_do_not_overlap_and_ids_are_their_own() -> None:
 
 def test_the_alarms_of_the_cluster_are_those_of_the_file_and_the_runbook_explains_each() -> None:
     (rule,) = (one for one in kustomize("prod") if one["kind"] == "PrometheusRule")
-    runbook = (DEPLOY.parent / "docs/runbook.md").read_text()
+    runbook = (DEPLOY.parent / "docs/operate/runbook.md").read_text()
 
     assert rule["spec"]["groups"] == yaml.safe_load(ALERTS.read_text())["groups"]
     assert [name for name in alarms() if f"`{name}`" not in runbook] == []

@@ -22,7 +22,7 @@ from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  th
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
-    [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").glob("*.md")],
+    [*(ROOT / "docs").glob("**/*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").glob("*.md")],
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -37,7 +37,10 @@ EVERYWHERE = sorted(
 )
 FOR_DEVELOPERS = [
     *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")),
-    *(ROOT / "docs" / name for name in ("glossary.md", "structure.md", "style.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("start/glossary.md", "contribute/structure.md", "contribute/style.md")
+    ),
 ]
 SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?<![\w./…<>{}*-])(?:[\w.-]+/)+[\w-]+\.(?:py|md|toml|ya?ml|json|sh|[ch])\b")
@@ -73,7 +76,7 @@ def mentions() -> list[str]:
 
 
 def live_lines() -> list[str]:
-    pages = [ROOT / "docs/quickstart.md", ROOT / "docs/api.md"]
+    pages = [ROOT / "docs/start/quickstart.md", ROOT / "docs/reference/api.md"]
     return [
         line
         for page in pages
@@ -210,13 +213,13 @@ def test_the_structure_page_has_every_package_and_contract() -> None:
 
 
 def test_the_configuration_page_is_what_the_command_prints() -> None:
-    page = (ROOT / "docs/configuration.md").read_text()
+    page = (ROOT / "docs/reference/configuration.md").read_text()
 
     assert page == render_markdown(), "run: make config"
 
 
 def test_the_tables_of_metrics_are_what_the_command_prints() -> None:
-    page = (ROOT / "docs/metrics.md").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
 
     assert page.endswith(f"\n{render_metrics()}"), "run: make config"
 
@@ -240,7 +243,7 @@ async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:  # noqa: 
 
 @pytest.mark.integration
 async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: F811
-    pages = [ROOT / "README.md", ROOT / "docs/api.md"]
+    pages = [ROOT / "README.md", ROOT / "docs/reference/api.md"]
     scripts = [text for page in pages for kind, text in blocks(page) if kind == "python"]
     started = re.search(r"nats://[\d.:]+", mesh.log.read_text())
     assert started is not None
@@ -261,14 +264,14 @@ async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: 
 def test_the_default_formula_is_quoted_as_it_is_computed() -> None:
     formula = PREDICTED_TIME.formula
 
-    assert formula.text in (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    assert formula.text in (ROOT / "docs/start/concepts.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("struct", [Candidate, Fleet])
 def test_every_term_that_a_formula_of_one_s_own_may_read_is_listed_with_its_unit(
     struct: type[Candidate | Fleet],
 ) -> None:
-    page = (ROOT / "docs/tuning.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/operate/tuning.md").read_text(encoding="utf-8")
     section = page.split("## A formula of your own")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
 

@@ -82,7 +82,7 @@ def test_sglang_publishes_where_its_sidecar_finds_it_in_pages_of_several_tokens(
     assert not [one for one in containers["kvmesh-worker"]["env"] if "KV_EVENTS" in one["name"]], (
         "SGLang tells where they are"
     )
-    documented = (DEPLOY.parent / "docs/engines.md").read_text()
+    documented = (DEPLOY.parent / "docs/reference/engines.md").read_text()
     for word in words:
         if word.startswith("--") and not re.match("--(host|port)", word):
             assert word.split("=")[0] in documented, word

@@ -13,7 +13,7 @@ from tests.integration.support.two_tenants import HOLDERS, Kind, Tenants, chat, 
 
 pytestmark = pytest.mark.integration
 
-API = Path(__file__).parents[3] / "docs/api.md"
+API = Path(__file__).parents[3] / "docs/reference/api.md"
 PREFIXES = {"/v1/", "/"}
 """Where the rest goes: what has no rule of its own asks for `operate`."""
 

@@ -1,4 +1,4 @@
-"""docs/mission.md: every promise, what keeps it and what shows it; made from rows.toml.
+"""docs/measured/mission.md: every promise, what keeps it and what shows it; made from rows.toml.
 
 `python -m tests.integration.mission.page` writes the page; with `--run` it first runs all that is
 shown, prints what failed or was skipped, and notes date, commit and count on the page.
@@ -20,7 +20,7 @@ import msgspec
 
 ROOT = Path(__file__).parents[3]
 ROWS = Path(__file__).with_name("rows.toml")
-PAGE = ROOT / "docs/mission.md"
+PAGE = ROOT / "docs/measured/mission.md"
 LAST = re.compile(r"^Last run: .*$", re.MULTILINE)
 NEVER = "Last run: never; `make mission` runs it."
 KEPT, FAILED, SKIPPED = "kept", "failed", "skipped"

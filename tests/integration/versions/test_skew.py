@@ -58,7 +58,7 @@ async def running_fleet(
 
 
 async def replace(fleet: Fleet, version: Version, *roles: Role) -> None:
-    """Go to another version, one process after the other, as docs/upgrade.md says."""
+    """Go to another version, one process after the other, as docs/operate/upgrade.md says."""
     for role in roles:
         epoch = await fleet.epoch(role)
         fleet.stop(role)

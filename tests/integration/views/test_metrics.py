@@ -1,4 +1,4 @@
-"""/metrics of real routers: what Prometheus reads is true, and docs/metrics.md explains it."""
+"""/metrics of real routers: true, and docs/reference/metrics.md explains it."""
 
 import re
 import time
@@ -22,7 +22,7 @@ from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration
 
-PAGE = Path(__file__).parents[3] / "docs/metrics.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
 OF_PICKERS = ("kvmesh_pick", "kvmesh_gateway_", "kvmesh_unwatched_")
 PROMPT = "What everybody asks about, again and again. " * 40
 OF_TOUCHES = ("kvmesh_program_touch", "kvmesh_program_prompt_bytes")
@@ -40,7 +40,7 @@ def documented() -> dict[str, str]:
 
 
 def undocumented(metrics: dict[str, Metric]) -> list[str]:
-    """Return the rows that docs/metrics.md lacks."""
+    """Return the rows that docs/reference/metrics.md lacks."""
     known = documented()
     rows = {name: row_of(metric, known.get(name, "")) for name, metric in metrics.items()}
     return [f"| `{name}` {row}" for name, row in rows.items() if known.get(name) != row]
@@ -142,7 +142,7 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
     assert {one["formats"] for one in (*overview["replicas"], overview)} == {
         in_words(build.formats)
     }
-    assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
+    assert "\n".join(undocumented(metrics)) == "", "docs/reference/metrics.md lacks these rows"
     known = documented()
     sometimes = {
         name

@@ -133,7 +133,7 @@ def test_one_line_says_it_and_one_that_it_is_over() -> None:
     assert shown == (
         (
             "worker a has journal format 2, of kvmesh 0.2.0: this is kvmesh 0.1.0, which reads 1; "
-            "see docs/upgrade.md"
+            "see docs/operate/upgrade.md"
         ),
     )
     assert [one.event for one in of(Log, over)] == ["all formats are read again"]

@@ -9,7 +9,7 @@ def test_both_versions_and_formats_are_named() -> None:
 
     assert newer.words(Formats(journal=FormatRange(1, 2)), "0.1.0") == (
         "worker w1 has journal format 3, of kvmesh 0.3.0: this is kvmesh 0.1.0, "
-        "which reads 1 to 2; see docs/upgrade.md"
+        "which reads 1 to 2; see docs/operate/upgrade.md"
     )
     assert "of a newer kvmesh:" in Newer("w", "manifest", 2).words(FIRST, "0.1.0")
 
