@@ -188,7 +188,7 @@ sbom: $(VENV)/.run $(VENV)-audit/.done
 
 # What the image installs and what builds it, each with the hashes of its files, for every platform;
 # ARGS='--upgrade' takes newer versions, ARGS='--upgrade-package NAME' one.
-LOCK := deploy/docker/requirements.txt
+LOCK := deploy/docker/constraints.txt
 COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
