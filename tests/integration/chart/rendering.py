@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, without a cluster: manifests of value files and of changes to them."""
+"""The chart as Helm renders it, without a cluster: the manifests of value files."""
 
 import functools
 import json
@@ -35,7 +35,14 @@ UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _cons
 
 def example(name: str) -> Values:
     """Return the values of an example file."""
-    return dict(yaml.load((HELM / f"examples/{name}.yaml").read_text(), UniqueKeys))
+    (values,) = read_all((HELM / f"examples/{name}.yaml").read_text())
+    return values
+
+
+def read_all(text: str) -> list[Manifest]:
+    """Return the documents of `text`, empty ones left out."""
+    found = yaml.load_all(text, UniqueKeys)
+    return [dict(one) for one in found if one]
 
 
 def changed(values: Values, **changes: Any) -> Values:
@@ -64,8 +71,7 @@ def _render(values: str) -> list[Manifest]:
         one
         for path, text in sorted(files.items())
         if path.endswith(".yaml")
-        for one in yaml.load_all(text, UniqueKeys)
-        if one
+        for one in read_all(text)
     ]
 
 

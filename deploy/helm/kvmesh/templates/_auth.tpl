@@ -10,7 +10,9 @@
 {{- if $front -}}
 {{- $wanted = append $wanted (dict "name" "api-keys" "of" $auth.apiKeys "variable" "KVMESH_API_KEYS") -}}
 {{- end -}}
+{{- if ne .component "meta-router" -}}
 {{- $wanted = append $wanted (dict "name" "admin-token" "of" $auth.adminToken "variable" "KVMESH_ADMIN_TOKEN_FILE") -}}
+{{- end -}}
 {{- $wanted = append $wanted (dict "name" "upstream-key" "of" $auth.upstreamKey "variable" "KVMESH_UPSTREAM_KEY_FILE") -}}
 {{- $wanted = append $wanted (dict "name" "tenant-secret" "of" $auth.tenantSecret "variable" "KVMESH_TENANT_SECRET_FILE") -}}
 {{- end -}}

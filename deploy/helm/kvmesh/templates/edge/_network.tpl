@@ -242,10 +242,37 @@ kvmesh/bucket: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* What engines of a bucket open for each other, spaces between: NIXL's side channel, Ray. */}}
+{{/* `ports` of what engines open for each other; nothing where that is all. */}}
 {{- define "kvmesh.net.amongEngines" -}}
-{{- $ports := concat .Values.networkPolicy.engines.nixl.ports .Values.networkPolicy.engines.ray.ports -}}
-{{- range $at, $port := $ports -}}
-{{- if $at }} {{ end }}{{ if kindIs "string" $port }}{{ $port }}{{ else }}{{ int $port }}{{ end }}
+{{- with .Values.networkPolicy.engines -}}
+{{- if not .allPorts }}
+{{- $ports := list }}
+{{- range concat .nixl.ports .ray.ports }}
+{{- $ports = append $ports (ternary (toString .) (int . | toString) (kindIs "string" .)) }}
+{{- end }}
+ports:
+  {{- include "kvmesh.net.ports" $ports | trim | nindent 2 }}
+{{- end }}
 {{- end -}}
+{{- end -}}
+
+{{/* "true" where engines of a bucket speak with each other: they share requests, KV blocks or a model: dict root,
+bucket. */}}
+{{- define "kvmesh.net.enginesShare" -}}
+{{- $out := "" -}}
+{{- range $engine := include "kvmesh.engines" .root | fromJson -}}
+{{- if and (eq $engine.bucket $.bucket) (or (ne $engine.role "both") (ne $engine.kvTransfer.connector "") (eq $engine.kind "leaderworkerset")) -}}
+{{- $out = "true" -}}
+{{- end -}}
+{{- end -}}
+{{- $out -}}
+{{- end -}}
+
+{{/* The engines of a bucket and their further nodes: dict bucket. */}}
+{{- define "kvmesh.net.amongPeers" -}}
+- podSelector:
+    matchLabels:
+      {{- include "kvmesh.net.engineLabels" . | nindent 6 }}
+- podSelector:
+    matchLabels: {kvmesh/engine-node: "true", kvmesh/bucket: {{ .bucket }}}
 {{- end -}}
