@@ -1,6 +1,7 @@
 """The dashboard's files, the JSON they read, and where both are served."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from hashlib import blake2b
 from importlib.resources import files
@@ -12,8 +13,15 @@ import msgspec
 from kvmesh.app.figures.table import COLUMNS
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.traffic.history_page import (
+    DEFAULT_SPAN_S,
+    Pasts,
+    empty_history,
+    history_of,
+)
 from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
+from kvmesh.core.flows.history import MOST_SPAN_S
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
@@ -59,6 +67,7 @@ class ViewPages:
         """Serve all of it."""
         routes.add("GET", "/v1/overview", self._overview)
         routes.add("GET", "/v1/events", self.live.serve)
+        routes.add("GET", "/v1/history", self._history)
         routes.add("GET", "/v1/decisions", self._list)
         routes.add_prefix(DECISIONS, self._detail)
         for path, (name, kind) in _FILES.items():
@@ -80,6 +89,27 @@ class ViewPages:
             else:
                 whole = self._view.overview(since, MAX_DECISIONS, after)
                 answer_json(exchange, overview_for(whole, viewer, limit))
+
+        self._start(exchange, answer())
+
+    def _history(self, exchange: Exchange) -> None:
+        """Answer the last `span_s` seconds, a day at most, in slots; a tenant gets no figure of it.
+
+        With `sums=1` what each replica counted: for a process that adds replicas up.
+        """
+        span_s = min(query_number(exchange, "span_s", DEFAULT_SPAN_S), int(MOST_SPAN_S))
+        sums = query_number(exchange, "sums", 0)
+        if self._viewers.of(exchange.request) is not None:
+            answer_json(exchange, empty_history(span_s, time.time()))
+            return
+
+        async def answer() -> None:
+            pasts = await self._view.pasts(span_s)
+            if sums:
+                exchange.respond(200, msgspec.json.encode(Pasts(pasts)))
+            else:
+                view = history_of(pasts, span_s, time.time())
+                exchange.respond(200, msgspec.json.encode(view))
 
         self._start(exchange, answer())
 
