@@ -53,3 +53,6 @@
 
 {{/* http or https, for probes of a component. */}}
 {{- define "kvmesh.auth.scheme" -}}HTTP{{- end -}}
+
+{{/* The port of a component's probes. */}}
+{{- define "kvmesh.auth.probePort" -}}http{{- end -}}

@@ -77,3 +77,25 @@ kvmesh/config: {{ include "kvmesh.configData" . | sha256sum | trunc 16 | quote }
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* Configuration of embedded servers in which nobody logs in. */}}
+{{- define "kvmesh.natsConf" -}}
+listen: 0.0.0.0:4222
+http: 0.0.0.0:8222
+jetstream {
+  store_dir: "/data"
+  sync_interval: always
+  strict: true
+}
+{{- if gt (int .Values.nats.replicas) 1 }}
+{{- $routes := list }}
+{{- range $number := until (int .Values.nats.replicas) }}
+{{- $routes = append $routes (printf "nats://%s-%d.%s:6222" (include "kvmesh.natsName" $) $number (include "kvmesh.natsPeersName" $)) }}
+{{- end }}
+cluster {
+  name: kvmesh
+  listen: 0.0.0.0:6222
+  routes: {{ toJson $routes }}
+}
+{{- end }}
+{{- end -}}
