@@ -92,8 +92,9 @@ def test_what_is_missing_is_named_with_the_remedy(nothing_installed: Path) -> No
 def test_headers_of_debian_are_of_the_version_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headers, "KEYRING", tmp_path)
-    monkeypatch.setattr(headers.shutil, "which", lambda name: name)
+    for name in ("apt-get", "dpkg-deb"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(headers, "KEYRING", Path(__file__))
     folder = tmp_path / "debian-3.14-amd64/unpacked/usr/include/python3.14"
     folder.mkdir(parents=True)

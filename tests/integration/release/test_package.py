@@ -61,16 +61,14 @@ def test_the_metadata_lead_to_one_repository(settings: dict[str, Any]) -> None:
 
 
 def test_the_tools_of_a_release_are_locked_by_hash() -> None:
-    wanted = re.findall(
-        r"^([a-z][\w-]+)",
-        (ROOT / "deploy/release/tools.in").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    text = (ROOT / "deploy/release/tools.txt").read_text(encoding="utf-8")
+    folder = ROOT / "deploy/release"
+    names = re.compile(r"^([a-z][\w-]+)", re.MULTILINE)
+    wanted = names.findall((folder / "tools.in").read_text(encoding="utf-8"))
+    text = (folder / "tools.txt").read_text(encoding="utf-8")
+    pinned = re.compile(r"^(\S+)==.*((?:\n {4}--hash=sha256:\S+.*)+)$", re.MULTILINE)
 
-    for block in re.findall(
-        r"^\S.*(?:\n {4}.*)*", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), re.MULTILINE
-    ):
-        assert "--hash=sha256:" in block, block
+    locked = {found[1] for found in pinned.finditer(text)}
+
     assert wanted
-    assert all(f"\n{name}==" in text for name in wanted)
+    assert set(wanted) <= locked
+    assert locked == set(names.findall(text))
