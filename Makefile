@@ -1,5 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
+# make docs  the documentation as a site, served on this machine; make site builds it into build/site
 # make demo  what routing by cache is promised to do, beside what it does here
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
@@ -14,11 +15,11 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release test-release test-python
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release test-release test-python
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,7p' Makefile
+	@sed -n '1,8p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +68,18 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(SITE) build --strict $(SITE_CONFIG)
+
+# The documentation as a site. `docs` serves it and builds it anew after each change of a page.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+SITE_CONFIG := --config-file deploy/site/mkdocs.yml
+DOCS_ADDRESS ?= 127.0.0.1:8090
+
+site: $(VENV)/.dev
+	$(SITE) build --strict $(SITE_CONFIG)
+
+docs: $(VENV)/.dev
+	$(SITE) serve --strict --dev-addr $(DOCS_ADDRESS) $(SITE_CONFIG)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

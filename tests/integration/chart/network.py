@@ -176,4 +176,5 @@ def _covers(one: Manifest, port: Port, target: End) -> bool:
         return False
     if named is None:
         return True
-    return int(named) <= port.number <= int(one.get("endPort", named))
+    first = int(named)
+    return first <= port.number <= int(one.get("endPort", named))

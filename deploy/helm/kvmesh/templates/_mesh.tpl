@@ -77,3 +77,62 @@ kvmesh/config: {{ include "kvmesh.configData" . | sha256sum | trunc 16 | quote }
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* Configuration of embedded servers in which nobody logs in. */}}
+{{- define "kvmesh.natsConf" -}}
+listen: 0.0.0.0:4222
+http: 0.0.0.0:8222
+jetstream {
+  store_dir: "/data"
+  sync_interval: always
+  strict: true
+}
+{{- if gt (int .Values.nats.replicas) 1 }}
+{{- $routes := list }}
+{{- range $number := until (int .Values.nats.replicas) }}
+{{- $routes = append $routes (printf "nats://%s-%d.%s:6222" (include "kvmesh.natsName" $) $number (include "kvmesh.natsPeersName" $)) }}
+{{- end }}
+cluster {
+  name: kvmesh
+  listen: 0.0.0.0:6222
+  routes: {{ toJson $routes }}
+}
+{{- end }}
+{{- end -}}
+
+{{/* The pod of the job that makes streams. */}}
+{{- define "kvmesh.streamsPod" -}}
+{{- $of := dict "root" $ "component" "streams" -}}
+restartPolicy: OnFailure
+automountServiceAccountToken: false
+securityContext:
+  {{- include "kvmesh.podSecurity" . | nindent 2 }}
+{{- include "kvmesh.scheduling" (dict "root" $ "of" (dict "tolerations" .Values.nats.tolerations "nodeSelector" .Values.nats.nodeSelector "alone" true)) }}
+containers:
+  - name: streams
+    image: {{ include "kvmesh.image" $ | quote }}
+    imagePullPolicy: {{ $.Values.image.pullPolicy }}
+    args:
+      - nats-streams
+      {{- range $name, $bucket := include "kvmesh.buckets" . | fromJson }}
+      - --bucket
+      - {{ $name }}
+      {{- end }}
+      {{- if .Values.nats.auth.enabled }}
+      - --admin-keys
+      - /run/secrets/kvmesh
+      {{- end }}
+    envFrom: [{configMapRef: {name: {{ include "kvmesh.configName" $ }}}}]
+    resources:
+      {{- toYaml .Values.nats.streams.job.resources | nindent 6 }}
+    securityContext:
+      {{- include "kvmesh.containerSecurity" . | nindent 6 }}
+    {{- with include "kvmesh.natsMounts" $of | trim }}
+    volumeMounts:
+      {{- . | nindent 6 }}
+    {{- end }}
+{{- with include "kvmesh.natsVolumes" (dict "root" $ "secret" .Values.nats.auth.secrets.admin) | trim }}
+volumes:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end -}}
