@@ -207,7 +207,7 @@ COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 lock: $(VENV)-audit/.done
-	$(COMPILE) --extra kubernetes --output-file $(LOCK) $(ARGS) pyproject.toml
+	$(COMPILE) --extra kubernetes --extra otel --extra fast --output-file $(LOCK) $(ARGS) pyproject.toml
 	$(COMPILE) --output-file deploy/docker/build.txt $(ARGS) deploy/docker/build.in
 	$(COMPILE) --output-file deploy/release/tools.txt $(ARGS) deploy/release/tools.in
 
