@@ -57,12 +57,12 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
+{{- with merge (dict) (.extraLabels | default dict) .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* metadata of an object: the same dict and "name", ["annotations"]. */}}
+{{/* metadata of an object: the same dict and "name", ["annotations"], ["extraLabels"]. */}}
 {{- define "kvmesh.metadata" -}}
 name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
