@@ -144,6 +144,14 @@ def test_values_that_cannot_work_are_rejected_with_the_remedy(values: Values, wo
         render(values)
 
 
+def test_no_service_sets_a_setting() -> None:
+    """A Service called kvmesh-http would set KVMESH_HTTP_PORT=tcp://…"""
+    engines = {"http": {"kind": "mocker"}, "s": {"kind": "statefulset", "model": QWEN}}
+    found = pods(render({"engines": engines, "buckets": {"chat": {"picker": {"enabled": True}}}}))
+
+    assert [name for name, one in found if one["spec"].get("enableServiceLinks") is not False] == []
+
+
 # The tokenizer
 
 
@@ -213,7 +221,7 @@ def hub() -> Iterator[str]:
 def test_the_init_container_downloads_what_the_model_has(hub: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
-    tokenizer = {"source": "init", "mountPath": str(tmp_path / "models"), "directory": "qwen"}
+    tokenizer: Values = {"source": "init", "mountPath": str(tmp_path / "models"), "directory": "qwen"}
     tokenizer |= {"init": {"endpoint": hub, "tokenSecret": {"name": "hub"}}}
     manifests = render({"tokenizer": tokenizer, "engines": {"e": {"model": QWEN}}})
     [init] = pod(manifests, "Deployment", "kvmesh-router-default")["initContainers"]
@@ -234,7 +242,7 @@ def test_the_init_container_downloads_what_the_model_has(hub: str, tmp_path: Pat
 
 
 def test_the_init_container_fails_where_there_is_no_such_model(hub: str, tmp_path: Path) -> None:
-    command = [sys.executable, CHART / "files/fetch_tokenizer.py", hub, tmp_path]
+    command = [sys.executable, str(CHART / "files/fetch_tokenizer.py"), hub, str(tmp_path)]
 
     done = subprocess.run(
         [*command, "chat_template.jinja"], check=False, capture_output=True, text=True
@@ -350,7 +358,7 @@ def test_a_standalone_router_is_given_engines_as_it_reads_them() -> None:
 
     spec = pod(manifests, "Deployment", "kvmesh-router-chat")
     one = container(spec, "router")
-    workers = {worker.worker: worker for worker in parse_workers(flags(one, "--worker"))}
+    workers = {str(worker.worker): worker for worker in parse_workers(flags(one, "--worker"))}
     assert {*workers} == {"a", "kvmesh-prefill-0", "kvmesh-prefill-1", "old-0"}
     assert workers["kvmesh-prefill-1"].url == "http://kvmesh-prefill-1.kvmesh-prefill:8000"
     assert workers["kvmesh-prefill-1"].role == "prefill"
@@ -439,10 +447,12 @@ def test_the_nats_chart_serves_as_the_journal() -> None:
 
 
 def test_the_job_that_makes_streams_is_another_one_when_it_does_something_else() -> None:
-    names = [
-        {*named(render(values), "Job")}.pop()
-        for values in ({}, {"buckets": {"chat": {}}}, {"nats": {"streams": {"maxBytes": 2**31}}})
+    sets: list[Values] = [
+        {},
+        {"buckets": {"chat": {}}},
+        {"nats": {"streams": {"maxBytes": 2**31}}},
     ]
+    names = [{*named(render(values), "Job")}.pop() for values in sets]
     hook = named(render({"nats": {"streams": {"job": {"hook": True}}}}), "Job")["kvmesh-streams"]
 
     assert len({*names}) == 3
