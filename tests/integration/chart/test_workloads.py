@@ -221,7 +221,11 @@ def hub() -> Iterator[str]:
 def test_the_init_container_downloads_what_the_model_has(hub: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
-    tokenizer: Values = {"source": "init", "mountPath": str(tmp_path / "models"), "directory": "qwen"}
+    tokenizer: Values = {
+        "source": "init",
+        "mountPath": str(tmp_path / "models"),
+        "directory": "qwen",
+    }
     tokenizer |= {"init": {"endpoint": hub, "tokenSecret": {"name": "hub"}}}
     manifests = render({"tokenizer": tokenizer, "engines": {"e": {"model": QWEN}}})
     [init] = pod(manifests, "Deployment", "kvmesh-router-default")["initContainers"]
