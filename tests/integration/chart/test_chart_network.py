@@ -1,40 +1,26 @@
-"""The chart's network policies: who reaches whom in each example, and that what is configured may."""
+"""The chart's network policies: who reaches whom in each example, and what must."""
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from helm_python import HelmRenderError
 
 from tests.integration.chart.cluster import AROUND, NAMESPACES, members, table
-from tests.integration.chart.command_lines import parse_line, read_line
-from tests.integration.chart.network import End, Outside, Pod, Policies, Port
+from tests.integration.chart.configured import configured
+from tests.integration.chart.network import Outside, Policies, Port
 from tests.integration.chart.rendering import (
     EXAMPLES,
     NAMESPACE,
-    Manifest,
     changed,
-    containers,
     example,
-    is_ours,
     named,
-    pods,
     render,
 )
 
 pytestmark = pytest.mark.integration
 
 TABLE = Path(__file__).with_name("reachability.txt")
-ADDRESSES = {
-    "10.20.0.1": "gpu-machine",
-    "10.20.0.2": "gpu-machine",
-    "nats-1.example.org": "external-nats",
-    "nats-2.example.org": "external-nats",
-    "nats-3.example.org": "external-nats",
-    "collector.observability": "collector",
-}
-"""What hosts of the examples that no Service of the release names are among those around."""
 FRIENDS = {"prometheus", "gateway", "ingress-nginx", "operator"}
 
 
@@ -94,62 +80,16 @@ def test_a_forged_registration_leads_a_router_nowhere(name: str) -> None:
 def test_what_a_process_is_configured_to_reach_it_may(name: str) -> None:
     manifests = render(example(name))
     policies = Policies(manifests, NAMESPACES, blocks_have_pods=False, default_namespace=NAMESPACE)
-    own = members(manifests)
-    places = [place for place, _ in pods(manifests)]
-    asked = 0
-    for source, (_, template) in zip(own, pods(manifests), strict=True):
-        assert places
-        for dns in (one for one in AROUND if one.name == "kube-dns"):
-            assert policies.admit(source, dns, Port(53, "UDP")), source.name
-        for container in filter(is_ours, containers(template)):
-            settings = parse_line(read_line(container, manifests))
-            for url in urls(settings):
-                for target, port in ends(url, source, own, manifests):
-                    assert policies.admit(source, target, Port(port)), (source.name, url)
-                    asked += 1
-    assert asked > 0
+    (resolver,) = [one for one in AROUND if one.name == "kube-dns"]
 
+    wishes = list(configured(manifests))
 
-def urls(settings: Any) -> list[str]:
-    """Return where a process connects to, by its settings."""
-    settings = settings.get("options", settings) if isinstance(settings, dict) else settings
-    router = getattr(settings, "router", settings)
-    found = [url for url in getattr(router.nats, "nats_url", "").split(",") if url]
-    found += [url for url in (router.nats.nats_monitor_url, router.log.otlp_endpoint) if url]
-    for worker in getattr(router, "worker", ()):
-        url, *options = worker.partition("=")[2].split(",")
-        found.append(url)
-        found += [
-            one.partition("=")[2] for one in options if one.startswith(("zmq=tcp", "replay="))
-        ]
-    found += [one for one in getattr(router, "discover", ()) if "://" in one]
-    for setting in ("engine_url", "kv_events_endpoint", "kv_replay_endpoint"):
-        if url := getattr(router, setting, ""):
-            found.append(url)
-    return found
-
-
-def ends(url: str, source: Pod, own: list[Pod], manifests: list[Manifest]) -> list[tuple[End, int]]:
-    """Return the ends of a URL's host: pods of a Service of the release, or who is around."""
-    parts = urlsplit(url)
-    assert parts.hostname, url
-    if parts.hostname in {"127.0.0.1", "10.244.0.2"}:  # its own pod
-        return [(source, parts.port or 0)]
-    if parts.scheme == "kubernetes":
-        host, _, port = parts.path.removeprefix("/").partition(":")
-        number = int(port or 8000)
-    else:
-        host, number = parts.hostname, parts.port or 4222
-    if host in ADDRESSES:
-        return [(one, number) for one in AROUND if one.name == ADDRESSES[host]]
-    service = host.split(".")[-1] if host.count(".") == 1 else host
-    services = named(manifests, "Service")
-    if service in {"vllm", "vllm-pods"}:
-        return [(one, number) for one in AROUND if one.name == "vllm"]
-    selector = services[service]["spec"]["selector"].items()
-    found: list[tuple[End, int]] = [(one, number) for one in own if selector <= one.labels.items()]
-    assert found, url
-    return found
+    assert {source.name for source, _, _, _ in wishes} >= {"router-chat"} & {
+        one.name for one in members(manifests)
+    }
+    for source, target, port, why in wishes:
+        assert policies.admit(source, target, Port(port)), (source.name, target.name, why)
+        assert policies.admit(source, resolver, Port(53, "UDP")), source.name
 
 
 def test_each_meta_router_reaches_each_router_and_routers_of_a_bucket_each_other() -> None:
