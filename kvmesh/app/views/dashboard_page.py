@@ -32,20 +32,17 @@ from kvmesh.transport.http.wire.problem import Problem
 DECISIONS: Final = "/v1/decisions/"
 FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
+_SCRIPTS: Final = (
+    *("charts", "curves", "dashboard", "detail", "fleet", "parts", "policies", "prefixes"),
+    *("problems", "programs", "requests", "tiles", "traffic", "tuning"),
+)
+_JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
 _FILES: Final = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/dashboard": ("index.html", b"text/html; charset=utf-8"),
     "/dashboard/dashboard.css": ("dashboard.css", b"text/css; charset=utf-8"),
-    "/dashboard/dashboard.js": ("dashboard.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/charts.js": ("charts.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/detail.js": ("detail.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/parts.js": ("parts.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/policies.js": ("policies.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/tuning.js": ("tuning.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/programs.js": ("programs.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/prefixes.js": ("prefixes.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/traffic.js": ("traffic.js", b"text/javascript; charset=utf-8"),
     "/dashboard/icon.svg": ("icon.svg", b"image/svg+xml"),
+    **{f"/dashboard/{name}.js": (f"{name}.js", _JAVASCRIPT) for name in _SCRIPTS},
 }
 _CRASHED: Final = Problem(500, "internal error", code="internal_error")
 _SAFE: Final = (
@@ -79,7 +76,7 @@ class ViewPages:
         routes.add_prefix(DECISIONS, self._detail)
         for path, (name, kind) in _FILES.items():
             routes.add("GET", path, file_route((_DIRECTORY / name).read_bytes(), kind))
-        routes.add("GET", FIGURES, file_route(figures_script(), b"text/javascript; charset=utf-8"))
+        routes.add("GET", FIGURES, file_route(figures_script(), _JAVASCRIPT))
 
     def _overview(self, exchange: Exchange) -> None:
         """Answer the present; `since` (Unix seconds), `after` (a cursor), `limit` (decisions)."""
