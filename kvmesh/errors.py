@@ -64,6 +64,7 @@ class NoWorkerError(KvMeshError):
     `unknown_model`: nobody serves the model it names, nor did before; waiting will not help.
     `unnamed`: mode direct, and the request names no worker; waiting will not help either.
     `wished`: some would take it but for the workers and labels that the request itself asks for.
+    `unknown_worker`: the one worker it names was never there; waiting will not help.
     """
 
     def __init__(
@@ -74,17 +75,19 @@ class NoWorkerError(KvMeshError):
         unknown_model: bool = False,
         unnamed: bool = False,
         wished: bool = False,
+        unknown_worker: bool = False,
     ) -> None:
         super().__init__(message)
         self.busy = busy
         self.unknown_model = unknown_model
         self.unnamed = unnamed
         self.wished = wished
+        self.unknown_worker = unknown_worker
 
     @property
     def lasting(self) -> bool:
         """Return whether waiting would not help, or is for admission to decide."""
-        return self.busy or self.unknown_model or self.unnamed
+        return self.busy or self.unknown_model or self.unnamed or self.unknown_worker
 
 
 class CodecError(KvMeshError):

@@ -57,6 +57,15 @@ def pytest_sessionfinish() -> None:
         running.save()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what takes minutes, unless `-m` asks for it."""
+    if "chaos" in config.getoption("-m"):
+        return
+    for item in items:
+        if item.get_closest_marker("chaos"):
+            item.add_marker(pytest.mark.skip(reason="takes long: make chaos"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a rerun begin as the first try did.

@@ -136,7 +136,9 @@ class MetaServer:
     def _replica_feed(self) -> StaticReplicas | MetaMesh:
         """Return where replicas come from: the command line, or their heartbeats."""
         if self.settings.replica:
-            return StaticReplicas(self.meta, self._static)
+            return StaticReplicas(
+                self.meta, self._static, lambda: upstream_pool(self.settings.upstream, self._guard)
+            )
         return MetaMesh(self.settings, self.meta)
 
     async def serve(self, stop: Stop) -> None:

@@ -43,11 +43,13 @@ class Signs:
 
     While `asked`, somebody asks those who are `due` over HTTP. An answer is a sign, too: who is no
     longer heard stays for as long as it answers, as one of the `silent`. Two refusals end it.
+    `first_s` is when anybody was heard first.
     """
 
     def __init__(self, dead_after_s: float = DEAD_AFTER_S) -> None:
         self.asked = False
         self.silent: set[str] = set()
+        self.first_s = NEVER
         self._dead_after_s = dead_after_s
         self._signs: dict[str, _Sign] = {}
 
@@ -56,6 +58,7 @@ class Signs:
         sign = self._signs.get(member)
         if sign is None:
             sign = self._signs[member] = _Sign(now)
+            self.first_s = min(self.first_s, now)
         sign.heard_s = now
         sign.refused = False
         if not lasting:
@@ -82,6 +85,10 @@ class Signs:
         """Return whether the member's heartbeats come, or it needs none."""
         sign = self._signs.get(member)
         return sign is not None and (sign.expires_s == NEVER or now < sign.heard_s + ASK_AFTER_S)
+
+    def all_heard(self, now: float) -> bool:
+        """Return whether all who are there had the time to be heard: `dead_after_s` went by."""
+        return now >= self.first_s + self._dead_after_s
 
     def silence_s(self, member: str, now: float) -> float:
         """Return for how long the member was not heard, in seconds."""

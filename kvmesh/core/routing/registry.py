@@ -30,6 +30,7 @@ REPORTS_TO_BELIEVE: Final = 3
 
 _MODELS_CACHED: Final = 64
 _MODELS_REMEMBERED: Final = 256
+_LEFT_REMEMBERED: Final = 1024
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
 
@@ -71,6 +72,7 @@ class WorkerRegistry:
         self._picky = 0
         self._tainted = 0
         self._away = KnownNames(_MODELS_REMEMBERED)
+        self._left = KnownNames(_LEFT_REMEMBERED)
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
@@ -207,6 +209,7 @@ class WorkerRegistry:
             self._plain.clear()
             self._states_of = ((), ())
             self._away.add(state.info.models)
+            self._left.add((worker,))
         self.distrusted.discard(worker)
         self._note_access(worker, None)
         self.fetch_times.remove_worker(worker)
@@ -309,6 +312,7 @@ class WorkerRegistry:
                 wished=bare != request and any(self._refusal(one, bare) is None for one in alive),
                 busy=self._only_busy(alive, request),
                 unknown_model=self._is_unknown(request.model),
+                unknown_worker=self._is_stranger(request.pinned_worker, now),
             )
         return names
 
@@ -317,6 +321,14 @@ class WorkerRegistry:
             return ()
         left_out = cast("tuple[WorkerId, ...]", self.membership.last_resort(now))
         return tuple(one for one in left_out if self._refusal(one, request) is None)
+
+    def _is_stranger(self, pinned: WorkerId | None, now: float) -> bool:
+        """Return whether no such worker was ever there, though all had the time to be heard."""
+        heard = self.membership.signs.all_heard(now)
+        return pinned is not None and heard and not self._was_here(pinned)
+
+    def _was_here(self, worker: WorkerId) -> bool:
+        return worker in self.membership or worker in self._left
 
     def _is_unknown(self, model: str) -> bool:
         """Return whether all workers say what they serve: not this, nor did one that left."""
@@ -381,6 +393,8 @@ class WorkerRegistry:
 
     def _reasons(self, request: RouteRequest, now: float) -> str:
         pinned = request.pinned_worker
+        if pinned is not None and self._is_stranger(pinned, now):
+            return self._no_such_worker(pinned)
         members: Sequence[str] = self.membership.members() if pinned is None else (pinned,)
         reasons = [
             f"{name}: {self._why_not(WorkerId(name), request, now)}"
@@ -394,6 +408,12 @@ class WorkerRegistry:
                 f"the model {shown(request.model)} does not exist: no worker serves it ({listed})"
             )
         return f"request {request.request_id}: no worker may take it ({listed})"
+
+    def _no_such_worker(self, pinned: WorkerId) -> str:
+        members = self.membership.members()
+        more = ", …" if len(members) > NAMED_IN_ERRORS else ""
+        known = ", ".join(members[:NAMED_IN_ERRORS]) + more
+        return f"the worker {shown(pinned)} does not exist; known are: {known or 'none'}"
 
 
 def _blocks(state: WorkerState) -> int:

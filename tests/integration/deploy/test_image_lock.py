@@ -22,7 +22,7 @@ def locked(name: str) -> dict[str, str]:
 
 def test_the_lock_has_what_the_project_asks_for_by_hash() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    versions = locked("requirements.txt")
+    versions = locked("constraints.txt")
     extra = asked["project"]["optional-dependencies"]["kubernetes"]
     for text in (*asked["project"]["dependencies"], *extra):
         wish = Requirement(text)

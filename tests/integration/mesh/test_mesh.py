@@ -465,6 +465,17 @@ def test_a_worker_named_without_its_bucket_gets_the_request(mesh: RunningMesh) -
     assert served(1) == {(200, "worker-1")}
 
 
+def test_a_worker_that_does_not_exist_is_no_overload(mesh: RunningMesh) -> None:
+    def ask() -> httpx.Response:
+        return mesh.chat("For nobody.", headers={"x-kvmesh-worker-id": "nobody"})
+
+    eventually(lambda: ask().status_code == 404, "the worker is known not to exist")
+    error = ask().json()["error"]
+
+    assert error["code"] == "worker_not_found"
+    assert "the worker 'nobody' does not exist; known are: worker-" in error["message"]
+
+
 @pytest.mark.parametrize("name", ["chat.py", "custom_router.py"])
 def test_an_example_runs_against_a_mesh_of_two_buckets(mesh: RunningMesh, name: str) -> None:
     example = Path(__file__).parents[3] / "examples" / name

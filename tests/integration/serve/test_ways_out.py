@@ -332,7 +332,7 @@ PLAIN: Final[list[tuple[Way, set[int]]]] = [
     (answered, {200}),
     (streamed, {200}),
     (unknown_model, {404}),
-    (no_such_worker, {503, 504}),
+    (no_such_worker, {404, 503, 504}),
     (no_prompt, {400}),
     (no_json, {400}),
     (wrong_header, {400}),

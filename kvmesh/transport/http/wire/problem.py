@@ -57,16 +57,23 @@ class Problem(msgspec.Struct, frozen=True):
                     retry_after_s=error.retry_after_s,
                     final=error.final,
                 )
-            case NoWorkerError(unknown_model=True):
-                return cls(404, str(error), code=MODEL_NOT_FOUND, param="model")
-            case NoWorkerError(unnamed=True):
-                return cls(400, str(error), code="no_worker_named", param="x-kvmesh-worker-id")
-            case NoWorkerError(wished=wished):
-                return cls(503, str(error), code="no_worker", retry_after_s=1, wished=wished)
+            case NoWorkerError():
+                return cls._no_worker(error)
             case TransportError():
                 return cls(502, str(error), code="upstream_error")
             case _:
                 return cls(500, str(error), code="internal_error")
+
+    @classmethod
+    def _no_worker(cls, error: NoWorkerError) -> "Problem":
+        said = str(error)
+        if error.unknown_model:
+            return cls(404, said, code=MODEL_NOT_FOUND, param="model")
+        if error.unnamed:
+            return cls(400, said, code="no_worker_named", param="x-kvmesh-worker-id")
+        if error.unknown_worker:
+            return cls(404, said, code="worker_not_found", param="x-kvmesh-worker-id")
+        return cls(503, said, code="no_worker", retry_after_s=1, wished=error.wished)
 
     @property
     def kind(self) -> str:

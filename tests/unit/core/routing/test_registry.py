@@ -123,6 +123,58 @@ def test_a_pinned_worker_is_the_only_one_and_must_be_there() -> None:
         registry.eligible(make_request(pinned_worker=W2, excluded=frozenset([W2])), 0.0)
 
 
+def test_a_worker_that_was_never_there_does_not_exist_and_is_not_waited_for() -> None:
+    registry, _ = make_registry(*(WorkerId(f"w{number:02d}") for number in range(9)))
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(pinned_worker=WorkerId("nobody")), 3.5)
+
+    assert str(caught.value) == (
+        "the worker 'nobody' does not exist; known are: w00, w01, w02, w03, w04, w05, w06, w07, …"
+    )
+    assert caught.value.unknown_worker
+    assert caught.value.lasting
+
+
+def test_a_worker_that_left_or_may_not_have_been_heard_yet_may_come_back() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo())
+    registry.remove(W1)
+    registry.membership.remove(W1)
+    pinned = make_request(pinned_worker=W1)
+    never = make_request(pinned_worker=WorkerId("w9"))
+
+    def is_unknown(request: RouteRequest, now: float) -> bool:
+        with pytest.raises(NoWorkerError) as caught:
+            registry.eligible(request, now)
+        return caught.value.unknown_worker
+
+    assert not is_unknown(pinned, 60.0)
+    assert not is_unknown(never, 3.25)
+    assert is_unknown(never, 3.5)
+
+
+def test_where_nobody_was_ever_heard_no_worker_is_unknown() -> None:
+    registry, _ = make_registry()
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(pinned_worker=W1), 60.0)
+
+    assert not caught.value.unknown_worker
+
+
+def test_when_all_have_left_a_worker_that_was_never_there_is_still_unknown() -> None:
+    registry, _ = make_registry(W1)
+    registry.describe(W1, WorkerInfo())
+    registry.remove(W1)
+    registry.membership.remove(W1)
+
+    with pytest.raises(NoWorkerError, match="does not exist; known are: none") as caught:
+        registry.eligible(make_request(pinned_worker=W2), 60.0)
+
+    assert caught.value.unknown_worker
+
+
 def test_a_request_that_only_its_own_wishes_leave_without_a_worker_says_so() -> None:
     registry, _ = make_registry(W1, W2)
     empty, _ = make_registry()
@@ -170,6 +222,14 @@ def test_a_tainted_worker_that_left_taints_nothing() -> None:
     registry.membership.remove(W2)
 
     assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
+
+
+def test_plain_requests_are_looked_at_one_by_one_while_there_are_thresholds() -> None:
+    registry, _ = make_registry(W1, W2)
+    assert len(registry.plain("", 0.0)) == 2
+
+    registry.thresholds = BusyThresholds(active_prefill_tokens=1000)
+    assert registry.plain("", 0.0) == ()
 
 
 def test_busy_workers_are_left_out_above_the_thresholds() -> None:

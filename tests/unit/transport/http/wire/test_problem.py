@@ -21,6 +21,7 @@ from kvmesh.transport.http.wire.problem import Problem
         (NoWorkerError("none"), 503, "overloaded_error", None),
         (NoWorkerError("who", unnamed=True), 400, "invalid_request_error", "x-kvmesh-worker-id"),
         (NoWorkerError("what", unknown_model=True), 404, "invalid_request_error", "model"),
+        (NoWorkerError("w", unknown_worker=True), 404, "not_found_error", "x-kvmesh-worker-id"),
         (
             *(RequestError("what", status=404, param="model", code="model_not_found"), 404),
             *("invalid_request_error", "model"),
