@@ -53,6 +53,16 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SidecarHttpSettings:
+    """A sidecar's port for probes and Prometheus. It asks for no key and tells no prompt."""
+
+    http_host: str = "127.0.0.1"
+    """Address of --http-port."""
+    http_port: Port = 0
+    """Port of /health, /ready and /metrics; 0 opens none. In containers: 9400."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpstreamSettings:
     """Deadlines and retries towards the next hop."""
 

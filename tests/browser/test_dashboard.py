@@ -468,7 +468,7 @@ async def test_everything_has_a_name_for_a_screen_reader(
     assert nameless == []
     assert headless == 0
     await expect(charts).to_have_count(1)
-    assert await page.get_by_role("status").count() == 3
+    assert await page.get_by_role("status").count() == 4
     assert await page.locator("html").get_attribute("lang") == "en"
 
 

@@ -9,7 +9,9 @@ from typing import Generic
 
 import msgspec
 
+from kvmesh.app.front.certificates import load_certificate
 from kvmesh.app.front.key_guard import KeyGuard
+from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.members.url_rules import parse_url_rules
@@ -82,7 +84,8 @@ Routes = PathRoutes[Exchange]
 class FrontDoor:
     """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
-    `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too.
+    `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too;
+    `port` is the first word of the settings that name port and address.
     Raises `ConfigError` for a file of keys that is none.
     """
 
@@ -93,8 +96,10 @@ class FrontDoor:
         *,
         tenant_header: str = "",
         passes_keys: bool = False,
+        port: str = "http",
     ) -> None:
         self._settings = settings
+        self._port = port
         screen: Screen | None = None
         if settings.api_keys is not None:
             guard = KeyGuard(
@@ -122,11 +127,12 @@ class FrontDoor:
     async def open(self) -> str:
         """Listen; return the URL others reach this by.
 
-        Raises `ConfigError` for unusable TLS files, `TransportError` for a taken port.
+        Raises `ConfigError` for unusable TLS files and for a port that is taken.
         """
         settings = self._settings
         context = tls_context(settings)
-        await self.server.start(settings.http_host, settings.http_port, ssl=context)
+        with naming(f"--{self._port}-port", f"--{self._port}-host"):
+            await self.server.start(settings.http_host, settings.http_port, ssl=context)
         return public_url(settings, self.server.port)
 
     async def drain(self) -> None:
@@ -162,7 +168,7 @@ async def admin_routes(
 ) -> Routes:
     """Return where admin paths belong: `routes`, or those of a listener on --admin-port.
 
-    The listener lives as long as `stack`. Raises `TransportError` for a taken port.
+    The listener lives as long as `stack`. Raises `ConfigError` for a taken port.
     """
     if settings.admin_port is None:
         return routes
@@ -178,7 +184,7 @@ async def admin_routes(
         api_keys=None,
         admin_port=None,
     )
-    door = FrontDoor(listener, own)
+    door = FrontDoor(listener, own, port="admin")
     url = await door.open()
     stack.push_async_callback(door.server.close)
     get_logger().info("admin port serves", url=url)
@@ -202,15 +208,13 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
     if settings.tls_cert is None:
         for name, path in (("key", settings.tls_key), ("client-ca", settings.tls_client_ca)):
             if path is not None:
-                raise ConfigError(f"--tls-{name} is set without --tls-cert; give both or neither")
+                raise ConfigError(
+                    f"--tls-{name} {path} is set without --tls-cert: name the certificate chain "
+                    f"with --tls-cert FILE, or leave --tls-{name} out to serve plain HTTP"
+                )
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"--tls-cert {settings.tls_cert}, --tls-key {settings.tls_key}: {error}"
-        ) from error
+    load_certificate(context, ("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key))
     if settings.tls_client_ca is not None:
         try:
             context.load_verify_locations(settings.tls_client_ca)
@@ -225,16 +229,17 @@ def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
     ca, cert, key = settings.upstream_ca, settings.upstream_cert, settings.upstream_cert_key
     if ca is None and cert is None:
         if key is not None:
-            raise ConfigError("--upstream-cert-key is set without --upstream-cert")
+            raise ConfigError(
+                f"--upstream-cert-key {key} is set without --upstream-cert: name the certificate "
+                "chain with --upstream-cert FILE, or leave it out"
+            )
         return None
     try:
         context = ssl.create_default_context(cafile=ca)
-        if cert is not None:
-            context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"--upstream-ca {ca}, --upstream-cert {cert}, --upstream-cert-key {key}: {error}"
-        ) from error
+        raise ConfigError(f"--upstream-ca {ca}: {error}") from error
+    if cert is not None:
+        load_certificate(context, ("--upstream-cert", cert), ("--upstream-cert-key", key))
     return context
 
 

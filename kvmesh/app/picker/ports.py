@@ -20,6 +20,7 @@ from kvmesh.app.pick.sidecar_request import SidecarRequest, SidecarWay
 from kvmesh.app.pick.stream import answer_streams
 from kvmesh.app.pick.unwatched import UnwatchedPicks
 from kvmesh.app.picker.health import PROCESSOR, PickerHealth
+from kvmesh.app.process.listening import naming
 from kvmesh.app.router.door import DoorRole, Serving
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -114,7 +115,9 @@ class PickerPorts:
                 " --grpc-tls-client-ca, or let gateways alone reach the port",
                 port=grpc.grpc_port,
             )
-        await self._server.start(grpc.grpc_host, grpc.grpc_port, grpc_tls(grpc))
+        context = grpc_tls(grpc)
+        with naming("--grpc-port", "--grpc-host"):
+            await self._server.start(grpc.grpc_host, grpc.grpc_port, context)
         get_logger().info(
             "gateways may ask", host=grpc.grpc_host, port=self._server.port, service=PROCESSOR
         )
@@ -220,6 +223,7 @@ def grpc_tls(settings: GrpcSettings) -> ssl.SSLContext | None:
     for name, path in (("key", key), ("client-ca", ca)):
         if path is not None:
             raise ConfigError(
-                f"--grpc-tls-{name} is set without --grpc-tls-cert; give both or neither"
+                f"--grpc-tls-{name} {path} is set without --grpc-tls-cert: name the certificate "
+                f"chain with --grpc-tls-cert FILE, or leave --grpc-tls-{name} out"
             )
     return None

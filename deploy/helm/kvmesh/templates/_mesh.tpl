@@ -99,3 +99,40 @@ cluster {
 }
 {{- end }}
 {{- end -}}
+
+{{/* The pod of the job that makes streams. */}}
+{{- define "kvmesh.streamsPod" -}}
+{{- $of := dict "root" $ "component" "streams" -}}
+restartPolicy: OnFailure
+automountServiceAccountToken: false
+securityContext:
+  {{- include "kvmesh.podSecurity" . | nindent 2 }}
+{{- include "kvmesh.scheduling" (dict "root" $ "of" (dict "tolerations" .Values.nats.tolerations "nodeSelector" .Values.nats.nodeSelector "alone" true)) }}
+containers:
+  - name: streams
+    image: {{ include "kvmesh.image" $ | quote }}
+    imagePullPolicy: {{ $.Values.image.pullPolicy }}
+    args:
+      - nats-streams
+      {{- range $name, $bucket := include "kvmesh.buckets" . | fromJson }}
+      - --bucket
+      - {{ $name }}
+      {{- end }}
+      {{- if .Values.nats.auth.enabled }}
+      - --admin-keys
+      - /run/secrets/kvmesh
+      {{- end }}
+    envFrom: [{configMapRef: {name: {{ include "kvmesh.configName" $ }}}}]
+    resources:
+      {{- toYaml .Values.nats.streams.job.resources | nindent 6 }}
+    securityContext:
+      {{- include "kvmesh.containerSecurity" . | nindent 6 }}
+    {{- with include "kvmesh.natsMounts" $of | trim }}
+    volumeMounts:
+      {{- . | nindent 6 }}
+    {{- end }}
+{{- with include "kvmesh.natsVolumes" (dict "root" $ "secret" .Values.nats.auth.secrets.admin) | trim }}
+volumes:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end -}}
