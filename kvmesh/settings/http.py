@@ -49,12 +49,12 @@ class HttpSettings:
     """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
     api_keys: Path | None = None
     """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one.
-    Read anew when it changes."""
+    Read again when it changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SidecarHttpSettings:
-    """A sidecar's port for probes and Prometheus. It asks for no key and tells no prompt."""
+    """A sidecar's port for probes and Prometheus. It asks for no key and shows no prompt."""
 
     http_host: str = "127.0.0.1"
     """Address of --http-port."""

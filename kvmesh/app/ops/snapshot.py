@@ -42,7 +42,7 @@ RouterId = Annotated[
     str,
     Parameter(
         name="--router-id",
-        help="Router whose key is given, where processes log in to NATS with keys: the tool speaks "
+        help="Router whose key is given, where processes log in to NATS with keys: the tool acts "
         "as that router. Any name for a key `bucket/*`.",
     ),
 ]
@@ -218,7 +218,7 @@ def take(bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFA
             except TimeoutError as error:
                 raise TransportError(
                     f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
-                    "new? The routers' logs tell why one was given up"
+                    "new? The routers' logs say why one was abandoned"
                 ) from error
             sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
             return 0
