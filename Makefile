@@ -54,9 +54,9 @@ PYTEST     := pytest -n $(WORKERS) --dist loadfile
 test: $(VENV)/.dev
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m $(PYTEST) $(CORE_TESTS) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m $(PYTEST) tests $(addprefix --ignore=,$(CORE_TESTS)) $(ARGS) || [ $$? -eq 5 ]
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
-	$(BIN)/python -m $(PYTEST) tests $(addprefix --ignore=,$(CORE_TESTS)) $(ARGS) || [ $$? -eq 5 ]
 
 # The whole suite under coverage, of the rest of the code, too.
 coverage: $(VENV)/.dev

@@ -226,7 +226,7 @@ def test_a_tainted_worker_that_left_taints_nothing() -> None:
 
 def test_plain_requests_are_looked_at_one_by_one_while_there_are_thresholds() -> None:
     registry, _ = make_registry(W1, W2)
-    assert [state.name for state in registry.plain("", 0.0)] == [W1, W2]
+    assert len(registry.plain("", 0.0)) == 2
 
     registry.thresholds = BusyThresholds(active_prefill_tokens=1000)
     assert registry.plain("", 0.0) == ()
