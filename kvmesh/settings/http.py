@@ -50,7 +50,7 @@ class HttpSettings:
     """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
     api_keys: Path | None = None
     """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one,
-    of a browser at /login. Read anew when it changes."""
+    of a browser at /login. Read again when it changes."""
     session_secret_file: Path | None = None
     """File with a secret (`openssl rand -hex 32`) that seals browsers' logins: processes behind one
     address that share it know each other's. Default: each its own, until it ends."""
