@@ -100,6 +100,9 @@ COMMANDS = {
 
 GC_WHILE_LOADING = 100_000
 
+DIE_WITH_PARENT = "KVMESH_DIE_WITH_PARENT"
+"""Set for the children of `kvmesh up`: no setting."""
+
 FOR_META = frozenset({"--help", "-h", "--version"})
 
 CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."
@@ -137,8 +140,7 @@ def launch(
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
         file = Dict(found, source=str(config), use_commands_as_keys=False)
         app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
-    if tokens[:1] in (("router",), ("picker",)):
-        check_environment(os.environ)
+    check_environment(tokens[:1], os.environ)
     line = read_spellings(tokens)
     try:
         return app(line, exit_on_error=False, print_error=False)
@@ -148,12 +150,26 @@ def launch(
         return app(line)  # once more, to print what is wrong and exit
 
 
-def check_environment(variables: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a variable of a removed setting that is to change anything."""
+def check_environment(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a variable that is a misspelt setting, and for one of a removed
+    setting that is to change anything; name on standard error those that no command knows.
+    """
+    if command and command[0] in COMMANDS and any(map(is_own, variables)):
+        from kvmesh.settings.variables import check_variables  # noqa: PLC0415  where there are any
+
+        for warning in check_variables(variables):
+            sys.stderr.write(f"kvmesh: warning: {warning}\n")
+    if tuple(command) not in {("router",), ("picker",)}:
+        return
     for name in REMOVED:
         variable = f"KVMESH_{name.replace('-', '_').upper()}"
         if variable in variables:
             is_removed(name, variables[variable], variable)
+
+
+def is_own(name: str) -> bool:
+    """Return whether a variable is a setting, or may be meant as one."""
+    return name.startswith("KVMESH_") and name != DIE_WITH_PARENT
 
 
 def read_toml(path: Path) -> dict[str, object]:

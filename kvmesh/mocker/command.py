@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.app.process.listening import naming
 from kvmesh.app.process.running import Stop, run
 from kvmesh.app.prompts.tokenizer import Tokenizer, load_tokenizer
 from kvmesh.bounds import is_name, shown
@@ -168,7 +169,8 @@ class Mocker:
                 await self._meeting.open()
             api = self._make_api()
             self._server = HttpServer(api.handle, limits=HttpLimits(idle_timeout_s=KEEP_ALIVE_S))
-            await self._server.start(options.host, options.port)
+            with naming("--port", "--host"):
+                await self._server.start(options.host, options.port)
         except BaseException:
             await self.stop()
             raise

@@ -221,3 +221,18 @@ def test_missing_file_is_named() -> None:
 
     assert code != 0
     assert "/nowhere/worker.toml" in err
+
+
+def test_a_misspelt_variable_is_rejected_as_a_key_of_a_file_is() -> None:
+    code, _, err = run_cli("worker", environment={"KVMESH_ENGINE_URLS": "http://x"})
+
+    assert code == 2
+    assert "kvmesh: 'KVMESH_ENGINE_URLS': no such setting; is KVMESH_ENGINE_URL meant?" in err
+
+
+def test_a_variable_like_no_setting_is_named() -> None:
+    code, out, err = run_cli("config", "worker", environment={"KVMESH_TEAM": "red"})
+
+    assert code == 0
+    assert out.startswith("# kvmesh worker")
+    assert "kvmesh: warning: 'KVMESH_TEAM': no command has such a setting" in err

@@ -5,18 +5,21 @@ import dataclasses
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic
 
 import msgspec
 
+from kvmesh.app.front.certificates import load_certificate
 from kvmesh.app.front.key_guard import KeyGuard
+from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.members.url_rules import parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
-from kvmesh.settings.secret_file import read_credential
+from kvmesh.settings.secret_file import read_credential, read_secret
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -25,6 +28,7 @@ from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.http.wire.sockets import connections_within, raise_open_files_limit
+from kvmesh.transport.reloading_tls import ReloadingTls
 
 Route = Callable[[Exchange], None]
 METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -82,7 +86,8 @@ Routes = PathRoutes[Exchange]
 class FrontDoor:
     """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
-    `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too.
+    `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too;
+    `port` is the first word of the settings that name port and address.
     Raises `ConfigError` for a file of keys that is none.
     """
 
@@ -93,12 +98,18 @@ class FrontDoor:
         *,
         tenant_header: str = "",
         passes_keys: bool = False,
+        port: str = "http",
     ) -> None:
         self._settings = settings
+        self._port = port
         screen: Screen | None = None
         if settings.api_keys is not None:
             guard = KeyGuard(
-                handler, settings.api_keys, tenant_header=tenant_header, pass_on=passes_keys
+                handler,
+                settings.api_keys,
+                tenant_header=tenant_header,
+                pass_on=passes_keys,
+                sessions=read_secret(settings.session_secret_file, "--session-secret-file"),
             )
             handler, screen = guard, guard.screen
         open_files = raise_open_files_limit()
@@ -122,11 +133,12 @@ class FrontDoor:
     async def open(self) -> str:
         """Listen; return the URL others reach this by.
 
-        Raises `ConfigError` for unusable TLS files, `TransportError` for a taken port.
+        Raises `ConfigError` for unusable TLS files and for a port that is taken.
         """
         settings = self._settings
         context = tls_context(settings)
-        await self.server.start(settings.http_host, settings.http_port, ssl=context)
+        with naming(f"--{self._port}-port", f"--{self._port}-host"):
+            await self.server.start(settings.http_host, settings.http_port, ssl=context)
         return public_url(settings, self.server.port)
 
     async def drain(self) -> None:
@@ -162,7 +174,7 @@ async def admin_routes(
 ) -> Routes:
     """Return where admin paths belong: `routes`, or those of a listener on --admin-port.
 
-    The listener lives as long as `stack`. Raises `TransportError` for a taken port.
+    The listener lives as long as `stack`. Raises `ConfigError` for a taken port.
     """
     if settings.admin_port is None:
         return routes
@@ -178,7 +190,7 @@ async def admin_routes(
         api_keys=None,
         admin_port=None,
     )
-    door = FrontDoor(listener, own)
+    door = FrontDoor(listener, own, port="admin")
     url = await door.open()
     stack.push_async_callback(door.server.close)
     get_logger().info("admin port serves", url=url)
@@ -198,19 +210,24 @@ def public_url(settings: HttpSettings, port: int) -> str:
 
 
 def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
-    """Return the server's TLS context; None when no certificate is set."""
+    """Return the server's TLS context, whose files are read anew when they change; None when no
+    certificate is set.
+    """
     if settings.tls_cert is None:
         for name, path in (("key", settings.tls_key), ("client-ca", settings.tls_client_ca)):
             if path is not None:
-                raise ConfigError(f"--tls-{name} is set without --tls-cert; give both or neither")
+                raise ConfigError(
+                    f"--tls-{name} {path} is set without --tls-cert: name the certificate chain "
+                    f"with --tls-cert FILE, or leave --tls-{name} out to serve plain HTTP"
+                )
         return None
+    files = [settings.tls_cert, settings.tls_key, settings.tls_client_ca]
+    return ReloadingTls([one for one in files if one], partial(_read_tls, settings)).context
+
+
+def _read_tls(settings: HttpSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"--tls-cert {settings.tls_cert}, --tls-key {settings.tls_key}: {error}"
-        ) from error
+    load_certificate(context, ("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key))
     if settings.tls_client_ca is not None:
         try:
             context.load_verify_locations(settings.tls_client_ca)
@@ -225,16 +242,17 @@ def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
     ca, cert, key = settings.upstream_ca, settings.upstream_cert, settings.upstream_cert_key
     if ca is None and cert is None:
         if key is not None:
-            raise ConfigError("--upstream-cert-key is set without --upstream-cert")
+            raise ConfigError(
+                f"--upstream-cert-key {key} is set without --upstream-cert: name the certificate "
+                "chain with --upstream-cert FILE, or leave it out"
+            )
         return None
     try:
         context = ssl.create_default_context(cafile=ca)
-        if cert is not None:
-            context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"--upstream-ca {ca}, --upstream-cert {cert}, --upstream-cert-key {key}: {error}"
-        ) from error
+        raise ConfigError(f"--upstream-ca {ca}: {error}") from error
+    if cert is not None:
+        load_certificate(context, ("--upstream-cert", cert), ("--upstream-cert-key", key))
     return context
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvmesh.errors import TransportError
+from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.tasks import end_tasks, supervise
 
@@ -19,6 +20,11 @@ RESTART_DELAY_MAX_S = 10.0
 STABLE_S = 10.0
 TERMINATE_S = 10.0
 POLL_S = 0.1
+OWN_WORDS = "kvmesh: "
+"""How the line begins with which a kvmesh command ends in error."""
+
+MOST_LINES = 20
+MOST_BYTES = 64 * 1024
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
@@ -45,15 +51,21 @@ class RestartDelay:
 class Child:
     """One supervised process. Its output goes to `<log_dir>/<name>.log`. It is killed when it has
     not ended 10 s after it was asked to.
+
+    Until it is `proven` to start, an exit with a code of its own is final: `refused` is that code,
+    and its words tell why. A wrong setting would be as wrong at the next start.
     """
 
     def __init__(self, spec: ChildSpec, environment: Mapping[str, str], log_dir: Path) -> None:
         self.spec = spec
         self.restarts = 0
+        self.proven = False
+        self.refused = 0
         self.process: Process | None = None
         self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
         self._environment = environment
         self._log_path = log_dir / f"{spec.name}.log"
+        self._log_start = 0
         self._watcher: asyncio.Task[None] | None = None
         self._log = get_logger(child=spec.name)
 
@@ -64,6 +76,7 @@ class Child:
 
     async def _spawn(self) -> None:
         with self._log_path.open("ab") as log_file:
+            self._log_start = log_file.tell()
             self.process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=DEVNULL,
@@ -79,6 +92,9 @@ class Child:
         while self.process is not None:
             started = loop.time()
             code = await self.process.wait()
+            if code > 0 and not self.proven:
+                self.refused = code
+                return
             delay_s = delay.after(loop.time() - started)
             self._log.warning(
                 "child died, restarting",
@@ -121,28 +137,48 @@ class Child:
             await self.process.wait()
 
     def last_words(self) -> str:
-        """Return the end of the child's log, for an error message."""
+        """Return what it said last, for an error message: the error it ended with, if it names one,
+        else the end of its log since it was started.
+        """
         try:
-            text = self._log_path.read_text(encoding="utf-8", errors="replace")
+            with self._log_path.open("rb") as log_file:
+                end = log_file.seek(0, os.SEEK_END)
+                log_file.seek(max(self._log_start, end - MOST_BYTES))
+                text = log_file.read().decode("utf-8", "replace").rstrip()
         except OSError as error:
             return str(error)
-        return "\n".join(text.splitlines()[-5:])
+        before, named, words = text.rpartition(OWN_WORDS)
+        if named and (not before or before.endswith("\n")):
+            return words
+        return "\n".join(text.splitlines()[-MOST_LINES:])
 
 
 async def wait_for_ready(children: Sequence[Child], timeout_s: float) -> None:
     """Return when every child with a `ready_url` answers it with 200.
 
-    Raises `TransportError` naming the child that does not, with the end of its log.
+    Raises `TransportError` naming the child that does not, with the end of its log, and
+    `ConfigError` with the words of one that refused to start. From then on a child that ends is
+    started again, whatever it ends with.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
     for child in children:
         while child.spec.ready_url and not await answers_ok(child.spec.ready_url):
+            _raise_refusals(children)
             if asyncio.get_running_loop().time() > deadline:
                 raise TransportError(
                     f"{child.spec.name} is not ready at {child.spec.ready_url} after "
                     f"{timeout_s:.0f} s; the end of its log:\n{child.last_words()}"
                 )
             await asyncio.sleep(POLL_S)
+    _raise_refusals(children)
+    for child in children:
+        child.proven = True
+
+
+def _raise_refusals(children: Sequence[Child]) -> None:
+    for child in children:
+        if child.refused:
+            raise ConfigError(f"{child.spec.name} cannot start: {child.last_words()}")
 
 
 async def answers_ok(url: str) -> bool:

@@ -12,8 +12,12 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError
+from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.upstream.client import UpstreamPool
+
+LOCAL_NATS: Final = "nats://127.0.0.1:4222"
+"""Where a mesh is looked for when nothing names one."""
 
 POOL: Final = "inference-pool"
 """What --discover calls the pods of --inference-pool."""
@@ -55,6 +59,13 @@ def find_mesh(
     alone = parts.pool is not None and not settings.nats.nats_url
     if settings.worker or settings.discover or alone:
         return _own_workers(settings, parts, pool)
+    if not settings.nats.nats_url:
+        get_logger().warning(
+            "no --worker and no --nats-url: this router joins the mesh of a local NATS server",
+            nats=LOCAL_NATS,
+            remedy="without a mesh name the engines: --worker http://HOST:PORT, one each; with "
+            "one its server: --nats-url nats://HOST:4222",
+        )
     if parts.pool is not None:
         from kvmesh.app.kube.members import PoolMembers  # noqa: PLC0415  where there is a pool
 

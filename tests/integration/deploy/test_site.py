@@ -35,6 +35,9 @@ LOADED = re.compile(
     r"""<(?:script|img|iframe)[^>]*\bsrc=["']?(https?:)?//|@import|<link[^>]*rel=["']?(?:stylesheet|preconnect)["']?[^>]*href=["']?(?:https?:)?//"""
 )
 
+STARS = 'data-md-component="source"'
+"""What has the theme ask GitHub's API for the repository's stars."""
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -54,6 +57,7 @@ def test_every_page_is_built_and_none_loads_anything_from_elsewhere(built: Path)
 
     assert len(html) == len(SOURCES) + 1  # and the page for paths that do not exist
     assert not [str(page) for page, text in html.items() if LOADED.search(text)]
+    assert not [str(page) for page, text in html.items() if STARS in text]
 
 
 def test_no_page_asks_for_a_diagram_to_be_drawn_by_a_script_of_a_cdn(built: Path) -> None:

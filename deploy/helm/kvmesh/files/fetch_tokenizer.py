@@ -1,4 +1,4 @@
-"""Download tokenizer files: BASE-URL DIRECTORY FILE…; those that the model lacks are skipped, the first must be there."""
+"""Download a tokenizer, BASE-URL DIRECTORY FILE…; the model must have the first of the files."""
 
 import pathlib
 import sys
@@ -10,9 +10,10 @@ BASE, DIRECTORY, *FILES = sys.argv[1:]
 TOKEN = pathlib.Path("/run/secrets/kvmesh-hub/token")
 ATTEMPTS = 5
 LACKING = {404, 410}
+TRANSIENT = {429, 500, 502, 503, 504}
 
 
-def fetch(name):
+def fetch(name: str) -> bytes | None:
     """Return the file's bytes, None where the model does not have it."""
     request = urllib.request.Request(f"{BASE}/{name}")
     if TOKEN.exists():
@@ -21,16 +22,18 @@ def fetch(name):
     for attempt in range(ATTEMPTS):
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.read()
+                content: bytes = answer.read()
+                return content
         except urllib.error.HTTPError as error:
             if error.code in LACKING:
                 return None
-            if error.code < 500 and error.code != 429 or attempt == ATTEMPTS - 1:
+            if error.code not in TRANSIENT or attempt == ATTEMPTS - 1:
                 raise SystemExit(f"{BASE}/{name}: {error.code} {error.reason}") from error
         except OSError as error:
             if attempt == ATTEMPTS - 1:
                 raise SystemExit(f"{BASE}/{name}: {error}") from error
         time.sleep(2**attempt)
+    return None
 
 
 directory = pathlib.Path(DIRECTORY)

@@ -57,12 +57,12 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
+{{- with merge (dict) (.extraLabels | default dict) .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* metadata of an object: the same dict and "name", ["annotations"]. */}}
+{{/* metadata of an object: the same dict and "name", ["annotations"], ["extraLabels"]. */}}
 {{- define "kvmesh.metadata" -}}
 name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
@@ -138,12 +138,33 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* Settings that the chart sets by values of its own; elsewhere they would be set twice. */}}
+{{- define "kvmesh.ownSettings" -}}
+{{- dict "KVMESH_BUCKET" "buckets" "KVMESH_ROUTER_ID" "nothing: pods have their names" "KVMESH_WORKER_ID" "nothing: pods have their names"
+  "KVMESH_ADVERTISE_URL" "nothing: pods have their addresses" "KVMESH_ENGINE_URL" "engines" "KVMESH_ROLE" "engines.NAME.role"
+  "KVMESH_KV_CONNECTOR" "engines.NAME.kvTransfer.connector" "KVMESH_BOOTSTRAP_PORT" "engines.NAME.kvTransfer.sideChannelPort"
+  "KVMESH_KV_EVENTS_ENDPOINT" "engines.NAME.kvEvents.port" "KVMESH_KV_REPLAY_ENDPOINT" "engines.NAME.kvEvents.replayPort"
+  "KVMESH_HTTP_HOST" "nothing: pods listen on all addresses" "KVMESH_HTTP_PORT" "service.port (containers listen on 8000), or sidecar.httpPort"
+  "KVMESH_ADMIN_HOST" "adminPort" "KVMESH_ADMIN_PORT" "adminPort" "KVMESH_DRAIN_S" "drainS" "KVMESH_TOKENIZER" "tokenizer"
+  "KVMESH_WORKER" "buckets.NAME.workers" "KVMESH_DISCOVER" "discovery" "KVMESH_INFERENCE_POOL" "gateway.inferencePool"
+  "KVMESH_NOTICE_S" "picker.noticeS" "KVMESH_NATS_URL" "nats.url" "KVMESH_NATS_MONITOR_URL" "nats.monitorUrl"
+  "KVMESH_NATS_CREDS" "nats.auth" "KVMESH_NATS_NKEY_SEED" "nats.auth" "KVMESH_NATS_TRUST" "nats.auth" "KVMESH_NATS_TLS_CA" "nats.tls"
+  "KVMESH_STREAM_REPLICAS" "nats.streams.replicas" "KVMESH_STREAM_MAX_BYTES" "nats.streams.maxBytes"
+  "KVMESH_API_KEYS" "auth.apiKeys" "KVMESH_ADMIN_TOKEN_FILE" "auth.adminToken" "KVMESH_UPSTREAM_KEY_FILE" "auth.upstreamKey"
+  "KVMESH_HASH_SECRET_FILE" "auth.hashSecret" "KVMESH_TENANT_SECRET_FILE" "auth.tenantSecret"
+  "KVMESH_TLS_CERT" "auth.tls" "KVMESH_TLS_KEY" "auth.tls" "KVMESH_TLS_CLIENT_CA" "auth.tls.clientCaSecret"
+  "KVMESH_GRPC_HOST" "picker" "KVMESH_GRPC_PORT" "picker" "KVMESH_GRPC_TLS_CERT" "picker.tls" "KVMESH_GRPC_TLS_KEY" "picker.tls" | toJson -}}
+{{- end -}}
+
 {{/* Settings as a map of variables, as JSON. */}}
 {{- define "kvmesh.variables" -}}
 {{- $out := dict -}}
+{{- $own := include "kvmesh.ownSettings" $ | fromJson -}}
 {{- range $name, $value := . -}}
 {{- if not (kindIs "invalid" $value) -}}
-{{- $_ := set $out (printf "KVMESH_%s" ($name | replace "-" "_" | upper)) (include "kvmesh.settingValue" $value) -}}
+{{- $variable := printf "KVMESH_%s" ($name | replace "-" "_" | upper) -}}
+{{- if hasKey $own $variable -}}{{- fail (printf "settings: %s is set by the chart; use %s" $name (get $own $variable)) -}}{{- end -}}
+{{- $_ := set $out $variable (include "kvmesh.settingValue" $value) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $out -}}
@@ -177,6 +198,8 @@ capabilities: {drop: [ALL]}
 
 {{/* Where a pod may run: dict root, component, [bucket], of (a map with nodeSelector, tolerations, affinity …). */}}
 {{- define "kvmesh.scheduling" -}}
+{{- /* A Service called kvmesh-http would set KVMESH_HTTP_PORT. */}}
+enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}

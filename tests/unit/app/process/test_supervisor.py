@@ -11,7 +11,8 @@ import pytest
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.up import keep_up
 from kvmesh.app.process import supervisor
-from kvmesh.app.process.supervisor import Child, ChildSpec
+from kvmesh.app.process.supervisor import Child, ChildSpec, wait_for_ready
+from kvmesh.errors import ConfigError
 from tests.conftest import Eventually
 
 pytestmark = pytest.mark.integration
@@ -61,6 +62,7 @@ async def test_a_child_that_the_system_refuses_to_start_is_tried_again(
     python.symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(python))
     child = Child(SHORT, dict(os.environ), tmp_path)
+    child.proven = True
     await child.start()
     python.unlink()
     assert child.process is not None
@@ -70,6 +72,51 @@ async def test_a_child_that_the_system_refuses_to_start_is_tried_again(
     python.symlink_to("/bin/true")
     await eventually(lambda: child.restarts > before)
     await child.stop()
+
+
+REFUSES = ChildSpec("router-a-0", ["router", "--worker", "no url"], "http://127.0.0.1:9/ready")
+"""A child that ends with an error of its own."""
+
+
+async def test_a_child_with_a_wrong_setting_is_not_started_again_and_its_words_are_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "router-a-0.log").write_text("kvmesh: of an earlier run\n")
+    child = Child(REFUSES, dict(os.environ), tmp_path)
+    await child.start()
+
+    with pytest.raises(ConfigError) as caught:
+        await wait_for_ready([child], 60.0)
+    await child.stop()
+
+    assert str(caught.value).startswith("router-a-0 cannot start: --worker 'no url'")
+    assert "earlier run" not in str(caught.value)
+    assert (child.restarts, child.refused) == (0, 2)
+
+
+async def test_a_child_that_ends_without_an_error_line_shows_the_end_of_its_log(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    child = Child(ChildSpec("worker-0", ["worker"]), dict(os.environ), tmp_path)
+    await child.start()
+    await eventually(lambda: child.refused != 0)
+
+    with pytest.raises(ConfigError, match=r"(?s)^worker-0 cannot start: .*--engine-url"):
+        await wait_for_ready([child], 60.0)
+    await child.stop()
+
+
+async def test_a_child_that_was_started_before_is_started_again_whatever_it_ended_with(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    child = Child(REFUSES, dict(os.environ), tmp_path)
+    child.proven = True
+    await child.start()
+
+    await eventually(lambda: child.restarts > 0)
+    await child.stop()
+
+    assert child.refused == 0
 
 
 async def test_a_nats_server_whose_folder_cannot_be_written_is_started_when_it_can(

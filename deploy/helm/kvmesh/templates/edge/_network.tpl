@@ -100,13 +100,9 @@ kvmesh/bucket: {{ . }}
     - {port: {{ . }}}
     {{- end }}
   to:
-    {{- if eq .root.Values.nats.mode "embedded" }}
+    {{- if ne .root.Values.nats.mode "external" }}
+    {{- /* The subchart's pods have the same labels: nats-server.nameOverride. */}}
     {{- include "kvmesh.net.peer" (dict "root" .root "component" "nats") | nindent 4 }}
-    {{- else if eq .root.Values.nats.mode "dependency" }}
-    - podSelector:
-        matchLabels:
-          app.kubernetes.io/name: nats-server
-          app.kubernetes.io/instance: {{ .root.Release.Name }}
     {{- else }}
     {{- with include "kvmesh.net.named" $external | trim }}
     {{- . | nindent 4 }}
@@ -159,12 +155,8 @@ kvmesh/bucket: {{ . }}
 {{/* The ports of engines that somebody else runs, spaces between them: dict engine, events. */}}
 {{- define "kvmesh.net.existingPorts" -}}
 {{- $ports := list -}}
-{{- with .engine.existing -}}
-{{- if or .statefulSet.name .leaderWorkerSet.name .service -}}
-{{- $ports = append $ports (int $.engine.port | toString) -}}
-{{- if $.events -}}{{- $ports = concat $ports (include "kvmesh.net.eventPorts" $.engine | splitList " ") -}}{{- end -}}
-{{- end -}}
-{{- range .endpoints -}}
+{{- if .engine.existing.service -}}{{- $ports = append $ports (int .engine.port | toString) -}}{{- end -}}
+{{- range include "kvmesh.existingEndpoints" . | fromJsonArray -}}
 {{- $ports = append $ports (include "kvmesh.net.portOf" .url) -}}
 {{- if $.events -}}
 {{- range list .kvEvents .kvReplay -}}
@@ -172,8 +164,8 @@ kvmesh/bucket: {{ . }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- without $ports "" | join " " -}}
+{{- if .events -}}{{- $ports = concat $ports (include "kvmesh.net.eventPorts" .engine | splitList " ") -}}{{- end -}}
+{{- without $ports "" | uniq | join " " -}}
 {{- end -}}
 
 {{/* Towards the engines of a bucket: dict root, bucket, events (whether events are read, too). */}}
@@ -197,7 +189,7 @@ kvmesh/bucket: {{ . }}
         matchLabels:
           {{- include "kvmesh.net.engineLabels" (dict "bucket" .bucket) | nindent 10 }}
   ports:
-    {{- include "kvmesh.net.ports" $ports | nindent 4 }}
+    {{- include "kvmesh.net.ports" $ports | trim | nindent 4 }}
 {{- range $existing }}
 {{- include "kvmesh.net.existing" (dict "root" $.root "name" .name "engine" .engine "events" $.events) }}
 {{- end }}
@@ -208,9 +200,9 @@ kvmesh/bucket: {{ . }}
 {{- define "kvmesh.net.existing" -}}
 {{- if .engine.existing.podLabels }}
 - to:
-    {{- include "kvmesh.net.named" (dict "podLabels" .engine.existing.podLabels) | nindent 4 }}
+    {{- include "kvmesh.net.named" (dict "podLabels" .engine.existing.podLabels) | trim | nindent 4 }}
   ports:
-    {{- include "kvmesh.net.ports" (include "kvmesh.net.existingPorts" . | splitList " ") | nindent 4 }}
+    {{- include "kvmesh.net.ports" (include "kvmesh.net.existingPorts" . | splitList " ") | trim | nindent 4 }}
 {{- else if not .root.Values.networkPolicy.externalEngines }}
 {{- fail (printf "engines.%s.existing: name the engines' podLabels, or their addresses in networkPolicy.externalEngines: the network policies would let nobody reach them" .name) }}
 {{- end }}
@@ -225,11 +217,6 @@ kvmesh/bucket: {{ . }}
     - {port: {{ . }}}
     {{- end }}
 {{- end }}
-{{- end -}}
-
-{{/* Whether routers follow engines' KV events themselves, as "true" or "". */}}
-{{- define "kvmesh.net.direct" -}}
-{{- if or (ne .Values.mode "mesh") .Values.discovery.enabled -}}true{{- end -}}
 {{- end -}}
 
 {{/* Towards siblings: a router that is not heard over NATS is asked whether it lives. */}}
@@ -251,10 +238,37 @@ kvmesh/bucket: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* What engines of a bucket open for each other, spaces between: NIXL's side channel, Ray. */}}
+{{/* `ports` of what engines open for each other; nothing where that is all. */}}
 {{- define "kvmesh.net.amongEngines" -}}
-{{- $ports := concat .Values.networkPolicy.engines.nixl.ports .Values.networkPolicy.engines.ray.ports -}}
-{{- range $at, $port := $ports -}}
-{{- if $at }} {{ end }}{{ if kindIs "string" $port }}{{ $port }}{{ else }}{{ int $port }}{{ end }}
+{{- with .Values.networkPolicy.engines -}}
+{{- if not .allPorts }}
+{{- $ports := list }}
+{{- range concat .nixl.ports .ray.ports }}
+{{- $ports = append $ports (ternary (toString .) (int . | toString) (kindIs "string" .)) }}
+{{- end }}
+ports:
+  {{- include "kvmesh.net.ports" $ports | trim | nindent 2 }}
+{{- end }}
 {{- end -}}
+{{- end -}}
+
+{{/* "true" where engines of a bucket speak with each other: they share requests, KV blocks or a model: dict root,
+bucket. */}}
+{{- define "kvmesh.net.enginesShare" -}}
+{{- $out := "" -}}
+{{- range $engine := include "kvmesh.engines" .root | fromJson -}}
+{{- if and (eq $engine.bucket $.bucket) (or (ne $engine.role "both") (ne $engine.kvTransfer.connector "") (eq $engine.kind "leaderworkerset")) -}}
+{{- $out = "true" -}}
+{{- end -}}
+{{- end -}}
+{{- $out -}}
+{{- end -}}
+
+{{/* The engines of a bucket and their further nodes: dict bucket. */}}
+{{- define "kvmesh.net.amongPeers" -}}
+- podSelector:
+    matchLabels:
+      {{- include "kvmesh.net.engineLabels" . | nindent 6 }}
+- podSelector:
+    matchLabels: {kvmesh/engine-node: "true", kvmesh/bucket: {{ .bucket }}}
 {{- end -}}

@@ -1,0 +1,28 @@
+"""What to do about a port that cannot be listened on, in the words of the setting that names it."""
+
+import contextlib
+import errno
+from collections.abc import Generator
+
+from kvmesh.errors import ConfigError, TransportError
+
+
+@contextlib.contextmanager
+def naming(flag: str, host_flag: str) -> Generator[None]:
+    """Raise `ConfigError` with the remedy where what is done within cannot listen.
+
+    `flag` is the setting of the port, `host_flag` that of the address.
+    """
+    try:
+        yield
+    except TransportError as error:
+        cause = error.__cause__
+        number = cause.errno if isinstance(cause, OSError) else None
+        match number:
+            case errno.EADDRINUSE:
+                remedy = f"stop the process that has it (`ss -ltnp`), or name another port: {flag}"
+            case errno.EACCES:
+                remedy = f"ports below 1024 need a privilege; name a higher one: {flag}"
+            case _:
+                remedy = f"name an address of this machine: {host_flag}"
+        raise ConfigError(f"{error}; {remedy}") from error
