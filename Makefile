@@ -15,7 +15,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release test-release test-python
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config chart coverage format clean help audit sbom lock release test-release test-python
 .DEFAULT_GOAL := help
 
 help:
@@ -182,6 +182,11 @@ config: $(VENV)/.run
 	$(BIN)/kvmesh config envoy > deploy/compose/envoy.json
 	sed -i '/^| name | type/,$$d' docs/reference/metrics.md
 	$(BIN)/kvmesh config metrics >> docs/reference/metrics.md
+
+# The files that are made from the Helm chart: the kustomize base, the page of its values.
+chart: $(VENV)/.run
+	$(BIN)/python -m tests.integration.deploy.kustomize_base
+	$(BIN)/python -m tests.integration.chart.values_page
 
 # Tools of their own, so that what is audited is only what kvmesh installs. Fails for a known
 # vulnerability, and where the advisories cannot be read.

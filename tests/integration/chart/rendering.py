@@ -81,9 +81,11 @@ def notes(values: Values) -> str:
     return next((text for path, text in files.items() if path.endswith("NOTES.txt")), "")
 
 
-@functools.cache
 def chart() -> Any:
-    """Return the loaded chart; skips where Helm's library is not installed."""
+    """Return the chart, loaded anew: rendering takes dependencies that are off out of it.
+
+    Skips where Helm's library is not installed.
+    """
     helm = pytest.importorskip("helm_python")
     return helm.Chart.load(CHART)
 
