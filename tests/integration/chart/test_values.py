@@ -21,7 +21,7 @@ def unlike(values: Any, schema: dict[str, Any], place: str) -> Iterator[str]:
     """Yield the places where values and schema have other keys."""
     found = resolved(schema)
     properties = found.get("properties")
-    if place == FOREIGN or not isinstance(values, dict) or properties is None:
+    if place == FOREIGN or values == {} or not isinstance(values, dict) or properties is None:
         return
     if found.get("additionalProperties", True) is not False and place:
         yield f"{place}: the schema takes any key"

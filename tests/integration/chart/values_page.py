@@ -17,7 +17,8 @@ HEAD = """# Chart values
 Made from [deploy/helm/kvmesh/values.yaml](../../deploy/helm/kvmesh/values.yaml) by
 `python -m tests.integration.chart.values_page`. How to install: [the chart](../operate/chart.md).
 A key that is not here is rejected, and so is a value of the wrong kind (`values.schema.json`).
-`buckets.NAME.…` takes the keys of `bucketDefaults`, `engines.NAME.…` those of `engineDefaults`.
+`buckets.NAME` takes the keys of `bucketDefaults`, `engines.NAME` those of `engineDefaults`.
+Keys are below their heading: `replicas` below `nats` is `nats.replicas`.
 """
 FOREIGN = "nats-server"
 """The values of a subchart, which has documentation of its own."""
@@ -32,7 +33,7 @@ def page() -> str:
     for key, value in root.value:
         if is_block(value) and key.value != FOREIGN:
             comment = above(text, key)
-            rows = [row for pair in value.value for row in rows_of(text, pair, key.value)]
+            rows = [row for pair in value.value for row in rows_of(text, pair, "")]
             sections.append(f"\n## {key.value}\n{comment}\n\n{TABLE}" + "".join(rows))
         else:
             single += rows_of(text, (key, value), "")
@@ -68,7 +69,7 @@ def shown(node: Any) -> str:
     value = constructor.construct_object(node, deep=True)
     if value == "":
         return ""
-    word = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    word = json.dumps(value, ensure_ascii=False)
     return "`" + word.replace("|", "\\|") + "`"
 
 
