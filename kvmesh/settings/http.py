@@ -49,8 +49,11 @@ class HttpSettings:
     tls_client_ca: Path | None = None
     """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
     api_keys: Path | None = None
-    """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one.
-    Read anew when it changes."""
+    """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one,
+    of a browser at /login. Read again when it changes."""
+    session_secret_file: Path | None = None
+    """File with a secret (`openssl rand -hex 32`) that seals browsers' logins: processes behind one
+    address that share it know each other's. Default: each its own, until it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

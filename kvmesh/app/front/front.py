@@ -19,7 +19,7 @@ from kvmesh.core.members.url_rules import parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
-from kvmesh.settings.secret_file import read_credential
+from kvmesh.settings.secret_file import read_credential, read_secret
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -105,7 +105,11 @@ class FrontDoor:
         screen: Screen | None = None
         if settings.api_keys is not None:
             guard = KeyGuard(
-                handler, settings.api_keys, tenant_header=tenant_header, pass_on=passes_keys
+                handler,
+                settings.api_keys,
+                tenant_header=tenant_header,
+                pass_on=passes_keys,
+                sessions=read_secret(settings.session_secret_file, "--session-secret-file"),
             )
             handler, screen = guard, guard.screen
         open_files = raise_open_files_limit()
