@@ -20,8 +20,8 @@ class HttpSettings:
     """Port to listen on; 0 takes a free one."""
     admin_port: Port | None = None
     """Port of its own for /metrics, /v1/status and /admin/…, which the front door then does not
-    serve, and for the dashboard besides; it asks for no API key. Default: the front door serves
-    them."""
+    serve, and for the dashboard, /health and /ready besides; it asks for no API key. Default: the
+    front door serves them."""
     admin_host: str = "127.0.0.1"
     """Address of --admin-port."""
     advertise_url: str = ""
@@ -43,7 +43,7 @@ class HttpSettings:
     drain_s: NonNegative = 30.0
     """On SIGTERM, seconds open streams may go on before they are cut."""
     tls_cert: Path | None = None
-    """PEM certificate chain; turns HTTPS on."""
+    """PEM certificate chain; turns HTTPS on. Read anew when it changes."""
     tls_key: Path | None = None
     """PEM private key of --tls-cert."""
     tls_client_ca: Path | None = None

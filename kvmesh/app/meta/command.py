@@ -150,11 +150,12 @@ class MetaServer:
             if self._tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
-            routes.add(
-                "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
-            )
-            routes.add("GET", "/ready", self._ready)
             cold = await admin_routes(self.settings.http, routes, stack)
+            for door in (routes, cold):
+                door.add(
+                    "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
+                )
+                door.add("GET", "/ready", self._ready)
             cold.add("GET", "/v1/status", self._status)
             models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
             routes.add("GET", "/v1/models", models.serve)

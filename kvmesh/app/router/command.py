@@ -294,7 +294,7 @@ class RouterServer:
         routes: Routes,
         cold: Routes,
     ) -> RouterAdmin:
-        """Mount the probes on `routes`, the admin paths on `cold`."""
+        """Mount the probes on both, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         admin.viewers = self._viewers
         admin.why_not = self._why_not
@@ -309,7 +309,8 @@ class RouterServer:
         if (watched := self._pool) is not None:
             admin.show(POOL.of(watched.statistics), watched.warnings)
             admin.parts["inference_pool"] = watched.describe
-        admin.mount_probes(routes)
+        for door in (routes, cold):
+            admin.mount_probes(door)
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin

@@ -14,7 +14,7 @@ import { drawTiles } from "./tiles.js";
 import { forgetSeconds, takeSeconds } from "./traffic.js";
 import { drawTuning } from "./tuning.js";
 
-const KEPT_S = 610, KEPT_ROWS = 300, STALLED_MS = 6000, HIDDEN_MS = 60000;
+const KEPT_S = 610, KEPT_ROWS = 300, STALLED_MS = 6000, GONE_MS = 3000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
 const $ = (id) => document.getElementById(id);
 const state = { overview: null, rows: new Map(), paused: false, words: [], heard: 0, told: 0, anew: false };
@@ -101,8 +101,8 @@ function matches(...texts) {
 
 // Figures that nobody renews are the first thing that is wrong.
 function silence() {
-  const age_s = (Date.now() - state.told) / 1000;
-  if (age_s * 1000 <= STALLED_MS || document.hidden) return null;
+  const age_s = (Date.now() - state.told) / 1000, gone = source?.readyState !== EventSource.OPEN;
+  if (age_s * 1000 <= (gone ? GONE_MS : STALLED_MS) || document.hidden) return null;
   return { kind: "silent", severity: "critical", who: state.overview.name, since_s: age_s, page: "",
     why: `does not answer this page; everything below is of ${clock(state.told / 1000)}` };
 }
@@ -147,7 +147,7 @@ function renderProblems(overview, silent) {
 
 // A tenant's key is shown its own requests; what counts everybody's has no figures for it.
 function renderLimits(overview) {
-  const limited = !overview.replicas.length && overview.buckets.length > 0;
+  const limited = !overview.traffic && !overview.replicas.length && overview.buckets.length > 0;
   $("limited").hidden = !limited;
   $("main").classList.toggle("limited", limited);
 }
