@@ -50,7 +50,7 @@ class HttpSettings:
     """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
     api_keys: Path | None = None
     """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one,
-    of a browser at /login. Read anew when it changes."""
+    of a browser at /login. Read again when it changes."""
     cors_origin: tuple[str, ...] = ()
     """Origin whose pages may call this port from a browser, e.g. https://app.example; repeat, * is
     every one. They show a key of their own. Never for /admin/…, /login. Default: none."""

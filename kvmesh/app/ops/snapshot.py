@@ -238,7 +238,7 @@ def take(bucket: Bucket = "", *, router_id: RouterId = "", nats: Nats = DEFAULT_
         except TimeoutError as error:
             raise TransportError(
                 f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
-                "new? The routers' logs tell why one was given up"
+                "new? The routers' logs say why one was abandoned"
             ) from error
         sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
         return 0

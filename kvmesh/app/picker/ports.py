@@ -112,7 +112,7 @@ class PickerPorts:
         grpc = self._grpc
         if self._settings.upstream.upstream_key_file and grpc.grpc_tls_client_ca is None:
             get_logger().warning(
-                "whoever may ask at the gRPC port is told the engines' key: give"
+                "anyone who may ask at the gRPC port gets the engines' key: give"
                 " --grpc-tls-client-ca, or let gateways alone reach the port",
                 port=grpc.grpc_port,
             )
