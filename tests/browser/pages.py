@@ -25,7 +25,7 @@ FLAGS = [
     "--no-first-run",
 ]
 PROMPT = "All that everybody asks about, again and again. " * 40
-WAIT_MS = 12_000
+WAIT_MS = 60_000
 
 expect.set_options(timeout=WAIT_MS)
 

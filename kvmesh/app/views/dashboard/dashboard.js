@@ -10,6 +10,7 @@ import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
 import { drawPrograms } from "./programs.js";
 import { drawRequests } from "./requests.js";
+import { leaveIfOver, showSession } from "./session.js";
 import { drawTiles } from "./tiles.js";
 import { forgetSeconds, takeSeconds } from "./traffic.js";
 import { drawTuning } from "./tuning.js";
@@ -40,7 +41,9 @@ function connect() {
   source.onerror = () => {
     link("reconnecting …", "warn");
     // The browser tries again by itself, except after an answer that is not a stream.
-    if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 2000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    retry = setTimeout(connect, 2000);
+    leaveIfOver();
   };
 }
 
@@ -202,3 +205,4 @@ $("requests").addEventListener("click", (event) => {
 const wanted = new URLSearchParams(location.hash.slice(1)).get("request");
 if (wanted) showDetail(wanted);
 connect();
+showSession();
