@@ -15,7 +15,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release test-release test-python
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release test-release test-python screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -140,6 +140,10 @@ FUZZ_S ?= 60
 fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz all $(FUZZ_S)
+
+# The documentation's pictures of the dashboard, docs/images/dashboard*.png, from meshes of simulated engines.
+screenshots: $(VENV)/.dev
+	$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000

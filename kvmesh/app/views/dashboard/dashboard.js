@@ -143,9 +143,8 @@ function renderProblems(overview, silent) {
   const worst = drawProblems(problems, overview.ready ? `Nothing is wrong: ${usable} of ${overview.workers.length} workers take requests` : `Not ready: ${overview.reason}`);
   const count = problems.length ? `${worst === "critical" ? "✖" : "⚠"} ${problems.length} · ` : "";
   document.title = `${count}kvmesh · ${overview.name}`;
-  // A router of an older version tells of its problems as warnings alone.
-  const known = problems.map((one) => one.why);
-  renderWarnings((overview.warnings ?? []).filter((line) => !known.some((why) => why && line.includes(why))));
+  // Problems have the warnings among them; a router of an older version has no more than these.
+  renderWarnings(overview.problems ? [] : overview.warnings ?? []);
 }
 
 // A tenant's key is shown its own requests; what counts everybody's has no figures for it.
