@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +21,9 @@ ENTRY: Final = b"PyInit__native"
 
 @dataclass(frozen=True)
 class Compiler:
-    """`python` has ziglang; `work` holds objects and zig's caches; `jobs` files at a time."""
+    """`program` is zig; `work` holds objects and zig's caches; `jobs` files at a time."""
 
-    python: str
+    program: str
     work: Path
     jobs: int
 
@@ -57,7 +58,15 @@ class Compiler:
             "ZIG_GLOBAL_CACHE_DIR": str(self.work / "zig"),
             "ZIG_LOCAL_CACHE_DIR": str(self.work / "zig-local"),
         }
-        run(self.python, "-m", "ziglang", "cc", *arguments, cwd=source, env=caches)
+        run(self.program, "cc", *arguments, cwd=source, env=caches)
+
+
+def find_zig() -> str:
+    """Return the zig of the package ziglang. Raises `ReleaseError` where it is not installed."""
+    spec = find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise ReleaseError("ziglang is not installed: make release has an environment with it")
+    return str(Path(spec.origin).with_name("zig"))
 
 
 def include(folders: Iterable[Path]) -> tuple[str, ...]:

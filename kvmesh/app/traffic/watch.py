@@ -30,6 +30,7 @@ from kvmesh.app.traffic.rows import (
 from kvmesh.core.flows.flow import EndedRequest, Flow, FlowTable, SlidingFlow, error_class
 from kvmesh.core.flows.history import History, Past, counted
 from kvmesh.core.flows.problem_log import ProblemLog, ProblemRow
+from kvmesh.core.health.health import Health
 from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.members.membership import DRAINING
 
@@ -46,6 +47,8 @@ NAMED_WINDOW_S: Final = 60.0
 
 _HANGS: Final = frozenset({ENGINE_HANGS, TOO_LATE})
 """Why a worker is not ready whose engine takes connections, or may, and answers no probe."""
+
+SILENT: Final = "took its last request and gave no answer; it answers its health check"
 
 
 class TrafficWatch:
@@ -150,7 +153,7 @@ class TrafficWatch:
             worker=worker,
             bucket=context.bucket,
             usable=not why_not,
-            why_not=why_not or (health.words(worker, now) if stage != "in" else ""),
+            why_not=why_not or _why_doubted(health, worker, now),
             stage=stage,
             trust=context.workers.info(worker).trust.value,
             hung=why_not in _HANGS or health.hangs(worker),
@@ -167,6 +170,13 @@ class TrafficWatch:
         self._all.add(ended, now)
         self._models.add(one.model, ended, now)
         self._tenants.add(one.tenant, ended, now)
+
+
+def _why_doubted(health: Health, worker: str, now: float) -> str:
+    """Return what speaks against a worker that gets requests all the same; "" for nothing."""
+    if health.standing(worker, now) != "in":
+        return health.words(worker, now)
+    return SILENT if health.hangs(worker) else ""
 
 
 def ended_request(one: Ended) -> EndedRequest:
