@@ -12,7 +12,9 @@ if WHY_NOT:
 
 from playwright.async_api import Page, expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration]
+from tests.browser.pages import MARKS
+
+pytestmark = MARKS
 
 STREAM = """
 const Real = window.EventSource;

@@ -24,9 +24,9 @@ if WHY_NOT:
 
 from playwright.async_api import Page, Request, expect
 
-from tests.browser.pages import PROMPT
+from tests.browser.pages import MARKS, PROMPT
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration]
+pytestmark = MARKS
 
 RUNBOOK = "https://github.com/kvmesh/kvmesh/blob/main/docs/operate/runbook.md"
 

@@ -94,9 +94,11 @@ export function drawProblems(problems, fine) {
   $("n-problems").textContent = problems.length ? headline(problems) : fine;
   const table = part.querySelector("table");
   table.parentNode.hidden = !problems.length;
-  const rows = fold(problems);
-  syncRows(table, COLUMNS, rows, (row) => row.key, "");
-  rows.forEach((row, number) => table.tBodies[0].rows[number].classList.toggle("inner", Boolean(row.inner)));
+  if (problems.length) {
+    const rows = fold(problems);
+    syncRows(table, COLUMNS, rows, (row) => row.key, "");
+    rows.forEach((row, number) => table.tBodies[0].rows[number].classList.toggle("inner", Boolean(row.inner)));
+  } else table.tBodies[0]?.replaceChildren();
   // Read aloud when the set changes, not each second.
   const words = problems.map((one) => `${one.who}: ${one.kind}`).sort().join("; ");
   if (words !== said) {
