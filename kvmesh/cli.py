@@ -49,6 +49,10 @@ COMMANDS = {
         "Say why an engine's KV cache would not be seen by routers, and what to do.",
     ),
     "config": ("app.ops.config", "Print a commented TOML file with every setting of a role."),
+    "completion": (
+        "completion",
+        "Print or install what bash, zsh or fish needs to complete commands and flags.",
+    ),
     "api-key": (
         "app.front.api_key",
         "Make a key for a client of the front door; only its hash is kept.",
