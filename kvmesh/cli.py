@@ -48,6 +48,7 @@ COMMANDS = {
         "doctor.command",
         "Say why an engine's KV cache would not be seen by routers, and what to do.",
     ),
+    "health": ("app.ops.health", "Exit with 0 if a kvmesh process answers, for health checks."),
     "config": ("app.ops.config", "Print a commented TOML file with every setting of a role."),
     "completion": (
         "completion",

@@ -57,6 +57,17 @@ def pytest_sessionfinish() -> None:
         running.save()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what takes minutes, unless `-m` asks for it."""
+    for marker, target in (("chaos", "chaos"), ("release", "test-release")):
+        if marker in config.getoption("-m"):
+            continue
+        skipped = pytest.mark.skip(reason=f"takes long: make {target}")
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(skipped)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a rerun begin as the first try did.

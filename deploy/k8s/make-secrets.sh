@@ -2,11 +2,13 @@
 # Print the Secrets the manifests name, from keys in DIRECTORY (made when missing, kept otherwise):
 #   ./make-secrets.sh DIRECTORY SERVERS NAMESPACE [BUCKET...] | kubectl apply -f -
 # SERVERS is the number of NATS servers: 1 for dev, 3 for prod. BUCKETs default to chat code.
+# For a release of the Helm chart: PREFIX=RELEASE- (what names of its objects begin with).
 set -euo pipefail
 directory="$1" servers="$2" namespace="$3"
 shift 3
 [ $# -gt 0 ] || set -- chat code
 KVMESH="${KVMESH:-kvmesh}"
+PREFIX="${PREFIX:-}"
 
 # Kubelets probe the pod's address; the NetworkPolicy keeps other pods from the monitoring port.
 arguments=(--out "$directory" --monitor-host 0.0.0.0)
@@ -14,7 +16,7 @@ for bucket in "$@"; do
     arguments+=(--router "$bucket/*" --worker "$bucket/*")
 done
 if [ "$servers" -gt 1 ]; then
-    hosts=$(seq -s, -f 'nats-%g.nats-peers' 0 $((servers - 1)))
+    hosts=$(seq -s, -f "${PREFIX}nats-%g.${PREFIX}nats-peers" 0 $((servers - 1)))
     arguments+=(--cluster "$hosts")
 fi
 "$KVMESH" nats-accounts "${arguments[@]}" >&2

@@ -20,7 +20,8 @@ class HttpSettings:
     """Port to listen on; 0 takes a free one."""
     admin_port: Port | None = None
     """Port of its own for /metrics, /v1/status and /admin/…, which the front door then does not
-    serve; it asks for no API key. Default: the front door serves them."""
+    serve; it asks for no API key. It also answers /health and /ready. Default: the front door
+    serves them."""
     admin_host: str = "127.0.0.1"
     """Address of --admin-port."""
     advertise_url: str = ""
@@ -42,14 +43,27 @@ class HttpSettings:
     drain_s: NonNegative = 30.0
     """On SIGTERM, seconds open streams may go on before they are cut."""
     tls_cert: Path | None = None
-    """PEM certificate chain; turns HTTPS on."""
+    """PEM certificate chain; turns HTTPS on. Read anew when it changes."""
     tls_key: Path | None = None
     """PEM private key of --tls-cert."""
     tls_client_ca: Path | None = None
     """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
     api_keys: Path | None = None
-    """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one.
-    Read anew when it changes."""
+    """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one,
+    of a browser at /login. Read anew when it changes."""
+    session_secret_file: Path | None = None
+    """File with a secret (`openssl rand -hex 32`) that seals browsers' logins: processes behind one
+    address that share it know each other's. Default: each its own, until it ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidecarHttpSettings:
+    """A sidecar's port for probes and Prometheus. It asks for no key and tells no prompt."""
+
+    http_host: str = "127.0.0.1"
+    """Address of --http-port."""
+    http_port: Port = 0
+    """Port of /health, /ready and /metrics; 0 opens none. In containers: 9400."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
 from kvmesh.core.journal.replica import MOST_WORKERS
-from kvmesh.settings.http import HttpSettings, UpstreamSettings
+from kvmesh.settings.http import HttpSettings, SidecarHttpSettings, UpstreamSettings
 from kvmesh.settings.kube import PoolSettings
 from kvmesh.settings.requests import (
     AdmissionSettings,
@@ -293,6 +293,7 @@ class WorkerSettings:
     """File with the secret that keys block hashes; must be the routers'."""
     load_interval_s: Seconds = 1.0
     """Seconds between two looks at the engine's load."""
+    http: Annotated[SidecarHttpSettings, Flat] = field(default_factory=SidecarHttpSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 

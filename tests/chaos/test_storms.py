@@ -88,11 +88,7 @@ async def test_a_router_restarted_with_every_worker_down_is_warm(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("size", [MeshSize(), MeshSize(servers=3, routers=3, ranks=(1, 2, 1))])
-async def test_storm_after_storm_costs_nothing(
-    tmp_path: Path, size: MeshSize, request: pytest.FixtureRequest
-) -> None:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("takes minutes: make chaos")
+async def test_storm_after_storm_costs_nothing(tmp_path: Path, size: MeshSize) -> None:
     end_s, seed = time.monotonic() + ROUNDS_S, 1
 
     async with running_rounds(tmp_path, size) as rounds:

@@ -14,12 +14,6 @@ BLOCK = 100
 BLOCKS = 30
 
 
-@pytest.fixture(autouse=True)
-def _only_when_asked_for(request: pytest.FixtureRequest) -> None:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("takes minutes: make chaos")
-
-
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_replicas_follow_workers_through_thousands_of_storms(block: int) -> None:
     for seed in range(10_000 + block * BLOCK, 10_000 + (block + 1) * BLOCK):

@@ -32,6 +32,7 @@ from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
 from kvmesh.core.engines.kv_events.compiled import new_engine_cache
 from kvmesh.core.engines.registry import engine_of, needs_naming
+from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.journal.event_sender import (
     EventSender,
     SenderLimits,
@@ -83,12 +84,13 @@ class PublisherOptions(msgspec.Struct, frozen=True):
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start; `garbage` are bus messages that are none."""
+    """Counters since the start; `garbage` are bus messages that are none, `resyncs` those asked."""
 
     garbage: int
     remade: int
     sender: SenderStatistics
     cache: EngineCacheStatistics
+    resyncs: int = 0
 
 
 class Publisher:
@@ -124,7 +126,7 @@ class Publisher:
         self._answering = True
         self._flush_set = self._retry_set = self._size_alarmed = False
         self._refusals = Refusals()
-        self._remade = 0
+        self._remade = self._resyncs = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -186,7 +188,12 @@ class Publisher:
             remade=self._remade,
             sender=self._sender.statistics(),
             cache=self._cache.statistics(),
+            resyncs=self._resyncs,
         )
+
+    def publish_seconds(self) -> Histogram:
+        """Return how long messages took until the journal had them, seconds."""
+        return self._sender.seconds
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
@@ -345,5 +352,6 @@ class Publisher:
         if asked.epoch > self._sender.epoch and not is_followable(asked.epoch):
             why = f"epoch {asked.epoch} has none behind it: replicas have to forget this worker"
             return self._refusals.note(f"resync of {asked.router}", why, now)
+        self._resyncs += 1
         sends = self._sender.recover(asked.epoch, asked.next_seq, now)
         return (*self._append(sends, now), *self._pace(now))

@@ -79,6 +79,7 @@ class MetaRouter:
         self._namespace = namespace
         self._heartbeats = 0
         self._beats: dict[str, RouterHeartbeat] = {}
+        self._unheard: set[str] = set()
         self.silent = SilentMembers(self.table.membership, self._beats.get)
         self._garbage = Refusals()
         self._room = Room(membership, MOST_REPLICAS, "replicas", "rotate a router's key")
@@ -106,11 +107,24 @@ class MetaRouter:
         return self.table.placing.conversations.homes
 
     def add_static(self, bucket: str, url: str, now: float) -> str:
-        """Enter a replica from the configuration, return its name: it needs no heartbeats."""
+        """Enter a replica from the configuration, return its name: it needs no heartbeats.
+
+        Requests may go there at once; `ready` counts it once it `answered`.
+        """
         name = f"{bucket}/{url}"
         self.table.membership.add(name, now)
         self.table.set_replica(RouterReplica(name=name, bucket=bucket, url=url))
+        self._unheard.add(name)
         return name
+
+    def answered(self, replica: str) -> None:
+        """Note that a replica from the configuration is there and takes requests."""
+        self._unheard.discard(replica)
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Return the replicas from the configuration that never answered."""
+        return frozenset(self._unheard)
 
     def serves(self, name: str, models: tuple[str, ...]) -> None:
         """Note what a replica serves that sends no heartbeats."""
@@ -130,6 +144,7 @@ class MetaRouter:
 
     def began(self, replica: str, now: float) -> None:
         """Take that an answer of a replica begins."""
+        self._unheard.discard(replica)
         self.table.membership.health.began(replica, now)
 
     def url(self, replica: str) -> str:
@@ -137,8 +152,8 @@ class MetaRouter:
         return next((one.url for one in self.table.replicas() if one.name == replica), "")
 
     def ready(self, now: float) -> bool:
-        """Return whether some bucket can take a request."""
-        return bool(self.table.membership.usable(now))
+        """Return whether a replica that was heard can take a request."""
+        return any(one not in self._unheard for one in self.table.membership.usable(now))
 
     def left_out(self) -> list[tuple[str, str]]:
         """Return (worker, bucket) of those that replicas leave out for failing requests, sorted."""

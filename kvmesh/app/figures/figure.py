@@ -52,7 +52,7 @@ class Shown(msgspec.Struct, frozen=True):
     dashboard: str = ""
     top: str = ""
     format: Format = "count"
-    narrow: Literal["", "p2", "p3"] = ""
+    narrow: Literal["", "p2", "p3", "p4"] = ""
     replicas: Rule = "first"
     bucket: Rule | None = None
 

@@ -97,7 +97,7 @@ DRAINS: Final = Table[Drain](
            shown=Shown("drain_cost_s", format="s")),
     Figure("gauge", "kvmesh_worker_drain_order", lambda one: one.order,
            "In which order to take workers away: 1 is the cheapest.",
-           shown=Shown("drain_order", dashboard="Leaves as", narrow="p3",
+           shown=Shown("drain_order", dashboard="Leaves as", narrow="p4",
                        replicas="max")),
     labels=("worker",),
 )

@@ -32,6 +32,7 @@ from kvmesh.app.figures.requests import (
     TOTALS,
 )
 from kvmesh.app.figures.scaling import DRAINS, SCALING
+from kvmesh.app.figures.sidecar import SIDECAR, SIDECAR_RANKS
 from kvmesh.app.figures.slo import SLO
 from kvmesh.app.figures.workers import (
     ACCESSES,
@@ -50,6 +51,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(VERSIONS, UNREAD),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
+    *(SIDECAR, SIDECAR_RANKS),
 )
 
 Rows = Literal["workers", "replicas", "buckets"]

@@ -123,7 +123,7 @@ ACCESSES: Final = Table[AccessReport](
            lambda one: one.blocks if one.told else None,
            "KV blocks that a worker reused for prompts, by its answers' cached_tokens; none while "
            "no answer told.",
-           shown=Shown("accessed_blocks", dashboard="Blocks accessed", narrow="p3",
+           shown=Shown("accessed_blocks", dashboard="Blocks accessed", narrow="p4",
                        replicas="sum", bucket="sum")),
     Figure("counter", "kvmesh_worker_accessed_tokens",
            lambda one: one.tokens if one.told else None,

@@ -136,7 +136,9 @@ class MetaServer:
     def _replica_feed(self) -> StaticReplicas | MetaMesh:
         """Return where replicas come from: the command line, or their heartbeats."""
         if self.settings.replica:
-            return StaticReplicas(self.meta, self._static)
+            return StaticReplicas(
+                self.meta, self._static, lambda: upstream_pool(self.settings.upstream, self._guard)
+            )
         return MetaMesh(self.settings, self.meta)
 
     async def serve(self, stop: Stop) -> None:
@@ -148,11 +150,12 @@ class MetaServer:
             if self._tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
-            routes.add(
-                "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
-            )
-            routes.add("GET", "/ready", self._ready)
             cold = await admin_routes(self.settings.http, routes, stack)
+            for door in (routes, cold):
+                door.add(
+                    "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
+                )
+                door.add("GET", "/ready", self._ready)
             cold.add("GET", "/v1/status", self._status)
             models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
             routes.add("GET", "/v1/models", models.serve)
@@ -164,7 +167,7 @@ class MetaServer:
             routes.add_prefix("/v1/", self._forward)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            view = MetaView(self.meta, asking, "meta-router", self._warnings)
+            view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
             pages = ViewPages(view, self._viewers)
             pages.mount(routes)
             MetaPrograms(view, self._viewers).mount(routes)
@@ -304,14 +307,20 @@ class MetaServer:
             },
         )
 
-    def _warnings(self) -> tuple[str, ...]:
+    def _faults(self) -> tuple[str, ...]:
+        """Return the warnings that are about no replica or worker."""
         return (
             *self.meta.hearing.warnings(),
             *self.meta.warnings(time.monotonic()),
             *self._refusals.warnings(),
-            *self._care.warnings(),
             *self._watch.warnings(),
             *self._feed.warnings(),
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        return (
+            *self._faults(),
+            *self._care.warnings(),
             *by_reason(self._failing(), "gets no requests"),
         )
 

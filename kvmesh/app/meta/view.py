@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 from urllib.parse import quote
 
@@ -11,6 +12,9 @@ import msgspec
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.programs.program_rows import merge_programs
+from kvmesh.app.traffic.history_page import Pasts
+from kvmesh.app.traffic.problems import ReplicaState, replica_problems, warning_problems
+from kvmesh.app.traffic.rows import merge_models, merge_tenants, merge_traffic
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
@@ -26,11 +30,16 @@ from kvmesh.app.views.tenant_view import TenantDetail, detail_for
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.buckets.placing import RouterReplica
+from kvmesh.core.flows.history import Past, tier_for
+from kvmesh.core.flows.problem_log import ProblemLog, merge_problems
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
+
+REMEMBER_S: Final = 5.0
+"""Replicas are asked for their history again only after this long: a slot is 10 s."""
 
 FRESH_S: Final = 0.9
 """Replicas are asked again only after this long, however many look."""
@@ -70,6 +79,7 @@ class MetaView:
     """Asks every replica for its overview, at most once a second and only while somebody looks.
 
     `pool` is for these questions alone. What a replica said stays while the replica is known.
+    `faults` are those of the `warnings` that no row tells.
     """
 
     tick_s = 1.0
@@ -80,9 +90,14 @@ class MetaView:
         pool: UpstreamPool,
         name: str,
         warnings: Callable[[], Sequence[str]],
+        faults: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._meta = meta
         self._own_warnings = warnings
+        self._faults = faults
+        self._problems = ProblemLog()
+        self._pasts: dict[float, tuple[float, list[Past]]] = {}
+        self._remembering = asyncio.Lock()
         self._pool = pool
         self._name = name
         self._known: dict[str, _Known] = {}
@@ -96,6 +111,7 @@ class MetaView:
 
     async def refresh(self, *, watched: bool) -> None:
         """Ask all replicas, unless nobody looks or the last answers are fresh."""
+        self._look(time.monotonic())
         if not watched:
             return
         async with self._asking:
@@ -158,7 +174,37 @@ class MetaView:
             ],
             formats=in_words(self._build.formats),
             programs=merge_programs(row for one in heard for row in one.programs),
+            problems=merge_problems(
+                [self._problems.rows(time.monotonic()), *(one.problems for one in heard)]
+            ),
+            traffic=merge_traffic(
+                (one.traffic for one in heard), queued=sum(one.waiting_requests for one in workers)
+            ),
+            models=merge_models(one.models for one in heard),
+            tenants=merge_tenants(one.tenants for one in heard),
         )
+
+    async def pasts(self, span_s: float) -> list[Past]:
+        """Return what each replica counted in the last `span_s` seconds; asked again only after
+        `REMEMBER_S`, however many want to know.
+        """
+        asked_s = tier_for(span_s).span_s
+        async with self._remembering:
+            told_s, pasts = self._pasts.get(asked_s, (-inf, []))
+            if time.monotonic() - told_s >= REMEMBER_S:
+                answers = await self.ask_all(f"/v1/history?span_s={asked_s:.0f}&sums=1")
+                pasts = [past for body in answers for past in _read_pasts(body)]
+                self._pasts[asked_s] = time.monotonic(), pasts
+        return pasts
+
+    def _look(self, now: float) -> None:
+        """See what is wrong with replicas, and with hearing of them."""
+        states = [
+            ReplicaState(one.replica, one.bucket, one.ready, one.reason, one.draining)
+            for one in self._replicas()
+        ]
+        faults = warning_problems(self._faults(), self._name)
+        self._problems.look([*replica_problems(states), *faults], now)
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
         """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
@@ -275,3 +321,11 @@ def _decode(body: bytes) -> Overview | None:
         return msgspec.json.decode(body, type=Overview)
     except UNREADABLE:
         return None
+
+
+def _read_pasts(body: bytes) -> list[Past]:
+    """Return what a replica counted; nothing where it is of another version."""
+    try:
+        return msgspec.json.decode(body, type=Pasts).pasts[:1]
+    except UNREADABLE:
+        return []

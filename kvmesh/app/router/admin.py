@@ -85,6 +85,11 @@ class RouterAdmin:
             lines.update(by_reason(self._unsalted(), UNSALTED))
         return sorted(lines)
 
+    def warnings_but(self, told: Callable[[], tuple[str, ...]]) -> list[str]:
+        """Return the warnings without those that are told elsewhere."""
+        left_out = frozenset(told())
+        return [line for line in self.warnings() if line not in left_out]
+
     def _unsalted(self) -> Iterator[tuple[str, str]]:
         for beat in self._context.router.workers():
             if "/" in beat.unsalted:

@@ -5,6 +5,7 @@ from hmac import compare_digest
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
+from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.errors import RequestError
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.secret_file import read_secret
@@ -40,6 +41,11 @@ class AdminGuard:
                     f" {TOKEN_HEADER.decode()}",
                     status=UNAUTHORIZED,
                 )
+        elif is_foreign(request):
+            raise RequestError(
+                f"{path}: without --admin-token-file no page of another site may change it",
+                status=FORBIDDEN,
+            )
         elif not all(map(is_loopback, hops(request))):
             raise RequestError(
                 f"{path}: without --admin-token-file only this machine may change it",

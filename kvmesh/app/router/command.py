@@ -27,6 +27,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.programs.program_watch import ProgramWatch
 from kvmesh.app.programs.toucher import touching
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
@@ -48,6 +49,7 @@ from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
+from kvmesh.app.traffic.watch import TrafficWatch
 from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.compiled import CORE
@@ -237,7 +239,8 @@ class RouterServer:
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
             watch = self._programs.mount(context, self._viewers, admin, routes)
-            view = changes.view(context, self.mesh, admin)
+            traffic = self._traffic(context, admin, watch)
+            view = changes.view(context, self.mesh, admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
@@ -250,6 +253,7 @@ class RouterServer:
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("programs seen", watch.run),
+                keep_running("traffic", traffic.run),
                 *touching(self._programs.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
@@ -288,7 +292,7 @@ class RouterServer:
         routes: Routes,
         cold: Routes,
     ) -> RouterAdmin:
-        """Mount the probes on `routes`, the admin paths on `cold`."""
+        """Mount the probes on both, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         admin.viewers = self._viewers
         admin.why_not = self._why_not
@@ -303,10 +307,20 @@ class RouterServer:
         if (watched := self._pool) is not None:
             admin.show(POOL.of(watched.statistics), watched.warnings)
             admin.parts["inference_pool"] = watched.describe
-        admin.mount_probes(routes)
+        for door in (routes, cold):
+            admin.mount_probes(door)
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin
+
+    def _traffic(
+        self, context: RoutingContext, admin: RouterAdmin, watch: ProgramWatch
+    ) -> TrafficWatch:
+        """Return what counts traffic and knows what is wrong; failing workers are told by rows."""
+        traffic = TrafficWatch(context)
+        traffic.programs_waiting = lambda: watch.seen.states.get("waiting", 0)
+        traffic.warnings = lambda: admin.warnings_but(self._care.warnings)
+        return traffic
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.

@@ -14,6 +14,7 @@ from kvmesh.app.router.policy_admin import PolicyAdmin
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.router.router_options import check_model_policies
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.traffic.watch import TrafficWatch
 from kvmesh.app.tuner.auto_tuner import make_tuner
 from kvmesh.app.tuner.trace_page import TracePage
 from kvmesh.app.views.policy_view import PolicyRow, view_policy
@@ -44,10 +45,17 @@ class RunningChanges:
         """Return the policy and its changes, for people."""
         return view_policy(self._bucket, self.policies.rollout, self.policies.siblings())
 
-    def view(self, context: RoutingContext, mesh: ViewedMesh, admin: RouterAdmin) -> RouterView:
+    def view(
+        self,
+        context: RoutingContext,
+        mesh: ViewedMesh,
+        admin: RouterAdmin,
+        traffic: TrafficWatch,
+    ) -> RouterView:
         """Return the replica as the dashboard sees it."""
-        view = RouterView(context, mesh, admin.warnings, admin.sources, self.view_policy)
+        view = RouterView(context, mesh, admin.warnings, admin.sources, self.view_policy, traffic)
         view.tuning = self.view_tuning
+        traffic.replicas = view.replica_states
         return view
 
     def view_tuning(self) -> list[TuningRow]:

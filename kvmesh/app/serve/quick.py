@@ -6,7 +6,7 @@ import msgspec
 
 from kvmesh.app.serve.placement import Placement, told_headers
 from kvmesh.app.serve.routed import RoutedRequest, say_accessed
-from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.routing_context import Ended, RoutingContext, target_of
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
@@ -15,6 +15,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SUCCESS
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -157,6 +158,12 @@ class QuickRequest(RoutedRequest):
             turn, self._turn = self._turn, None
             end = TurnEnd(served=False, worker=self._placed.record.worker)
             self._context.routing.turns.end(turn, end, self._context.clock())
+
+    def _told_end(self, scope: Scope) -> Ended:
+        if (placed := self._placed) is None:
+            return super()._told_end(scope)
+        record = placed.record
+        return Ended(record, placed.model, record.tenant, scope.kind, scope.status)
 
     def _leave(self) -> None:
         """Be from now on as if `Dispatch` had decided, and booked."""

@@ -6,7 +6,7 @@ import msgspec
 
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.placement import Placement
-from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.routing_context import Ended, RoutingContext, target_of
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
@@ -25,6 +25,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import NO_RETRY, Problem
@@ -316,10 +317,15 @@ class RoutedRequest:
         self._context.hangs.waiting.pop(self, None)
         return self._placement.release(attempt)
 
+    def _told_end(self, scope: Scope) -> Ended:
+        one = self._one
+        return Ended(one.record, one.request.model, one.request.tenant, scope.kind, scope.status)
+
     def _give_back(self) -> None:
         """Count the end, and release what an error has kept `finish` from releasing."""
         scope, context = self.forwarding.scope, self._context
         context.counters.ends.add(scope.kind, scope.status)
+        context.counters.ended.append(self._told_end(scope))
         if self._ended:
             return
         request_id = self.request_id

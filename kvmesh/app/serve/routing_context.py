@@ -1,7 +1,8 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -21,6 +22,7 @@ from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.totals import TokenCounts
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
@@ -32,7 +34,22 @@ from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.wire.headers import Headers
+
+MOST_ENDED: Final = 1 << 12
+"""Requests that ended and wait to be counted by model and tenant; beyond it the oldest are dropped.
+"""
+
+
+class Ended(NamedTuple):
+    """How a request ended (`server.scope`): `record` is None of one that was never decided."""
+
+    record: DecisionRecord | None
+    model: str
+    tenant: str
+    kind: End
+    status: int
 
 
 class RoutingCounters:
@@ -41,11 +58,12 @@ class RoutingCounters:
     `splits` are requests that might have been prefilled elsewhere, by why they were not, "" for
     those that were.
     `ends` are requests by outcome and class of the client's status, `failures` are attempts at
-    workers.
+    workers. `ended` are those that somebody may count who has more time.
     """
 
     __slots__ = (
         "attempts_failed",
+        "ended",
         "ends",
         "failures",
         "requests",
@@ -59,6 +77,7 @@ class RoutingCounters:
         self.splits: Counter[str] = Counter()
         self.tokens = tokens
         self.ends = RequestEnds()
+        self.ended: deque[Ended] = deque(maxlen=MOST_ENDED)
         self.failures = failures
 
     def as_dict(self) -> dict[str, int]:

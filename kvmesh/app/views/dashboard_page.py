@@ -1,6 +1,7 @@
 """The dashboard's files, the JSON they read, and where both are served."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from hashlib import blake2b
 from importlib.resources import files
@@ -10,10 +11,19 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from kvmesh.app.figures.table import COLUMNS
+from kvmesh.app.front.browser_login import NO_LOGIN
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.traffic.history_page import (
+    DEFAULT_SPAN_S,
+    Pasts,
+    empty_history,
+    history_of,
+)
 from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
+from kvmesh.core.admission.access import SESSION
+from kvmesh.core.flows.history import MOST_SPAN_S
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
@@ -22,20 +32,17 @@ from kvmesh.transport.http.wire.problem import Problem
 DECISIONS: Final = "/v1/decisions/"
 FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
+_SCRIPTS: Final = (
+    *("charts", "curves", "dashboard", "detail", "fleet", "parts", "policies", "prefixes"),
+    *("problems", "programs", "requests", "tiles", "traffic", "tuning"),
+)
+_JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
 _FILES: Final = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/dashboard": ("index.html", b"text/html; charset=utf-8"),
     "/dashboard/dashboard.css": ("dashboard.css", b"text/css; charset=utf-8"),
-    "/dashboard/dashboard.js": ("dashboard.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/charts.js": ("charts.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/detail.js": ("detail.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/parts.js": ("parts.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/policies.js": ("policies.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/tuning.js": ("tuning.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/programs.js": ("programs.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/prefixes.js": ("prefixes.js", b"text/javascript; charset=utf-8"),
-    "/dashboard/traffic.js": ("traffic.js", b"text/javascript; charset=utf-8"),
     "/dashboard/icon.svg": ("icon.svg", b"image/svg+xml"),
+    **{f"/dashboard/{name}.js": (f"{name}.js", _JAVASCRIPT) for name in _SCRIPTS},
 }
 _CRASHED: Final = Problem(500, "internal error", code="internal_error")
 _SAFE: Final = (
@@ -62,11 +69,14 @@ class ViewPages:
         """Serve all of it."""
         routes.add("GET", "/v1/overview", self._overview)
         routes.add("GET", "/v1/events", self.live.serve)
+        routes.add("GET", "/v1/history", self._history)
+        # Where keys are asked for, their guard answers this itself.
+        routes.add("GET", SESSION, lambda exchange: answer_json(exchange, NO_LOGIN))
         routes.add("GET", "/v1/decisions", self._list)
         routes.add_prefix(DECISIONS, self._detail)
         for path, (name, kind) in _FILES.items():
             routes.add("GET", path, file_route((_DIRECTORY / name).read_bytes(), kind))
-        routes.add("GET", FIGURES, file_route(figures_script(), b"text/javascript; charset=utf-8"))
+        routes.add("GET", FIGURES, file_route(figures_script(), _JAVASCRIPT))
 
     def _overview(self, exchange: Exchange) -> None:
         """Answer the present; `since` (Unix seconds), `after` (a cursor), `limit` (decisions)."""
@@ -83,6 +93,27 @@ class ViewPages:
             else:
                 whole = self._view.overview(since, MAX_DECISIONS, after)
                 answer_json(exchange, overview_for(whole, viewer, limit))
+
+        self._start(exchange, answer())
+
+    def _history(self, exchange: Exchange) -> None:
+        """Answer the last `span_s` seconds, a day at most, in slots; a tenant gets no figure of it.
+
+        With `sums=1` what each replica counted: for a process that adds replicas up.
+        """
+        span_s = min(query_number(exchange, "span_s", DEFAULT_SPAN_S), int(MOST_SPAN_S))
+        sums = query_number(exchange, "sums", 0)
+        if self._viewers.of(exchange.request) is not None:
+            answer_json(exchange, empty_history(span_s, time.time()))
+            return
+
+        async def answer() -> None:
+            pasts = await self._view.pasts(span_s)
+            if sums:
+                exchange.respond(200, msgspec.json.encode(Pasts(pasts)))
+            else:
+                view = history_of(pasts, span_s, time.time())
+                exchange.respond(200, msgspec.json.encode(view))
 
         self._start(exchange, answer())
 

@@ -8,9 +8,11 @@ import msgspec
 from kvmesh.app.figures.figure import Shown, combine
 from kvmesh.app.figures.table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.programs.program_rows import ProgramRow
+from kvmesh.app.traffic.rows import ModelRow, TenantRow, TrafficRow
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.tuning_view import TuningRow
+from kvmesh.core.flows.problem_log import ProblemRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
@@ -24,8 +26,9 @@ class WorkerRow(msgspec.Struct, frozen=True):
     `cached_blocks` as the index knows. `active_requests`, `prefill_tokens` are what routers booked.
 
     `ttft_ms` is the median of the last first tokens, None before any. Of its last `attempts`
-    requests `failures` failed; `stage` is where that puts it, a `Standing`. `figures` are its other
-    numbers. `version` is the sidecar's, "": it tells none; its records have `journal_format`.
+    requests `failures` failed; `stage` is where that puts it, a `Standing`; `hung`: its engine
+    takes requests or connections and does not answer. `figures` are its other numbers. `version` is
+    the sidecar's, "": it tells none; its records have `journal_format`.
     """
 
     worker: str
@@ -51,6 +54,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     figures: dict[str, float] = {}
     version: str = ""
     journal_format: int = 1
+    hung: bool = False
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
@@ -123,7 +127,8 @@ class Overview(msgspec.Struct, frozen=True):
     `cursor` is where the changes go on that come behind `decisions`. `policies` are of buckets
     whose policy was changed while they ran, `tuning` of replicas that tune. `programs` are those
     that wait, then those that run and pause, the oldest first. `warnings` are sentences: what makes
-    routing worse than it could be.
+    routing worse than it could be; `problems` are what is wrong now, them included, the worst
+    first. `traffic` is None to who may not see all; `models` and `tenants` are the busiest.
     """
 
     role: Literal["router", "picker", "meta-router"]
@@ -149,6 +154,10 @@ class Overview(msgspec.Struct, frozen=True):
     warnings: list[str] = []
     formats: str = ""
     programs: list[ProgramRow] = []
+    problems: list[ProblemRow] = []
+    traffic: TrafficRow | None = None
+    models: list[ModelRow] = []
+    tenants: list[TenantRow] = []
 
 
 RowT = TypeVar("RowT", WorkerRow, ReplicaRow, BucketRow)
@@ -262,6 +271,7 @@ def _merge_two(row: WorkerRow, other: WorkerRow) -> WorkerRow:
         stage=failing.stage,
         failures=failing.failures,
         attempts=failing.attempts,
+        hung=row.hung or other.hung,
         trust=max(row.trust, other.trust, key=_doubt),
         usable=usable,
         why_not="" if usable else fuller.why_not,

@@ -11,6 +11,8 @@ from kvmesh.app.figures.figure import Sources
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.traffic.problems import ReplicaState
+from kvmesh.app.traffic.watch import TrafficWatch
 from kvmesh.app.views.decision_view import DecisionRow, Recorder
 from kvmesh.app.views.overview import (
     Overview,
@@ -27,6 +29,7 @@ from kvmesh.app.views.tenant_view import detail_for
 from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.flows.history import Past
 from kvmesh.core.insight.decision_record import find_own
 from kvmesh.core.insight.traffic import TrafficSecond
 
@@ -69,6 +72,7 @@ class RouterView:
         warnings: Callable[[], list[str]],
         sources: Sources,
         policy: Callable[[], PolicyRow],
+        traffic: TrafficWatch,
     ) -> None:
         self._context = context
         self._mesh = mesh
@@ -77,6 +81,7 @@ class RouterView:
         self._policy = policy
         self.tuning: Callable[[], list[TuningRow]] = list
         self.programs: Callable[[], list[ProgramRow]] = list
+        self._traffic = traffic
         self._log = context.decisions
         self._spare = SpareTime(self._log.settle)
         # One offset for the whole life: a second must not move when the system's clock is slewed.
@@ -98,9 +103,11 @@ class RouterView:
         """
         context, mesh = self._context, self._mesh
         scheduler = context.scheduler
-        numbers = self._sources.numbers("worker")
+        numbers, now = self._sources.numbers("worker"), context.clock()
+        hung = {one.worker for one in self._traffic.workers(now) if one.hung}
         workers = [
-            self._worker(beat, numbers.get((beat.worker,), {})) for beat in context.router.workers()
+            self._worker(beat, numbers.get((beat.worker,), {}), hung=beat.worker in hung)
+            for beat in context.router.workers()
         ]
         replicas = self._replicas()
         reason = mesh.why_not()
@@ -130,7 +137,29 @@ class RouterView:
             warnings=self._warnings(),
             formats=in_words(self._build.formats),
             programs=self.programs(),
+            problems=self._traffic.problems(now),
+            traffic=self._traffic.traffic(now),
+            models=self._traffic.models(now),
+            tenants=self._traffic.tenants(now),
         )
+
+    async def pasts(self, span_s: float) -> list[Past]:
+        """Return what this replica counted in the last `span_s` seconds."""
+        return [self._traffic.past(span_s)]
+
+    def replica_states(self) -> list[ReplicaState]:
+        """Return how each replica of the bucket stands, own first."""
+        return [
+            ReplicaState(
+                one.replica,
+                one.bucket,
+                one.ready,
+                one.reason,
+                one.draining,
+                one.agreement == "disagrees",
+            )
+            for one in self._replicas()
+        ]
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
         """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
@@ -160,7 +189,9 @@ class RouterView:
             for one in self._log.seconds(since - offset)
         ]
 
-    def _worker(self, beat: WorkerHeartbeat, numbers: Mapping[str, float]) -> WorkerRow:
+    def _worker(
+        self, beat: WorkerHeartbeat, numbers: Mapping[str, float], *, hung: bool
+    ) -> WorkerRow:
         context = self._context
         scheduler, worker = context.scheduler, beat.worker
         membership, now = scheduler.workers.membership, context.clock()
@@ -179,6 +210,7 @@ class RouterView:
             attempts=attempts,
             version=beat.version,
             journal_format=beat.journal_format,
+            hung=hung,
         )
         return with_numbers(row, numbers)
 

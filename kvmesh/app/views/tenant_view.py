@@ -5,9 +5,11 @@ from collections.abc import Iterable
 import msgspec
 
 from kvmesh.app.programs.program_rows import ProgramRow
+from kvmesh.app.traffic.problems import NO_WORKER
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.overview import BucketRow, Overview, WorkerRow
 from kvmesh.core.admission.access import Viewer
+from kvmesh.core.flows.problem_log import ProblemRow
 from kvmesh.core.insight.explain import HIDDEN
 
 
@@ -58,7 +60,8 @@ def programs_for(rows: Iterable[ProgramRow], viewer: Viewer) -> list[ProgramRow]
 
 def overview_for(whole: Overview, viewer: Viewer, limit: int) -> Overview:
     """Return an overview with the newest `limit` requests of a tenant, and nothing that counts or
-    lists the requests of all: no traffic, no hot prefixes, no loads.
+    lists the requests of all: no traffic, no hot prefixes, no loads. Of what is wrong it has that
+    nobody is served.
     """
     rows = rows_for(whole.decisions, viewer)
     return Overview(
@@ -93,7 +96,14 @@ def overview_for(whole: Overview, viewer: Viewer, limit: int) -> Overview:
         decisions=rows[max(0, len(rows) - limit) :],
         cursor=whole.cursor,
         programs=programs_for(whole.programs, viewer),
+        problems=[problem_for(one) for one in whole.problems if one.kind == NO_WORKER],
+        tenants=[one for one in whole.tenants if one.tenant == viewer.tenant],
     )
+
+
+def problem_for(row: ProblemRow) -> ProblemRow:
+    """Return a problem without what it tells of workers and their requests."""
+    return msgspec.structs.replace(row, why="no worker may get requests now")
 
 
 def detail_for(detail: DecisionDetail | TenantDetail, viewer: Viewer | None) -> bytes | None:

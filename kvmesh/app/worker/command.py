@@ -16,13 +16,15 @@ from kvmesh.app.engines.load_feed import LoadFeed
 from kvmesh.app.engines.probe import (
     given_endpoints,
     read_facts,
-    read_models,
     refuse_collisions,
 )
 from kvmesh.app.engines.worker_option import check_port, parse_words
+from kvmesh.app.figures.sidecar import RankFacts, SidecarFacts
 from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.worker.engine_watch import EngineWatch, WatchedEngine
+from kvmesh.app.worker.pages import SidecarPages
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.advice import how_to_publish
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, base_of
@@ -37,15 +39,11 @@ from kvmesh.settings.member_name import check_name, name_of
 from kvmesh.settings.roles import WorkerSettings
 from kvmesh.settings.secret_file import read_credential, read_hash_secret
 from kvmesh.tasks import keep_running, supervise
-from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
 WAIT_FOR_ENGINE_S = 0.5
 WAITING_SAID_S = 10.0
-MISSED_LOOKS = 3
-MODELS_S = 5.0
-"""How often the engine is asked which models it serves: adapters come and go while it runs."""
 
 
 class Sidecar:
@@ -74,6 +72,8 @@ class Sidecar:
         self._log = get_logger(worker=name)
         self._ranks: list[tuple[int, Publisher]] = []
         self._sources: dict[str, EventSubscription] = {}
+        self._driver: AioDriver | None = None
+        self._answering = False
 
     async def serve(self, stop: Stop) -> None:
         """Run until `stop`. Raises `ConfigError` when the engine publishes no events."""
@@ -104,6 +104,7 @@ class Sidecar:
                 control = await self._control(plane, driver, publisher, worker)
                 stack.push_async_callback(control.close)
             driver.start()
+            self._driver, self._answering = driver, True
             running = supervise("actors", driver.run, "end")
             stack.callback(driver.stop)
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=settings.kv_events):
@@ -118,10 +119,15 @@ class Sidecar:
                 "sidecar runs", engine=self._url, ranks=len(ranks), kv_events=settings.kv_events
             )
             self.running.set()
-            watch = keep_running(
-                "watch the engine", partial(self._watch, pool, driver, facts, loads)
+            watch = EngineWatch(
+                WatchedEngine(self._url, facts.health_path, self.models, settings.load_interval_s),
+                pool,
+                loads,
+                self._sources,
+                partial(self._tell, driver),
             )
-            await first_of(stop.wait(), asyncio.shield(running), watch)
+            watching = keep_running("watch the engine", watch.run)
+            await first_of(stop.wait(), asyncio.shield(running), watching)
             for _, publisher in self._ranks:
                 driver.post(publisher.name, Drain())
             await asyncio.sleep(0)
@@ -143,6 +149,30 @@ class Sidecar:
     def waiting(self) -> str:
         """Return what of NATS the start waits for; "" when it does not."""
         return self._plane.waiting()
+
+    def facts(self) -> SidecarFacts:
+        """Return what this sidecar knows of its engine and of NATS now."""
+        joined = self.running.is_set()
+        return SidecarFacts(
+            engine=self._url,
+            joined=joined,
+            answering=self._answering,
+            connected=joined and self._plane.connected,
+            waiting=self.waiting(),
+            refused=self._plane.warnings(),
+            ranks=tuple(self._rank_facts(publisher) for _, publisher in self._ranks),
+        )
+
+    def _rank_facts(self, publisher: Publisher) -> RankFacts:
+        assert self._driver is not None
+        source = self._sources.get(publisher.name)
+        return RankFacts(
+            beat=publisher.heartbeat(),
+            publisher=publisher.statistics(),
+            publish_seconds=publisher.publish_seconds(),
+            source=source.statistics() if source else None,
+            mailbox=self._driver.statistics().mailboxes[publisher.name],
+        )
 
     def workers(self) -> tuple[WorkerId, ...]:
         """Return the names under which the engine's ranks are on the mesh; none before it is."""
@@ -269,49 +299,11 @@ class Sidecar:
 
         return LoadFeed(self._url, facts, tell)
 
-    async def _watch(
-        self, pool: UpstreamPool, driver: AioDriver, facts: EngineFacts, loads: LoadFeed
-    ) -> None:
-        """Report the engine's load; take it out of service while it does not answer.
-
-        One that answers again may be another: it is asked for its history first, since an engine
-        that starts may take connections long before it answers that. It serves a look later.
-        """
-        missed = 0
-        returning = False
-        looked_s = time.monotonic()
-        while True:
-            await asyncio.sleep(self._settings.load_interval_s)
-            healthy = await fetch_ok(pool, self._url, facts.health_path) is not None
-            if healthy:
-                await loads.look(pool)
-            if healthy and time.monotonic() >= looked_s + MODELS_S:
-                looked_s = time.monotonic()
-                await self._look_at_models(pool, driver)
-            if healthy and returning:
-                returning = False
-                self._log.info("engine answers again")
-                self._tell(driver, EngineAnswers(answering=True))
-            elif healthy and missed >= MISSED_LOOKS:
-                returning = True
-                for source in self._sources.values():
-                    source.verify()
-            missed = 0 if healthy else missed + 1
-            if missed == MISSED_LOOKS:
-                returning = False
-                self._log.warning("engine does not answer", engine=self._url)
-                self._tell(driver, EngineAnswers(answering=False))
-
-    async def _look_at_models(self, pool: UpstreamPool, driver: AioDriver) -> None:
-        """Say which models the engine serves, if that changed; none at all is not believed."""
-        served = await read_models(pool, self._url)
-        if served is None or not served.models or served.models == self.models:
-            return
-        self._log.info("the engine serves other models", models=served.models)
-        self.models = served.models
-        self._tell(driver, EngineServes(served.models, served.adapters))
-
     def _tell(self, driver: AioDriver, message: EngineAnswers | EngineServes) -> None:
+        if isinstance(message, EngineServes):
+            self.models = message.models
+        else:
+            self._answering = message.answering
         for _, publisher in self._ranks:
             driver.post(publisher.name, message)
 
@@ -320,4 +312,4 @@ def command(settings: WorkerSettings) -> None:
     """Run the sidecar that puts one engine's KV events and load on the mesh."""
     configure_logging(settings.log.log_level, settings.log.log_format, role="worker")
     sidecar = Sidecar(settings)
-    run(sidecar.serve)
+    run(SidecarPages(settings.http, sidecar).serve)

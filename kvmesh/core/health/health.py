@@ -42,7 +42,11 @@ OUT_SHARE: Final = 3
 PRIOR_ATTEMPTS: Final = 2.0
 LEAST_PRICE: Final = 0.01
 
-DEATHS: Final = frozenset({"reset", "truncated", "malformed", "timeout", "hung", "cut"})
+HUNG: Final = "hung"
+"""The kind of failure of a member that takes a request and gives no answer."""
+
+DEATHS: Final = frozenset({"reset", "truncated", "malformed", "timeout", HUNG, "cut"})
+_SILENT_STAGES: Final = frozenset({Stage.SUSPECT, Stage.EJECTED, Stage.TRICKLE})
 _WEIGHTS: Final = {"cut": 1.5, "502": 0.75, "503": 0.75, "504": 0.75}
 
 
@@ -247,6 +251,11 @@ class Health:
         """Return why a member is left out, in words that stay the same for as long as it is."""
         record = self._records.get(member)
         return record.reason() if record is not None else ""
+
+    def hangs(self, member: str) -> bool:
+        """Return whether a member is out for taking a request and not answering it."""
+        record = self._records.get(member)
+        return record is not None and record.kind == HUNG and record.stage in _SILENT_STAGES
 
     def recent(self, member: str) -> tuple[int, int]:
         """Return how many of the member's last attempts failed, and of how many."""

@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import Batch, Event, encode_batch, format_for
+from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS
 from kvmesh.core.journal.outbox import Outbox
 from kvmesh.core.journal.window import Parcel, SendWindow, WindowStatistics
@@ -87,6 +88,11 @@ class EventSender:
     def confirmed_seq(self) -> int:
         """Return the last event that the journal surely has, and all before it."""
         return self._window.confirmed_seq
+
+    @property
+    def seconds(self) -> Histogram:
+        """Return how long messages took until the journal had them, seconds."""
+        return self._window.seconds
 
     def due_s(self) -> float | None:
         """Return when to call `retry` next; None while nothing is in flight."""

@@ -5,14 +5,18 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.insight.histogram import SECONDS, new_histogram
+
 MAX_BACKOFF: Final = 4
 """Deadlines double up to this factor while nothing is acknowledged."""
 
 
 class Parcel:
-    """One encoded batch: the events `first_seq` to `last_seq`. `stored` is its latest position."""
+    """One encoded batch: the events `first_seq` to `last_seq`. `stored` is its latest position,
+    `sent_s` when it was first sent; None once that was counted.
+    """
 
-    __slots__ = ("data", "done_s", "first_seq", "last_seq", "stored")
+    __slots__ = ("data", "done_s", "first_seq", "last_seq", "sent_s", "stored")
 
     def __init__(self, first_seq: int, last_seq: int, data: bytes) -> None:
         self.first_seq = first_seq
@@ -20,6 +24,7 @@ class Parcel:
         self.data = data
         self.stored = 0
         self.done_s = 0.0
+        self.sent_s: float | None = None
 
 
 class WindowStatistics(msgspec.Struct, frozen=True):
@@ -37,6 +42,7 @@ class SendWindow:
     The journal may lose a message or its acknowledgement, and readers apply a worker's events only
     in order. So a message counts as done when it was stored *behind* the one before it; when the
     oldest is overdue everything from it on is sent again, in order. Readers skip what they know.
+    `seconds` is how long each took from its first sending until it was done.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class SendWindow:
         self._backoff = 1
         self._resends = 0
         self.confirmed_seq = 0
+        self.seconds = new_histogram(SECONDS)
 
     def __len__(self) -> int:
         """Return how many messages are in flight."""
@@ -76,6 +83,7 @@ class SendWindow:
         if not self._flying:
             self._sent_s = now
             self._backoff = 1
+        parcel.sent_s = now
         self._flying.append(parcel)
         return self._token(parcel)
 
@@ -157,6 +165,9 @@ class SendWindow:
         self.confirmed_seq = parcel.last_seq
         self._sent_s = now
         self._backoff = 1
+        if parcel.sent_s is not None:
+            self.seconds.observe(now - parcel.sent_s)
+            parcel.sent_s = None
         parcel.done_s = now
         self._recent.append(parcel)
         self._recent_bytes += len(parcel.data)

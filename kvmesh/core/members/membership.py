@@ -14,6 +14,8 @@ from kvmesh.core.health.record import Stage, Standing
 from kvmesh.core.members.signs import DEAD_AFTER_S, NEVER, Signs, Turn
 
 NOT_READY: Final = "not ready"
+DRAINING: Final = "draining"
+"""Why a member that was told to get nothing new gets nothing."""
 
 
 class ChangeKind(Enum):
@@ -288,7 +290,7 @@ class Membership:
         if not found.ready:
             return found.why
         if found.draining:
-            return "draining"
+            return DRAINING
         if self.screen is not None and (why := self.screen(member)):
             return why
         usable = self.usable(now)

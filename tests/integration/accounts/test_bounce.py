@@ -189,8 +189,6 @@ class Scene:
 async def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Scene]:
-    if request.param == "operator" and "chaos" not in request.config.getoption("-m"):
-        pytest.skip("the same rights in their other form: make chaos")
     folder: Path = tmp_path_factory.mktemp("bounce")
     options = AccountsOptions(
         out=folder / "accounts",

@@ -147,11 +147,7 @@ async def test_workers_and_routers_of_different_servers_hear_each_other(cluster:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("cluster", ["accounts.conf", "operator"], indirect=True)
-async def test_servers_restarted_one_by_one_learn_a_new_bucket(
-    cluster: Cluster, request: pytest.FixtureRequest
-) -> None:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("restarts three servers twice: make chaos")
+async def test_servers_restarted_one_by_one_learn_a_new_bucket(cluster: Cluster) -> None:
     mesh, code = cluster.mesh, Subjects("kvmesh", "code")
     heard: list[int] = []
     mesh.options = replace(

@@ -75,9 +75,7 @@ class Project:
 
 
 @pytest.fixture
-def project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("starts twenty containers: make chaos")
+def project() -> Iterator[Project]:
     for program in ("docker", "docker-compose"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} on this machine")

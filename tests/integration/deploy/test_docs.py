@@ -3,6 +3,7 @@ and what it names (files, modules, classes, tests, make targets) exists.
 """
 
 import asyncio
+import json
 import re
 import shlex
 import sys
@@ -76,15 +77,29 @@ def mentions() -> list[str]:
 
 
 def live_lines() -> list[str]:
-    pages = [ROOT / "docs/start/quickstart.md", ROOT / "docs/reference/api.md"]
-    return [
+    """Return the commands that are executed against a mesh; what two pages say is run once."""
+    names = ("start/quickstart.md", "start/did-it-help.md", "reference/api.md")
+    lines = [
         line
-        for page in pages
-        for kind, text in blocks(page)
+        for name in names
+        for kind, text in blocks(ROOT / "docs" / name)
         if kind == "sh"
         for line in text.splitlines()
         if line
     ]
+    return list(dict.fromkeys(lines))
+
+
+def other_lines() -> list[str]:
+    """Return the lines of fenced blocks that call make or kubectl."""
+    lines = [
+        line.split("#")[0].strip()
+        for page in PAGES
+        for kind, text in blocks(page)
+        if kind in {"", "sh"}
+        for line in text.splitlines()
+    ]
+    return sorted({line for line in lines if re.match(r"(?:make|kubectl)\b", line)})
 
 
 @pytest.mark.parametrize("line", kvmesh_lines())
@@ -107,6 +122,30 @@ def test_a_flag_that_is_mentioned_exists(text: str) -> None:
     known = {name for one in found.assemble_argument_collection() for name in one.names}
 
     assert flags <= known | {"--config", "--help"}
+
+
+def test_what_make_and_kubectl_are_given_in_the_docs_exists() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    missing = []
+    for line in other_lines():
+        words = shlex.split(line.split("|")[0])
+        if words[0] == "make":
+            missing += [line for word in words[1:] if "=" not in word and word not in targets]
+        named = [words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-k", "-f"}]
+        missing += [line for name in named if name != "-" and not (ROOT / name).exists()]
+
+    assert not missing
+
+
+def test_the_kv_events_configuration_of_each_engine_is_json_with_the_ports_of_its_sidecar() -> None:
+    text = "".join(text for page in PAGES for _, text in blocks(page))
+    found = re.findall(r"--kv-events-config '(\{.*?\})'", text, re.DOTALL)
+
+    assert len(found) >= 4
+    for one in found:
+        config = json.loads(one)
+        assert config["publisher"] == "zmq"
+        assert (config["endpoint"], config["replay_endpoint"]) == ("tcp://*:5557", "tcp://*:5657")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

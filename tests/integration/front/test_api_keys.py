@@ -108,7 +108,9 @@ async def test_only_known_keys_are_served_and_none_reaches_the_engine(
     assert answers[0].headers["www-authenticate"].startswith("Bearer")
     assert answers[0].json()["error"]["type"] == "authentication_error"
     assert cold == [401, 401, 401]
-    assert page.headers["www-authenticate"].startswith("Basic")
+    assert page.headers["www-authenticate"].startswith("Bearer")
+    assert page.status_code == 401
+    assert '<form method="post" action="/login">' in page.text
     assert (shown.status_code, broken.status_code) == (200, 401)
     assert len(engine.seen) == 2
     for headers in engine.seen:
@@ -169,8 +171,10 @@ async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
         ):
             answer = await client.post("/v1/completions", json=BODY)
             overview = (await client.get("/v1/overview")).json()
+            models = (await client.get("/v1/models")).json()["data"]
 
     assert answer.status_code == 200
+    assert meta.meta.models() == tuple(one["id"] for one in models) != ()
     assert engine.seen[0]["authorization"] == "Bearer engine-secret"
     assert engine.seen[0]["x-kvmesh-tenant"] == "kitchen"
     assert [one["worker"] for one in overview["workers"]] == ["w0"]

@@ -10,12 +10,6 @@ from tests.integration.gateway.storm import Storm, run
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def long(request: pytest.FixtureRequest) -> None:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("takes minutes: make chaos")
-
-
 async def test_a_killed_picker_costs_no_answer_where_envoy_keeps_copies(tmp_path: Path) -> None:
     tally, kills = await run(tmp_path, Storm(answers=600, clients=8, every_s=0.3))
 
@@ -33,7 +27,6 @@ async def test_pickers_are_asked_over_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.usefixtures("long")
 @pytest.mark.timeout(3600)
 async def test_of_100_000_answers_none_is_lost_where_envoy_keeps_copies(tmp_path: Path) -> None:
     tally, kills = await run(tmp_path, Storm(answers=100_000))
@@ -43,7 +36,6 @@ async def test_of_100_000_answers_none_is_lost_where_envoy_keeps_copies(tmp_path
 
 
 @pytest.mark.chaos
-@pytest.mark.usefixtures("long")
 @pytest.mark.timeout(3600)
 async def test_of_100_000_answers_streamed_both_ways_none_is_damaged(tmp_path: Path) -> None:
     both: BodyMode = "FULL_DUPLEX_STREAMED"

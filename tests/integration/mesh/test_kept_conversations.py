@@ -142,10 +142,8 @@ async def test_a_killed_meta_router_knows_its_conversations_when_it_is_back(
 
 @pytest.mark.chaos
 async def test_two_buckets_hit_what_one_bucket_of_all_workers_does(
-    request: pytest.FixtureRequest, nats_process: NatsServer, namespace: str
+    nats_process: NatsServer, namespace: str
 ) -> None:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("takes minutes: make chaos")
     async with two_stage_mesh(nats_process.url, f"{namespace}-1", ("only",)) as mesh:
         alone = await many_chats([await mesh.front()], "only")
     async with two_stage_mesh(nats_process.url, namespace) as mesh:

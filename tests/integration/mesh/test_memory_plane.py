@@ -124,7 +124,7 @@ async def test_adapters_that_come_and_go_while_an_engine_runs_are_served_meanwhi
     server: MemoryServer, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del server
-    monkeypatch.setattr("kvmesh.app.worker.command.MODELS_S", 0.0)
+    monkeypatch.setattr("kvmesh.app.worker.engine_watch.MODELS_S", 0.0)
     port = free_port()
     one = replica("r0", port)
     async with (

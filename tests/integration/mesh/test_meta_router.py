@@ -13,7 +13,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.support.failing_engine import answer_status, failing_engines, never_answer
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
-from tests.integration.support.live_router import chat, meta_router, router
+from tests.integration.support.live_router import chat, free_port, meta_router, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 
 pytestmark = pytest.mark.integration
@@ -157,6 +157,26 @@ async def test_a_file_chooses_the_bucket_where_a_conversation_begins(
     assert sorted(bucket_of(one) for one in long) == ["chat", "chat", "code", "code"]
     assert 'kvmesh_formula_decisions_total{formula="mine.py:mine",kind="failed"} 4' in metrics
     assert 'kvmesh_formula_decisions_total{formula="mine.py:mine",kind="decided"} 4' in metrics
+
+
+async def test_it_is_ready_when_a_replica_has_answered() -> None:
+    ports = free_port(), free_port()
+    urls = [f"chat=http://127.0.0.1:{port}" for port in ports]
+    async with (
+        meta_router(urls, path="/health") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        alone = await client.get("/ready")
+        async with (
+            failing_engines(1) as (engine,),
+            router([engine.url], port=ports[1]),
+            asyncio.timeout(30),
+        ):
+            while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.02)
+
+    assert alone.status_code == 503
+    assert alone.json()["reason"].count("http://127.0.0.1:") == 2
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,16 @@ async def burst(url: str, engines: list[GatedEngine], cost: str) -> list[int]:
             )
             for number in range(48)
         ]
-        await until(lambda: sum(engine.waiting for engine in engines) >= len(asked))
-        for engine in engines:
-            while engine.waiting:
-                engine.let_go()
-        answers = await asyncio.gather(*asked)
+        try:
+            await until(lambda: sum(engine.waiting for engine in engines) >= len(asked))
+            for engine in engines:
+                while engine.waiting:
+                    engine.let_go()
+            answers = await asyncio.gather(*asked)
+        finally:
+            # Else a router that ends waits for what is left.
+            for one in asked:
+                one.cancel()
     assert {one.status_code for one in answers} == {200}
     return sorted(Counter(one.headers["x-kvmesh-worker"] for one in answers).values(), reverse=True)
 

@@ -57,9 +57,11 @@ SLOW: Final = {"importlib.metadata", "tomllib", "unittest", "multiprocessing.poo
 
 
 def outside(modules: set[str]) -> set[str]:
-    """Return the packages among `modules` that are neither ours nor Python's."""
+    """Return the packages among `modules` that are neither ours nor Python's, nor colorama, which
+    mkdocs brings and structlog loads where it is.
+    """
     names = {name.partition(".")[0] for name in modules if "cython" not in name}
-    return names - sys.stdlib_module_names - {"kvmesh"}
+    return names - sys.stdlib_module_names - {"kvmesh", "colorama"}
 
 
 def loaded_by(program: str) -> set[str]:

@@ -76,12 +76,6 @@ def lines(fleet: Fleet, role: Role, event: str) -> list[dict[str, Any]]:
     return [one for one in told if one["event"] == event]
 
 
-def only_with_chaos(request: pytest.FixtureRequest) -> None:
-    """Skip what takes a minute, unless it is asked for."""
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("restarts a whole fleet several times: make chaos")
-
-
 async def test_an_older_replica_leaves_alone_what_it_cannot_read(tmp_path: Path) -> None:
     """What used to destroy the history: the holder of the lease cannot read the journal."""
     first: Mapping[Role, Version] = {"w0": "now", "r0": "now", "front": "now"}
@@ -124,10 +118,7 @@ async def test_an_older_replica_leaves_alone_what_it_cannot_read(tmp_path: Path)
 
 @pytest.mark.chaos
 @pytest.mark.timeout(120)
-async def test_a_format_begins_when_the_last_router_reads_it(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    only_with_chaos(request)
+async def test_a_format_begins_when_the_last_router_reads_it(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, NOW) as (fleet, load, seen):
         await fleet.until_ready("r0", "r1", "front")
         async with load.running():
@@ -153,9 +144,8 @@ async def test_a_format_begins_when_the_last_router_reads_it(
 @pytest.mark.chaos
 @pytest.mark.timeout(120)
 async def test_an_older_router_alone_behind_newer_ones_serves_what_they_knew(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path,
 ) -> None:
-    only_with_chaos(request)
     newer: Mapping[Role, Version] = {"w0": "next", "r0": "next", "front": "now"}
     async with running_fleet(tmp_path, newer) as (fleet, load, seen):
         await fleet.until_ready("r0", "front")
@@ -183,11 +173,8 @@ async def test_an_older_router_alone_behind_newer_ones_serves_what_they_knew(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-async def test_up_a_version_and_back_under_load_costs_no_more_than_restarts(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+async def test_up_a_version_and_back_under_load_costs_no_more_than_restarts(tmp_path: Path) -> None:
     """Also with a replica from before formats were told, and a start with the workers down."""
-    only_with_chaos(request)
     plain, mixed = await asyncio.gather(
         there_and_back(tmp_path / "plain", "now", "now"),
         there_and_back(tmp_path / "mixed", "next", "before"),

@@ -35,9 +35,7 @@ QUIET = {
 
 
 @pytest.fixture
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if "chaos" not in request.config.getoption("-m"):
-        pytest.skip("starts a mesh and a Prometheus: make chaos")
+def folder(tmp_path: Path) -> Path:
     if shutil.which("prometheus") is None:
         pytest.skip("no prometheus on this machine: apt-get install prometheus")
     return tmp_path

@@ -126,7 +126,7 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "find alone": lambda table: table.find_drops(BlockHashes.of([1], 1)),
     "find for a word": lambda table: table.find_drops(BlockHashes.of([1], 1), "1"),
     "find below 0": lambda table: table.find_drops(BlockHashes.of([1], 1), -1),
-    "find words": lambda table: table.find_drops(Meddler(lambda _: array("u", "1")), 1),
+    "find words": lambda table: table.find_drops(Meddler(lambda _: memoryview(b"1").cast("c")), 1),
     "find a list": lambda table: table.find_drops(Meddler(lambda _: [1]), 1),
     "find short numbers": lambda table: table.find_drops(Meddler(lambda _: array("I", [1, 2])), 1),
     "find fractions": lambda table: table.find_drops(Meddler(lambda _: array("d", [1.0])), 1),

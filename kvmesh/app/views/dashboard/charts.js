@@ -57,6 +57,21 @@ export class Chart {
     this.render();
   }
 
+  words() {
+    const last = this.last();
+    return this.series.filter((one) => this.drawn(one)).map((one) => `${one.label} ${this.worded(last?.[one.key])}`).join(", ");
+  }
+
+  worded(value) {
+    return value === null || value === undefined ? "–" : this.format(value);
+  }
+
+  // The first series always has its line in the legend; others when there is something to see.
+  drawn(one) {
+    if (!this.points.some((point) => point[one.key])) return one === this.series[0] && !this.series.some((other) => other !== one && this.drawn(other));
+    return true;
+  }
+
   describe(text) {
     this.svg.setAttribute("aria-label", `${this.title}: ${text}`);
   }
@@ -94,7 +109,7 @@ export class Chart {
     const span = this.to - this.from;
     for (const [share, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
       const ago = Math.round(span * (1 - share));
-      const text = ago === 0 ? "now" : ago < 60 ? `${ago} s ago` : `${ago / 60} min ago`;
+      const text = ago === 0 ? "now" : ago < 60 ? `${ago} s ago` : ago < 3600 ? `${ago / 60} min ago` : `${ago / 3600} h ago`;
       parts.push(shape("text", { x: x(this.from + span * share), y: height - 6, "text-anchor": anchor }, text));
     }
     for (const one of this.series) parts.push(...this.lines(one, x, y));
@@ -105,8 +120,9 @@ export class Chart {
     }
     this.moment.textContent = this.at === null || !shown ? "" : new Date(shown.t * 1000).toLocaleTimeString();
     for (const one of this.series) {
-      const value = shown?.[one.key];
-      this.values.get(one.key).textContent = value === null || value === undefined ? "–" : this.format(value);
+      const value = this.values.get(one.key);
+      value.textContent = this.worded(shown?.[one.key]);
+      value.parentNode.hidden = !this.drawn(one);
     }
     this.svg.replaceChildren(...parts);
   }

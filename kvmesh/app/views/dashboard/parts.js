@@ -16,6 +16,13 @@ export function milliseconds(value) {
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} ms`;
 }
 
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 100) return milliseconds(seconds * 1000);
+  if (seconds < 5940) return `${(seconds / 60).toFixed(0)} min`;
+  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(0)} days`;
+}
+
 const FORMATS = { count, percent, ms: milliseconds, s: (value) => milliseconds(value * 1000), ms_per_token: (value) => count(value * 1000, 1) };
 
 // The columns of the figures that `kvmesh/app/figures` gives such rows; `drawn` are those with a drawing of their own.
@@ -41,9 +48,10 @@ export function stateOf(row) {
 const FAILING = new Set(["ejected", "down", "suspect"]);
 const DOUBTS = { "catching-up": "warn", degraded: "warn" };
 
-export const fails = (row) => FAILING.has(row.stage) || row.stage === "trickle";
+export const fails = (row) => row.hung || FAILING.has(row.stage) || row.stage === "trickle";
 
 export function standingOf(row) {
+  if (row.hung) return [row.usable ? "hung, used all the same: too many fail" : "hung: does not answer", "bad"];
   if (!row.usable) return [row.why_not, row.why_not === "draining" || row.stage === "overloaded" ? "warn" : "bad"];
   if (FAILING.has(row.stage)) return [`${row.stage}, used all the same: too many fail`, "bad"];
   if (row.stage === "trickle") return ["on trial after failures", "warn"];

@@ -1,17 +1,10 @@
 "use strict";
 // Agents' programs: who takes turns, who waits and why, where the caches are, when the next turn comes.
 import { ratio } from "./traffic.js";
-import { count, meter, milliseconds, syncRows } from "./parts.js";
+import { count, meter, span, syncRows } from "./parts.js";
 
 const STATES = { waiting: ["waits", "warn"], running: ["runs", "good"], paused: ["pauses", "soft"], ended: ["ended", "soft"] };
 const STOPS = { tool: "tool", end: "answered", length: "cut" };
-
-export function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 100) return milliseconds(seconds * 1000);
-  if (seconds < 5940) return `${(seconds / 60).toFixed(0)} min`;
-  return `${(seconds / 3600).toFixed(1)} h`;
-}
 
 const pauseOf = (row) => (row.tool ? `${STOPS[row.stop] ?? "tool"}: ${row.tool}` : STOPS[row.stop] ?? "");
 

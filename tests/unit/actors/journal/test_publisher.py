@@ -332,6 +332,8 @@ def test_a_replica_that_misses_everything_gets_a_dump(on_bus: bool) -> None:
     driver.tell(BusMessage("kvmesh.ctl.code.w", encode(asked)) if on_bus else asked)
 
     assert driver.batches()[-1] == Batch(1, 5, 3, [Cleared(), stored(ROOT, H1, H2)])
+    assert driver.publisher.statistics().resyncs == 1
+    assert driver.publisher.publish_seconds().cumulative()[-1][1] == len(driver.appends)
 
 
 def test_requests_about_another_worker_and_garbage_are_ignored() -> None:

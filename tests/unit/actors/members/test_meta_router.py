@@ -200,6 +200,20 @@ def test_a_static_replica_needs_no_heartbeat() -> None:
     assert list(meta.receive(Drain(), 0.0)) == []
 
 
+def test_it_is_ready_when_a_static_replica_has_answered() -> None:
+    meta = MetaRouter("kvmesh")
+    first, second = (meta.add_static("a", f"http://r{number}", 0.0) for number in (0, 1))
+    assert not meta.ready(0.0)
+    assert meta.unheard == {first, second}
+
+    meta.answered(second)
+    assert meta.ready(0.0)
+    assert meta.unheard == {first}
+
+    meta.began(first, 0.0)
+    assert meta.unheard == frozenset()
+
+
 def test_what_a_static_replica_serves_may_be_learned() -> None:
     meta = MetaRouter("kvmesh")
     small = meta.add_static("one", "http://a", 0.0)

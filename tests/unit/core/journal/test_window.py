@@ -201,3 +201,17 @@ def test_a_ring_holds_no_more_than_its_bytes() -> None:
     token = window.send(parcel(3, size=11), 0.0)
     window.acknowledge(token, 3, 0.0)
     assert window.statistics().recent_bytes == 0
+
+
+def test_each_message_is_timed_once_from_its_first_sending() -> None:
+    window = SendWindow(deadline_s=1.0, ring_s=10.0)
+    window.send(parcel(1), 0.0)
+    [(again, _)] = window.overdue(1.0)
+    window.acknowledge(again, 1, 1.5)
+    assert window.rewind(1)
+    [(rewound, _)] = window.resend(5.0)
+
+    window.acknowledge(rewound, 2, 9.0)
+
+    assert window.seconds.total == 1.5
+    assert window.seconds.cumulative()[-1] == (float("inf"), 1)

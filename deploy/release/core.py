@@ -1,0 +1,88 @@
+"""The compiled core, cross-compiled by zig's clang for one interpreter and one system."""
+
+import os
+import tomllib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from deploy.release.commands import run
+from deploy.release.errors import ReleaseError
+from deploy.release.headers import Headers
+from deploy.release.targets import Target, interpreter_tag
+
+ALWAYS: Final = ("-DNDEBUG", "-fPIC", "-g0", "-fno-sanitize=all")
+"""Beside the flags of pyproject.toml. Without the last one clang of zig traps where it sees fit."""
+ENTRY: Final = b"PyInit__native"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """`program` is zig; `work` holds objects and zig's caches; `jobs` files at a time."""
+
+    program: str
+    work: Path
+    jobs: int
+
+    def build(self, source: Path, python: str, target: Target, headers: Headers) -> bytes:
+        """Return the shared object of the tree `source`.
+
+        The same bytes wherever `source` and `work` are: compiled with relative paths, without
+        debug information. Raises `ReleaseError` when a file does not compile.
+        """
+        settings = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+        (module,) = settings["tool"]["setuptools"]["ext-modules"]
+        flags = (*module["extra-compile-args"], *ALWAYS, *include(headers.folders))
+        objects = self.work / f"{interpreter_tag(python)}-{target.name}"
+        objects.mkdir(parents=True, exist_ok=True)
+        built = [objects / f"{Path(name).stem}.o" for name in module["sources"]]
+
+        def compile_one(name: str, to: Path) -> None:
+            self.zig(source, "-target", target.triple, "-c", name, *flags, "-o", str(to))
+
+        with ThreadPoolExecutor(self.jobs) as pool:
+            list(pool.map(compile_one, module["sources"], built))
+        core = objects / module_name(python, target)
+        links = ("-shared", "-s", "-o", str(core))
+        self.zig(source, "-target", target.triple, *links, *map(str, built))
+        data = core.read_bytes()
+        check_core(data, (source, self.work, *headers.folders, Path.home()))
+        return data
+
+    def zig(self, source: Path, *arguments: str) -> None:
+        """Run `zig cc` in `source`."""
+        caches = {
+            "ZIG_GLOBAL_CACHE_DIR": str(self.work / "zig"),
+            "ZIG_LOCAL_CACHE_DIR": str(self.work / "zig-local"),
+        }
+        run(self.program, "cc", *arguments, cwd=source, env=caches)
+
+
+def find_zig() -> str:
+    """Return the zig of the package ziglang. Raises `ReleaseError` where it is not installed."""
+    spec = find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise ReleaseError("ziglang is not installed: make release has an environment with it")
+    return str(Path(spec.origin).with_name("zig"))
+
+
+def include(folders: Iterable[Path]) -> tuple[str, ...]:
+    """Return the flags that name folders of headers."""
+    return tuple(f"-I{folder}" for folder in folders)
+
+
+def module_name(python: str, target: Target) -> str:
+    """Return what CPython looks for: `_native.cpython-313-x86_64-linux-gnu.so`."""
+    return f"_native.cpython-{python.replace('.', '')}-{target.soabi}.so"
+
+
+def check_core(data: bytes, places: Iterable[Path]) -> None:
+    """Raise `ReleaseError` where a core cannot be imported, or tells where it was built."""
+    if not data.startswith(b"\x7fELF") or ENTRY not in data:
+        raise ReleaseError(f"the compiled core has no {ENTRY.decode()}")
+    told = [str(place) for place in places if len(place.parts) > 1 and os.fsencode(place) in data]
+    if told or b".c\0" in data:
+        raise ReleaseError(f"the compiled core names {', '.join(told) or 'its source files'}")

@@ -1,0 +1,98 @@
+"""Looks at an engine all the time: does it answer, how loaded is it, which models has it now."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from kvmesh.actors.engine_messages import EngineAnswers, EngineServes
+from kvmesh.app.engines.load_feed import LoadFeed
+from kvmesh.app.engines.probe import read_models
+from kvmesh.observe import get_logger
+from kvmesh.transport.http.fetch import fetch_ok
+from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.zmq.subscriber import EventSubscription
+
+MISSED_LOOKS: Final = 3
+MODELS_S = 5.0
+"""How often the engine is asked which models it serves: adapters come and go while it runs."""
+
+Tell = Callable[[EngineAnswers | EngineServes], None]
+
+
+class WatchedEngine(msgspec.Struct, frozen=True):
+    """Where an engine is, what it served at first, and the seconds between two looks."""
+
+    url: str
+    health_path: str
+    models: tuple[str, ...]
+    interval_s: float
+
+
+class EngineWatch:
+    """Reports the engine's load; takes it out of service while it does not answer.
+
+    One that answers again may be another: its `sources` are asked for its history first, since an
+    engine that starts may take connections long before it answers that. It serves a look later.
+    """
+
+    def __init__(
+        self,
+        engine: WatchedEngine,
+        pool: UpstreamPool,
+        loads: LoadFeed,
+        sources: Mapping[str, EventSubscription],
+        tell: Tell,
+    ) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._loads = loads
+        self._sources = sources
+        self._tell = tell
+        self._models = engine.models
+        self._missed = 0
+        self._returning = False
+        self._log = get_logger(engine=engine.url)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        asked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(self._engine.interval_s)
+            healthy = await self._is_healthy()
+            if healthy:
+                await self._loads.look(self._pool)
+            if healthy and time.monotonic() >= asked_s + MODELS_S:
+                asked_s = time.monotonic()
+                await self._look_at_models()
+            self._note(healthy=healthy)
+
+    async def _is_healthy(self) -> bool:
+        engine = self._engine
+        return await fetch_ok(self._pool, engine.url, engine.health_path) is not None
+
+    def _note(self, *, healthy: bool) -> None:
+        if healthy and self._returning:
+            self._returning = False
+            self._log.info("engine answers again")
+            self._tell(EngineAnswers(answering=True))
+        elif healthy and self._missed >= MISSED_LOOKS:
+            self._returning = True
+            for source in self._sources.values():
+                source.verify()
+        self._missed = 0 if healthy else self._missed + 1
+        if self._missed == MISSED_LOOKS:
+            self._returning = False
+            self._log.warning("engine does not answer")
+            self._tell(EngineAnswers(answering=False))
+
+    async def _look_at_models(self) -> None:
+        """Say which models the engine serves, if that changed; none at all is not believed."""
+        served = await read_models(self._pool, self._engine.url)
+        if served is None or not served.models or served.models == self._models:
+            return
+        self._log.info("the engine serves other models", models=served.models)
+        self._models = served.models
+        self._tell(EngineServes(served.models, served.adapters))
