@@ -27,7 +27,7 @@ $(VENV)/bin/pip:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(PIP) --editable '.[nats-server]'
+	$(PIP) --editable '.[nats-server,client]'
 	@touch $@
 
 # xds-protos brings files of opentelemetry-proto, older ones, in the same place: the newer go on top.
