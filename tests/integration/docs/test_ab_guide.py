@@ -15,7 +15,7 @@ from kvmesh.core.routing.decision import RouterMode
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
 from tests.integration.deploy.test_deploy import kustomize
-from tests.integration.deploy.test_docs import ROOT, blocks
+from tests.integration.docs.test_docs import ROOT, blocks
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration

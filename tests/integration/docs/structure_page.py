@@ -1,6 +1,6 @@
 """The tables of docs/contribute/structure.md, made from docstrings and import contracts.
 
-`python -m tests.integration.deploy.structure_page` writes them; a test says when they are behind.
+`python -m tests.integration.docs.structure_page` writes them; a test says when they are behind.
 """
 
 import ast

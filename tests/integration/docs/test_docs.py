@@ -18,7 +18,7 @@ from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
 from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.terms import Candidate, Fleet
-from tests.integration.deploy import structure_page
+from tests.integration.docs import structure_page
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
 ROOT = Path(__file__).parents[3]
@@ -247,7 +247,7 @@ def test_the_structure_page_has_every_package_and_contract() -> None:
     page = structure_page.PAGE.read_text()
 
     assert page == structure_page.render(page), (
-        "run: python -m tests.integration.deploy.structure_page"
+        "run: python -m tests.integration.docs.structure_page"
     )
 
 
