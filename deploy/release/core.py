@@ -20,7 +20,7 @@ ALWAYS: Final = ("-DNDEBUG", "-fPIC", "-g0", "-fno-sanitize=all")
 """Beside the flags of pyproject.toml. Without the last one clang of zig traps where it sees fit."""
 ENTRY: Final = b"PyInit__native"
 SOURCE: Final = re.compile(rb"[a-z0-9_]{3}\.[ch]\0")
-"""The end of a source file's name, as assertions leave it; shorter ones are found in machine code."""
+"""The end of a source file's name, as assertions leave it; machine code has shorter ones."""
 
 
 @dataclass(frozen=True)
