@@ -18,7 +18,7 @@ NAMESPACE: Final = "kvmesh"
 RELEASE: Final = "kvmesh"
 
 
-class UniqueKeys(yaml.SafeLoader):
+class UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Reads YAML and refuses a key that stands twice in a mapping: the last would win."""
 
 
@@ -81,9 +81,11 @@ def notes(values: Values) -> str:
     return next((text for path, text in files.items() if path.endswith("NOTES.txt")), "")
 
 
-@functools.cache
 def chart() -> Any:
-    """Return the loaded chart; skips where Helm's library is not installed."""
+    """Return the chart, loaded anew: rendering takes dependencies that are off out of it.
+
+    Skips where Helm's library is not installed.
+    """
     helm = pytest.importorskip("helm_python")
     return helm.Chart.load(CHART)
 

@@ -198,6 +198,8 @@ capabilities: {drop: [ALL]}
 
 {{/* Where a pod may run: dict root, component, [bucket], of (a map with nodeSelector, tolerations, affinity …). */}}
 {{- define "kvmesh.scheduling" -}}
+{{- /* A Service called kvmesh-http would set KVMESH_HTTP_PORT. */}}
+enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}

@@ -4,7 +4,17 @@
 {{- if .Values.nats.url -}}{{ .Values.nats.url }}
 {{- else if eq .Values.nats.mode "external" -}}
 {{- fail "nats.url: name the servers with nats.mode external, e.g. nats://nats.nats:4222" -}}
-{{- else if eq .Values.nats.mode "dependency" -}}nats://{{ .Release.Name }}-nats-server:4222
+{{- else if eq .Values.nats.mode "dependency" -}}
+{{- $server := index .Values "nats-server" -}}
+{{- $full := include "kvmesh.natsServerName" . -}}
+{{- if $server.config.cluster.enabled -}}
+{{- $urls := list -}}
+{{- range $number := until (int $server.config.cluster.replicas) -}}
+{{- $urls = append $urls (printf "nats://%s-%d.%s-headless:4222" $full $number $full) -}}
+{{- end -}}
+{{- join "," $urls -}}
+{{- else -}}nats://{{ $full }}:4222
+{{- end -}}
 {{- else if gt (int .Values.nats.replicas) 1 -}}
 {{- $urls := list -}}
 {{- range $number := until (int .Values.nats.replicas) -}}
@@ -15,9 +25,24 @@
 {{- end -}}
 {{- end -}}
 
+{{/* What the NATS chart calls its objects. */}}
+{{- define "kvmesh.natsServerName" -}}
+{{- $server := index .Values "nats-server" -}}
+{{- $name := default "nats-server" $server.nameOverride -}}
+{{- if $server.fullnameOverride -}}{{ $server.fullnameOverride }}
+{{- else if contains $name .Release.Name -}}{{ .Release.Name }}
+{{- else -}}{{ .Release.Name }}-{{ $name }}
+{{- end -}}
+{{- end -}}
+
 {{- define "kvmesh.streamReplicas" -}}
 {{- if kindIs "invalid" .Values.nats.streams.replicas -}}
-{{- if ge (int .Values.nats.replicas) 3 -}}3{{- else -}}1{{- end -}}
+{{- $servers := int .Values.nats.replicas -}}
+{{- if eq .Values.nats.mode "dependency" -}}
+{{- $cluster := (index .Values "nats-server").config.cluster -}}
+{{- $servers = ternary (int $cluster.replicas) 1 $cluster.enabled -}}
+{{- end -}}
+{{- if ge $servers 3 -}}3{{- else -}}1{{- end -}}
 {{- else -}}{{ int .Values.nats.streams.replicas }}{{- end -}}
 {{- end -}}
 

@@ -224,6 +224,14 @@ def test_a_tainted_worker_that_left_taints_nothing() -> None:
     assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
 
 
+def test_plain_requests_are_looked_at_one_by_one_while_there_are_thresholds() -> None:
+    registry, _ = make_registry(W1, W2)
+    assert len(registry.plain("", 0.0)) == 2
+
+    registry.thresholds = BusyThresholds(active_prefill_tokens=1000)
+    assert registry.plain("", 0.0) == ()
+
+
 def test_busy_workers_are_left_out_above_the_thresholds() -> None:
     registry, sequences = make_registry(W1, W2, W3)
     registry.describe(W1, WorkerInfo(total_blocks=10))

@@ -100,13 +100,9 @@ kvmesh/bucket: {{ . }}
     - {port: {{ . }}}
     {{- end }}
   to:
-    {{- if eq .root.Values.nats.mode "embedded" }}
+    {{- if ne .root.Values.nats.mode "external" }}
+    {{- /* The subchart's pods have the same labels: nats-server.nameOverride. */}}
     {{- include "kvmesh.net.peer" (dict "root" .root "component" "nats") | nindent 4 }}
-    {{- else if eq .root.Values.nats.mode "dependency" }}
-    - podSelector:
-        matchLabels:
-          app.kubernetes.io/name: nats-server
-          app.kubernetes.io/instance: {{ .root.Release.Name }}
     {{- else }}
     {{- with include "kvmesh.net.named" $external | trim }}
     {{- . | nindent 4 }}
