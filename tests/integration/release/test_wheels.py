@@ -90,7 +90,7 @@ def test_a_platform_promises_what_is_older(tag: str, needed: str, *, holds: bool
     ],
 )
 def test_a_core_that_tells_of_its_build_is_refused(data: bytes, reason: str) -> None:
-    check_core(CORE, [Path("/home/me")])
+    check_core(CORE + b"\x90.c\0", [Path("/home/me")])
 
     with pytest.raises(ReleaseError, match=reason):
         check_core(data, [Path("/home/me"), Path("/")])
