@@ -20,6 +20,7 @@ from kvmesh.core.health.health import Answer
 from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
+from kvmesh.core.members.signs import DEAD_AFTER_S
 from kvmesh.core.members.silent_members import SilentMembers
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import CodecError
@@ -55,7 +56,8 @@ class MetaRouter:
     dead replica is left out at the first failure, long before its heartbeats are missed. One that
     is not heard is asked (`silent`), if somebody does, and stays while it is ready.
     While it is `listening` nobody gets a request, until `AllHeard`: a conversation whose bucket is
-    only not heard of yet must not move.
+    only not heard of yet must not move. For `DEAD_AFTER_S` after that, a bucket or model that is
+    not known may only not be heard of yet: that is no 404, the request may wait.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class MetaRouter:
         membership = Membership(backoff_s=0.5, max_backoff_s=5.0)
         self.table = BucketTable(membership, list(rules), policy, homes)
         self.listening = False
+        self._settles_s = 0.0
         self._early: dict[str, bytes] = {}
         self._early_bytes = 0
         self.guard = guard or UrlGuard()
@@ -95,6 +98,7 @@ class MetaRouter:
                 return self._on_all_heard(now)
             case Tick() | Started():
                 self.hearing.look(now)
+                self.table.settled |= not self.listening and now >= self._settles_s
                 return (*self._expire(now), Wake(CHECK_S, Tick("check")))
             case Answered(replica, answer):
                 return self._on_answered(replica, answer, now)
@@ -197,6 +201,8 @@ class MetaRouter:
     def _on_all_heard(self, now: float) -> Iterable[Effect]:
         """Take the heartbeats that came while listening, the newest of each replica."""
         self.listening = False
+        self.table.settled = False
+        self._settles_s = now + DEAD_AFTER_S
         early, self._early, self._early_bytes = self._early, {}, 0
         return [one for beat in early.items() for one in self._on_bus(*beat, now)]
 

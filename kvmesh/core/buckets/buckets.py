@@ -38,7 +38,8 @@ class BucketTable:
     rule's, else that of its session or conversation, else by `policy`, the last two among the
     buckets with a usable replica that serves the model.
     Replica: round robin over the bucket's usable ones that were not tried yet. `met_any`: some
-    replica has been known, though perhaps none is now. `reasons` counts requests by `why`.
+    replica has been known, though perhaps none is now; while it is not `settled` who is unknown may
+    only not be heard of yet. `reasons` counts requests by `why`.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class BucketTable:
         self._replicas: dict[str, RouterReplica] = {}
         self._sent: dict[str, int] = {}
         self.met_any = False
+        self.settled = True
         self._served = KnownNames(MODELS_REMEMBERED)
         self._heard = KnownNames(MODELS_REMEMBERED)
         self._last_replica: dict[str, str] = {}
@@ -164,7 +166,7 @@ class BucketTable:
         known = self.buckets()
         if bucket not in known and bucket in self._heard:
             raise NoWorkerError(f"{place}: bucket {shown(bucket)} has lost all its replicas")
-        if not known and not self._heard:
+        if bucket not in known and not (self.settled and (known or self._heard)):
             raise NoWorkerError(f"{place}: no replica of bucket {shown(bucket)} was heard of yet")
         if bucket not in known:
             raise RequestError(
@@ -178,7 +180,8 @@ class BucketTable:
     def _refuse(self, request: BucketRequest) -> None:
         models = set(self.models())
         anything = any(not one.models for one in self._replicas.values())
-        if request.model and models and not anything and request.model not in self._served:
+        unheard = request.model and request.model not in self._served
+        if unheard and models and not anything and self.settled:
             raise RequestError(
                 f"the model {shown(request.model)} does not exist; served are"
                 f" {', '.join(sorted(models))}",

@@ -119,8 +119,9 @@ async def test_no_request_is_lost_when_routers_and_meta_routers_restart_and_a_se
 
         clients = [asyncio.create_task(converse(name)) for name in range(CLIENTS)]
         await project.in_background("restart", "router-chat-0")
-        await project.in_background("restart", "meta-router-0")
-        await project.in_background("restart", "meta-router-1")
+        for name in ("meta-router-0", "meta-router-1"):
+            await project.in_background("restart", name)
+            await healthy(project, name)
         await project.in_background("kill", "nats-0")
         await until_ready(client, project.url)
         await project.in_background("start", "nats-0")
@@ -169,6 +170,15 @@ async def all_is_read(project: Project) -> None:
                 return
             await asyncio.sleep(1)
     pytest.fail(f"Prometheus reads not all: {state}")
+
+
+async def healthy(project: Project, service: str) -> None:
+    """Wait until Docker calls a service healthy, as who restarts one after the other does."""
+    (one,) = project.compose("ps", "-q", service).split()
+    state = ["docker", "inspect", "--format", "{{.State.Health.Status}}", one]
+    async with asyncio.timeout(120):
+        while (await asyncio.to_thread(project.run, *state)).strip() != "healthy":  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.5)
 
 
 async def all_are_healthy(project: Project) -> None:

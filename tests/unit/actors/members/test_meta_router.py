@@ -8,7 +8,7 @@ from kvmesh.actors.wire import encode
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.health.outcomes import failed_attempt
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import NoWorkerError, RequestError
 
 
 def beat(
@@ -198,6 +198,27 @@ def test_a_static_replica_needs_no_heartbeat() -> None:
 
     assert meta.route(BucketRequest(), 1e6).replica.url == "http://r0"
     assert list(meta.receive(Drain(), 0.0)) == []
+
+
+def test_what_may_only_not_be_heard_of_yet_is_no_404() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.listening = True
+    meta.receive(beat("a", "r0"), 0.0)
+    meta.receive(AllHeard(), 1.0)
+    for strange in (BucketRequest(bucket="b"), BucketRequest(model="other")):
+        with pytest.raises(NoWorkerError):
+            meta.route(strange, 1.0)
+
+    meta.receive(Tick("check"), 4.0)
+    with pytest.raises(NoWorkerError):
+        meta.route(BucketRequest(bucket="b"), 4.0)
+    meta.receive(beat("a", "r0"), 4.5)
+    meta.receive(Tick("check"), 4.5)
+
+    for strange in (BucketRequest(bucket="b"), BucketRequest(model="other")):
+        with pytest.raises(RequestError):
+            meta.route(strange, 4.5)
+    assert meta.route(BucketRequest(bucket="a"), 4.5).bucket == "a"
 
 
 def test_it_is_ready_when_a_static_replica_has_answered() -> None:
