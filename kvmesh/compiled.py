@@ -355,7 +355,7 @@ def find_native(wish: str) -> tuple[Native | None, str]:
     except ImportError as error:
         return None, f"pure ({error}; with a C compiler `pip install` builds the native one)"
     if found.VERSION != VERSION:
-        return None, f"pure (native is {found.VERSION}, not {VERSION}: `pip install` it anew)"
+        return None, f"pure (native is {found.VERSION}, not {VERSION}: `pip install` it again)"
     return cast("Native", found), "native"
 
 

@@ -59,11 +59,13 @@ def pytest_sessionfinish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what takes minutes, unless `-m` asks for it."""
-    if "chaos" in config.getoption("-m"):
-        return
-    for item in items:
-        if item.get_closest_marker("chaos"):
-            item.add_marker(pytest.mark.skip(reason="takes long: make chaos"))
+    for marker, target in (("chaos", "chaos"), ("release", "test-release")):
+        if marker in config.getoption("-m"):
+            continue
+        skipped = pytest.mark.skip(reason=f"takes long: make {target}")
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(skipped)
 
 
 @pytest.hookimpl(tryfirst=True)

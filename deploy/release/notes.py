@@ -17,13 +17,13 @@ LINK: Final = re.compile(r"(\]\()(?![a-z]+:|#)")
 def find_section(changelog: str, version: str) -> tuple[str, str]:
     """Return date and text of a version. Raises `ReleaseError` where it has no words."""
     headings = list(HEADING.finditer(changelog))
-    for heading, following in zip(headings, [*headings[1:], None], strict=True):
+    for number, heading in enumerate(headings, 1):
         if heading["version"] == version:
-            end = following.start() if following else len(changelog)
-            text = REFERENCE.sub("", changelog[heading.end() : end])
-            if not text.strip():
+            end = headings[number].start() if number < len(headings) else len(changelog)
+            text = REFERENCE.sub("", changelog[heading.end() : end]).strip()
+            if not text:
                 raise ReleaseError(f"CHANGELOG.md: the section of {version} is empty")
-            return heading["date"], text.strip()
+            return heading["date"], text
     raise ReleaseError(
         f"CHANGELOG.md has no section of {version}: give it the heading "
         f"`## [{version}] - YYYY-MM-DD` below `## Unreleased`"

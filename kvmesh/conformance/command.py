@@ -15,7 +15,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
 from kvmesh.settings.types import Flat
 
-command = App(name="conformance", help="Hold a program against the protocol it speaks.")
+command = App(name="conformance", help="Test a program against its protocol.")
 
 
 @command.command(name="picker")

@@ -289,5 +289,5 @@ def same_body(sent: bytes, heard: Heard) -> str:
         raise Broken(f"the body was damaged: {first_difference(sent, got)}") from None
     before.pop("model", None)
     lost = [key for key, value in before.items() if after.get(key) != value]
-    holds(not lost, f"the body was written anew without {lost}")
-    return "the picker wrote the JSON anew"
+    holds(not lost, f"the body was rewritten without {lost}")
+    return "the picker rewrote the JSON"

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.process.running_mesh import find_mesh, find_meshes, look_up
 from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
 from kvmesh.core.engines.diagnosis import check_engine
 from kvmesh.core.engines.facts import base_of
@@ -29,10 +30,12 @@ STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 class DoctorSettings:
     """`kvmesh doctor`: what to look at."""
 
-    engine_url: str
-    """Base URL of the engine's OpenAI server, as its sidecar gets it, with or without /v1."""
+    engine_url: str = ""
+    """Base URL of the engine's OpenAI server, as its sidecar gets it, with or without /v1; default:
+    every engine of a running `kvmesh up`."""
     router_url: str = ""
-    """A router that should know this engine: then the way from engine to index is tried too."""
+    """A router that should know this engine: then the way from engine to index is tried too;
+    default: the one of a running `kvmesh up` with that engine."""
     tokenizer: Path | None = None
     """Model directory to compare with the engine's token ids."""
     kv_events_endpoint: str = ""
@@ -87,18 +90,42 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
         console.print(line, soft_wrap=True)
 
 
-def command(*, settings: Annotated[DoctorSettings, Flat]) -> None:
+def find_patients(settings: DoctorSettings) -> list[DoctorSettings]:
+    """Return what is to be looked at, an engine each: the one that is named, else all engines of a
+    running `kvmesh up`, with their routers. Raises `ConfigError` where there is none.
+    """
+    if settings.engine_url:
+        base = base_of(settings.engine_url)
+        place = None if settings.router_url else look_up(base, find_meshes())
+        return [settings if place is None else replace(settings, router_url=place.router_url)]
+    mesh = find_mesh("--engine-url")
+    if mesh is None:
+        raise ConfigError(
+            "no kvmesh up runs here: name an engine with --engine-url http://HOST:PORT"
+        )
+    return [
+        replace(settings, engine_url=one.url, router_url=settings.router_url or one.router_url)
+        for one in mesh.engines
+    ]
+
+
+def command(*, settings: Annotated[DoctorSettings, Flat] | None = None) -> None:
     """Say why an engine's KV cache would not be seen, and what to do; 1 when something is."""
     configure_logging("error", "auto", role="doctor")
-    findings: list[Finding] = []
+    patients = find_patients(settings or DoctorSettings())
+    findings: list[list[Finding]] = []
 
     async def main(stop: Stop) -> None:
         async def look() -> None:
-            findings.extend(await examine(settings))
+            findings.extend([await examine(patient) for patient in patients])
 
         await first_of(stop.wait(), look())
 
     run(main)
-    print_findings(findings, Console())
-    if any(finding.level is Level.FAIL for finding in findings):
+    console = Console()
+    for patient, found in zip(patients, findings, strict=False):
+        if len(patients) > 1:
+            console.print(Text(f"{patient.engine_url} ({patient.router_url})", "bold"))
+        print_findings(found, console)
+    if any(finding.level is Level.FAIL for found in findings for finding in found):
         sys.exit(1)

@@ -53,7 +53,7 @@ class RouterFacts(msgspec.Struct, frozen=True):
 _SIZE_FROM: Final[Mapping[SizeSource, str]] = {
     "given": "as --kv-cache-block-size says",
     "workers": "as most of its workers say",
-    "default": "by default, no worker has told its own",
+    "default": "by default, no worker has reported its own",
 }
 
 _REMEDIES: Final[Mapping[SizeSource, str]] = {
@@ -115,9 +115,7 @@ def _check_signatures(signatures: Signatures) -> Iterator[Finding]:
         remedy = "see the row `signature refused` of docs/operate/runbook.md"
         yield Finding(Level.FAIL, "signatures", line, remedy)
     if signatures.verifies is False:
-        text = (
-            "messages are signed, but this router verifies none: a stolen key can speak as others"
-        )
+        text = "messages are signed, but this router verifies none: a stolen key can act as others"
         remedy = "when all processes are of this version, give --nats-trust trust.json to each"
         yield Finding(Level.WARN, "signatures", text, remedy)
 
@@ -222,7 +220,7 @@ def _check_prompt(
         yield Finding(Level.OK, "end to end", text)
     else:
         text = "the router sees nothing of the prompt the engine has just cached"
-        remedy = "mend what failed above; else compare token ids: give --tokenizer MODEL_DIR"
+        remedy = "fix what failed above; else compare token ids: give --tokenizer MODEL_DIR"
         yield Finding(Level.FAIL, "end to end", text, remedy)
 
 

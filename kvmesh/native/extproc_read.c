@@ -506,7 +506,7 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
     }
     if (kind < 0) {
         return PyErr_Format(message->error,
-                            "a message of %zd bytes tells neither headers nor body: skip it", size);
+                            "a message of %zd bytes has neither headers nor body: skip it", size);
     }
     return make_heard(message, kind, span, types, beside);
 }

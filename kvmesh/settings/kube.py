@@ -17,4 +17,4 @@ class PoolSettings:
     kube_context: str = ""
     """Outside a cluster: context of the kubeconfig; default: its current one."""
     kube_relist_s: Seconds = 300.0
-    """Seconds after which everything is listed anew, whatever the watches told."""
+    """Seconds after which everything is listed again, whatever the watches reported."""

@@ -23,7 +23,7 @@ class GrpcSettings:
     grpc_port: Port = 9002
     """Port of it; 0 takes a free one."""
     grpc_tls_cert: Path | None = None
-    """PEM certificate chain of that port; turns TLS on. Read anew when it changes."""
+    """PEM certificate chain of that port; turns TLS on. Read again when it changes."""
     grpc_tls_key: Path | None = None
     """PEM private key of --grpc-tls-cert."""
     grpc_tls_client_ca: Path | None = None
@@ -41,12 +41,12 @@ class PickerSettings:
     """`kvmesh picker`. Its HTTP port has probes, metrics and views, and takes no requests."""
 
     picker_alternatives: Alternatives = 0
-    """Endpoints that a gateway is told besides the chosen one, the best first: where it sends a
+    """Endpoints that a gateway gets besides the chosen one, the best first: where it sends a
     request that fails there. Only for gateways that read a list, as Envoy's override_host policy
     does: with ORIGINAL_DST Envoy answers 503 to every pick of more than one."""
     picker_prefill: Literal["picker", "llm-d", "dynamo"] = "picker"
-    """Who asks a prefill worker, where there are any: picker: this process, before it tells the
-    gateway of the decode worker; llm-d, dynamo: the sidecar of the decode worker, which is told by
-    its headers. See docs/workloads/prefill-decode.md."""
+    """Who asks a prefill worker, where there are any: picker: this process, before it names the
+    decode worker to the gateway; llm-d, dynamo: the sidecar of the decode worker, by the request's
+    headers. See docs/workloads/prefill-decode.md."""
     grpc: Annotated[GrpcSettings, Flat] = field(default_factory=GrpcSettings)
     router: Annotated[RouterSettings, Flat] = field(default_factory=RouterSettings)

@@ -48,7 +48,7 @@ class TenantSettings:
 
     tenant_isolation: bool = False
     """Give each tenant's requests a cache_salt of its own, by a secret: neither times nor answers
-    then tell it of others' prompts, and no cached block is shared among tenants. Needs engines that
+    then reveal others' prompts, and no cached block is shared among tenants. Needs engines that
     take cache_salt: vLLM, SGLang."""
     tenant_secret_file: Path | None = None
     """File with the secret of --tenant-isolation, at least 16 bytes; the same for all routers and
@@ -97,7 +97,7 @@ class ProgramSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SloSettings:
-    """How soon tokens shall come. Without targets nothing is refused. See docs/workloads/slo.md."""
+    """When tokens are due. Without targets nothing is refused. See docs/workloads/slo.md."""
 
     slo_ttft_ms: NonNegative = 0.0
     """Target of requests that name none: ms until the first token, waiting included; 0 is none."""
@@ -113,7 +113,7 @@ class SloSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings:
-    """What a waiting client is told, and how long it may take."""
+    """What a waiting client gets, and how long it may take."""
 
     request_timeout_s: NonNegative = 0.0
     """Seconds from a request's arrival to its answer's last byte; 0 is no limit. A client may ask
@@ -134,7 +134,7 @@ class FailureSettings:
     fails everything gets no more load than this. 0: only what no worker has seen is sent again."""
     hang_s: NonNegative = 5.0
     """Seconds beyond five times its predicted time after which a request that shows no byte, at a
-    worker that serves nobody else meanwhile, is given to another worker; 0 is never."""
+    worker that serves no other meanwhile, is given to another worker; 0 is never."""
     wait_for_worker_s: NonNegative = 10.0
     """Seconds a request waits while no worker may be given one, before it is answered 503."""
 

@@ -75,7 +75,7 @@ class NatsSettings:
     """File that holds an nkey seed."""
     nats_trust: Path | None = None
     """trust.json of `kvmesh nats-accounts`: the members' public keys. Heartbeats, commands, leases
-    and manifests that none of them signed who may are then refused. Read anew when it changes."""
+    and manifests that none of them signed who may are then refused. Read again when it changes."""
     nats_tls_ca: Path | None = None
     """CA bundle that signs the server's certificate; turns TLS on."""
     nats_monitor_url: str = ""
@@ -152,21 +152,21 @@ class RouterSettings:
     worker: tuple[str, ...] = ()
     """Engine URL, `[name=]http://host:port[@model]`; repeat. The router itself then follows the
     engines' KV events, alone; with --nats-url it shares what it routes with siblings of equal
-    --worker. `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]` tells where an
-    engine's events are, if it does not itself; `,zmq=off`: no events."""
+    --worker. `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]` says where an
+    engine's events are, if it does not report it; `,zmq=off`: no events."""
     discover: tuple[str, ...] = ()
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
     dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT], or inference-pool: the pods of
     --inference-pool; repeat."""
     max_workers: Members = MOST_WORKERS
     """Workers known at a time, by heartbeats, events or --discover; beyond it a newcomer is refused
-    (`kvmesh_refused_heartbeats`), and nobody is given up for it."""
+    (`kvmesh_refused_heartbeats`), and no known worker is dropped for it."""
     probe_panic: bool = True
     """Alone: when no engine answers its probes, but some only too late, requests go to those all
     the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""
     tokenizer: Path | None = None
     """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
-    the engine's ids turn out to be others: then chats count as its /tokenize told of their
+    the engine's ids turn out to be others: then chats count as its /tokenize reported of their
     earlier messages."""
     tokenizer_engine: EngineKind = DEFAULT_KIND
     """Whose way of filling the chat template to follow: that of the engines served."""
@@ -257,7 +257,7 @@ class WorkerSettings:
     """`kvmesh worker`: the sidecar of one engine."""
 
     engine_url: str
-    """Base URL of the engine's OpenAI server, as routers shall reach it."""
+    """Base URL of the engine's OpenAI server, as routers reach it."""
     engine_key_file: Path | None = None
     """File with the engine's own API key, if it asks for one."""
     bucket: str = "default"
@@ -284,7 +284,7 @@ class WorkerSettings:
     eagle_block_drop: bool = False
     """The engine speculates by EAGLE or MTP and computes the last cached block of a prompt again:
     vLLM to 0.32 does, unless its speculative config says disable_eagle_block_drop. Events of 0.33
-    tell what matches, earlier ones do not."""
+    show what matches, earlier ones do not."""
     label: tuple[str, ...] = ()
     """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
     taint: tuple[str, ...] = ()

@@ -12,4 +12,4 @@ class ScalingSettings:
     scale_backlog_s: Seconds = 1.0
     """Mean predicted wait of a new request at a worker that counts as full, seconds."""
     scale_target: Seconds = 0.8
-    """How full workers shall be: `kvmesh_wanted_workers` says how many it would take for that."""
+    """How full workers should be: `kvmesh_wanted_workers` says how many it would take for that."""

@@ -14,7 +14,7 @@ FIXED: Final[Mapping[str, tuple[bool, str]]] = {
     "router-replica-sync": (
         True,
         (
-            "replicas of a bucket always tell each other what they route; to route for itself alone"
+            "replicas of a bucket always share what they route; to route for itself alone"
             " a router takes a --bucket of its own"
         ),
     ),

@@ -26,4 +26,4 @@ class ConnectorSettings:
     """How the engine's prefill and decode workers share a request; auto: in the usual way."""
     bootstrap_port: Port = 0
     """Port at which prefill and decode workers find each other: mooncake's bootstrap server,
-    p2p-nccl's kv_port (of decode workers, too); default: asked of the engine, where it tells."""
+    p2p-nccl's kv_port (of decode workers, too); default: asked of the engine, if it reports it."""

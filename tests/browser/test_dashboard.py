@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import re
-import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
+from tests.browser.needs import WHY_NOT
 from tests.integration.support.failing_engine import answer_status, failing_engines
 from tests.integration.support.live_router import (
     chat,
@@ -24,84 +23,16 @@ from tests.integration.support.live_router import (
     mocker_options,
     router,
 )
-from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.unit.app.prompts.tokenizer_models import write_model
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WHY_NOT = (
-    "playwright is not installed"
-    if find_spec("playwright") is None
-    else "no chromium: apt-get install chromium"
-    if CHROMIUM is None
-    else ""
-)
 if WHY_NOT:
     pytest.skip(WHY_NOT, allow_module_level=True)
 
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect  # noqa: E402
+from playwright.async_api import Browser, Page, expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration]
+from tests.browser.pages import CONTRASTS, MARKS, PROMPT, watched_page
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-PROMPT = "All that everybody asks about, again and again. " * 40
-WAIT_MS = 60_000
-
-expect.set_options(timeout=WAIT_MS)
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS, timeout=2 * WAIT_MS
-        )
-        yield browser
-        await browser.close()
-
-
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    """A page that fails the test for any script error or refused resource."""
-    context = await browser.new_context(viewport={"width": 1280, "height": 900})
-    page = await watched_page(context)
-    yield page
-    problems = page.__dict__.pop("problems")
-    await context.close()
-    assert problems == []
-
-
-async def watched_page(context: BrowserContext) -> Page:
-    context.set_default_timeout(WAIT_MS)
-    page = await context.new_page()
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on(
-        "console",
-        lambda line: problems.append(line.text) if "Content Security" in line.text else None,
-    )
-    page.__dict__["problems"] = problems
-    return page
-
-
-@pytest.fixture
-async def engines() -> AsyncIterator[list[str]]:
-    made = [ReplayEndpoint(workers=1, token_s=0.01) for _ in range(3)]
-    async with contextlib.AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(serve(engine)) for engine in made]
-
-
-@pytest.fixture
-async def alone(engines: list[str]) -> AsyncIterator[httpx.AsyncClient]:
-    async with router(engines) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        yield client
+pytestmark = MARKS
 
 
 @contextlib.asynccontextmanager
@@ -210,16 +141,16 @@ async def test_a_tokenizer_that_disagrees_with_the_engines_is_said_on_top(
     ):
         await page.goto(f"{url}/")
         await expect(page.locator("#link")).to_have_text("live")
-        await expect(page.locator("#warnings li")).to_have_count(0)
+        await expect(page.locator("#n-problems")).to_contain_text("Nothing is wrong")
         doubted = "our token ids of model mock are not its engine's"
         async with asyncio.timeout(60):
             while doubted not in (await client.get("/ready")).text:
                 await chat(client, PROMPT)
-        await expect(page.locator("#warnings")).to_contain_text("1 warning")
-        await expect(page.locator("#warnings")).to_contain_text(doubted)
+        await expect(page.locator("#n-problems")).to_have_text("1 warning")
+        await expect(page.locator("#problems")).to_contain_text(doubted)
         await page.goto(f"{front}/")
-        await expect(page.locator("#warnings")).to_contain_text(doubted)
-        await expect(page.locator("#warnings")).to_contain_text("default-0")
+        await expect(page.locator("#problems")).to_contain_text(doubted)
+        await expect(page.locator("#problems")).to_contain_text("default-0")
     await mocker.stop()
 
 
@@ -290,7 +221,8 @@ async def test_a_worker_that_fails_is_told_from_one_that_serves(page: Page) -> N
         await expect(row.locator("td.state")).to_have_class(re.compile("bad"))
         await expect(row.locator("td").nth(2)).to_have_text(re.compile(r"^\d+ of \d+$"))
         await expect(page.locator("#tiles")).to_contain_text("1 failing")
-        await expect(page.locator("#warnings li")).to_contain_text("w0: gets no requests: ejected")
+        failing = page.locator("#problems tbody tr", has_text="w0")
+        await expect(failing.first).to_contain_text("ejected")
         asking.cancel()
 
 
@@ -394,6 +326,9 @@ async def test_it_survives_a_restart_of_the_router(page: Page, engines: list[str
         await expect(page.locator("#requests")).to_contain_text("first-life")
 
     await expect(page.locator("#link")).to_have_text("reconnecting …")
+    gone = page.locator("#problems tbody tr", has_text="does not answer this page")
+    await expect(gone).to_contain_text("critical")
+    assert (await page.title()).startswith("✖ 1 · ")
     async with (
         router(engines, port=port) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
@@ -403,6 +338,7 @@ async def test_it_survives_a_restart_of_the_router(page: Page, engines: list[str
 
         await expect(page.locator("#requests")).to_contain_text("second-life")
         await expect(page.locator("#requests")).not_to_contain_text("first-life")
+        await expect(gone).to_have_count(0)
 
 
 async def test_the_meta_router_shows_every_bucket(page: Page, engines: list[str]) -> None:
@@ -438,6 +374,12 @@ async def test_it_fits_a_phone_and_64_workers_in_light_and_dark(
         await expect(page.locator("#workers tbody tr")).to_have_count(64)
         await expect(page.locator("#requests tbody tr")).to_have_count(1)
 
+        await expect(page.locator("#map button")).to_have_count(64)
+        await page.locator("#map button").nth(40).click()
+        await expect(page.locator("#workers tbody tr")).to_have_count(1)
+        await expect(page.locator("#workers tbody th")).to_have_text("w40")
+        await page.fill("#filter", "")
+
         width = await page.evaluate("document.documentElement.scrollWidth")
         faint = await page.evaluate(CONTRASTS)
 
@@ -470,27 +412,3 @@ async def test_everything_has_a_name_for_a_screen_reader(
     await expect(charts).to_have_count(1)
     assert await page.get_by_role("status").count() == 4
     assert await page.locator("html").get_attribute("lang") == "en"
-
-
-CONTRASTS = """() => {
-  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = (parts) => parts.slice(0, 3).map((one) => one / 255)
-    .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
-    .reduce((all, one, at) => all + one * [0.2126, 0.7152, 0.0722][at], 0);
-  const behind = (one) => {
-    for (; one; one = one.parentElement) {
-      const parts = rgb(getComputedStyle(one).backgroundColor);
-      if (parts.length < 4 || parts[3] > 0.9) return parts;
-    }
-    return [255, 255, 255];
-  };
-  const faint = new Set();
-  for (const one of document.querySelectorAll('body *')) {
-    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!own || one instanceof SVGElement || !one.checkVisibility()) continue;
-    const [a, b] = [light(rgb(getComputedStyle(one).color)), light(behind(one))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) faint.add(`${one.outerHTML.slice(0, 80)}: ${ratio.toFixed(2)}`);
-  }
-  return [...faint];
-}"""

@@ -24,7 +24,7 @@ def test_a_core_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) 
         pytest.skip(CORE)
     monkeypatch.setattr(compiled, "VERSION", 0)
 
-    assert find_native("") == (None, f"pure (native is {VERSION}, not 0: `pip install` it anew)")
+    assert find_native("") == (None, f"pure (native is {VERSION}, not 0: `pip install` it again)")
 
 
 def test_without_a_compiled_core_the_pure_one_does_the_work_and_says_why() -> None:

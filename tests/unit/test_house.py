@@ -128,7 +128,7 @@ def test_a_function_takes_no_more_arguments_than_a_reader_keeps_in_mind() -> Non
 
 
 def test_tests_and_sources_that_tools_are_told_of_exist() -> None:
-    named = re.compile(r"\b(?:tests|kvmesh|benchmarks)/[\w/.*-]*[\w*]")
+    named = re.compile(r"(?<![\w/.])(?:tests|kvmesh|benchmarks)/[\w/.*-]*[\w*]")
     tools = ("Makefile", ".ci/run", "pyproject.toml", "kvmesh/native/check.sh")
     missing = [
         f"{tool}: {path}"

@@ -244,7 +244,7 @@ class Indexer:
     def _forget_epoch(self, missing: Missing) -> Iterable[Effect]:
         """Forget a worker whose last epoch was used up in its name: any later one counts as new."""
         fields: Fields = {"worker": missing.worker, "epoch": missing.epoch}
-        log = Log("error", "worker used its last epoch, beginning anew", fields)
+        log = Log("error", "worker used its last epoch, starting again", fields)
         return (log, *self._forget(missing.worker))
 
     def _on_mispredicted(self, message: Mispredicted) -> Iterable[Effect]:

@@ -224,7 +224,7 @@ class Snapshotter:
         if not self._may_take():
             self._slices.close()
             self._slices = None
-            return self._give_up("the index is loaded anew", None)
+            return self._give_up("the index is loaded again", None)
         effects = next(self._slices, None)
         if effects is None:
             self._slices = None

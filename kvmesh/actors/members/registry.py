@@ -148,7 +148,7 @@ class Registry:
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         """Take a heartbeat; one that speaks for somebody else than its subject is garbage."""
-        reason = "it speaks for somebody else than its subject"
+        reason = "it names another sender than its subject"
         try:
             if subject == self._subjects.heartbeats(last_token(subject)):
                 worker = decode(data, WorkerHeartbeat)

@@ -257,7 +257,7 @@ class ReplicaSync:
         untold = self._untold()
         if untold > self._told_untold:
             news, self._told_untold = untold - self._told_untold, untold
-            yield Log("error", "bookings were not told to other replicas", {"events": news})
+            yield Log("error", "bookings were not sent to other replicas", {"events": news})
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
@@ -296,7 +296,7 @@ class ReplicaSync:
         self.outbox.other = None if teller is self.outbox else self._old
         log = Log(
             "info",
-            "bookings are told in another format",
+            "bookings are sent in another format",
             {"format": chosen, "held_by": self._held_by},
         )
         return (log, *last, *self._tell_state(now))

@@ -175,7 +175,7 @@ class StaticWorkers:
         attachment = self._attached.get(worker)
         if attachment is not None and attachment.reread(worker):
             self._log.warning(
-                "predictions miss, reading the engine's history anew",
+                "predictions miss, reading the engine's history again",
                 worker=worker,
                 misses=doubt.misses,
                 answers=doubt.answers,

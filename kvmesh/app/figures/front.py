@@ -69,7 +69,7 @@ TOKENS: Final = Table[TokenCheckStatistics](
            " 16 how many others, as model (others).", ("model",)),
     Figure("counter", "kvmesh_remote_prefixes", lambda one: {
                "known": one.prefixes.hits, "unknown": one.prefixes.misses},
-           "Chats looked up among prefixes engines told.", ("was",)),
+           "Chats looked up among prefixes that engines reported.", ("was",)),
     Figure("counter", "kvmesh_chats", lambda one: {
                "plain": one.tokenizer.plain_chats, "other": one.tokenizer.other_chats}
            if one.tokenizer else None,

@@ -77,7 +77,7 @@ INDEX: Final = Table[IndexStatistics](
     Figure("gauge", "kvmesh_index_entries", lambda one: one.entries,
            "(worker, block) pairs known."),
     Figure("counter", "kvmesh_index_stored_blocks", lambda one: one.stored,
-           "KV blocks that workers' events created; told again, they count again."),
+           "KV blocks that workers' events created; reported again, they count again."),
     Figure("counter", "kvmesh_index_removed_blocks", lambda one: one.removed,
            "KV blocks that workers' events removed, without those cleared wholesale."),
     Figure("counter", "kvmesh_index_evicted_entries", lambda one: one.evicted,
@@ -120,7 +120,7 @@ JOURNAL: Final = Table[JournalFacts](
            lambda one: one.folded.redelivered,
            "Messages that came twice."),
     Figure("counter", "kvmesh_journal_recreations", lambda one: one.counts.recreations,
-           "How often the stream was made anew."),
+           "How often the stream was made again."),
     Figure("counter", "kvmesh_digests_compared", lambda one: one.folded.digests_compared,
            "Digests compared with peers."),
     Figure("counter", "kvmesh_digest_mismatches", lambda one: one.counts.mismatches,
@@ -155,9 +155,9 @@ SNAPSHOTS: Final = Table[SnapshotterStatistics](
 BOOKINGS: Final = Table[ReplicaSyncStatistics](
     Figure("counter", "kvmesh_booking_events", lambda one: {
                "sent": one.events_sent, "applied": one.events_applied, "untold": one.untold},
-           "Booking events by direction; those left out are untold.", ("direction",)),
+           "Booking events by direction; those left out are not sent.", ("direction",)),
     Figure("gauge", "kvmesh_booking_format", lambda one: one.format,
-           "Format in which this replica tells its bookings; the lowest that all live ones read."),
+           "Format in which this replica sends its bookings; the lowest that all live ones read."),
     Figure("counter", "kvmesh_booking_gaps", lambda one: one.gaps,
            "Booking messages of peers that never came."),
     Figure("counter", "kvmesh_refused_bookings", lambda one: {
@@ -199,7 +199,7 @@ TRUST: Final = Table[Refusals](
 
 HEARD: Final = Table[ApproxStatistics](
     Figure("gauge", "kvmesh_heard_entries", lambda one: one.entries,
-           "(worker, graded block) pairs believed from what other replicas told."),
+           "(worker, graded block) pairs believed from what other replicas sent."),
     Figure("counter", "kvmesh_heard_gone_entries", lambda one: {
                "expired": one.expired, "pruned": one.pruned, "revoked": one.revoked},
            "Entries no longer believed, by why.", ("why",)),

@@ -29,16 +29,16 @@ GATEWAYS: Final = Table[GrpcStatistics](
 PICKS: Final = Table[PickCounts](
     Figure("counter", "kvmesh_picks", lambda one: {
                "picked": one.picks, "refused": one.refused, "malformed": one.malformed},
-           "Requests that gateways asked about, by what they were told: an endpoint, an error for "
+           "Requests that gateways asked about, by the answer: an endpoint, an error for "
            "the client, or that the message was none.", ("told",)),
     Figure("counter", "kvmesh_picks_followed", lambda one: {
                "to the end": one.followed, "client gone": one.gone, "not told": one.silent},
-           "Picked requests by how far the gateway told of them: to the end of the response, until "
-           "their client left, or no further than the pick.", ("until",)),
+           "Picked requests by how far the gateway reported them: to the end of the response, until"
+           " their client left, or no further than the pick.", ("until",)),
     Figure("histogram", "kvmesh_pick_seconds", lambda one: one.seconds,
            "From the last of a request to its pick, the wait for a worker included."),
     Figure("counter", "kvmesh_pick_modes", lambda one: dict(one.modes),
-           "Requests by how their gateway tells bodies of requests and of responses.",
+           "Requests by how their gateway sends bodies of requests and of responses.",
            ("request", "response")),
     Figure("gauge", "kvmesh_picks_open", lambda one: one.open_streams,
            "Requests that gateways keep this picker informed of."),
@@ -58,7 +58,7 @@ UNWATCHED: Final = Table[UnwatchedStatistics](
                "events": one.prefilled_seen, "prediction": one.prefilled_predicted},
            "Prefills of such requests that ended, by what showed it.", ("shown_by",)),
     Figure("counter", "kvmesh_unwatched_ends", lambda one: dict(one.over),
-           "Such requests that nobody told the end of, by what ended them: the engine's report has "
+           "Such requests whose end was not reported, by what ended them: the engine's report has "
            "fewer requests than are booked, the predicted end, their age, or their worker left.",
            ("ended_by",)),
 )

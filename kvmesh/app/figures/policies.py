@@ -28,5 +28,5 @@ POLICIES: Final = Table[Rollout](
            "Changes of policy that began here or were heard of (running), that were kept (done)"
            " and that were returned from.", ("phase",)),
     Figure("gauge", "kvmesh_policy_refused", lambda one: bool(one.refused),
-           "1 while this replica cannot go by the policy its siblings go by."),
+           "1 while this replica cannot apply the policy of its siblings."),
 )

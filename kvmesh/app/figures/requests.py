@@ -48,7 +48,7 @@ REQUESTS: Final = Table[RoutingContext](
                "cached": one.routing.tokens.cached},
            "Prompt tokens of answers whose engine reported its cache use.", ("kind",)),
     Figure("counter", "kvmesh_unforeseen_requests", lambda one: dict(one.routing.unforeseen),
-           "Served requests whose engine's cache use cannot be foretold, by why; they are no "
+           "Served requests whose engine's cache use cannot be predicted, by why; they are no "
            "evidence for or against an index.", ("reason",)),
     Figure("histogram", "kvmesh_decision_seconds", lambda one: dict(one.routing.phases.named()),
            "Time to decide, by phase: tokenize and decide of all requests; hash, find and score of "

@@ -92,8 +92,8 @@ SCALING: Final = Table[Saturation](
 
 DRAINS: Final = Table[Drain](
     Figure("gauge", "kvmesh_worker_drain_cost_seconds", lambda one: one.cost_s,
-           "What taking a worker away now would cost the others: time to prefill anew the contexts "
-           "that are expected back, and the prompts that wait there.",
+           "What taking a worker away now would cost the others: time to prefill again the contexts"
+           " that are expected back, and the prompts that wait there.",
            shown=Shown("drain_cost_s", format="s")),
     Figure("gauge", "kvmesh_worker_drain_order", lambda one: one.order,
            "In which order to take workers away: 1 is the cheapest.",

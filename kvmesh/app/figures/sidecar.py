@@ -54,7 +54,7 @@ class SidecarFacts(msgspec.Struct, frozen=True):
         """Return what is wrong while requests may come all the same, a line each."""
         lines = list(self.refused)
         if self.joined and not self.connected:
-            lines.append("NATS: not connected; routers go by what they last heard")
+            lines.append("NATS: not connected; routers use what they last heard")
         for one in self.ranks:
             if one.source is not None and not one.source.connected:
                 lines.append(f"{one.beat.worker}: no connection to the engine's KV events")
@@ -92,7 +92,7 @@ SIDECAR_RANKS: Final = Table[RankFacts](
            "Replays asked of the engine: at the start, after gaps and reconnects."),
     Figure("counter", "kvmesh_sidecar_engine_restarts",
            lambda one: None if one.source is None else one.source.restarts,
-           "Times the engine's numbering began anew."),
+           "Times the engine's numbering started again."),
     Figure("counter", "kvmesh_sidecar_malformed_messages",
            lambda one: None if one.source is None else one.source.malformed,
            "Messages of the event socket of another form than the engine's."),
@@ -115,13 +115,13 @@ SIDECAR_RANKS: Final = Table[RankFacts](
            "Messages made for the journal."),
     Figure("counter", "kvmesh_sidecar_dumps", lambda one: one.publisher.sender.dumps,
            "Times the engine's whole cache was published: at the start, for resyncs of routers "
-           "that the last messages do not mend, after overflows."),
+           "that the last messages do not repair, after overflows."),
     Figure("counter", "kvmesh_sidecar_resyncs", lambda one: one.publisher.resyncs,
            "Resyncs that routers asked for."),
     Figure("counter", "kvmesh_sidecar_resends", lambda one: one.publisher.sender.window.resends,
            "Times all messages in flight were sent again, for a lost one or its acknowledgement."),
     Figure("counter", "kvmesh_sidecar_journal_recreations", lambda one: one.publisher.remade,
-           "Times the journal was found to be made anew."),
+           "Times the journal was found to be made again."),
     Figure("gauge", "kvmesh_sidecar_pending_events", lambda one: one.publisher.sender.pending,
            "Events that wait for room among the messages in flight."),
     Figure("gauge", "kvmesh_sidecar_inflight_batches",

@@ -106,7 +106,7 @@ ENGINES: Final = Table[EndpointMetrics](
 PREDICTIONS: Final = Table[PredictionReport](
     Figure("counter", "kvmesh_worker_predictions", lambda one: {
                "hit": one.hits, "over": one.over, "under": one.under, "unlike": one.unlike},
-           "Answers whose engine told its reuse, by how the prediction held "
+           "Answers whose engine reported its reuse, by how the prediction held "
            "(unlike: the engine counts other prompt tokens).", ("result",)),
     Figure("counter", "kvmesh_worker_prediction_tokens", lambda one: {
                "predicted": one.predicted_tokens, "cached": one.cached_tokens},
@@ -122,7 +122,7 @@ ACCESSES: Final = Table[AccessReport](
     Figure("counter", "kvmesh_worker_accessed_blocks",
            lambda one: one.blocks if one.told else None,
            "KV blocks that a worker reused for prompts, by its answers' cached_tokens; none while "
-           "no answer told.",
+           "no answer reported them.",
            shown=Shown("accessed_blocks", dashboard="Blocks accessed", narrow="p4",
                        replicas="sum", bucket="sum")),
     Figure("counter", "kvmesh_worker_accessed_tokens",
@@ -131,8 +131,8 @@ ACCESSES: Final = Table[AccessReport](
            shown=Shown("accessed_tokens", replicas="sum", bucket="sum")),
     Figure("counter", "kvmesh_worker_accesses", lambda one: {
                "told": one.told, "untold": one.untold},
-           "Served answers by whether they told what was reused (untold: streams without usage, "
-           "engines that do not tell).", ("usage",)),
+           "Served answers by whether they reported what was reused (untold: streams without usage,"
+           " engines that do not report it).", ("usage",)),
     labels=("worker",),
 )
 

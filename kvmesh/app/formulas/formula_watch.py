@@ -72,6 +72,6 @@ def _warning(name: str, found: OwnStatistics, lately: int, instead: str) -> str:
     if found.off:
         return (
             f"cost formula {name} failed too often ({found.last_fault}) and is off: {instead} "
-            "decides until this process is restarted, or a policy names the formula anew"
+            "decides until this process is restarted, or a policy names the formula again"
         )
     return f"cost formula {name} failed {lately} times ({found.last_fault}): {instead} decided"

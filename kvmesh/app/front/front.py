@@ -5,11 +5,13 @@ import dataclasses
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic
 
 import msgspec
 
 from kvmesh.app.front.certificates import load_certificate
+from kvmesh.app.front.cors import ANY, CorsGuard
 from kvmesh.app.front.key_guard import KeyGuard
 from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
@@ -18,7 +20,7 @@ from kvmesh.core.members.url_rules import parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
-from kvmesh.settings.secret_file import read_credential
+from kvmesh.settings.secret_file import read_credential, read_secret
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -27,6 +29,7 @@ from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.http.wire.sockets import connections_within, raise_open_files_limit
+from kvmesh.transport.reloading_tls import ReloadingTls
 
 Route = Callable[[Exchange], None]
 METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -103,9 +106,21 @@ class FrontDoor:
         screen: Screen | None = None
         if settings.api_keys is not None:
             guard = KeyGuard(
-                handler, settings.api_keys, tenant_header=tenant_header, pass_on=passes_keys
+                handler,
+                settings.api_keys,
+                tenant_header=tenant_header,
+                pass_on=passes_keys,
+                sessions=read_secret(settings.session_secret_file, "--session-secret-file"),
             )
             handler, screen = guard, guard.screen
+        if settings.cors_origin:
+            if ANY in settings.cors_origin and settings.api_keys is None:
+                get_logger().warning(
+                    "--cors-origin * without --api-keys: every page in a browser that reaches this "
+                    "port may send requests and read the answers"
+                )
+            cors = CorsGuard(handler, settings.cors_origin, screen)
+            handler, screen = cors, cors.screen
         open_files = raise_open_files_limit()
         possible = connections_within(open_files)
         if possible < settings.max_connections:
@@ -182,6 +197,7 @@ async def admin_routes(
         tls_key=None,
         tls_client_ca=None,
         api_keys=None,
+        cors_origin=(),
         admin_port=None,
     )
     door = FrontDoor(listener, own, port="admin")
@@ -204,7 +220,9 @@ def public_url(settings: HttpSettings, port: int) -> str:
 
 
 def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
-    """Return the server's TLS context; None when no certificate is set."""
+    """Return the server's TLS context, whose files are read anew when they change; None when no
+    certificate is set.
+    """
     if settings.tls_cert is None:
         for name, path in (("key", settings.tls_key), ("client-ca", settings.tls_client_ca)):
             if path is not None:
@@ -213,6 +231,11 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
                     f"with --tls-cert FILE, or leave --tls-{name} out to serve plain HTTP"
                 )
         return None
+    files = [settings.tls_cert, settings.tls_key, settings.tls_client_ca]
+    return ReloadingTls([one for one in files if one], partial(_read_tls, settings)).context
+
+
+def _read_tls(settings: HttpSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_certificate(context, ("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key))
     if settings.tls_client_ca is not None:

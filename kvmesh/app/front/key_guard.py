@@ -8,7 +8,9 @@ from typing import Final, Generic
 
 import msgspec
 
-from kvmesh.core.admission.access import ROLES_HEADER, check_role, roles_told
+from kvmesh.app.front.browser_login import MOST_BYTES, BrowserLogin, without_cookie
+from kvmesh.app.front.same_origin import is_foreign
+from kvmesh.core.admission.access import LOGIN_PATHS, ROLES_HEADER, check_role, roles_told
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
@@ -22,7 +24,9 @@ CHECK_S: Final = 1.0
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
 _BEARER: Final = (b"www-authenticate", b'Bearer realm="kvmesh"')
-_BASIC: Final = (b"www-authenticate", b'Basic realm="kvmesh: the API key as password"')
+_TOO_LONG: Final = Problem(413, f"a login has {MOST_BYTES} bytes at most")
+_READS: Final = frozenset({"GET", "HEAD"})
+_PAGES: Final = "/dashboard"
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
 
 
@@ -33,11 +37,19 @@ class KeyGuard(Generic[E]):
     `tenant_header` is set to the key's tenant, `ROLES_HEADER` to its roles, whatever the client
     sent (a proxy's tenant stays, and which of the proxy's roles that one has).
     `pass_on`: leave the key on the request, for the router behind a meta-router asks again.
+    `sessions`: browsers may show a key once, and then a cookie; the secret seals those, b"" is one
+    of this process alone.
     Raises `ConfigError` when the file cannot be read or is no file of keys.
     """
 
     def __init__(
-        self, handler: Callable[[E], None], path: Path, *, tenant_header: str, pass_on: bool
+        self,
+        handler: Callable[[E], None],
+        path: Path,
+        *,
+        tenant_header: str,
+        pass_on: bool,
+        sessions: bytes | None = None,
     ) -> None:
         self._handler = handler
         self._path = path
@@ -46,6 +58,9 @@ class KeyGuard(Generic[E]):
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
         self._next_look_s = time.monotonic() + CHECK_S
+        self._login: BrowserLogin | None = None
+        if sessions is not None:
+            self._login = BrowserLogin(self._ring, sessions, time.time, time.monotonic)
 
     def __call__(self, exchange: E) -> None:
         """Serve the exchange if its key is good, else refuse it."""
@@ -54,10 +69,13 @@ class KeyGuard(Generic[E]):
         if now >= self._next_look_s:
             self._next_look_s = now + CHECK_S
             self._look()
+        if self._login is not None and request.path in LOGIN_PATHS:
+            self._login.serve(exchange)
+            return
         try:
-            key = self._ring.admit(request.path, credential(request), now)
+            key = self._admit(request, now)
         except KvMeshError as error:
-            _refuse(exchange, Problem.from_error(error))
+            self._refuse(exchange, Problem.from_error(error))
             return
         try:
             if key is not None:
@@ -67,8 +85,22 @@ class KeyGuard(Generic[E]):
             return
         self._handler(exchange)
 
+    def _admit(self, request: Request, now: float) -> ApiKey | None:
+        """Return whose request it is, as `KeyRing.admit`: by its key, or else by its cookie.
+
+        Files of the page, of which a browser loads a dozen, are none of a key's requests then.
+        """
+        shown = credential(request)
+        if shown or self._login is None or (key := self._login.find(request)) is None:
+            return self._ring.admit(request.path, shown, now)
+        if not request.path.startswith(_PAGES):
+            self._ring.spend(key, now)
+        return key
+
     def screen(self, request: Request) -> Problem | None:
         """Return why a request whose body is still to come need not send it."""
+        if self._login is not None and request.path in LOGIN_PATHS:
+            return _TOO_LONG
         try:
             self._ring.check(request.path, credential(request))
         except KvMeshError as error:
@@ -87,7 +119,7 @@ class KeyGuard(Generic[E]):
             roles = roles_told(limits, roles)
         check_role(request.path, roles)
         drop |= {self._tenant}
-        kept = [header for header in request.headers if header[0] not in drop]
+        kept = [header for header in without_cookie(request.headers) if header[0] not in drop]
         if self._tenant:
             kept.append((self._tenant, key.tenant.encode() if sent is None else sent))
         kept.append((ROLES_HEADER, " ".join(roles).encode()))
@@ -106,19 +138,33 @@ class KeyGuard(Generic[E]):
             self._next_look_s += 30.0
             return
         self._ring.replace(keys)
+        if self._login is not None:
+            self._login.refresh()
         get_logger().info("api keys read", path=str(self._path), keys=len(keys))
+
+    def _refuse(self, exchange: Incoming, problem: Problem) -> None:
+        if problem.status == UNAUTHORIZED:
+            page = b"text/html" in (exchange.request.header(b"accept") or b"")
+            if page and self._login is not None and exchange.request.method in _READS:
+                self._login.ask(exchange, UNAUTHORIZED, (_BEARER,))
+            else:
+                exchange.fail(problem, (_BEARER,))
+        elif problem.status == TOO_MANY:
+            exchange.fail(problem, ((b"retry-after", b"5"),))
+        else:
+            exchange.fail(problem)
 
 
 def credential(request: Request) -> str:
-    """Return the key a client shows, "" for none: a bearer, `x-api-key` (Anthropic's), or the
-    password a browser asked its user for.
+    """Return the key a client shows, "" for none: a bearer, `x-api-key` (Anthropic's), or a
+    password, which a browser may add for any page.
     """
     scheme, _, sent = (request.header(b"authorization") or b"").partition(b" ")
     match scheme.lower():
         case b"bearer":
             key = sent
         case b"basic":
-            key = _password(sent)
+            key = b"" if is_foreign(request) else _password(sent)
         case _:
             key = request.header(b"x-api-key") or b""
     return key.strip().decode("latin-1")
@@ -145,13 +191,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise ConfigError(f"--api-keys {path}: {error.strerror}") from error
     return found.st_mtime_ns, found.st_size
-
-
-def _refuse(exchange: Incoming, problem: Problem) -> None:
-    if problem.status == UNAUTHORIZED:
-        page = b"text/html" in (exchange.request.header(b"accept") or b"")
-        exchange.fail(problem, (_BASIC,) if page else (_BEARER,))
-    elif problem.status == TOO_MANY:
-        exchange.fail(problem, ((b"retry-after", b"5"),))
-    else:
-        exchange.fail(problem)

@@ -150,11 +150,12 @@ class MetaServer:
             if self._tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
-            routes.add(
-                "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
-            )
-            routes.add("GET", "/ready", self._ready)
             cold = await admin_routes(self.settings.http, routes, stack)
+            for door in (routes, cold):
+                door.add(
+                    "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
+                )
+                door.add("GET", "/ready", self._ready)
             cold.add("GET", "/v1/status", self._status)
             models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
             routes.add("GET", "/v1/models", models.serve)
@@ -168,8 +169,9 @@ class MetaServer:
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
             pages = ViewPages(view, self._viewers)
-            pages.mount(routes)
-            MetaPrograms(view, self._viewers).mount(routes)
+            for port in dict.fromkeys((routes, cold)):  # one, without --admin-port
+                pages.mount(port)
+                MetaPrograms(view, self._viewers).mount(port)
             front = FrontDoor(
                 self.settings.http,
                 routes,

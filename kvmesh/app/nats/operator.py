@@ -173,5 +173,5 @@ class Operator:
         except UNREADABLE as error:
             raise ConfigError(
                 f"{path}: {error}; it says which keys are revoked: restore it, or delete all of "
-                f"{self._folder} to begin anew with other accounts"
+                f"{self._folder} to start again with other accounts"
             ) from error

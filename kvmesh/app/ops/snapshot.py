@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,7 @@ from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
 from kvmesh.actors.wire import Subjects, decode
 from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.running import Stop, run
+from kvmesh.app.process.running_mesh import find_mesh
 from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, decode_manifest
 from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
@@ -38,6 +40,10 @@ NARROWEST = 100
 command = App(name="snapshot", help="List, inspect, verify and take snapshots of a bucket's index.")
 Nats = Annotated[NatsSettings, Flat]
 DEFAULT_NATS = NatsSettings()
+Bucket = Annotated[
+    str,
+    Parameter(help="Bucket; default: all of a running `kvmesh up`, or else `default`."),
+]
 RouterId = Annotated[
     str,
     Parameter(
@@ -62,6 +68,10 @@ class Shelf(msgspec.Struct, frozen=True):
         return decode_manifest(None if entry is None else entry.value)
 
 
+Work = Callable[[str, Shelf], Awaitable[int]]
+"""What is done with one bucket; returns an exit code."""
+
+
 @asynccontextmanager
 async def open_shelf(bucket: str, nats: NatsSettings, router_id: str) -> AsyncGenerator[Shelf]:
     """Connect to the bucket's stores, as `router_id` if there is one. Raises `TransportError`."""
@@ -79,38 +89,51 @@ async def open_shelf(bucket: str, nats: NatsSettings, router_id: str) -> AsyncGe
         await plane.close()
 
 
-def run_command(work: Callable[[], Awaitable[int]]) -> None:
-    """Run `work` and end with its exit code."""
+def find_buckets(bucket: str, nats: NatsSettings) -> tuple[Sequence[str], NatsSettings]:
+    """Return the buckets that are meant, and their NATS server: those of a running `kvmesh up`
+    where no server is named. Raises `ConfigError` where several run.
+    """
+    mesh = None if nats.nats_url else find_mesh("--nats-url")
+    if mesh is None:
+        return (bucket or "default",), nats
+    found = (bucket,) if bucket else mesh.buckets
+    return found, replace(nats, nats_url=mesh.nats_url, namespace=mesh.namespace)
+
+
+def run_command(bucket: str, nats: NatsSettings, router_id: str, work: Work) -> None:
+    """Do `work` for each bucket that is meant; end with the worst exit code."""
     configure_logging("warning", "auto")
+    buckets, found = find_buckets(bucket, nats)
     codes: list[int] = []
 
     async def main(stop: Stop) -> None:
         del stop
-        codes.append(await work())
+        for one in buckets:
+            async with open_shelf(one, found, router_id) as shelf:
+                codes.append(await work(one, shelf))
 
     run(main)
-    sys.exit(codes[0])
+    sys.exit(max(codes))
 
 
 @command.command(name="list")
 def list_command(
-    bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS
+    bucket: Bucket = "", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS
 ) -> None:
     """Show the kept generations of BUCKET and other stored objects."""
 
-    async def work() -> int:
-        async with open_shelf(bucket, nats, router_id) as shelf:
-            manifest = await shelf.manifest()
-            stored = await shelf.objects.list()
-            if not stored and not manifest.generations:
-                sys.stdout.write(f"bucket {bucket} has no snapshot\n")
-                return 0
-            console = Console()
-            console.width = max(console.width, NARROWEST)
-            console.print(shelf_table(bucket, manifest, stored, time.time()))
+    async def work(bucket: str, shelf: Shelf) -> int:
+        manifest = await shelf.manifest()
+        stored = await shelf.objects.list()
+        if not stored and not manifest.generations:
+            sys.stdout.write(f"bucket {bucket} has no snapshot\n")
             return 0
+        console = Console()
+        console.width = max(console.width, NARROWEST)
+        console.print(shelf_table(bucket, manifest, stored, time.time()))
+        return 0
 
-    run_command(work)
+    run_command(bucket, nats, router_id, work)
 
 
 def shelf_table(
@@ -145,7 +168,7 @@ def in_words(seconds: float) -> str:
 
 @command.command
 def inspect(
-    bucket: str = "default",
+    bucket: Bucket = "",
     name: str = "",
     *,
     router_id: RouterId = "",
@@ -153,77 +176,74 @@ def inspect(
 ) -> None:
     """Show what snapshot NAME (default: the newest) of BUCKET holds."""
 
-    async def work() -> int:
-        async with open_shelf(bucket, nats, router_id) as shelf:
-            generation = find_generation(await shelf.manifest(), bucket, name)
-            snapshot = await read(shelf.objects, generation)
-            table = Table(title=f"{generation.name}", title_justify="left")
-            for column in ("worker", "epoch", "next event", "gap", "truncated"):
-                table.add_column(column)
-            for one in snapshot.records:
-                cut = one.worker in snapshot.truncated
-                row = (one.worker, one.epoch, one.next_seq, one.gap, cut)
-                table.add_row(*map(str, row))
-            console = Console()
-            console.print(table)
-            console.print(
-                f"stream created {snapshot.position.created}, sequence "
-                f"{snapshot.position.sequence}, {generation.blocks:,} blocks, "
-                f"{generation.size:,} bytes, sha256 {generation.sha256}"
-            )
-            return 0
+    async def work(bucket: str, shelf: Shelf) -> int:
+        generation = find_generation(await shelf.manifest(), bucket, name)
+        snapshot = await read(shelf.objects, generation)
+        table = Table(title=f"{generation.name}", title_justify="left")
+        for column in ("worker", "epoch", "next event", "gap", "truncated"):
+            table.add_column(column)
+        for one in snapshot.records:
+            cut = one.worker in snapshot.truncated
+            row = (one.worker, one.epoch, one.next_seq, one.gap, cut)
+            table.add_row(*map(str, row))
+        console = Console()
+        console.print(table)
+        console.print(
+            f"stream created {snapshot.position.created}, sequence "
+            f"{snapshot.position.sequence}, {generation.blocks:,} blocks, "
+            f"{generation.size:,} bytes, sha256 {generation.sha256}"
+        )
+        return 0
 
-    run_command(work)
+    run_command(bucket, nats, router_id, work)
 
 
 @command.command
-def verify(bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS) -> None:
+def verify(bucket: Bucket = "", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS) -> None:
     """Read and check every kept snapshot of BUCKET; exit code 1 if one is bad or none exists."""
 
-    async def work() -> int:
-        async with open_shelf(bucket, nats, router_id) as shelf:
-            manifest = await shelf.manifest()
-            bad = not manifest.generations
-            for one in manifest.generations:
-                try:
-                    await read(shelf.objects, one)
-                except KvMeshError as error:
-                    bad = True
-                    sys.stdout.write(f"BAD  {one.name}: {error}\n")
-                else:
-                    sys.stdout.write(f"OK   {one.name}: {one.blocks:,} blocks at {one.sequence}\n")
-            if not manifest.generations:
-                sys.stdout.write(f"bucket {bucket} has no snapshot\n")
-            return int(bad)
+    async def work(bucket: str, shelf: Shelf) -> int:
+        manifest = await shelf.manifest()
+        bad = not manifest.generations
+        for one in manifest.generations:
+            try:
+                await read(shelf.objects, one)
+            except KvMeshError as error:
+                bad = True
+                sys.stdout.write(f"BAD  {one.name}: {error}\n")
+            else:
+                sys.stdout.write(f"OK   {one.name}: {one.blocks:,} blocks at {one.sequence}\n")
+        if not manifest.generations:
+            sys.stdout.write(f"bucket {bucket} has no snapshot\n")
+        return int(bad)
 
-    run_command(work)
+    run_command(bucket, nats, router_id, work)
 
 
 @command.command
-def take(bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS) -> None:
+def take(bucket: Bucket = "", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS) -> None:
     """Have the replica of BUCKET that holds the lease write a snapshot now, and wait for it."""
 
-    async def work() -> int:
-        async with open_shelf(bucket, nats, router_id) as shelf:
-            before = (await shelf.manifest()).generations[:1]
-            if not await ask_routers(shelf, before):
-                sys.stdout.write(f"{before[0].name}: nothing new since\n")
-                return 0
-            try:
-                async with asyncio.timeout(TAKE_TIMEOUT_S):
-                    after = before
-                    while after == before:
-                        await asyncio.sleep(POLL_S)
-                        after = (await shelf.manifest()).generations[:1]
-            except TimeoutError as error:
-                raise TransportError(
-                    f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
-                    "new? The routers' logs tell why one was given up"
-                ) from error
-            sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
+    async def work(bucket: str, shelf: Shelf) -> int:
+        before = (await shelf.manifest()).generations[:1]
+        if not await ask_routers(shelf, before):
+            sys.stdout.write(f"{before[0].name}: nothing new since\n")
             return 0
+        try:
+            async with asyncio.timeout(TAKE_TIMEOUT_S):
+                after = before
+                while after == before:
+                    await asyncio.sleep(POLL_S)
+                    after = (await shelf.manifest()).generations[:1]
+        except TimeoutError as error:
+            raise TransportError(
+                f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
+                "new? The routers' logs say why one was abandoned"
+            ) from error
+        sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
+        return 0
 
-    run_command(work)
+    run_command(bucket, nats, router_id, work)
 
 
 async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> bool:

@@ -18,6 +18,7 @@ from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.mesh_place import LOCALHOST, hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.process.program import Server
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
+from kvmesh.app.process.running_mesh import EnginePlace, RunningMesh, announced
 from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
@@ -30,7 +31,8 @@ GRPC_OFFSET, ENVOY_ADMIN_OFFSET = 400, 499
 BEHIND_ENVOY = "--notice-s=0", "--picker-alternatives=2"
 """Of pickers that the Envoy of `kvmesh up` asks: it reads lists."""
 MOST_ENGINES, MOST_ROUTERS = 100, 99
-STREAM_VARIABLE = "KVMESH_STREAM_MAX_BYTES"
+STREAM_VARIABLE, NAMESPACE_VARIABLE = "KVMESH_STREAM_MAX_BYTES", "KVMESH_NAMESPACE"
+"""Read by the children."""
 READY_TIMEOUT_S = 60.0
 
 
@@ -173,7 +175,8 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
                 if isinstance(plan.front, GatewayOptions):
                     await start_gateway(plan.front, settings.data_dir / "envoy", stack)
                 print_mesh(console, settings, plan, nats_url)
-                await stop.wait()
+                with announced(describe_mesh(settings, plan, nats_url)):
+                    await stop.wait()
         finally:
             waiting.cancel()
             stopping.cancel()
@@ -252,17 +255,42 @@ async def keep_up(name: str, server: Server) -> None:
             said = ""
 
 
+def describe_mesh(settings: UpSettings, plan: LocalMesh, nats_url: str) -> RunningMesh:
+    """Return where everything is, for other commands."""
+    buckets = read_buckets(settings)
+    routers = [spec.ready_url.rsplit("/", 1)[0] for spec in plan.routers]
+    of_bucket = dict(zip(buckets, routers[:: settings.replicas], strict=True))
+    urls = [spec.ready_url.rsplit("/", 1)[0] for spec in plan.engines]
+    dealt = [buckets[number % len(buckets)] for number in range(len(urls))]
+    return RunningMesh(
+        url=f"http://{LOCALHOST}:{settings.http_port}",
+        view_url=f"http://{LOCALHOST}:{view_port(settings, plan)}",
+        nats_url=nats_url,
+        namespace=os.environ.get(NAMESPACE_VARIABLE, NatsSettings.namespace),
+        data_dir=str(settings.data_dir.absolute()),
+        buckets=tuple(buckets),
+        engines=tuple(
+            EnginePlace(url, bucket, of_bucket[bucket])
+            for url, bucket in zip(urls, dealt, strict=True)
+        ),
+    )
+
+
+def view_port(settings: UpSettings, plan: LocalMesh) -> int:
+    """Return the port that shows the mesh: Envoy shows nothing of it, its first picker does."""
+    behind = isinstance(plan.front, GatewayOptions)
+    return settings.http_port + (ROUTER_OFFSET if behind else 0)
+
+
 def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url: str) -> None:
     """Show where everything listens and what to try first."""
     table = Table(title="kvmesh is up", title_justify="left")
     table.add_column("what")
     table.add_column("where")
     table.add_row("OpenAI endpoint", f"http://127.0.0.1:{settings.http_port}/v1")
-    dashboard = settings.http_port
     if isinstance(plan.front, GatewayOptions):
-        dashboard += ROUTER_OFFSET
         table.add_row("Envoy's admin port", f"http://{plan.front.admin}/")
-    table.add_row("dashboard", f"http://127.0.0.1:{dashboard}/")
+    table.add_row("dashboard", f"http://127.0.0.1:{view_port(settings, plan)}/")
     table.add_row("NATS", nats_url)
     for spec in [*plan.routers, *plan.engines]:
         table.add_row(spec.name, spec.ready_url.rsplit("/", 1)[0])

@@ -32,10 +32,11 @@ from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.grpc.health import HealthService
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.server import GrpcServer
-from kvmesh.transport.grpc.tls import ReloadingTls
+from kvmesh.transport.grpc.tls import grpc_context
 from kvmesh.transport.http.openai import OTHERS
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request_reader import Screen
+from kvmesh.transport.reloading_tls import ReloadingTls
 
 PROCESS: Final = f"/{PROCESSOR}/Process"
 SLACK_BYTES: Final = 1 << 20
@@ -111,7 +112,7 @@ class PickerPorts:
         grpc = self._grpc
         if self._settings.upstream.upstream_key_file and grpc.grpc_tls_client_ca is None:
             get_logger().warning(
-                "whoever may ask at the gRPC port is told the engines' key: give"
+                "anyone who may ask at the gRPC port gets the engines' key: give"
                 " --grpc-tls-client-ca, or let gateways alone reach the port",
                 port=grpc.grpc_port,
             )
@@ -215,7 +216,8 @@ def grpc_tls(settings: GrpcSettings) -> ssl.SSLContext | None:
     cert, key, ca = settings.grpc_tls_cert, settings.grpc_tls_key, settings.grpc_tls_client_ca
     if cert is not None:
         try:
-            return ReloadingTls(cert, key, ca).context
+            files = [path for path in (cert, key, ca) if path is not None]
+            return ReloadingTls(files, partial(grpc_context, cert, key, ca)).context
         except ConfigError as error:
             raise ConfigError(
                 f"--grpc-tls-cert, --grpc-tls-key, --grpc-tls-client-ca: {error}"

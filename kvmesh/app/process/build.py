@@ -26,7 +26,8 @@ class Build(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return it in a line, as `kvmesh --version` prints it."""
-        return f"{self.version}, core: {self.core}, formats: {in_words(self.formats)}"
+        runs = f"Python {self.python}, core: {self.core}"
+        return f"{self.version}, {runs}, formats: {in_words(self.formats)}"
 
 
 def own_version() -> str:

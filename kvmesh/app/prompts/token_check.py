@@ -116,7 +116,7 @@ class TokenCheck:
         """Return which models are not routed by our token ids, one line each."""
         return tuple(
             f"our token ids of model {model} are not its engine's: it is routed by those its "
-            "/tokenize tells, else by bytes; give --tokenizer the engine's model directory"
+            "/tokenize returns, else by bytes; give --tokenizer the engine's model directory"
             for model in self.probe.statistics().by_model()
         )
 
@@ -209,7 +209,7 @@ class TokenCheck:
                 json=question.body,
             )
         except TransportError as error:
-            self._log.debug("engine does not tell token ids", error=str(error))
+            self._log.debug("engine does not return token ids", error=str(error))
             status, answer = 0, b""
         if status == HTTP_OK:
             return answer

@@ -5,6 +5,7 @@ from hmac import compare_digest
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
+from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.errors import RequestError
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.secret_file import read_secret
@@ -40,11 +41,28 @@ class AdminGuard:
                     f" {TOKEN_HEADER.decode()}",
                     status=UNAUTHORIZED,
                 )
+        elif is_foreign(request) or is_rebound(request):
+            raise RequestError(
+                f"{path}: without --admin-token-file no page of another site may change it",
+                status=FORBIDDEN,
+            )
         elif not all(map(is_loopback, hops(request))):
             raise RequestError(
                 f"{path}: without --admin-token-file only this machine may change it",
                 status=FORBIDDEN,
             )
+
+
+def is_rebound(request: Request) -> bool:
+    """Return whether a browser sent it for a page whose name is not this machine's: its owner may
+    let that name be 127.0.0.1 (DNS rebinding), and then all is of one origin.
+    """
+    origin = request.header(b"origin")
+    if origin is None:
+        return False
+    host = origin.decode("latin-1").partition("://")[2].lower()
+    name = host if host.startswith("[") else host.partition(":")[0]
+    return not (name == "localhost" or name.endswith(".localhost") or is_loopback(name))
 
 
 def hops(request: Request) -> list[str]:

@@ -238,13 +238,15 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
-            watch = self._programs.mount(context, self._viewers, admin, routes)
+            ports = dict.fromkeys((routes, cold))  # one, without --admin-port
+            watch = self._programs.mount(context, self._viewers, admin, ports)
             traffic = self._traffic(context, admin, watch)
             view = changes.view(context, self.mesh, admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
-            pages.mount(routes)
+            for port in ports:
+                pages.mount(port)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)
@@ -292,7 +294,7 @@ class RouterServer:
         routes: Routes,
         cold: Routes,
     ) -> RouterAdmin:
-        """Mount the probes on `routes`, the admin paths on `cold`."""
+        """Mount the probes on both, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         admin.viewers = self._viewers
         admin.why_not = self._why_not
@@ -307,7 +309,8 @@ class RouterServer:
         if (watched := self._pool) is not None:
             admin.show(POOL.of(watched.statistics), watched.warnings)
             admin.parts["inference_pool"] = watched.describe
-        admin.mount_probes(routes)
+        for door in (routes, cold):
+            admin.mount_probes(door)
         admin.mount(cold)
         changes.mount(admin, cold, self.settings.admission)
         return admin

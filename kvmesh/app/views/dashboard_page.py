@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from kvmesh.app.figures.table import COLUMNS
+from kvmesh.app.front.browser_login import NO_LOGIN
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.traffic.history_page import (
@@ -21,6 +22,7 @@ from kvmesh.app.traffic.history_page import (
 )
 from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
+from kvmesh.core.admission.access import SESSION
 from kvmesh.core.flows.history import MOST_SPAN_S
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.observe import get_logger
@@ -32,7 +34,7 @@ FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
 _SCRIPTS: Final = (
     *("charts", "curves", "dashboard", "detail", "fleet", "parts", "policies", "prefixes"),
-    *("problems", "programs", "requests", "tiles", "traffic", "tuning"),
+    *("problems", "programs", "requests", "session", "tiles", "traffic", "tuning"),
 )
 _JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
 _FILES: Final = {
@@ -68,6 +70,8 @@ class ViewPages:
         routes.add("GET", "/v1/overview", self._overview)
         routes.add("GET", "/v1/events", self.live.serve)
         routes.add("GET", "/v1/history", self._history)
+        # Where keys are asked for, their guard answers this itself.
+        routes.add("GET", SESSION, lambda exchange: answer_json(exchange, NO_LOGIN))
         routes.add("GET", "/v1/decisions", self._list)
         routes.add_prefix(DECISIONS, self._detail)
         for path, (name, kind) in _FILES.items():

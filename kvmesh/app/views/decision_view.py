@@ -112,7 +112,9 @@ class Recorder(msgspec.Struct, frozen=True):
                 "--explain-per-s decisions a second are kept whole, the newest of them"
             )
         if record.estimated:
-            note += "; its prompt was not tokenized, its tokens are told by the size of the body"
+            note += (
+                "; its prompt was not tokenized, its tokens are estimated from the size of the body"
+            )
         return DecisionDetail(
             request_id=record.request_id.decode("latin-1"),
             note=note,

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import quote, urlsplit
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvmesh.app.process.running_mesh import find_url
 from kvmesh.app.views.ask import ask
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.tenant_view import TenantDetail
@@ -43,8 +44,9 @@ class ExplainOptions:
     _: KW_ONLY
     prompt_file: Path | None = None
     """Decide this prompt without sending it: a request's JSON body, or plain text; - is stdin."""
-    url: str = "http://127.0.0.1:8000"
-    """Base URL of a router or meta-router, without /v1."""
+    url: str = ""
+    """Base URL of a router or meta-router, without /v1; default: the mesh of a running `kvmesh up`,
+    else http://127.0.0.1:8000."""
     bucket: str = ""
     """Bucket that decides a prompt; default: as the meta-router would choose."""
     model: str = ""
@@ -59,7 +61,8 @@ class ExplainOptions:
 
 def command(options: Annotated[ExplainOptions, Flat] | None = None) -> None:
     """Show why a request went where it went, or where a prompt would go."""
-    chosen = options or ExplainOptions()
+    given = options or ExplainOptions()
+    chosen = replace(given, url=find_url(given.url))
     check(chosen)
     body = asyncio.run(fetch_answer(chosen))
     if chosen.json:
@@ -73,7 +76,7 @@ def check(options: ExplainOptions) -> None:
     if bool(options.request_id) == (options.prompt_file is not None):
         raise ConfigError("give either a request id or --prompt-file")
     parts = urlsplit(options.url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if options.url and (parts.scheme not in {"http", "https"} or not parts.hostname):
         raise ConfigError(f"--url {options.url!r}: write http://host:port")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from kvmesh.app.process.running_mesh import find_url
 from kvmesh.app.views.ask import ask_with
 from kvmesh.app.views.top_view import WINDOW_S, draw
 from kvmesh.errors import TransportError
@@ -23,8 +24,9 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 class TopOptions:
     """What to watch. A dataclass, since the command line is made from it."""
 
-    url: str = "http://127.0.0.1:8000"
-    """Base URL of a router or meta-router, without /v1."""
+    url: str = ""
+    """Base URL of a router or meta-router, without /v1; default: the mesh of a running `kvmesh up`,
+    else http://127.0.0.1:8000."""
     interval_s: Annotated[float, Parameter(validator=Number(gte=0.1))] = 1.0
     """Seconds between two looks."""
     requests: Annotated[int, Parameter(validator=Number(gte=0, lte=100))] = 10
@@ -37,7 +39,8 @@ class TopOptions:
 
 def command(options: Annotated[TopOptions, Flat] | None = None) -> None:
     """Show workers, replicas, traffic and the newest requests, live in the terminal."""
-    chosen = options or TopOptions()
+    given = options or TopOptions()
+    chosen = replace(given, url=find_url(given.url))
     console = Console()
     with contextlib.suppress(KeyboardInterrupt):
         if chosen.once or not sys.stdout.isatty():

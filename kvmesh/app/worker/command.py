@@ -275,7 +275,7 @@ class Sidecar:
             source = self._sources.get(publisher.name)
             if command.worker != worker or source is None:
                 return False
-            self._log.warning("reading the engine's history anew", worker=worker)
+            self._log.warning("reading the engine's history again", worker=worker)
             source.begin_again()
             return True
 

@@ -228,7 +228,7 @@ CASES: Final = (
         "must",
         "x-gateway-destination-endpoint-served in the metadata",
         Rule(
-            "The gateway tells with each response which endpoint served it.",
+            "The gateway reports with each response which endpoint served it.",
             f"{PROTOCOL}#destination-endpoint-served",
         ),
         told_who_served,

@@ -230,7 +230,7 @@ _WHOLE = Rule(
     "The gateway passes on what the picker streams back, so all of it must come back.", MODES
 )
 _BY_MODE = Rule(
-    "Which parts of a response the picker sees is the gateway's setting, told in protocol_config.",
+    "Which parts of a response the picker sees is the gateway's setting, named in protocol_config.",
     EXT_PROC,
 )
 _SIZES: Final = (
@@ -303,7 +303,7 @@ CASES: Final = (
         "must",
         "10 chats that trailers end, their answers too",
         Rule(
-            "Trailers tell that a body is complete; they are answered, and passed on behind it.",
+            "Trailers mean that a body is complete; they are answered, and passed on behind it.",
             MODES,
         ),
         with_trailers,

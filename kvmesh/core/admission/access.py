@@ -16,8 +16,14 @@ DEFAULT_ROLES: Final[tuple[Role, ...]] = ("infer", "view")
 ROLES_HEADER: Final = b"x-kvmesh-roles"
 """What a front door that asked for a key tells the next hop of it; only ever takes away."""
 
-OPEN_PATHS: Final = frozenset({"/health", "/ready"})
-"""Paths that need no key: balancers ask them."""
+LOGIN: Final = "/login"
+LOGOUT: Final = "/logout"
+SESSION: Final = "/session"
+LOGIN_PATHS: Final = frozenset({LOGIN, LOGOUT, SESSION})
+"""Where a browser's user shows a key once, gives that up, or learns whether it is so."""
+
+OPEN_PATHS: Final = frozenset({"/health", "/ready"}) | LOGIN_PATHS
+"""Paths that need no key: balancers ask them, or who has yet to show one."""
 
 ENGINE_POSTS: Final = (
     "/tokenize",

@@ -107,6 +107,14 @@ class KeyRing:
         self._keys = keys
         self._spent = {digest: one for digest, one in self._spent.items() if digest in keys}
 
+    def digests(self) -> list[str]:
+        """Return what is kept of each key."""
+        return list(self._keys)
+
+    def get(self, digest: str) -> ApiKey | None:
+        """Return the key of that digest; None for no such key."""
+        return self._keys.get(digest)
+
     def check(self, path: str, key: str) -> None:
         """Raise as `admit` does for no key or an unknown one; counts and spends nothing."""
         if path not in OPEN_PATHS and not (key and digest_of(key) in self._keys):
@@ -123,12 +131,13 @@ class KeyRing:
         if found is None:
             self.refused += 1
             raise _unknown(key)
-        if found.requests_per_minute:
-            self._spend(found, now)
+        self.spend(found, now)
         return found
 
-    def _spend(self, key: ApiKey, now: float) -> None:
-        """Take one request off the key's bucket, which fills evenly."""
+    def spend(self, key: ApiKey, now: float) -> None:
+        """Take one request off the key's bucket, which fills evenly. Raises `RequestError` 429."""
+        if not key.requests_per_minute:
+            return
         size = max(1.0, key.requests_per_minute)
         left, since = self._spent.get(key.sha256, (size, now))
         left = min(size, left + (now - since) * size / 60.0)

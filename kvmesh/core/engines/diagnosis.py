@@ -91,7 +91,7 @@ def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
     seen = sorted({size for source in engine.sources for size in source.block_sizes})
     if not size and not seen:
         remedy = "give kvmesh worker --kv-cache-block-size if its events are silent too"
-        yield Finding(Level.WARN, "block size", "the engine does not tell it", remedy)
+        yield Finding(Level.WARN, "block size", "the engine does not report it", remedy)
         return
     if seen and size and seen != [size]:
         yield Finding(
@@ -142,16 +142,18 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
                 'add "replay_endpoint" to --kv-events-config (or give --kv-replay-endpoint)',
             )
         elif not source.replay_connected:
-            text = f"nobody answers at the replay socket {source.replay}"
+            text = f"nothing answers at the replay socket {source.replay}"
             yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
         yield from _check_groups(source.groups, topic)
         if source.odd:
             text = f"{source.odd} events cannot be read and are left out: {source.why}"
-            remedy = "overlaps may be too low; upgrade kvmesh; tell its authors the version"
+            remedy = "overlaps may be too low; upgrade kvmesh; report the version to its authors"
             yield Finding(Level.WARN, topic, text, remedy)
         if source.unknown:
             text = f"{source.unknown} fields or events that this kvmesh does not know were skipped"
-            yield Finding(Level.WARN, topic, text, "upgrade kvmesh; tell its authors the version")
+            yield Finding(
+                Level.WARN, topic, text, "upgrade kvmesh; report the version to its authors"
+            )
 
 
 def _check_groups(groups: Sequence[GroupSeen], topic: str) -> Iterator[Finding]:
@@ -185,7 +187,7 @@ def _no_source(engine: EngineSeen) -> Finding:
     return Finding(
         Level.FAIL,
         "KV events",
-        f"the engine does not tell whether and where it publishes{why}",
+        f"the engine does not report whether and where it publishes{why}",
         f"start it with {FLAGS} and give --kv-events-endpoint tcp://HOST:PORT",
     )
 
@@ -196,7 +198,7 @@ def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Findin
             "is the port open to this machine? An engine given tcp://HOST:PORT, not tcp://*:PORT, "
             "connects: then give --kv-events-bind here and to its sidecar"
         )
-        return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
+        return Finding(Level.FAIL, topic, f"nothing answers at {source.endpoint}", remedy)
     if source.undecodable:
         text = f"{source.undecodable} of {source.batches} batches are no KV events"
         text += f": {source.why}" if source.why else ""

@@ -19,7 +19,7 @@ from kvmesh.core.routing.spread.second_home import NEW_HOME
 from kvmesh.core.workers.left_out import LeftOut
 
 HIDDEN: Final = (
-    "what workers hold is not shown: tenants share cached blocks here, so it would tell of others'"
+    "what workers hold is not shown: tenants share cached blocks here, so it would reveal others'"
     " prompts; --tenant-isolation, or a key that may operate, shows it"
 )
 

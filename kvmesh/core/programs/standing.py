@@ -111,7 +111,7 @@ def outlook(governor: Governor, turn: Turn, now: float) -> Outlook:
     elif workers:
         why = f"its context fits beside those of older programs at {', '.join(workers)}"
     else:
-        why = "nobody has to wait: all contexts fit, or computing them again costs less"
+        why = "no program has to wait: all contexts fit, or computing them again costs less"
     return Outlook(
         agent=turn.agent,
         program=turn.program,

@@ -1,1 +1,1 @@
-"""The decision: candidates, cost, choice, booking, and what replicas tell each other of it."""
+"""The decision: candidates, cost, choice, booking, and what replicas share of it."""

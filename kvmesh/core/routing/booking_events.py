@@ -129,7 +129,7 @@ def encode_booking(event: BookingEvent) -> msgspec.Raw:
     try:
         return msgspec.Raw(_encoder.encode(event))
     except (OverflowError, TypeError, ValueError) as error:
-        raise CodecError(f"{type(event).__name__} of a request cannot be told: {error}") from error
+        raise CodecError(f"{type(event).__name__} of a request cannot be sent: {error}") from error
 
 
 def join_bookings(

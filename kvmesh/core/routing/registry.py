@@ -118,7 +118,7 @@ class WorkerRegistry:
 
         Load that no router booked (other clients, output nobody counted) and that
         `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads; a waiting
-        request is taken for an average prompt where the engine does not tell its tokens.
+        request is taken for an average prompt where the engine does not report its tokens.
         """
         state = self.state(worker)
         state.report = report

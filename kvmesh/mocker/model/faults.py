@@ -200,7 +200,7 @@ def _factor(value: str, where: str) -> float:
 
 def _retry_after_s(status: int, value: str, where: str) -> int:
     if status not in _OVERLOAD:
-        raise ConfigError(f"{where}: only 429 and 503 tell when to try again; leave out the value")
+        raise ConfigError(f"{where}: only 429 and 503 say when to try again; leave out the value")
     seconds = _number(value)
     if not (0 <= seconds <= MAX_SECONDS and seconds.is_integer()):
         raise ConfigError(

@@ -49,7 +49,7 @@ def pure_decode(data: bytes) -> Heard:
         elif wire == BYTES:
             beside.take(data, number, start, end)
     if not kind:
-        raise CodecError(f"a message of {len(data)} bytes tells neither headers nor body: skip it")
+        raise CodecError(f"a message of {len(data)} bytes has neither headers nor body: skip it")
     found = KINDS[kind - FIRST_KIND]
     if found is RequestBody or found is ResponseBody:
         return found(*_body(data, span))

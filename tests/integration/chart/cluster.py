@@ -32,7 +32,7 @@ GATEWAY_LABEL: Final = "gateway.networking.k8s.io/gateway-name"
 HTTP: Final = Port(8000)
 RANDOM: Final = Port(40000)
 """A port nobody names: NCCL's, UCX's, a shell that an attacker opened."""
-AROUND: Final = [
+AROUND: Final[list[End]] = [
     Pod("prometheus", "monitoring", {"app": "prometheus"}, "10.244.9.1"),
     Pod(
         "collector",

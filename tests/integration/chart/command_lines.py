@@ -4,6 +4,7 @@ Every argument and variable of a container is parsed by `kvmesh.cli`, which read
 dataclasses: unknown flags, values out of bounds and words that are none of a list are refused.
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -108,14 +109,19 @@ def parse_line(line: Line) -> Any:
     ]
     if unknown:
         raise ValueError(f"{line.name}: {unknown}: no settings of kvmesh {line.arguments[0]}")
-    with _environment(line.variables):
-        check_environment(os.environ)
-        tokens = read_spellings(line.arguments)
-        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-    del command
+    return _parse(tuple(line.arguments), tuple(sorted(line.variables.items())))
+
+
+@functools.cache
+def _parse(arguments: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Any:
+    with _environment(dict(variables)):
+        check_environment(arguments[:1], os.environ)
+        tokens = read_spellings(arguments)
+        _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     return bound.arguments.get("settings", bound.arguments)
 
 
+@functools.cache
 def variables_of(command: str) -> set[str]:
     """Return the variables that `kvmesh COMMAND` reads."""
     found = app[command]

@@ -176,5 +176,5 @@ def _covers(one: Manifest, port: Port, target: End) -> bool:
         return False
     if named is None:
         return True
-    first = int(named)
-    return first <= port.number <= int(one.get("endPort", named))
+    last = one.get("endPort") or named
+    return int(named) <= port.number <= int(last)

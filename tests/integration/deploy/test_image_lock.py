@@ -1,13 +1,19 @@
 """What the image installs: locked, every file by its hash, and what pyproject.toml asks for."""
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
 
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from kvmesh.version import VERSION
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "deploy/docker"
+EXTRAS = ("kubernetes", "otel", "fast")
 PINNED = re.compile(r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)(?: ; [^\\]+)?(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)  # fmt: skip  # noqa: E501
 
 
@@ -23,14 +29,66 @@ def locked(name: str) -> dict[str, str]:
 def test_the_lock_has_what_the_project_asks_for_by_hash() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     versions = locked("constraints.txt")
-    extra = asked["project"]["optional-dependencies"]["kubernetes"]
-    for text in (*asked["project"]["dependencies"], *extra):
+    extras = asked["project"]["optional-dependencies"]
+    more = [text for extra in EXTRAS for text in extras[extra]]
+    for text in (*asked["project"]["dependencies"], *more):
         wish = Requirement(text)
         assert wish.specifier.contains(versions[wish.name]), f"{text}: run `make lock`"
     builds = locked("build.txt")
     for text in asked["build-system"]["requires"]:
         wish = Requirement(text)
         assert wish.specifier.contains(builds[wish.name]), f"{text}: run `make lock`"
+
+
+def test_what_is_left_out_is_needed_by_huggingface_hub_alone() -> None:
+    """tokenizers asks for it, and loads it only to download: kvmesh reads directories."""
+    text = (DOCKER / "left-out.txt").read_text(encoding="utf-8")
+    left_out = {line for line in text.splitlines() if not line.startswith("#")}
+    environment = {key: str(value) for key, value in default_environment().items()}
+
+    with_hub = closure("kvmesh", EXTRAS, environment, without="")
+    without = closure("kvmesh", EXTRAS, environment, without="huggingface-hub")
+
+    assert left_out == with_hub - without
+    assert left_out <= set(locked("constraints.txt"))
+
+
+def closure(
+    name: str, extras: tuple[str, ...], environment: dict[str, str], *, without: str
+) -> set[str]:
+    """Return the names of what installing `name` installs here, but for what `without` asks for."""
+    found: set[str] = set()
+    waiting = [(name, extras)]
+    while waiting:
+        one, wanted = waiting.pop()
+        found.add(one)
+        for text in importlib.metadata.requires(one) or ():
+            wish = Requirement(text)
+            marker, needed = wish.marker, canonicalize_name(wish.name)
+            holds = marker is None or any(
+                marker.evaluate(environment | {"extra": extra}) for extra in ("", *wanted)
+            )
+            if holds and needed not in (found | {without}):
+                waiting.append((needed, tuple(wish.extras)))
+    return found
+
+
+def test_the_image_is_built_of_the_files_that_a_build_reads_and_says_its_version() -> None:
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        name
+        for line in re.findall(r"^COPY ([^-].*) /src/?\S*$", text, re.MULTILINE)
+        for name in line.split()
+    }
+    let_in = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    }
+
+    wanted = {"kvmesh", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
+    assert wanted <= copied
+    assert wanted <= let_in
+    assert all((ROOT / name).exists() for name in copied)
+    assert re.findall(r"^ARG VERSION=(.*)$", text, re.MULTILINE) == [VERSION]
 
 
 def test_the_image_installs_nothing_without_a_hash() -> None:

@@ -108,7 +108,9 @@ async def test_only_known_keys_are_served_and_none_reaches_the_engine(
     assert answers[0].headers["www-authenticate"].startswith("Bearer")
     assert answers[0].json()["error"]["type"] == "authentication_error"
     assert cold == [401, 401, 401]
-    assert page.headers["www-authenticate"].startswith("Basic")
+    assert page.headers["www-authenticate"].startswith("Bearer")
+    assert page.status_code == 401
+    assert '<form method="post" action="/login">' in page.text
     assert (shown.status_code, broken.status_code) == (200, 401)
     assert len(engine.seen) == 2
     for headers in engine.seen:

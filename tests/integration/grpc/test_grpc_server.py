@@ -8,6 +8,7 @@ import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterable, AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from hpack import Encoder
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.transport.grpc.server import GrpcLimits, GrpcServer
 from kvmesh.transport.grpc.session_events import CANCEL, CONNECT_ERROR
-from kvmesh.transport.grpc.tls import ReloadingTls
+from kvmesh.transport.grpc.tls import grpc_context
+from kvmesh.transport.reloading_tls import ReloadingTls
 from tests.conftest import Eventually
 from tests.integration.grpc.conftest import Service
 from tests.unit.transport.grpc.client import HEAD, PREFACE, frame
@@ -270,7 +272,7 @@ async def test_tls_speaks_http2_and_reads_its_files_anew(service: Service, tmp_p
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(TLS / "cert.pem", cert)
     shutil.copy(TLS / "key.pem", key)
-    tls = ReloadingTls(cert, key)
+    tls = ReloadingTls((cert, key), partial(grpc_context, cert, key))
     server = await service.start(ssl=tls.context)
 
     async def check(trusted: bytes) -> bytes:
@@ -297,7 +299,8 @@ async def test_tls_speaks_http2_and_reads_its_files_anew(service: Service, tmp_p
 async def test_tls_without_a_client_certificate_is_refused_where_one_is_asked_for(
     service: Service,
 ) -> None:
-    tls = ReloadingTls(TLS / "cert.pem", TLS / "key.pem", TLS / "cert.pem")
+    cert, key = TLS / "cert.pem", TLS / "key.pem"
+    tls = ReloadingTls((cert, key), partial(grpc_context, cert, key, cert))
     server = await service.start(ssl=tls.context)
     context = ssl.create_default_context(cafile=str(TLS / "cert.pem"))
     context.set_alpn_protocols(["h2"])
@@ -315,10 +318,10 @@ async def test_tls_without_a_client_certificate_is_refused_where_one_is_asked_fo
 
 
 def test_files_that_are_no_certificate_are_named(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.pem"
+    wrong, missing = tmp_path / "wrong.pem", tmp_path / "missing.pem"
     wrong.write_text("no certificate")
 
     with pytest.raises(ConfigError, match=r"wrong\.pem"):
-        ReloadingTls(wrong, None)
+        ReloadingTls((wrong,), partial(grpc_context, wrong, None))
     with pytest.raises(ConfigError, match=r"missing\.pem"):
-        ReloadingTls(tmp_path / "missing.pem", None)
+        ReloadingTls((missing,), partial(grpc_context, missing, None))

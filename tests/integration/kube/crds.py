@@ -176,6 +176,27 @@ _RULES: Final = _fields(
     ),
 )
 _NUMBER: Final = _text(r"^[0-9]+(\.[0-9]+)?$", 1, 32)
+_PROMETHEUS: Final = _fields(
+    ("metadata", "type"),
+    type={"const": "prometheus"},
+    name=NAME,
+    metricType={"enum": ["AverageValue", "Value"]},
+    metadata=_fields(
+        ("serverAddress", "query", "threshold"),
+        serverAddress=_text(r"^https?://", 1, 1024),
+        query=_text("", 1, 4096),
+        threshold=_NUMBER,
+        activationThreshold=_NUMBER,
+        ignoreNullValues={"enum": ["true", "false"]},
+    ),
+)
+_CPU: Final = _fields(
+    ("metadata", "metricType", "type"),
+    type={"const": "cpu"},
+    name=NAME,
+    metricType={"enum": ["AverageValue", "Utilization"]},
+    metadata=_fields(("value",), value=_NUMBER, containerName=NAME),
+)
 SCALED_OBJECT: Final = _kind(
     "ScaledObject",
     "keda.sh/v1alpha1",
@@ -193,23 +214,7 @@ SCALED_OBJECT: Final = _kind(
             ),
             restoreToOriginalReplicaCount={"type": "boolean"},
         ),
-        triggers=_list(
-            _fields(
-                ("metadata", "type"),
-                type={"const": "prometheus"},
-                name=NAME,
-                metricType={"enum": ["AverageValue", "Value"]},
-                metadata=_fields(
-                    ("serverAddress", "query", "threshold"),
-                    serverAddress=_text(r"^https?://", 1, 1024),
-                    query=_text("", 1, 4096),
-                    threshold=_NUMBER,
-                    activationThreshold=_NUMBER,
-                    ignoreNullValues={"enum": ["true", "false"]},
-                ),
-            ),
-            1,
-        ),
+        triggers=_list({"oneOf": [_PROMETHEUS, _CPU]}, 1),
     ),
 )
 

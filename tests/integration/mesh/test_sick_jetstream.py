@@ -135,7 +135,7 @@ async def test_a_deleted_stream_is_made_anew_and_used(sick: SickMesh, stream: st
     for each in (EVENTS, META, SNAPSHOTS, SESSIONS):
         await until(partial(sick.is_used, each), f"{each} is used")
     await until(sick.takes_snapshots, "snapshots are taken")
-    assert sick.said().count("stream was deleted and is made anew") == 1, sick.said()
+    assert sick.said().count("stream was deleted and is made again") == 1, sick.said()
     await answer_with(sick.http, sick.mesh.router, "/ready", 200)
 
 

@@ -166,8 +166,8 @@ async def test_an_endpoint_where_nobody_publishes_is_named() -> None:
 
     texts = [finding.text for finding in findings if finding.level is Level.FAIL]
     assert texts == [
-        f"nobody answers at {endpoint}",
-        f"nobody answers at the replay socket {replay}",
+        f"nothing answers at {endpoint}",
+        f"nothing answers at the replay socket {replay}",
     ]
 
 

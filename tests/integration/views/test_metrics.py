@@ -9,12 +9,13 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.router.command import RouterServer
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
-from kvmesh.settings.roles import RouterSettings
+from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
 from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
 from tests.integration.picker import live_picker
 from tests.integration.picker.asking import chat, serve
@@ -223,11 +224,38 @@ async def test_an_admin_port_takes_the_admin_paths() -> None:
         live_router.serving(server.serve, f"http://127.0.0.1:{port}") as url,
         httpx.AsyncClient(timeout=60) as client,
     ):
-        paths = ("/metrics", "/v1/status", "/admin/admission", "/ready")
+        paths = ("/metrics", "/v1/status", "/admin/admission", "/ready", "/health")
         front = [(await client.get(url + path)).status_code for path in paths]
         own = f"http://127.0.0.1:{admin}"
         behind = [(await client.get(own + path)).status_code for path in paths]
+        pages = ("/", "/dashboard/dashboard.js", "/v1/overview", "/v1/history", "/v1/programs")
+        shown = {
+            (await client.get(base + path)).status_code for path in pages for base in (url, own)
+        }
     await engine.stop()
 
-    assert front == [404, 404, 404, 200]
-    assert behind == [200, 200, 200, 404]
+    assert shown == {200}
+    assert front == [404, 404, 404, 200, 200]
+    assert behind == [200, 200, 200, 200, 200], "kubelets probe here where the front door has mTLS"
+
+
+async def test_a_meta_routers_admin_port_answers_probes_too() -> None:
+    port, admin = live_router.free_port(), live_router.free_port()
+    server = MetaServer(
+        MetaRouterSettings(
+            replica=("chat=http://127.0.0.1:1",),
+            http=HttpSettings(http_port=port, admin_port=admin),
+        )
+    )
+    async with (
+        live_router.serving(server.serve, f"http://127.0.0.1:{port}", path="/health") as url,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        answers = [
+            (await client.get(f"{door}{path}")).status_code
+            for path in ("/health", "/ready")
+            for door in (url, f"http://127.0.0.1:{admin}")
+        ]
+
+    assert answers[:2] == [200, 200]
+    assert answers[2] == answers[3]

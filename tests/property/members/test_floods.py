@@ -396,6 +396,6 @@ def test_a_worker_whose_epochs_are_used_up_in_its_name_is_followed_again() -> No
         said += logs(list(followed.indexer.receive(Tick("check"), now)))
     followed.read(HONEST, 10.0, epoch=1)
 
-    assert "worker used its last epoch, beginning anew" in said
+    assert "worker used its last epoch, starting again" in said
     assert followed.replica.cursors()[HONEST].epoch == 1
     list(followed.indexer.receive(WorkerGone(HONEST), 10.0))

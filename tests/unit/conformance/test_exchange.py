@@ -106,7 +106,7 @@ def test_a_body_that_was_written_anew_is_the_same_if_its_content_is() -> None:
     less = heard(pick, body_answer(b'{"model":"b"}', end=True))
     half = heard(pick, body_answer(sent[:9], end=True))
 
-    assert same_body(sent, anew) == "the picker wrote the JSON anew"
+    assert same_body(sent, anew) == "the picker rewrote the JSON"
     with pytest.raises(Broken, match="without \\['messages'\\]"):
         same_body(sent, less)
     with pytest.raises(Broken, match="damaged: 9 of 32 bytes"):

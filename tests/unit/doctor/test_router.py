@@ -85,7 +85,7 @@ def test_what_is_no_router_is_said_to_be_none() -> None:
         ({"block_size": 32, "workers": ()}, Level.FAIL, "router block size", "the engine's 16"),
         (
             {"block_size": 32, "block_size_from": "default", "workers": ()},
-            *(Level.FAIL, "router block size", "by default, no worker has told its own"),
+            *(Level.FAIL, "router block size", "by default, no worker has reported its own"),
         ),
         ({"workers": ()}, Level.FAIL, "sidecar", "(its workers: none)"),
         ({"workers": (worker(url="http://o:1"),)}, Level.FAIL, "sidecar", "w at http://o:1"),

@@ -10,11 +10,12 @@ import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
 import { drawPrograms } from "./programs.js";
 import { drawRequests } from "./requests.js";
+import { leaveIfOver, showSession } from "./session.js";
 import { drawTiles } from "./tiles.js";
 import { forgetSeconds, takeSeconds } from "./traffic.js";
 import { drawTuning } from "./tuning.js";
 
-const KEPT_S = 610, KEPT_ROWS = 300, STALLED_MS = 6000, HIDDEN_MS = 60000;
+const KEPT_S = 610, KEPT_ROWS = 300, STALLED_MS = 6000, GONE_MS = 3000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
 const $ = (id) => document.getElementById(id);
 const state = { overview: null, rows: new Map(), paused: false, words: [], heard: 0, told: 0, anew: false };
@@ -40,7 +41,9 @@ function connect() {
   source.onerror = () => {
     link("reconnecting …", "warn");
     // The browser tries again by itself, except after an answer that is not a stream.
-    if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 2000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    retry = setTimeout(connect, 2000);
+    leaveIfOver();
   };
 }
 
@@ -101,8 +104,8 @@ function matches(...texts) {
 
 // Figures that nobody renews are the first thing that is wrong.
 function silence() {
-  const age_s = (Date.now() - state.told) / 1000;
-  if (age_s * 1000 <= STALLED_MS || document.hidden) return null;
+  const age_s = (Date.now() - state.told) / 1000, gone = source?.readyState !== EventSource.OPEN;
+  if (age_s * 1000 <= (gone ? GONE_MS : STALLED_MS) || document.hidden) return null;
   return { kind: "silent", severity: "critical", who: state.overview.name, since_s: age_s, page: "",
     why: `does not answer this page; everything below is of ${clock(state.told / 1000)}` };
 }
@@ -140,14 +143,13 @@ function renderProblems(overview, silent) {
   const worst = drawProblems(problems, overview.ready ? `Nothing is wrong: ${usable} of ${overview.workers.length} workers take requests` : `Not ready: ${overview.reason}`);
   const count = problems.length ? `${worst === "critical" ? "✖" : "⚠"} ${problems.length} · ` : "";
   document.title = `${count}kvmesh · ${overview.name}`;
-  // A router of an older version tells of its problems as warnings alone.
-  const known = problems.map((one) => one.why);
-  renderWarnings((overview.warnings ?? []).filter((line) => !known.some((why) => why && line.includes(why))));
+  // Problems have the warnings among them; a router of an older version has no more than these.
+  renderWarnings(overview.problems ? [] : overview.warnings ?? []);
 }
 
 // A tenant's key is shown its own requests; what counts everybody's has no figures for it.
 function renderLimits(overview) {
-  const limited = !overview.replicas.length && overview.buckets.length > 0;
+  const limited = !overview.traffic && !overview.replicas.length && overview.buckets.length > 0;
   $("limited").hidden = !limited;
   $("main").classList.toggle("limited", limited);
 }
@@ -202,3 +204,4 @@ $("requests").addEventListener("click", (event) => {
 const wanted = new URLSearchParams(location.hash.slice(1)).get("request");
 if (wanted) showDetail(wanted);
 connect();
+showSession();

@@ -10,10 +10,11 @@ const $ = (id) => document.getElementById(id);
 const WORKERS = [
   { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
   { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
-  { name: "State", value: (row) => (row.usable ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
+  { name: "State", value: (row) => (row.usable && !row.hung ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
     const [words, kind] = standingOf(row);
     if (cell.textContent !== words) cell.textContent = words;
     cell.className = `state ${kind}${words.length > 24 ? " long" : ""}`;
+    if (cell.title !== row.why_not) cell.title = row.why_not;
   } },
   { name: "Failed", first: -1, kind: "num p2", value: (row) => row.failures, fill: (cell, row) => {
     cell.textContent = row.failures ? `${row.failures} of ${row.attempts}` : "–";
@@ -60,7 +61,7 @@ function drawMap(workers) {
 // Draws the workers that the filter takes; `redraw` is called when they are sorted otherwise. Returns how many.
 export function drawWorkers(overview, matches, redraw) {
   workerOrder ??= sortable($("workers"), WORKERS, redraw);
-  const rows = workerOrder(overview.workers.filter((row) => matches(row.worker, row.bucket, row.trust, row.why_not, row.stage, row.url, ...row.models)));
+  const rows = workerOrder(overview.workers.filter((row) => matches(row.worker, row.bucket, row.trust, row.why_not, row.stage, row.hung ? "hung" : "", row.url, ...row.models)));
   drawMap([...overview.workers].sort((a, b) => COLLATOR.compare(a.bucket, b.bucket) || COLLATOR.compare(a.worker, b.worker)));
   $("n-workers").textContent = rows.length === overview.workers.length ? `${rows.length}` : `${rows.length} of ${overview.workers.length}`;
   syncRows($("workers"), WORKERS, rows, (row) => `${row.bucket}/${row.worker}`, overview.workers.length ? "No worker matches the filter." : "No worker is known yet.");

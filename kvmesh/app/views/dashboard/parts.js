@@ -48,9 +48,10 @@ export function stateOf(row) {
 const FAILING = new Set(["ejected", "down", "suspect"]);
 const DOUBTS = { "catching-up": "warn", degraded: "warn" };
 
-export const fails = (row) => FAILING.has(row.stage) || row.stage === "trickle";
+export const fails = (row) => row.hung || FAILING.has(row.stage) || row.stage === "trickle";
 
 export function standingOf(row) {
+  if (row.hung) return [row.usable ? "hung, used all the same: too many fail" : "hung: does not answer", "bad"];
   if (!row.usable) return [row.why_not, row.why_not === "draining" || row.stage === "overloaded" ? "warn" : "bad"];
   if (FAILING.has(row.stage)) return [`${row.stage}, used all the same: too many fail`, "bad"];
   if (row.stage === "trickle") return ["on trial after failures", "warn"];

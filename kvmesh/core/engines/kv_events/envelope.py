@@ -21,7 +21,7 @@ _NAMES: Final = frozenset({"ts", "events", "data_parallel_rank", "attn_dp_rank"}
 _ROUTER_EVENT: Final = frozenset({"worker_id", "event"})
 _TIERS: Final = frozenset({"device", "host_pinned", "disk", "external"})
 _REFUSED: Final = (
-    "is a RouterEvent of NVIDIA Dynamo, which names blocks by hashes of its own and tells no token "
+    "is a RouterEvent of NVIDIA Dynamo, which names blocks by hashes of its own and has no token "
     "ids: follow the engine's own KV events (--kv-events-endpoint, the endpoint that the Dynamo "
     "worker reads), or route by what was sent (--no-kv-events)"
 )

@@ -1,1 +1,1 @@
-"""What replicas of a bucket tell each other of their bookings: as records, told and heard."""
+"""What replicas of a bucket share of their bookings: as records, sent and received."""

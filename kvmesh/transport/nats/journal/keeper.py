@@ -60,4 +60,4 @@ class StreamKeeper:
                 raise
             self._connection.troubles.begin(f"stream {name}", "it was deleted")
             await self._jetstream.call(f"STREAM.CREATE.{name}", config, StreamInfo)
-            self._log.warning("stream was deleted and is made anew", stream=name)
+            self._log.warning("stream was deleted and is made again", stream=name)

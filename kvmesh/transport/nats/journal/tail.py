@@ -121,7 +121,7 @@ class NatsTail:
         self._strangers += 1
         if self._strangers % QUIET_STRANGERS == 1:
             self._log.warning(
-                "record of another subject passed over", subject=subject, count=self._strangers
+                "record of another subject ignored", subject=subject, count=self._strangers
             )
 
     def on_idle(self, sequence: int) -> None:

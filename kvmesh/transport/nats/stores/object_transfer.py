@@ -96,7 +96,7 @@ class Upload:
             self._error = TransportError(f"{self._subject}: unreadable ack: {error}")
         else:
             if headers:
-                self._error = TransportError(f"{self._subject}: nobody stores it, no such bucket")
+                self._error = TransportError(f"{self._subject}: it is not stored, no such bucket")
             elif ack.error is not None:
                 self._error = refusal(self._subject, ack.error)
         self._acked += 1

@@ -129,7 +129,7 @@ def decode_anchors(data: bytes, place: str) -> Anchors:
     if file.schema != SCHEMA:
         raise ConfigError(f"{place}: has schema {file.schema}, this build reads {SCHEMA}")
     if not file.members:
-        raise ConfigError(f"{place}: names no members: nobody would be believed")
+        raise ConfigError(f"{place}: names no members: no message would be accepted")
     for number, member in enumerate(file.members):
         who = f"{place}: member {number} ({member.role} {member.bucket[:64]}/{member.name[:64]})"
         if not 1 <= member.ranks <= MAX_RANKS:

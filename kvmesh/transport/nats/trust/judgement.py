@@ -61,7 +61,7 @@ def judge(
         text = f"that key ({whose}) may not say it: is trust.json older than the key?"
         return Refusal("foreign", text, seal.key)
     if taken is not None and not taken.is_new(seal, message.subject):
-        return Refusal("stale", "it was taken before: somebody sends a recording", seal.key)
+        return Refusal("stale", "it was received before: a recording is replayed", seal.key)
     if not is_genuine(seal, public, message.subject, message.payload):
         return Refusal("forged", "the signature is not of that key and message", seal.key)
     late = _find_late(seal, message.claim, anchors, now_ms, since_ms)

@@ -78,7 +78,7 @@ def test_bookings_are_told_in_the_old_format_until_peers_had_time_to_be_heard_of
 
     [batch] = records(effects)
     assert driver.sync.statistics().format == 2
-    assert [one.event for one in of(Log, effects)] == ["bookings are told in another format"]
+    assert [one.event for one in of(Log, effects)] == ["bookings are sent in another format"]
     assert batch.first_seq == old.first_seq + len(old.events)
     assert [type(one).__name__ for one in batch.events] == [
         "StateBegins", "Named", "PlacedRecord", "StateEnds",

@@ -1,4 +1,7 @@
+import contextlib
+import shutil
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,47 @@ from kvmesh.app.front.certificates import load_certificate
 from kvmesh.app.front.front import tls_context, upstream_tls
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
+
+TLS = Path(__file__).parents[3] / "fixtures/tls"
+
+
+def make_certificate(cert: Path, key: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-keyout", key, "-out", cert, "-days", "2", "-nodes", "-subj", "/CN=localhost"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def served(context: ssl.SSLContext, name: str | None) -> bytes | None:
+    """Return the certificate that a handshake with `context` shows, through memory alone."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(back, there, server_hostname=name)
+    theirs = context.wrap_bio(there, back, server_side=True)
+    for one in (ours, theirs, ours, theirs):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            one.do_handshake()
+    return ours.getpeercert(binary_form=True)
+
+
+@pytest.mark.parametrize("name", ["localhost", None])
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path, name: str | None) -> None:
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    shutil.copy(TLS / "cert.pem", cert)
+    shutil.copy(TLS / "key.pem", key)
+    context = tls_context(HttpSettings(tls_cert=cert, tls_key=key))
+    assert context is not None
+
+    first = served(context, name)
+    cert.write_text("half a certif")
+    kept = served(context, name)
+    make_certificate(cert, key)
+    renewed = served(context, name)
+
+    assert first == kept == ssl.PEM_cert_to_DER_cert((TLS / "cert.pem").read_text())
+    assert renewed == ssl.PEM_cert_to_DER_cert(cert.read_text())
 
 
 def pem(path: Path, kind: str) -> Path:

@@ -237,7 +237,7 @@ def test_an_engine_that_cannot_list_its_publishers_needs_them_given(
 @pytest.mark.parametrize(
     ("changes", "level", "words"),
     [
-        ({"connected": False}, Level.FAIL, "nobody answers at tcp://h:5557"),
+        ({"connected": False}, Level.FAIL, "nothing answers at tcp://h:5557"),
         ({"undecodable": 1}, Level.FAIL, "1 of 2 batches are no KV events"),
         ({"stored_blocks": 0}, Level.FAIL, "nothing heard at tcp://h:5557"),
         ({"replay": ""}, Level.WARN, "no replay socket"),

@@ -121,7 +121,7 @@ def test_a_turn_with_room_would_go_there(governor: Governor) -> None:
 @pytest.mark.parametrize(
     ("turns", "why"),
     [
-        (True, "nobody has to wait: all contexts fit, or computing them again costs less"),
+        (True, "no program has to wait: all contexts fit, or computing them again costs less"),
         (False, "programs take no turns here: --program-turns is not on"),
     ],
 )

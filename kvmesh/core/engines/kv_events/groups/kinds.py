@@ -224,7 +224,7 @@ class Groups:
     def _met(self, index: int) -> Group:
         if len(self._by_index) == MOST_GROUPS:
             raise CodecError(
-                f"engine batch tells of cache group {index} behind {MOST_GROUPS} others: "
+                f"engine batch names cache group {index} behind {MOST_GROUPS} others: "
                 "more than a model has"
             )
         return Group(index, len(self._by_index))
