@@ -43,7 +43,7 @@ COMMANDS = {
         "entries:worker",
         "Run the sidecar that puts one engine's KV events and load on the mesh.",
     ),
-    "mocker": ("entries:mocker", "Run a pretend engine: real HTTP, KV cache and events, no GPU."),
+    "mocker": ("entries:mocker", "Run a simulated engine: real HTTP, KV cache and events, no GPU."),
     "doctor": (
         "doctor.command",
         "Say why an engine's KV cache would not be seen by routers, and what to do.",
@@ -70,14 +70,17 @@ COMMANDS = {
         "replay.command",
         "Send a trace to a live endpoint and report hit rate and latency.",
     ),
-    "analyze": ("analyze.command", "Say what of a load could be reused, and what to set for it."),
+    "analyze": (
+        "analyze.command",
+        "Report what of a load could be reused, and what to set for it.",
+    ),
     "demo": (
         "demo.command",
-        "Show what routing by cache is promised to do, and what it does here.",
+        "Measure the usual demonstrations of KV routing, beside what is promised of them.",
     ),
     "conformance": (
         "conformance.command",
-        "Hold an endpoint picker against its protocol, over gRPC and behind a real Envoy.",
+        "Test an endpoint picker against its protocol, over gRPC and behind a real Envoy.",
     ),
     "snapshot": (
         "app.ops.snapshot",
