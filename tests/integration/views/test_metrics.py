@@ -149,7 +149,14 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
         name
         for name in known
         if name.startswith(
-            ("kvmesh_snapshot_", "kvmesh_remote_", "kvmesh_pool_", *OF_PICKERS, *OF_TOUCHES)
+            (
+                "kvmesh_snapshot_",
+                "kvmesh_remote_",
+                "kvmesh_pool_",
+                "kvmesh_sidecar_",
+                *OF_PICKERS,
+                *OF_TOUCHES,
+            )
         )
     }
     predicted = {name for name in known if name.startswith("kvmesh_worker_")}
