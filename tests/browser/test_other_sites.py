@@ -18,7 +18,9 @@ if WHY_NOT:
 
 from playwright.async_api import Page, expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration]
+from tests.browser.pages import MARKS
+
+pytestmark = MARKS
 
 TRY = """async ([url, init]) => {
   try {
