@@ -9,7 +9,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.figures.figure import Figure, Table
 from kvmesh.core.insight.histogram import Histogram
 from kvmesh.runtime.aio import MailboxStatistics
-from kvmesh.transport.zmq.subscriber import SubscriptionStatistics
+from kvmesh.transport.zmq.statistics import SubscriptionStatistics
 
 
 class RankFacts(msgspec.Struct, frozen=True):

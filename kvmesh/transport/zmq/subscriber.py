@@ -19,6 +19,7 @@ from kvmesh.core.engines.kv_events.source_actions import (
 )
 from kvmesh.errors import TransportError
 from kvmesh.transport.zmq.socket import LoopSocket
+from kvmesh.transport.zmq.statistics import SubscriptionStatistics
 
 SEQ_BYTES: Final = 8
 LIVE_FRAMES: Final = 3
@@ -70,18 +71,6 @@ class SubscriptionOptions(msgspec.Struct, frozen=True):
     bind: bool = False
     receive_hwm: int = 100_000
     source: SourceOptions = SourceOptions()
-
-
-class SubscriptionStatistics(msgspec.Struct, frozen=True):
-    """Totals since the start; `last_seq` is -1 before the first batch."""
-
-    last_seq: int
-    batches: int
-    lost_batches: int
-    restarts: int
-    replay_rounds: int
-    malformed: int
-    connected: bool
 
 
 class EventSubscription:

@@ -7,7 +7,7 @@ from kvmesh.app.figures.figure import Sources
 from kvmesh.app.figures.sidecar import SIDECAR, SIDECAR_RANKS, RankFacts, SidecarFacts
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.runtime.aio import MailboxStatistics
-from kvmesh.transport.zmq.subscriber import SubscriptionStatistics
+from kvmesh.transport.zmq.statistics import SubscriptionStatistics
 
 ENGINE = "http://engine:8000"
 
