@@ -20,8 +20,8 @@ class HttpSettings:
     """Port to listen on; 0 takes a free one."""
     admin_port: Port | None = None
     """Port of its own for /metrics, /v1/status and /admin/…, which the front door then does not
-    serve; it asks for no API key. It also answers /health and /ready. Default: the front door
-    serves them."""
+    serve, and for the dashboard, /health and /ready besides; it asks for no API key. Default: the
+    front door serves them."""
     admin_host: str = "127.0.0.1"
     """Address of --admin-port."""
     advertise_url: str = ""
@@ -51,6 +51,9 @@ class HttpSettings:
     api_keys: Path | None = None
     """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one,
     of a browser at /login. Read again when it changes."""
+    cors_origin: tuple[str, ...] = ()
+    """Origin whose pages may call this port from a browser, e.g. https://app.example; repeat, * is
+    every one. They show a key of their own. Never for /admin/…, /login. Default: none."""
     session_secret_file: Path | None = None
     """File with a secret (`openssl rand -hex 32`) that seals browsers' logins: processes behind one
     address that share it know each other's. Default: each its own, until it ends."""

@@ -11,6 +11,7 @@ from typing import Generic
 import msgspec
 
 from kvmesh.app.front.certificates import load_certificate
+from kvmesh.app.front.cors import ANY, CorsGuard
 from kvmesh.app.front.key_guard import KeyGuard
 from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
@@ -112,6 +113,14 @@ class FrontDoor:
                 sessions=read_secret(settings.session_secret_file, "--session-secret-file"),
             )
             handler, screen = guard, guard.screen
+        if settings.cors_origin:
+            if ANY in settings.cors_origin and settings.api_keys is None:
+                get_logger().warning(
+                    "--cors-origin * without --api-keys: every page in a browser that reaches this "
+                    "port may send requests and read the answers"
+                )
+            cors = CorsGuard(handler, settings.cors_origin, screen)
+            handler, screen = cors, cors.screen
         open_files = raise_open_files_limit()
         possible = connections_within(open_files)
         if possible < settings.max_connections:
@@ -188,6 +197,7 @@ async def admin_routes(
         tls_key=None,
         tls_client_ca=None,
         api_keys=None,
+        cors_origin=(),
         admin_port=None,
     )
     door = FrontDoor(listener, own, port="admin")

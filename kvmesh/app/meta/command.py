@@ -169,8 +169,9 @@ class MetaServer:
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
             pages = ViewPages(view, self._viewers)
-            pages.mount(routes)
-            MetaPrograms(view, self._viewers).mount(routes)
+            for port in dict.fromkeys((routes, cold)):  # one, without --admin-port
+                pages.mount(port)
+                MetaPrograms(view, self._viewers).mount(port)
             front = FrontDoor(
                 self.settings.http,
                 routes,

@@ -60,16 +60,16 @@ class _Rows(msgspec.Struct, frozen=True):
 
 
 class _Known:
-    """One replica's last answer, and its seconds so far."""
+    """One replica's last answer, and its seconds so far; `failed`: the last question got none."""
 
     def __init__(self) -> None:
         self.overview: Overview | None = None
-        self.answers = False
+        self.answers = self.failed = False
         self.seconds: dict[int, TrafficSecond] = {}
 
     def take(self, overview: Overview) -> None:
         self.overview = overview
-        self.answers = True
+        self.answers, self.failed = True, False
         self.seconds |= {one.second: one for one in overview.seconds}
         oldest = int(overview.now) - KEPT_S
         self.seconds = {second: one for second, one in self.seconds.items() if second > oldest}
@@ -263,7 +263,7 @@ class MetaView:
             body = await fetch_ok(self._pool, replica.url, path, timeout_s=TIMEOUT_S)
         overview = None if body is None else _decode(body)
         if overview is None or overview.role != "router":
-            known.answers = False
+            known.answers, known.failed = False, True
             return
         if before is not None and before.started != overview.started:
             # Another life counts its changes from 0 again.
@@ -297,7 +297,7 @@ class MetaView:
                 else None
             )
             why_not = membership.why_not(replica.name, now) or ""
-            if known is not None and said is not None and not known.answers:
+            if known is not None and known.failed:
                 why_not = why_not or "does not answer"
             if own is None:
                 own = ReplicaRow(

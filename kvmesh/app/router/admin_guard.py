@@ -41,7 +41,7 @@ class AdminGuard:
                     f" {TOKEN_HEADER.decode()}",
                     status=UNAUTHORIZED,
                 )
-        elif is_foreign(request):
+        elif is_foreign(request) or is_rebound(request):
             raise RequestError(
                 f"{path}: without --admin-token-file no page of another site may change it",
                 status=FORBIDDEN,
@@ -51,6 +51,18 @@ class AdminGuard:
                 f"{path}: without --admin-token-file only this machine may change it",
                 status=FORBIDDEN,
             )
+
+
+def is_rebound(request: Request) -> bool:
+    """Return whether a browser sent it for a page whose name is not this machine's: its owner may
+    let that name be 127.0.0.1 (DNS rebinding), and then all is of one origin.
+    """
+    origin = request.header(b"origin")
+    if origin is None:
+        return False
+    host = origin.decode("latin-1").partition("://")[2].lower()
+    name = host if host.startswith("[") else host.partition(":")[0]
+    return not (name == "localhost" or name.endswith(".localhost") or is_loopback(name))
 
 
 def hops(request: Request) -> list[str]:

@@ -238,13 +238,15 @@ class RouterServer:
             admin = self._admin(context, check, changes, routes, cold)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
             admin.sources.add(errors, BUILD.of(own_build), *door.figures())
-            watch = self._programs.mount(context, self._viewers, admin, routes)
+            ports = dict.fromkeys((routes, cold))  # one, without --admin-port
+            watch = self._programs.mount(context, self._viewers, admin, ports)
             traffic = self._traffic(context, admin, watch)
             view = changes.view(context, self.mesh, admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
-            pages.mount(routes)
+            for port in ports:
+                pages.mount(port)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)

@@ -1,6 +1,6 @@
 """Programs at one router: the governor, what is shown of them, and who tells it of workers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -55,10 +55,11 @@ class ProgramPart:
         return msgspec.structs.replace(context, keep=toucher.keep)
 
     def mount(
-        self, context: RoutingContext, viewers: Viewers, admin: RouterAdmin, routes: Routes
+        self, context: RoutingContext, viewers: Viewers, admin: RouterAdmin, ports: Iterable[Routes]
     ) -> ProgramWatch:
-        """Serve the page and show the figures; return what keeps them."""
-        ProgramsPage(context, viewers).mount(routes)
+        """Serve the page at each port and show the figures; return what keeps them."""
+        for routes in ports:
+            ProgramsPage(context, viewers).mount(routes)
         admin.parts["programs"] = self.governor.statistics
         watch = ProgramWatch(self.governor, context.bucket, _workers_of(context), context.clock)
         admin.sources.add(

@@ -163,7 +163,7 @@ class QuickRequest(RoutedRequest):
         if (placed := self._placed) is None:
             return super()._told_end(scope)
         record = placed.record
-        return Ended(record, placed.model, record.tenant, scope.kind, scope.status)
+        return record, placed.model, record.tenant, scope.kind, scope.status
 
     def _leave(self) -> None:
         """Be from now on as if `Dispatch` had decided, and booked."""

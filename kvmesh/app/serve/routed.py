@@ -319,7 +319,7 @@ class RoutedRequest:
 
     def _told_end(self, scope: Scope) -> Ended:
         one = self._one
-        return Ended(one.record, one.request.model, one.request.tenant, scope.kind, scope.status)
+        return one.record, one.request.model, one.request.tenant, scope.kind, scope.status
 
     def _give_back(self) -> None:
         """Count the end, and release what an error has kept `finish` from releasing."""

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -42,14 +42,10 @@ MOST_ENDED: Final = 1 << 12
 """
 
 
-class Ended(NamedTuple):
-    """How a request ended (`server.scope`): `record` is None of one that was never decided."""
-
-    record: DecisionRecord | None
-    model: str
-    tenant: str
-    kind: End
-    status: int
+Ended = tuple[DecisionRecord | None, str, str, End, int]
+"""A request that ended: its record, None of one that was never decided; model, tenant, how it ended
+(`server.scope`) and what status its client got. A plain tuple: named ones take 0.3 us more.
+"""
 
 
 class RoutingCounters:

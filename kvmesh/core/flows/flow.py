@@ -39,23 +39,12 @@ def error_class(kind: str, status: int) -> ErrorClass:
     return "" if kind == "finished" else "cut"
 
 
-class EndedRequest(msgspec.Struct, frozen=True):
-    """One request that ended. `ttft_ms` is None before a first token; `decode_ms` is the time from
-    the first to the last of 1 + `decode_tokens` tokens.
-    """
-
-    error: ErrorClass = ""
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    ttft_ms: float | None = None
-    decode_ms: float = 0.0
-    decode_tokens: int = 0
-    reported_tokens: int = 0
-    cached_tokens: int = 0
-
-
 class Flow(msgspec.Struct):
-    """Sums over ended requests; `cached_tokens` of `reported_tokens` by the engines' word."""
+    """Sums over ended requests, floats since samples count several times.
+
+    `ttft_ms` is of `first_tokens` requests, `decode_ms` the time from the first to the last of
+    1 + `decode_tokens` tokens each; `cached_tokens` of `reported_tokens` by the engines' word.
+    """
 
     requests: float = 0.0
     errors: dict[str, float] = {}
@@ -68,33 +57,19 @@ class Flow(msgspec.Struct):
     reported_tokens: float = 0.0
     cached_tokens: float = 0.0
 
-    def add(self, one: EndedRequest) -> None:
-        """Count a request."""
-        self.requests += 1
-        if one.error:
-            self.errors[one.error] = self.errors.get(one.error, 0.0) + 1
-        self.prompt_tokens += one.prompt_tokens
-        self.output_tokens += one.output_tokens
-        if one.ttft_ms is not None:
-            self.ttft_ms += one.ttft_ms
-            self.first_tokens += 1
-        self.decode_ms += one.decode_ms
-        self.decode_tokens += one.decode_tokens
-        self.reported_tokens += one.reported_tokens
-        self.cached_tokens += one.cached_tokens
-
-    def plus(self, other: "Flow", weight: float) -> "Flow":
-        """Return the sums of both, `other` counted `weight` times."""
-        sums = {
-            name: getattr(self, name) + weight * getattr(other, name)
-            for name in self.__struct_fields__
-            if name != "errors"
-        }
-        errors = {
-            name: self.errors.get(name, 0.0) + weight * other.errors.get(name, 0.0)
-            for name in {*self.errors, *other.errors}
-        }
-        return Flow(**sums, errors=errors)
+    def add(self, other: "Flow", weight: float = 1.0) -> None:
+        """Add the sums of `other`, each counted `weight` times."""
+        self.requests += weight * other.requests
+        self.prompt_tokens += weight * other.prompt_tokens
+        self.output_tokens += weight * other.output_tokens
+        self.ttft_ms += weight * other.ttft_ms
+        self.first_tokens += weight * other.first_tokens
+        self.decode_ms += weight * other.decode_ms
+        self.decode_tokens += weight * other.decode_tokens
+        self.reported_tokens += weight * other.reported_tokens
+        self.cached_tokens += weight * other.cached_tokens
+        for name, count in other.errors.items():
+            self.errors[name] = self.errors.get(name, 0.0) + weight * count
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -138,15 +113,18 @@ class SlidingFlow:
         self._now = Flow()
         self._before = Flow()
 
-    def add(self, one: EndedRequest, now: float) -> None:
-        """Count a request that ended now."""
+    def add(self, part: Flow, now: float) -> None:
+        """Count requests that ended now."""
         self._turn(now)
-        self._now.add(one)
+        self._now.add(part)
 
     def sums(self, now: float) -> Flow:
         """Return the sums over the window that ends now."""
         self._turn(now)
-        return self._now.plus(self._before, 1.0 - (now / self._window_s - self._slot))
+        sums = Flow()
+        sums.add(self._now)
+        sums.add(self._before, 1.0 - (now / self._window_s - self._slot))
+        return sums
 
     def rates(self, now: float) -> Rates:
         """Return the rates over the window that ends now."""
@@ -188,8 +166,8 @@ class FlowTable:
     def __len__(self) -> int:
         return len(self._flows)
 
-    def add(self, name: str, one: EndedRequest, now: float) -> None:
-        """Count a request of `name` that ended now; one without a name counts nowhere."""
+    def add(self, name: str, part: Flow, now: float) -> None:
+        """Count requests of `name` that ended now; those without a name count nowhere."""
         if not name:
             return
         name = name[:MAX_NAME]
@@ -199,7 +177,7 @@ class FlowTable:
                 kept = {row.name for row in self.rows(now)}
                 self._flows = {one: old for one, old in self._flows.items() if one in kept}
             flow = self._flows[name] = SlidingFlow(self._window_s, self._since_s)
-        flow.add(one, now)
+        flow.add(part, now)
 
     def rows(self, now: float) -> list[NamedFlow]:
         """Return the rates of the `most` busiest names, busiest first; those that sent nothing in

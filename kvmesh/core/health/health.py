@@ -46,7 +46,6 @@ HUNG: Final = "hung"
 """The kind of failure of a member that takes a request and gives no answer."""
 
 DEATHS: Final = frozenset({"reset", "truncated", "malformed", "timeout", HUNG, "cut"})
-_SILENT_STAGES: Final = frozenset({Stage.SUSPECT, Stage.EJECTED, Stage.TRICKLE})
 _WEIGHTS: Final = {"cut": 1.5, "502": 0.75, "503": 0.75, "504": 0.75}
 
 
@@ -253,9 +252,13 @@ class Health:
         return record.reason() if record is not None else ""
 
     def hangs(self, member: str) -> bool:
-        """Return whether a member is out for taking a request and not answering it."""
+        """Return whether a member took its last request and gave no answer, and has answered none
+        since; one that is not there any more hangs no longer.
+        """
         record = self._records.get(member)
-        return record is not None and record.kind == HUNG and record.stage in _SILENT_STAGES
+        if record is None or not record.streak:
+            return False
+        return record.kind == HUNG and record.stage is not Stage.DOWN
 
     def recent(self, member: str) -> tuple[int, int]:
         """Return how many of the member's last attempts failed, and of how many."""

@@ -82,7 +82,11 @@ async def router(
             bucket=bucket,
             router_id=settings.pop("router_id", f"{bucket}-0"),
             seed=1,
-            http=HttpSettings(http_port=port, drain_s=settings.pop("drain_s", 5.0)),
+            http=HttpSettings(
+                http_port=port,
+                drain_s=settings.pop("drain_s", 5.0),
+                cors_origin=settings.pop("cors_origin", ()),
+            ),
             **settings,
         )
     )

@@ -228,8 +228,13 @@ async def test_an_admin_port_takes_the_admin_paths() -> None:
         front = [(await client.get(url + path)).status_code for path in paths]
         own = f"http://127.0.0.1:{admin}"
         behind = [(await client.get(own + path)).status_code for path in paths]
+        pages = ("/", "/dashboard/dashboard.js", "/v1/overview", "/v1/history", "/v1/programs")
+        shown = {
+            (await client.get(base + path)).status_code for path in pages for base in (url, own)
+        }
     await engine.stop()
 
+    assert shown == {200}
     assert front == [404, 404, 404, 200, 200]
     assert behind == [200, 200, 200, 200, 200], "kubelets probe here where the front door has mTLS"
 

@@ -62,7 +62,7 @@ class Exchange:
 
     `started`: a status line was written, no other can follow. `chunked`: the body is framed in
     chunks: behind the first piece the transport of the `channel` may be given chunks framed
-    already, and `end_framed` the last.
+    already, and `end_framed` the last. `added` are rendered header lines of any answer.
 
     Either `respond` once, or `start`, any number of `write`, then `end` or `abort`. After a
     disconnect they all do nothing, so that callers need not look.
@@ -73,7 +73,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_begun", "_framing", "_held", "_keep_alive", "_remaining", "channel", "chunked",
+        "_begun", "_framing", "_held", "_keep_alive", "_remaining", "added", "channel", "chunked",
         "disconnected", "on_disconnect", "on_pause", "on_resume", "request", "request_id", "scope",
         "started",
     )  # fmt: skip
@@ -90,7 +90,7 @@ class Exchange:
         self._framing = _NONE
         self._keep_alive = True
         self._remaining = 0
-        self._held = b""
+        self._held = self.added = b""
         self._begun = 0
         scope.tell = self._tell_crash
         scope.last = self._let_go
@@ -287,7 +287,7 @@ class Exchange:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        head = b"".join((STATUS_LINES[status], block, lines, b"\r\n"))
+        head = b"".join((STATUS_LINES[status], block, self.added, lines, b"\r\n"))
         return head[self._begun :] if self._begun else head
 
     def _finish(self, *, reusable: bool) -> None:

@@ -18,7 +18,10 @@ _REPLACED: Final = frozenset(
     {
         b"accept-encoding",  # a compressed answer could not be scanned
         b"expect",
+        b"access-control-request-headers",
+        b"access-control-request-method",
         b"host",
+        b"origin",  # whose pages may read an answer is the front door's to say
         b"x-forwarded-for",
         b"x-request-id",
     }
@@ -153,8 +156,8 @@ class RepeatedHead:
 def forwarded_block(request: Request, replaced: Headers = ()) -> bytes:
     """Return the lines of the client's end-to-end headers with x-forwarded-for, -proto, -host.
 
-    Left out besides: host, x-request-id, and what `replaced` names. Without `replaced` requests
-    with the same head share one block.
+    Left out besides: host, origin, x-request-id, and what `replaced` names. Without `replaced`
+    requests with the same head share one block.
     """
     drop = _REPLACED
     if replaced:

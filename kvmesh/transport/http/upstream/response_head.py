@@ -17,7 +17,19 @@ _DATE: Final = re.compile(
     rb"[a-z]{3}, [0-9]{2} [a-z]{3} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT", re.IGNORECASE
 )
 _DATE_LINE: Final = re.compile(rb"\r\ndate: (%b)\r\n" % _DATE.pattern, re.IGNORECASE)
-_REPLACED: Final = frozenset({b"content-length", b"date", b"x-request-id"})
+_REPLACED: Final = frozenset(
+    {
+        b"access-control-allow-credentials",  # a front door says which pages may read its answers
+        b"access-control-allow-headers",
+        b"access-control-allow-methods",
+        b"access-control-allow-origin",
+        b"access-control-expose-headers",
+        b"access-control-max-age",
+        b"content-length",
+        b"date",
+        b"x-request-id",
+    }
+)
 
 
 class ResponseHead:

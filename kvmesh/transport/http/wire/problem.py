@@ -32,7 +32,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     `retry_after_s` > 0 adds a Retry-After header. `final` tells OpenAI's clients not to send the
     request again, `wished` meta-routers that no other replica would take it.
-    `challenge` is the WWW-Authenticate of a 401.
+    `challenge` is the WWW-Authenticate of a 401, `also` are further headers.
     """
 
     status: int
@@ -43,6 +43,7 @@ class Problem(msgspec.Struct, frozen=True):
     final: bool = False
     challenge: bytes = b""
     wished: bool = False
+    also: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def from_error(cls, error: KvMeshError) -> "Problem":
@@ -112,4 +113,4 @@ class Problem(msgspec.Struct, frozen=True):
             told.append(WISHED)
         if self.challenge:
             told.append((b"www-authenticate", self.challenge))
-        return tuple(told)
+        return (*told, *self.also)

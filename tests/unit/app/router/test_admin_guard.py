@@ -1,5 +1,7 @@
 """Who may change a running router without a token: whoever comes from this machine alone."""
 
+from pathlib import Path
+
 import pytest
 
 from kvmesh.app.router.admin_guard import AdminGuard, hops, is_loopback
@@ -53,6 +55,40 @@ def test_a_hop_elsewhere_in_any_header_may_not(request_: Request) -> None:
     with pytest.raises(RequestError, match="only this machine") as caught:
         AdminGuard(AdmissionSettings()).check(request_, "/admin/admission")
     assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (("sec-fetch-site", "cross-site"),),
+        (("sec-fetch-site", "same-site"),),
+        (("host", "127.0.0.1:8000"), ("origin", "https://evil.example")),
+        (("host", "127.0.0.1:8000"), ("origin", "null")),
+        (("host", "evil.example:8000"), ("origin", "http://evil.example:8000")),
+        (("host", "127.0.0.1.evil.example"), ("origin", "http://127.0.0.1.evil.example")),
+    ],
+)
+def test_pages_of_other_sites_may_not_though_the_browser_is_here(
+    headers: tuple[tuple[str, str], ...],
+) -> None:
+    with pytest.raises(RequestError, match="no page of another site") as caught:
+        AdminGuard(AdmissionSettings()).check(asked("127.0.0.1", *headers), "/admin/policy")
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "a.localhost", "[::1]:80"])
+def test_a_page_of_this_machine_may(host: str) -> None:
+    own = asked("127.0.0.1", ("host", host), ("origin", f"http://{host}"))
+    AdminGuard(AdmissionSettings()).check(own, "/admin/policy")
+
+
+def test_who_knows_the_token_may_from_any_page(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret")
+    request = asked(
+        "10.0.0.7", ("origin", "https://ops.example"), ("x-kvmesh-admin-token", "secret")
+    )
+    AdminGuard(AdmissionSettings(admin_token_file=file)).check(request, "/admin/policy")
 
 
 @pytest.mark.parametrize("address", ["127.evil.example", "localhost", "", "::ffff:10.0.0.1", "1:2"])

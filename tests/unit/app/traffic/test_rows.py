@@ -10,21 +10,22 @@ from kvmesh.app.traffic.rows import (
     tenant_rows,
     traffic_row,
 )
-from kvmesh.core.flows.flow import ERRORS, EndedRequest, NamedFlow, SlidingFlow
+from kvmesh.core.flows.flow import ERRORS, Flow, NamedFlow, SlidingFlow
+from tests.unit.core.flows.ended import ended
 
 ZERO = dict.fromkeys(ERRORS, 0.0)
 
 
-def named(name: str, *ended: EndedRequest) -> NamedFlow:
+def named(name: str, *parts: Flow) -> NamedFlow:
     flow = SlidingFlow(10.0, 0.0)
-    for one in ended:
+    for one in parts:
         flow.add(one, 1.0)
     return NamedFlow(name, flow.rates(2.0))
 
 
 def test_a_client_that_leaves_is_no_error_of_a_model_or_tenant() -> None:
     flow = named(
-        "m", EndedRequest(output_tokens=8, ttft_ms=4.0), EndedRequest("499"), EndedRequest("5xx")
+        "m", ended(output_tokens=8, ttft_ms=4.0, first_tokens=1), ended("499"), ended("5xx")
     )
 
     assert model_rows([flow]) == [ModelRow("m", 1.5, 0.5, 4.0, 4.0)]

@@ -174,3 +174,14 @@ def test_roles_and_tenants_that_cannot_be_are_told_where(fields: str, words: str
     fields = fields.replace("'a\\r", '"a\\r').replace("x-admin: 1'", 'x-admin: 1"')
     with pytest.raises(ConfigError, match=words):
         parse_keys(f"[keys.a]\nsha256 = '{ANN}'\n{fields}", "file")
+
+
+def test_a_key_is_found_by_its_digest_and_spends_as_one_that_is_shown() -> None:
+    keys = KeyRing(parse_keys(f"[keys.a]\nsha256 = '{ANN}'\nrequests_per_minute = 2", "file"))
+    (digest,) = keys.digests()
+    key = keys.get(digest)
+
+    assert key is not None
+    assert (digest, key.tenant, keys.get("0" * 64)) == (ANN.lower(), "a", None)
+    keys.spend(key, 0.0)
+    assert [status(keys, "kvm-ann", 0.0) for _ in range(2)] == [200, 429]

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from kvmesh.bounds import MAX_NAME
 from kvmesh.core.flows.flow import (
     ERRORS,
-    EndedRequest,
     Flow,
     FlowTable,
     Rates,
     SlidingFlow,
     error_class,
 )
+from tests.unit.core.flows.ended import WHOLE, ended
 
 WINDOW_S = 10.0
 
@@ -43,8 +43,8 @@ def test_how_a_request_ended(kind: str, status: int, expected: str) -> None:
 
 def test_rates_are_sums_a_second_and_means() -> None:
     flow = SlidingFlow(WINDOW_S, 0.0)
-    flow.add(EndedRequest("", 100, 11, 50.0, 400.0, 10, 100, 60), 1.0)
-    flow.add(EndedRequest("5xx", ttft_ms=150.0), 2.0)
+    flow.add(WHOLE, 1.0)
+    flow.add(ended("5xx", ttft_ms=150.0, first_tokens=1), 2.0)
 
     rates = flow.rates(5.0)
 
@@ -69,7 +69,7 @@ def test_a_window_holds_what_it_should_and_never_more_than_two_windows(
     for pause in pauses:
         now += pause
         came.append(now)
-        flow.add(EndedRequest("", 1), now)
+        flow.add(ended(), now)
     now += wait_s
 
     found = flow.sums(now).requests
@@ -81,10 +81,18 @@ def test_a_window_holds_what_it_should_and_never_more_than_two_windows(
     assert found <= sum(one > now - 2 * WINDOW_S for one in came) + 1e-9
 
 
+def test_a_sample_counts_for_all_it_stands_for() -> None:
+    flow = Flow()
+    flow.add(WHOLE, 4.0)
+    flow.add(ended("5xx"))
+
+    assert (flow.requests, flow.cached_tokens, flow.errors) == (5.0, 240.0, {"5xx": 1.0})
+
+
 def test_errors_of_both_windows_count() -> None:
     flow = SlidingFlow(WINDOW_S, 0.0)
-    flow.add(EndedRequest("5xx"), 9.0)
-    flow.add(EndedRequest("cut"), 11.0)
+    flow.add(ended("5xx"), 9.0)
+    flow.add(ended("cut"), 11.0)
 
     assert flow.sums(15.0).errors == {"5xx": 0.5, "cut": 1.0}
     assert flow.sums(40.0) == Flow(errors={})
@@ -94,8 +102,8 @@ def test_the_busiest_names_are_told() -> None:
     table = FlowTable(WINDOW_S, 2, 0.0)
     for name, count in (("ann", 3), ("ben", 5), ("cay", 1)):
         for _ in range(count):
-            table.add(name, EndedRequest(), 1.0)
-    table.add("", EndedRequest(), 1.0)
+            table.add(name, ended(), 1.0)
+    table.add("", ended(), 1.0)
 
     assert [row.name for row in table.rows(2.0)] == ["ben", "ann"]
     assert len(table) == 3
@@ -106,9 +114,9 @@ def test_the_busiest_names_are_told() -> None:
 def test_a_flood_of_names_puts_out_nobody_who_sends_more() -> None:
     table, most = FlowTable(WINDOW_S, 4, 0.0), 0
     for number in range(1000):
-        table.add(f"stranger-{number}", EndedRequest(), 1.0)
+        table.add(f"stranger-{number}", ended(), 1.0)
         if number % 2:
-            table.add("ann", EndedRequest(), 1.0)
+            table.add("ann", ended(), 1.0)
         most = max(most, len(table))
 
     rows = table.rows(1.0)
@@ -120,7 +128,7 @@ def test_a_flood_of_names_puts_out_nobody_who_sends_more() -> None:
 
 def test_a_long_name_is_cut() -> None:
     table = FlowTable(WINDOW_S, 2, 0.0)
-    table.add("x" * 5000, EndedRequest(), 1.0)
+    table.add("x" * 5000, ended(), 1.0)
 
     (row,) = table.rows(1.0)
 

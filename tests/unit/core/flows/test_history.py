@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.flows.flow import ERRORS, EndedRequest, Flow
+from kvmesh.core.flows.flow import ERRORS, Flow
 from kvmesh.core.flows.history import (
     COLUMNS,
     MOST_SPAN_S,
@@ -23,6 +23,7 @@ from kvmesh.core.flows.history import (
     series_of,
     tier_for,
 )
+from tests.unit.core.flows.ended import WHOLE, ended
 
 DAY_S = 86400.0
 SMALL = (Tier(10.0, 6), Tier(60.0, 5))
@@ -79,8 +80,8 @@ def test_slots_are_what_came_in_them(
 
 def test_series_are_rates_means_and_shares() -> None:
     flow = Flow()
-    flow.add(EndedRequest("", 100, 11, 50.0, 400.0, 10, 100, 60))
-    flow.add(EndedRequest("429"))
+    flow.add(WHOLE)
+    flow.add(ended("429"))
     values = counted(flow) | {"seconds": 4.0, "looks": 2.0, "queued": 6.0, "workers": 4.0}
     slot = [values.get(name, 0.0) for name in COLUMNS]
 

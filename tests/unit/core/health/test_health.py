@@ -47,6 +47,7 @@ def test_of_who_was_never_heard_of_nothing_is_known() -> None:
     assert health.retry_in_s("w0", 0.0) == 0.0
     assert health.price("w0", 0.0) == (0.0, 0.0)
     assert not health.is_suspect("w0")
+    assert not health.hangs("w0")
     assert not health.is_left_out("w0", 0.0)
     assert not health.began("w0", 0.0)
     assert not health.chosen("w0", 0.0)
@@ -54,6 +55,24 @@ def test_of_who_was_never_heard_of_nothing_is_known() -> None:
     assert not health.served("w0", 0.0)
     assert health.due(0.0) == []
     assert health.admit(FLEET, 0.0) == (FLEET, inf)
+
+
+def test_who_is_out_for_silence_hangs_until_it_is_gone_or_back() -> None:
+    health = make_health()
+    hung = failed_attempt("hung", 9.0)
+    health.note("w0", hung, 0.0)
+    assert health.hangs("w0")
+
+    health.answered("w0", "slow", 1.0)
+    assert (health.stage("w0"), health.hangs("w0")) == (Stage.EJECTED, True)
+    health.answered("w0", "down", 2.0)
+    assert (health.stage("w0"), health.hangs("w0")) == (Stage.DOWN, False)
+    health.answered("w0", "ok", 3.0)
+    assert (health.stage("w0"), health.hangs("w0")) == (Stage.TRICKLE, True)
+    health.note("w0", SERVED, 4.0)
+    assert (health.stage("w0"), health.hangs("w0")) == (Stage.IN, False)
+    eject(health, "w1", 5.0)
+    assert not health.hangs("w1")
 
 
 def test_three_errors_in_a_row_eject_but_not_with_an_answer_between() -> None:

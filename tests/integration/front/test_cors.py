@@ -1,0 +1,199 @@
+"""Pages of other origins: which may call, what a browser is told before, and what stays closed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kvmesh.app.front.api_key import ApiKeyOptions, add_key
+from kvmesh.app.front.cors import check_origin
+from kvmesh.app.router.command import RouterServer
+from kvmesh.errors import ConfigError
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.roles import RouterSettings
+from tests.integration.support.live_router import free_port, serving
+
+pytestmark = pytest.mark.integration
+
+APP = "https://app.example"
+EVIL = "https://evil.example"
+BODY = {"model": "mock", "max_tokens": 1, "prompt": "hello"}
+ASKING = {
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type,x-kvmesh-session",
+}
+
+
+class OpenEngine:
+    """An engine that lets every page read its answers, as vLLM does, and keeps what heads came."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = head.partition("content-length: ")[2].partition("\r\n")[0]
+                await reader.readexactly(int(length or 0))
+                if head.startswith("post"):
+                    self.heads.append(head)
+                body = b'{"data": [{"id": "mock"}]}'
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+                    b"access-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n"
+                    b"content-length: %d\r\n\r\n%b" % (len(body), body)
+                )
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+class Door:
+    def __init__(self, client: httpx.AsyncClient, engine: OpenEngine, key: str) -> None:
+        self.client = client
+        self.engine = engine
+        self.key = key
+
+    async def preflight(self, path: str, origin: str, **more: str) -> httpx.Response:
+        headers = ASKING | {"origin": origin} | more
+        return await self.client.options(path, headers=headers)
+
+
+@pytest.fixture
+async def door(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Door]:
+    origins: tuple[str, ...] = request.param
+    engine, keys = OpenEngine(), tmp_path / "keys.toml"
+    key = add_key(ApiKeyOptions("ann", file=keys, role=("operate",)))
+    server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    http = HttpSettings(http_port=free_port(), api_keys=keys, cors_origin=origins)
+    router = RouterServer(
+        RouterSettings(
+            kv_events=False, worker=(f"w0={url}",), router_id="r0", parity_sample=0, http=http
+        )
+    )
+    async with (
+        server,
+        serving(router.serve, f"http://127.0.0.1:{http.http_port}") as front,
+        httpx.AsyncClient(base_url=front, timeout=60) as client,
+    ):
+        yield Door(client, engine, key)
+
+
+def told(answer: httpx.Response) -> dict[str, str]:
+    return {
+        name.removeprefix("access-control-"): value
+        for name, value in answer.headers.items()
+        if name.startswith("access-control-")
+    }
+
+
+@pytest.mark.parametrize("door", [(APP, "http://localhost:3000")], indirect=True)
+async def test_a_page_that_may_call_asks_first_and_reads_all_answers(door: Door) -> None:
+    asked = await door.preflight("/v1/completions", APP)
+    local = await door.preflight("/v1/anything", "http://LOCALHOST:3000")
+    bearer = {"origin": APP, "authorization": f"Bearer {door.key}"}
+    served = await door.client.post("/v1/completions", json=BODY, headers=bearer)
+    streamed = await door.client.get("/v1/overview", headers=bearer)
+    unknown = await door.client.post("/v1/completions", json=BODY, headers={"origin": APP})
+    long = await door.client.post(
+        "/v1/completions", json=BODY | {"prompt": "x" * 500_000}, headers={"origin": APP}
+    )
+    plain = await door.client.get("/health")
+
+    assert (asked.status_code, asked.content) == (204, b"")
+    assert told(asked) == {
+        "allow-origin": APP,
+        "allow-methods": "GET, HEAD, POST, DELETE",
+        "allow-headers": ASKING["access-control-request-headers"],
+        "max-age": "600",
+    }
+    assert "origin" in asked.headers["vary"]
+    assert told(local)["allow-origin"] == "http://LOCALHOST:3000"
+    assert [one.status_code for one in (served, streamed, unknown, long)] == [200, 200, 401, 401]
+    for answer in (served, streamed, unknown, long):
+        assert told(answer) == {"allow-origin": APP, "expose-headers": "*"}
+        assert answer.headers["vary"] == "origin"
+    assert (told(plain), plain.headers["vary"]) == ({}, "origin")
+    (head,) = door.engine.heads
+    assert "\r\norigin:" not in head
+
+
+@pytest.mark.parametrize("door", [(APP,)], indirect=True)
+async def test_others_and_what_changes_the_mesh_stay_closed(door: Door) -> None:
+    refused = [
+        await door.preflight(path, origin)
+        for path, origin in (
+            ("/v1/completions", EVIL),
+            ("/v1/completions", "null"),
+            ("/v1/completions", f"{APP}.evil.example"),
+            ("/v1/completions", f"{APP}:444"),
+            ("/admin/policy", APP),
+            ("/login", APP),
+            ("/logout", APP),
+            ("/session", APP),
+        )
+    ]
+    bearer = {"origin": EVIL, "authorization": f"Bearer {door.key}"}
+    read = await door.client.post("/v1/completions", json=BODY, headers=bearer)
+    login = await door.client.post(
+        "/login", content=f"key={door.key}", headers={"origin": APP, "content-type": "text/plain"}
+    )
+    odd = await door.preflight(
+        "/v1/completions", APP, **{"access-control-request-headers": "a b, c;d"}
+    )
+    huge = await door.preflight(
+        "/v1/completions", APP, **{"access-control-request-headers": "a" * 2000}
+    )
+
+    assert {one.status_code for one in refused} <= {401, 405}
+    assert [told(one) for one in refused] == [{}] * len(refused)
+    assert told(read) == {}
+    assert (login.status_code, told(login)) == (403, {})
+    assert "allow-headers" not in told(odd)
+    assert "allow-headers" not in told(huge)
+
+
+@pytest.mark.parametrize("door", [("*",)], indirect=True)
+async def test_a_star_lets_every_page_call_and_none_by_the_browsers_own_credentials(
+    door: Door,
+) -> None:
+    asked = await door.preflight("/v1/completions", EVIL)
+    bearer = {"origin": EVIL, "authorization": f"Bearer {door.key}"}
+    served = await door.client.post("/v1/completions", json=BODY, headers=bearer)
+    basic = await door.client.post(
+        "/v1/completions", json=BODY, headers={"origin": EVIL}, auth=("u", door.key)
+    )
+
+    assert told(asked)["allow-origin"] == told(served)["allow-origin"] == "*"
+    assert "allow-credentials" not in told(served)
+    assert (served.status_code, basic.status_code) == (200, 401)
+
+
+@pytest.mark.parametrize("door", [()], indirect=True)
+async def test_off_by_default_even_where_the_engine_lets_everybody(door: Door) -> None:
+    asked = await door.preflight("/v1/completions", APP)
+    bearer = {"origin": APP, "authorization": f"Bearer {door.key}"}
+    served = await door.client.post("/v1/completions", json=BODY, headers=bearer)
+
+    assert (asked.status_code, told(asked)) == (401, {})
+    assert (served.status_code, told(served)) == (200, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "app.example", "https://", "ftp://a", "https://a/", "https://a/b", "https://u@a", "null",
+     "https://a:x", "https://a?b", "https://[a"],
+)  # fmt: skip
+def test_what_is_no_origin_ends_the_start(text: str) -> None:
+    with pytest.raises(ConfigError, match="--cors-origin"):
+        check_origin(text)
+
+
+def test_origins_are_compared_as_browsers_write_them() -> None:
+    assert check_origin("https://App.Example:443") == "https://app.example"
+    assert check_origin("http://localhost:3000") == "http://localhost:3000"
+    assert check_origin("http://[::1]:80") == "http://[::1]"
+    assert check_origin("*") == "*"
