@@ -23,7 +23,7 @@ OUTSIDE = {
     "deploy/README.md": "operate/deploy.md",
     "examples/README.md": "start/examples.md",
 }
-LINK = re.compile(r"(?<!`)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 OPENS = (
     re.compile(r"^(?:[-*+]|\d+\.) "),  # a list
