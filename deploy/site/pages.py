@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ OUTSIDE = {
     "deploy/README.md": "operate/deploy.md",
     "examples/README.md": "start/examples.md",
 }
-LINK = re.compile(r"(?<!`)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 OPENS = (
     re.compile(r"^(?:[-*+]|\d+\.) "),  # a list
@@ -34,10 +34,12 @@ OPENS = (
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie outside docs/."""
+    """Add the pages that lie outside docs/, whether the navigation names them or not."""
     for path, uri in OUTSIDE.items():
         if (ROOT / path).exists():
-            files.append(File.generated(config, uri, content=(ROOT / path).read_text("utf-8")))
+            page = File.generated(config, uri, content=(ROOT / path).read_text("utf-8"))
+            page.inclusion = InclusionLevel.NOT_IN_NAV
+            files.append(page)
     return files
 
 

@@ -87,7 +87,7 @@ def test_links_between_files_of_the_repository_lead_to_the_site_or_to_the_reposi
     text = (
         "[a](../../SECURITY.md#bounds) [b](concepts.md#cost) [c](../../kvmesh/cli.py)\n"
         "```\n[d](../../SECURITY.md)\n```\n"
-        "[e](https://nats.io) [f](#here) [g](../../deploy/) [h](../../tests/unit) [i](gone.md)"
+        "[e](https://nats.io) [f](#here) [g](../../deploy/) [`h`](../../tests/unit) [i](gone.md)"
     )
 
     led = with_site_links(text, "start/quickstart.md")
@@ -97,7 +97,7 @@ def test_links_between_files_of_the_repository_lead_to_the_site_or_to_the_reposi
         f"[c]({REPOSITORY}/blob/main/kvmesh/cli.py)\n"
         "```\n[d](../../SECURITY.md)\n```\n"
         "[e](https://nats.io) [f](#here) [g](../operate/deploy.md) "
-        f"[h]({REPOSITORY}/tree/main/tests/unit) [i](gone.md)"
+        f"[`h`]({REPOSITORY}/tree/main/tests/unit) [i](gone.md)"
     )
 
 
