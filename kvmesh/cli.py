@@ -43,13 +43,17 @@ COMMANDS = {
         "entries:worker",
         "Run the sidecar that puts one engine's KV events and load on the mesh.",
     ),
-    "mocker": ("entries:mocker", "Run a pretend engine: real HTTP, KV cache and events, no GPU."),
+    "mocker": ("entries:mocker", "Run a simulated engine: real HTTP, KV cache and events, no GPU."),
     "doctor": (
         "doctor.command",
         "Say why an engine's KV cache would not be seen by routers, and what to do.",
     ),
     "health": ("app.ops.health", "Exit with 0 if a kvmesh process answers, for health checks."),
     "config": ("app.ops.config", "Print a commented TOML file with every setting of a role."),
+    "completion": (
+        "completion",
+        "Print or install what bash, zsh or fish needs to complete commands and flags.",
+    ),
     "api-key": (
         "app.front.api_key",
         "Make a key for a client of the front door; only its hash is kept.",
@@ -66,14 +70,17 @@ COMMANDS = {
         "replay.command",
         "Send a trace to a live endpoint and report hit rate and latency.",
     ),
-    "analyze": ("analyze.command", "Say what of a load could be reused, and what to set for it."),
+    "analyze": (
+        "analyze.command",
+        "Report what of a load could be reused, and what to set for it.",
+    ),
     "demo": (
         "demo.command",
-        "Show what routing by cache is promised to do, and what it does here.",
+        "Measure the usual demonstrations of KV routing, beside what is promised of them.",
     ),
     "conformance": (
         "conformance.command",
-        "Hold an endpoint picker against its protocol, over gRPC and behind a real Envoy.",
+        "Test an endpoint picker against its protocol, over gRPC and behind a real Envoy.",
     ),
     "snapshot": (
         "app.ops.snapshot",
@@ -140,7 +147,10 @@ def launch(
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
         file = Dict(found, source=str(config), use_commands_as_keys=False)
         app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
-    check_environment(tokens[:1], os.environ)
+    if tokens and tokens[0] in COMMANDS:
+        name_unknown(os.environ)
+    if tokens[:1] in (("router",), ("picker",)):
+        check_environment(os.environ)
     line = read_spellings(tokens)
     try:
         return app(line, exit_on_error=False, print_error=False)
@@ -150,17 +160,20 @@ def launch(
         return app(line)  # once more, to print what is wrong and exit
 
 
-def check_environment(command: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a variable that is a misspelt setting, and for one of a removed
-    setting that is to change anything; name on standard error those that no command knows.
+def name_unknown(variables: Mapping[str, str]) -> None:
+    """Name on standard error each variable that no command knows.
+
+    Raises `ConfigError` for one that is a misspelt setting.
     """
-    if command and command[0] in COMMANDS and any(map(is_own, variables)):
+    if any(map(is_own, variables)):
         from kvmesh.settings.variables import check_variables  # noqa: PLC0415  where there are any
 
         for warning in check_variables(variables):
             sys.stderr.write(f"kvmesh: warning: {warning}\n")
-    if tuple(command) not in {("router",), ("picker",)}:
-        return
+
+
+def check_environment(variables: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a variable of a removed setting that is to change anything."""
     for name in REMOVED:
         variable = f"KVMESH_{name.replace('-', '_').upper()}"
         if variable in variables:

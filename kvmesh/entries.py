@@ -56,7 +56,7 @@ def up(*, settings: Annotated[UpSettings, Flat] | None = None) -> None:
 
 
 def mocker(*, settings: Annotated[MockerSettings, Flat] | None = None) -> None:
-    """Run a pretend engine: real HTTP, KV cache and events, no GPU."""
+    """Run a simulated engine: real HTTP, KV cache and events, no GPU."""
     load_logs()
     from kvmesh.mocker.command import command  # noqa: PLC0415  not for --help
 

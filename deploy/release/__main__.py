@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deploy.release.checks import check_tree
 from deploy.release.commands import run
-from deploy.release.core import Compiler, find_zig
+from deploy.release.core import find_compiler
 from deploy.release.errors import ReleaseError
 from deploy.release.extras import (
     add_constraints,
@@ -141,7 +141,7 @@ def make_wheels(
     wishes: Wishes, source: Source, out: Path, work: Path, epoch: int
 ) -> dict[str, str]:
     """Write all wheels; return which headers each was compiled with."""
-    compiler = Compiler(find_zig(), work / "objects", wishes.jobs)
+    compiler = find_compiler(work / "objects", wishes.jobs)
     wanted = [(python, target) for python in wishes.pythons for target in wishes.targets]
     headers = {  # all of them first: one that is missing must not be found out an hour later
         (python, machine): find_headers(python, machine, wishes.interpreters, work)

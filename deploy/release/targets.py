@@ -24,6 +24,11 @@ class Target:
         """Return its architecture: x86_64 or aarch64."""
         return self.triple.split("-", 1)[0]
 
+    @property
+    def libc(self) -> str:
+        """Return the C library that must be named anew, "" for glibc: zig names that one right."""
+        return f"libc.musl-{self.machine}.so.1" if self.triple.endswith("musl") else ""
+
 
 GLIBC: Final = "2.17"
 """The oldest one that wheels run with: that of manylinux2014 (PEP 599)."""

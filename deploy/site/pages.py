@@ -79,9 +79,11 @@ def with_site_links(markdown: str, uri: str) -> str:
 
 def for_python_markdown(markdown: str) -> str:
     """Return the page with a blank line before each list, table, heading and quotation, and with
-    the fenced blocks of list items as far in as Python-Markdown asks: four columns.
+    the fenced blocks of list items, and what follows them there, as far in as Python-Markdown
+    asks: four columns.
     """
     lines: list[str] = []
+    deeper = ""
     for text, fenced in parts(markdown):
         if fenced:
             indent = len(text) - len(text.lstrip(" "))
@@ -95,7 +97,9 @@ def for_python_markdown(markdown: str) -> str:
                 lines.append("")
             if opens is not None or not line.strip():
                 opened = opens
-            lines.append(line)
+            if line.strip() and not line.startswith(" "):
+                deeper = ""
+            lines.append(f"{deeper}{line}" if line.strip() else line)
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ command = App(name="conformance", help="Test a program against its protocol.")
 
 @command.command(name="picker")
 def try_picker_command(*, options: Annotated[ConformanceOptions, Flat] | None = None) -> None:
-    """Hold an endpoint picker against its protocol, over gRPC and behind a real Envoy.
+    """Test an endpoint picker against its protocol, over gRPC and behind a real Envoy.
 
     Exit code 1 when it breaks a rule of level "must"; no vendor's name is in what is checked.
     """

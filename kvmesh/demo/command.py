@@ -223,7 +223,7 @@ def _mark(demonstration: Demonstration, load: LoadName, use: int) -> str:
 
 
 def command(*, settings: Annotated[DemoSettings, Flat] | None = None) -> None:
-    """Show what KV routing is promised to do, and what it does; 1 when a promise is missed."""
+    """Measure the usual demonstrations of KV routing, beside what is promised; 1 for a miss."""
     options = settings or DemoSettings()
     configure_logging("error", "auto", role="demo")
     reports: list[DemoReport] = []

@@ -335,7 +335,7 @@ def options_from(settings: MockerSettings) -> MockerOptions:
 
 
 def command(settings: MockerSettings) -> None:
-    """Run a pretend engine: real HTTP, KV cache and events, no GPU."""
+    """Run a simulated engine: real HTTP, KV cache and events, no GPU."""
     configure_logging(settings.log.log_level, settings.log.log_format, role="mocker")
     options = options_from(settings)
 

@@ -43,7 +43,7 @@ class HttpSettings:
     drain_s: NonNegative = 30.0
     """On SIGTERM, seconds open streams may go on before they are cut."""
     tls_cert: Path | None = None
-    """PEM certificate chain; turns HTTPS on. Read anew when it changes."""
+    """PEM certificate chain; turns HTTPS on. Read again when it changes."""
     tls_key: Path | None = None
     """PEM private key of --tls-cert."""
     tls_client_ca: Path | None = None

@@ -276,7 +276,7 @@ class WorkerSettings:
     kv_events_bind: bool = False
     """Bind the event socket instead of connecting (engines that connect out)."""
     role: Literal["auto", "both", "prefill", "decode"] = "auto"
-    """prefill: computes prompts for others; decode: goes on from there; auto: as the engine says
+    """prefill: computes prompts for others; decode: continues from there; auto: as the engine says
     (SGLang does, vLLM not)."""
     connector: Annotated[ConnectorSettings, Flat] = field(default_factory=ConnectorSettings)
     kv_cache_block_size: BlockSize = None

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from tests.browser.needs import CHROMIUM, WHY_NOT
 from tests.integration.support.live_router import router
@@ -14,6 +15,13 @@ if WHY_NOT:
     pytest.skip(WHY_NOT, allow_module_level=True)
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+
+MARKS = [
+    pytest.mark.browser,
+    pytest.mark.integration,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+"""Of tests that share one browser: it takes seconds to start, and lives in one event loop."""
 
 FLAGS = [
     "--headless",
@@ -25,12 +33,12 @@ FLAGS = [
     "--no-first-run",
 ]
 PROMPT = "All that everybody asks about, again and again. " * 40
-WAIT_MS = 12_000
+WAIT_MS = 60_000
 
 expect.set_options(timeout=WAIT_MS)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
@@ -40,7 +48,7 @@ async def browser() -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def page(browser: Browser) -> AsyncIterator[Page]:
     """A page that fails the test for any script error or refused resource."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
@@ -64,14 +72,14 @@ async def watched_page(context: BrowserContext) -> Page:
     return page
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def engines() -> AsyncIterator[list[str]]:
     made = [ReplayEndpoint(workers=1, token_s=0.01) for _ in range(3)]
     async with contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(serve(engine)) for engine in made]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def alone(engines: list[str]) -> AsyncIterator[httpx.AsyncClient]:
     async with router(engines) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client

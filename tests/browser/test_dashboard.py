@@ -30,9 +30,9 @@ if WHY_NOT:
 
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser.pages import CONTRASTS, PROMPT, watched_page
+from tests.browser.pages import CONTRASTS, MARKS, PROMPT, watched_page
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration]
+pytestmark = MARKS
 
 
 @contextlib.asynccontextmanager

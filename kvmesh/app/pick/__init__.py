@@ -1,1 +1,1 @@
-"""Questions of gateways where a request shall go: decided as any request, and watched."""
+"""Questions of gateways where a request should go: decided as any request, and watched."""

@@ -1,5 +1,6 @@
 """The chart's network policies: who reaches whom in each example, and what must."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.integration.chart.configured import configured
 from tests.integration.chart.network import Outside, Policies, Port
 from tests.integration.chart.rendering import (
     EXAMPLES,
+    HELM,
     NAMESPACE,
     changed,
     example,
@@ -166,3 +168,12 @@ def test_without_policies_none_is_rendered() -> None:
     manifests = render(changed(example("production"), networkPolicy__enabled=False))
 
     assert named(manifests, "NetworkPolicy") == {}
+
+
+def test_the_page_shows_the_table_of_its_example() -> None:
+    page = (HELM.parents[1] / "docs/operate/chart-edge.md").read_text()
+    (block,) = [one for one in page.split("```") if "meta-router:8001 <-" in one]
+
+    assert block.strip().splitlines() == expected("secure")
+    named_there = set(re.findall(r"`([a-z-]+)\.yaml`", page))
+    assert set(EXAMPLES) <= named_there, "an example that the page does not list"

@@ -439,6 +439,46 @@ def test_compose_confines_every_container_of_ours() -> None:
             assert port.startswith("127.0.0.1:"), name
 
 
+def test_compose_bounds_every_container_and_its_log() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert {"mem_limit", "cpus", "pids_limit"} <= set(service), name
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+
+
+def test_compose_checks_every_process_of_ours_that_goes_on() -> None:
+    for name, service in COMPOSE["services"].items():
+        if "KVMESH_IMAGE" in service["image"] and name != "nats-streams":
+            assert service["healthcheck"]["test"][:3] == ["CMD", "kvmesh", "health"], name
+
+
+def test_prometheus_reads_every_process_of_compose() -> None:
+    made = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text())
+    targets = {
+        target
+        for job in made["scrape_configs"]
+        for group in job["static_configs"]
+        for target in group["targets"]
+    }
+    ports = {"router": 8000, "meta": 8000, "engine": 8000, "worker": 9400, "nats-exporter": 7777}
+    there = {
+        f"{name}:{port}"
+        for name in COMPOSE["services"]
+        for kind, port in ports.items()
+        if re.fullmatch(rf"{kind}(-[a-z]+)*-\d", name)
+    }
+
+    assert targets == there
+
+
+def test_haproxy_knows_every_meta_router() -> None:
+    config = DEPLOY / "compose/haproxy.cfg"
+    servers = re.findall(r"^    server (\S+) (\S+):8000$", config.read_text(), re.MULTILINE)
+
+    metas = {name for name in COMPOSE["services"] if name.startswith("meta-router")}
+    assert {name for pair in servers for name in pair} == metas
+    assert len(metas) == 2
+
+
 def test_compose_variables_are_settings() -> None:
     known = {f"KVMESH_{name.upper()}" for name in settings_names()}
     for name, service in COMPOSE["services"].items():

@@ -9,6 +9,8 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kvmesh.version import VERSION
+
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "deploy/docker"
 EXTRAS = ("kubernetes", "otel", "fast")
@@ -69,6 +71,24 @@ def closure(
             if holds and needed not in (found | {without}):
                 waiting.append((needed, tuple(wish.extras)))
     return found
+
+
+def test_the_image_is_built_of_the_files_that_a_build_reads_and_says_its_version() -> None:
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        name
+        for line in re.findall(r"^COPY ([^-].*) /src/?\S*$", text, re.MULTILINE)
+        for name in line.split()
+    }
+    let_in = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    }
+
+    wanted = {"kvmesh", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
+    assert wanted <= copied
+    assert wanted <= let_in
+    assert all((ROOT / name).exists() for name in copied)
+    assert re.findall(r"^ARG VERSION=(.*)$", text, re.MULTILINE) == [VERSION]
 
 
 def test_the_image_installs_nothing_without_a_hash() -> None:

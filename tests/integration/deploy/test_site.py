@@ -112,12 +112,12 @@ def test_a_page_from_outside_docs_leads_to_pages_of_docs() -> None:
 def test_blocks_that_follow_a_line_of_text_get_the_blank_line_that_they_need() -> None:
     text = (
         "Text:\n- one\n  more\n- two\n\nText:\n| a |\n|---|\n| b |\n## Title\n"
-        "1. step\n   ```\n   - no\n   ```\n2. step\n"
+        "1. step\n   ```\n   - no\n   ```\n   more\n2. step\n"
     )
 
     lines = for_python_markdown(text)
 
     assert re.sub("\n\n+", "\n\n", lines.strip()) == (
         "Text:\n\n- one\n  more\n- two\n\nText:\n\n| a |\n|---|\n| b |\n\n## Title\n\n1. step\n\n"
-        "    ```\n    - no\n    ```\n\n2. step"
+        "    ```\n    - no\n    ```\n\n    more\n\n2. step"
     )

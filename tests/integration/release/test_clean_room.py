@@ -233,12 +233,15 @@ def test_a_second_build_elsewhere_has_the_same_bytes(dist: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(
     "lint",
-    [("check_jsonschema", "--builtin-schema", "vendor.github-workflows"), ("zizmor", "--offline")],
-    ids=["schema", "zizmor"],
+    [("check-jsonschema", "--builtin-schema", "vendor.github-workflows"), ("zizmor", "--offline")],
+    ids=lambda lint: lint[0],
 )
 def test_workflows_are_linted(lint: tuple[str, ...]) -> None:
+    program = Path(TOOLS).with_name(lint[0])
+    if not program.is_file():
+        pytest.skip(f"no {program}: make test-release has one")
     files = [str(path) for path in (ROOT / ".github/workflows").glob("*.yml")]
 
-    done = subprocess.run([TOOLS, "-m", *lint, *files], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *lint[1:], *files], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr

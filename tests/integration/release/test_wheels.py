@@ -104,9 +104,10 @@ def test_a_core_that_does_not_compile_makes_no_wheel(tmp_path: Path) -> None:
         'name = "kvmesh._native"\nsources = ["broken.c"]\nextra-compile-args = []\n'
     )
     headers = Headers("3.13.0", "nowhere", (tmp_path,))
+    compiler = Compiler("/bin/false", "/bin/false", tmp_path / "work", 1)
 
     with pytest.raises(ReleaseError, match="status 1"):
-        Compiler("/bin/false", tmp_path / "work", 1).build(source, "3.13", TARGETS[0], headers)
+        compiler.build(source, "3.13", TARGETS[0], headers)
 
 
 def test_wheels_are_made_for_each_interpreter_that_the_package_names() -> None:

@@ -60,18 +60,22 @@ def running(log: Path, *words: str | Path, **environment: str) -> Iterator[None]
 
 
 def configuration(folder: Path, base: int) -> Path:
-    """Write compose's configuration with the ports of a `kvmesh up` in place of its names."""
+    """Write compose's configuration with the ports of a `kvmesh up` in place of its names.
+
+    That has one meta-router, sidecars without a port and no exporter of NATS.
+    """
     made = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text())
     made["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     made["rule_files"] = [str(ALERTS)]
-    names = {"meta-router:8000": base}
+    names = {"meta-router-0:8000": base}
     for order, bucket in enumerate(BUCKETS):
         for number in (0, 1):
             names[f"router-{bucket}-{number}:8000"] = base + 1 + 2 * order + number
             names[f"engine-{bucket}-{number}:8000"] = base + 100 + order + 2 * number
     for job in made["scrape_configs"]:
         for one in job["static_configs"]:
-            one["targets"] = [f"127.0.0.1:{names[target]}" for target in one["targets"]]
+            there = [names[target] for target in one["targets"] if target in names]
+            one["targets"] = [f"127.0.0.1:{port}" for port in there]
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(made))
     return path

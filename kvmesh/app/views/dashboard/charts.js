@@ -112,7 +112,7 @@ export class Chart {
       const text = ago === 0 ? "now" : ago < 60 ? `${ago} s ago` : ago < 3600 ? `${ago / 60} min ago` : `${ago / 3600} h ago`;
       parts.push(shape("text", { x: x(this.from + span * share), y: height - 6, "text-anchor": anchor }, text));
     }
-    for (const one of this.series) parts.push(...this.lines(one, x, y));
+    for (const one of this.series) if (this.drawn(one)) parts.push(...this.lines(one, x, y));
     const shown = this.at === null ? this.last() : this.nearest(this.at);
     if (this.at !== null && shown) {
       const place = Math.round(x(shown.t)) + 0.5;

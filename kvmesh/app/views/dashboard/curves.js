@@ -101,8 +101,8 @@ export function drawCurves(overview, redraw) {
   if (!charts.length) charts.push(...CHARTS.map((one) => new Chart(one.more ? more.lastElementChild : place, one)));
   if (!overview.traffic) forgo();
   ask(overview.now, redraw);
-  const step = Math.max(1, Math.round(range / 60)), end = Math.floor(overview.now / step) * step;
-  const long = range > RECENT_S, live = long ? [] : recent(end, step);
+  const long = range > RECENT_S, step = Math.max(1, Math.round(range / 60));
+  const end = long ? overview.now : Math.floor(overview.now / step) * step, live = long ? [] : recent(end, step);
   const points = (past?.points ?? []).filter((one) => one.t >= end - range && one.t <= end);
   more.hidden = !told;
   CHARTS.forEach((one, number) => {

@@ -10,6 +10,7 @@ import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
 import { drawPrograms } from "./programs.js";
 import { drawRequests } from "./requests.js";
+import { leaveIfOver, showSession } from "./session.js";
 import { drawTiles } from "./tiles.js";
 import { forgetSeconds, takeSeconds } from "./traffic.js";
 import { drawTuning } from "./tuning.js";
@@ -40,7 +41,9 @@ function connect() {
   source.onerror = () => {
     link("reconnecting …", "warn");
     // The browser tries again by itself, except after an answer that is not a stream.
-    if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 2000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    retry = setTimeout(connect, 2000);
+    leaveIfOver();
   };
 }
 
@@ -140,9 +143,8 @@ function renderProblems(overview, silent) {
   const worst = drawProblems(problems, overview.ready ? `Nothing is wrong: ${usable} of ${overview.workers.length} workers take requests` : `Not ready: ${overview.reason}`);
   const count = problems.length ? `${worst === "critical" ? "✖" : "⚠"} ${problems.length} · ` : "";
   document.title = `${count}kvmesh · ${overview.name}`;
-  // A router of an older version tells of its problems as warnings alone.
-  const known = problems.map((one) => one.why);
-  renderWarnings((overview.warnings ?? []).filter((line) => !known.some((why) => why && line.includes(why))));
+  // Problems have the warnings among them; a router of an older version has no more than these.
+  renderWarnings(overview.problems ? [] : overview.warnings ?? []);
 }
 
 // A tenant's key is shown its own requests; what counts everybody's has no figures for it.
@@ -202,3 +204,4 @@ $("requests").addEventListener("click", (event) => {
 const wanted = new URLSearchParams(location.hash.slice(1)).get("request");
 if (wanted) showDetail(wanted);
 connect();
+showSession();

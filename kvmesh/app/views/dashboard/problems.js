@@ -6,11 +6,18 @@ const DOCUMENTS = "https://github.com/kvmesh/kvmesh/blob/main/docs/operate/";
 const PAGE = /^([a-z0-9-]+)(#[A-Za-z0-9_-]+)?$/;
 const FOLDED = 3; // More of one kind are one line that opens.
 const NAMED = 3;
+const SHORT = { hung: "hung", down: "down", failing: "failing", overloaded: "overloaded", "not-ready": "not ready", replica: "not ready" };
 const WORDED = "warning"; // The kind of a process's warnings.
 const BADGES = { critical: ["critical", "bad"], warning: ["warning", "warn"] };
 const $ = (id) => document.getElementById(id);
 const open = new Set();
 let said = "";
+
+// The kind first where the reason alone does not begin with it.
+function wordsOf({ kind, why }) {
+  const short = SHORT[kind];
+  return short && !why.toLowerCase().startsWith(short) ? `${short}: ${why}` : why;
+}
 
 const badgeOf = (row) => BADGES[row.severity] ?? BADGES.warning;
 const worse = (a, b) => (b.severity === "critical") - (a.severity === "critical") || b.since_s - a.since_s;
@@ -45,7 +52,7 @@ const COLUMNS = [
     if (button.textContent !== words) button.textContent = words;
     button.setAttribute("aria-expanded", String(open.has(row.key)));
   } },
-  { name: "What is wrong", kind: "why", fill: (cell, row) => { if (cell.textContent !== row.why) cell.textContent = row.why; } },
+  { name: "What is wrong", kind: "why", fill: (cell, row) => { const words = wordsOf(row); if (cell.textContent !== words) cell.textContent = words; } },
   { name: "For", kind: "num", fill: (cell, row) => {
     cell.textContent = row.since_s < 1 ? "now" : span(row.since_s);
     cell.title = `since ${clock(Date.now() / 1000 - row.since_s)}`;
@@ -91,7 +98,7 @@ export function drawProblems(problems, fine) {
     const rows = fold(problems);
     syncRows(table, COLUMNS, rows, (row) => row.key, "");
     rows.forEach((row, number) => table.tBodies[0].rows[number].classList.toggle("inner", Boolean(row.inner)));
-  }
+  } else table.tBodies[0]?.replaceChildren();
   // Read aloud when the set changes, not each second.
   const words = problems.map((one) => `${one.who}: ${one.kind}`).sort().join("; ");
   if (words !== said) {

@@ -17,7 +17,7 @@ function tile(key, name, value, more, kind = "") {
   words.textContent = more;
 }
 
-const short = (value) => value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+const short = (value) => Math.round(value).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 const few = (value) => count(value ?? 0, !value || value >= 100 ? 0 : value < 0.095 ? 2 : 1);
 
 const ERRORS = [["5xx", "5xx"], ["cut", "cut"], ["429", "429"], ["4xx", "4xx"]];

@@ -1,1 +1,1 @@
-"""How requests spread where cost alone says nothing: among equals, and to workers at rest."""
+"""How requests spread where cost alone says nothing: among equals, and to idle workers."""

@@ -23,8 +23,8 @@ def test_a_build_says_in_a_line_what_runs_and_what_it_reads() -> None:
     line = str(Build("1.4.0", "3.11.7", "native", formats))
 
     assert line == (
-        "1.4.0, core: native, formats: journal 1 to 2, bookings 1, snapshot 1, manifest 3 to 4, "
-        "programs 1"
+        "1.4.0, Python 3.11.7, core: native, formats: journal 1 to 2, bookings 1, snapshot 1, "
+        "manifest 3 to 4, programs 1"
     )
 
 
