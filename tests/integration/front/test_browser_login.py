@@ -1,6 +1,7 @@
 """A browser's user shows a key once: what the cookie opens, and above all what it does not."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -9,9 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.front.api_key import ApiKeyOptions, add_key
 from kvmesh.app.front.browser_login import MOST_BYTES, cookie_of, without_cookie
+from kvmesh.app.meta import view
+from kvmesh.app.meta.command import MetaServer
 from kvmesh.core.admission.failed_logins import BURST
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.transport.http.server.request import Request
+from tests.integration.support.live_router import free_port, serving
 from tests.integration.support.two_tenants import Kind, Tenants, chat, tenants
 
 pytestmark = pytest.mark.integration
@@ -44,8 +51,9 @@ async def status(
 
 @pytest.mark.parametrize("kind", ["router", "meta, proxy key"])
 async def test_a_cookie_shows_what_its_key_may_see_and_does_nothing(
-    kind: Kind, tmp_path: Path
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(view, "REMEMBER_S", 0.1)
     async with tenants(kind, tmp_path, apart=False) as door:
         for holder in ("ann", "ben"):
             await door.chat(holder, f"hello of {holder}")
@@ -258,6 +266,41 @@ async def test_files_of_the_page_are_none_of_a_keys_requests(tmp_path: Path) -> 
         view = await status(door, "GET", "/v1/overview", ann)
 
     assert (set(files), view) == ({200}, 429)
+
+
+async def test_behind_tls_the_cookie_is_this_hosts_and_goes_by_tls_alone(tmp_path: Path) -> None:
+    async with tenants("router", tmp_path, apart=False) as door:
+        entered = await log_in(door, "ann", x_forwarded_proto="https")
+        line = entered.headers["set-cookie"]
+        sent = {"cookie": line.partition(";")[0]}
+        plain = await status(door, "GET", "/v1/overview", sent)
+        tls = await status(door, "GET", "/v1/overview", sent | {"x-forwarded-proto": "https"})
+
+    assert line.startswith("__Host-kvmesh-session=")
+    assert line.endswith("; HttpOnly; SameSite=Strict; Secure")
+    assert (plain, tls) == (401, 200)
+
+
+async def test_two_doors_with_one_secret_know_each_others_logins(tmp_path: Path) -> None:
+    keys, secret = tmp_path / "keys.toml", tmp_path / "secret"
+    key = add_key(ApiKeyOptions("ann", file=keys, role=("view",)))
+    secret.write_text("0123456789abcdef")
+    async with contextlib.AsyncExitStack() as stack:
+        urls = []
+        for shared in (secret, secret, None):
+            http = HttpSettings(http_port=free_port(), api_keys=keys, session_secret_file=shared)
+            meta = MetaServer(MetaRouterSettings(replica=("chat=http://127.0.0.1:1",), http=http))
+            url = f"http://127.0.0.1:{http.http_port}"
+            urls.append(await stack.enter_async_context(serving(meta.serve, url, path="/health")))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        entered = await client.post(f"{urls[0]}/login", json={"key": key})
+        sent = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
+        client.cookies.clear()
+        answers = [
+            (await client.get(f"{url}/v1/history", headers=sent)).status_code for url in urls
+        ]
+
+    assert answers == [200, 200, 401]
 
 
 async def test_without_keys_nobody_logs_in(tmp_path: Path) -> None:
