@@ -230,8 +230,14 @@ release: $(VENV)-release/.done
 	$(VENV)-release/bin/python -m deploy.release $(ARGS)
 
 # What dist/ has, to PyPI, ghcr.io and its charts: CI does it (.github/workflows/release.yml).
-publish-index publish-image publish-chart: publish-%: $(VENV)-release/.done
-	UV=$(VENV)-release/bin/uv deploy/release/publish.sh $*
+publish-index: $(VENV)-release/.done
+	UV=$(VENV)-release/bin/uv deploy/release/publish.sh index
+
+publish-image:
+	deploy/release/publish.sh image
+
+publish-chart:
+	deploy/release/publish.sh chart
 
 # What `make release` has made, installed where there is no compiler: minutes.
 test-release: $(VENV)/.dev $(VENV)-release/.done
