@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvmesh.cli import app, check_environment
+from kvmesh.cli import app, check_environment, name_unknown
 from kvmesh.settings.spellings import read_spellings
 
 Manifest = dict[str, Any]
@@ -115,6 +115,7 @@ def parse_line(line: Line) -> Any:
 @functools.cache
 def _parse(arguments: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Any:
     with _environment(dict(variables)):
+        name_unknown(os.environ)
         check_environment(os.environ)
         tokens = read_spellings(arguments)
         _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
