@@ -190,7 +190,7 @@ config: $(VENV)/.run
 
 # The files that are made from the Helm chart: the kustomize base, the page of its values.
 chart: $(VENV)/.run
-	$(BIN)/python -m tests.integration.chart.kustomize_base
+	$(BIN)/python -m tests.integration.kustomize.kustomize_base
 	$(BIN)/python -m tests.integration.chart.values_page
 
 # Tools of their own, so that what is audited is only what kvmesh installs. Fails for a known

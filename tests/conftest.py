@@ -1,7 +1,9 @@
 import asyncio
 import gc
 import os
+import shutil
 import sys
+import tempfile
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,6 +27,9 @@ from tests.nats_container import (
 )
 
 pytest_plugins = ["tests.reruns"]
+
+# Commands without an address find the meshes of these tests, not those that somebody runs here.
+os.environ["XDG_RUNTIME_DIR"] = RUNTIME = tempfile.mkdtemp(prefix="kvmesh-tests-")
 
 # No deadlines: these machines are shared, and a slow example is no bug.
 SLOW = [hypothesis.HealthCheck.too_slow]
@@ -50,9 +55,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_sessionfinish() -> None:
-    """Write down here what was covered: a process that takes over 10 s to exit, as it may on a busy
+    """Remove what is made above. Write down here what was covered: a process that takes over 10 s
+    to exit, as it may on a busy
     machine, is killed by pytest-xdist.
     """
+    shutil.rmtree(RUNTIME, ignore_errors=True)
     if (running := coverage.Coverage.current()) is not None:
         running.save()
 

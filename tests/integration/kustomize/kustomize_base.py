@@ -1,6 +1,6 @@
 """The kustomize base is the chart rendered.
 
-`python -m tests.integration.chart.kustomize_base` writes it.
+`python -m tests.integration.kustomize.kustomize_base` writes it.
 """
 
 import re
@@ -22,7 +22,7 @@ PATCHES = {
 }
 """Which Deployment and container each patch is for."""
 TOKENIZER_HEAD = """# The tokenizer of the engines' model, fetched by an init container. Written by
-#   python -m tests.integration.chart.kustomize_base
+#   python -m tests.integration.kustomize.kustomize_base
 """
 LEFT_OUT = re.compile(
     r"^ *(namespace: kvmesh|app\.kubernetes\.io/managed-by: .*|helm\.sh/chart: .*|"

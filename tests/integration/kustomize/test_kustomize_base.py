@@ -1,8 +1,14 @@
 """The kustomize base and the patches beside it are what the chart renders."""
 
-from tests.integration.chart.kustomize_base import BASE, KEPT, PATCHES, rendered, tokenizer_patch
+from tests.integration.kustomize.kustomize_base import (
+    BASE,
+    KEPT,
+    PATCHES,
+    rendered,
+    tokenizer_patch,
+)
 
-AGAIN = "python -m tests.integration.chart.kustomize_base"
+AGAIN = "python -m tests.integration.kustomize.kustomize_base"
 
 
 def test_the_kustomize_base_is_the_chart_rendered_with_its_values() -> None:
