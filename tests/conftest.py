@@ -56,8 +56,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 def pytest_sessionfinish() -> None:
     """Remove what is made above. Write down here what was covered: a process that takes over 10 s
-    to exit, as it may on a busy
-    machine, is killed by pytest-xdist.
+    to exit, as it may on a busy machine, is killed by pytest-xdist.
     """
     shutil.rmtree(RUNTIME, ignore_errors=True)
     if (running := coverage.Coverage.current()) is not None:

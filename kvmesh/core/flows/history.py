@@ -170,7 +170,8 @@ def _sum(one: float, other: float) -> float:
 
 def _combined(one: Slot, other: Slot, shared: Callable[[float, float], float]) -> Slot:
     """Return two slots as one; gauges that replicas share go by `shared`."""
-    rules = dict.fromkeys(("seconds", "looks"), max) | dict.fromkeys(SHARED, shared)
+    rules: dict[str, Callable[[float, float], float]] = {"seconds": max, "looks": max}
+    rules |= dict.fromkeys(SHARED, shared)
     return [
         rules.get(name, _sum)(mine, its)
         for name, mine, its in zip(COLUMNS, one, other, strict=True)
