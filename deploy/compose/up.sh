@@ -17,10 +17,22 @@ for bucket in chat code; do
     done
 done
 mkdir -p accounts
-# Root only to hand each seed to the user the containers run as.
-docker run --rm --user 0 --network none --cap-drop ALL --cap-add CHOWN --cap-add DAC_OVERRIDE \
-    --read-only --volume "$PWD/accounts:/accounts" "$KVMESH_IMAGE" nats-accounts --out /accounts \
+# Root only to hand each file to the user the containers run as.
+make_keys=(docker run --rm --user 0 --network none --cap-drop ALL --cap-add CHOWN
+    --cap-add DAC_OVERRIDE --read-only --volume "$PWD/accounts:/accounts")
+"${make_keys[@]}" "$KVMESH_IMAGE" nats-accounts --out /accounts \
     --owner 65532 --monitor-host 0.0.0.0 --cluster nats-0,nats-1,nats-2 "${members[@]}"
+# Both meta-routers seal browsers' logins by it.
+"${make_keys[@]}" --entrypoint python3 "$KVMESH_IMAGE" -c '
+import os, pathlib, secrets
+path = pathlib.Path("/accounts/session.secret")
+if not path.exists():
+    new = path.with_suffix(".new")
+    new.touch(0o600)
+    new.write_text(secrets.token_hex(32) + "\n")
+    os.chown(new, 65532, 65532)
+    new.replace(path)
+'
 if docker compose version >/dev/null 2>&1; then
     docker compose "${files[@]}" up --detach "$@"
 else

@@ -63,7 +63,10 @@ class BucketPlan:
         try:
             route = self._meta.route(request, now, tried=self._tried)
         except NoWorkerError as error:
-            may_wait = not self._sent and (self._meta.table.met_any or self._meta.listening)
+            # One that has just started hears its first heartbeat within a second.
+            table = self._meta.table
+            known = table.settled and not self._meta.listening
+            may_wait = not self._sent and (table.met_any or not known)
             if may_wait and self._care.patience.hold(self.forwarding.scope, self._go_on):
                 return Wait.WAIT
             return None if self._tried else Problem.from_error(error)

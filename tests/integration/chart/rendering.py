@@ -81,13 +81,13 @@ def notes(values: Values) -> str:
     return next((text for path, text in files.items() if path.endswith("NOTES.txt")), "")
 
 
-def chart() -> Any:
+def chart(folder: Path = CHART) -> Any:
     """Return the chart, loaded anew: rendering takes dependencies that are off out of it.
 
     Skips where Helm's library is not installed.
     """
     helm = pytest.importorskip("helm_python")
-    return helm.Chart.load(CHART)
+    return helm.Chart.load(folder)
 
 
 def named(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:

@@ -133,6 +133,7 @@ def test_every_reference_leads_somewhere(name: str) -> None:
     manifests = render(example(name))
     maps, accounts = named(manifests, "ConfigMap"), named(manifests, "ServiceAccount")
     written = {one["spec"]["secretName"] for one in named(manifests, "Certificate").values()}
+    written |= named(manifests, "Secret").keys()
     scripts = (DEPLOY / "k8s/make-secrets.sh").read_text()
     scripts += (DEPLOY / "k8s/make-picker-tls.sh").read_text()
     made = set(re.findall(r"secret (?:tls )?\"?(kvmesh-(?:nats|picker-tls)-[a-z-]*)", scripts))

@@ -1,6 +1,7 @@
 """What the chart makes of buckets, tokenizers, engines, discovery and NATS."""
 
 import asyncio
+import base64
 import http.server
 import json
 import re
@@ -22,6 +23,7 @@ from tests.integration.chart.rendering import (
     CHART,
     Manifest,
     Values,
+    chart,
     named,
     notes,
     pods,
@@ -461,6 +463,68 @@ def test_the_job_that_makes_streams_is_another_one_when_it_does_something_else()
 
     assert len({*names}) == 3
     assert hook["metadata"]["annotations"]["helm.sh/hook"].startswith("post-install")
+
+
+# Logins of browsers
+
+
+def sessions(values: Values) -> dict[str, tuple[str, str]]:
+    """Return (Secret, path) of what seals logins, by the pods that have it."""
+    found = {}
+    for name, template in pods(render(values)):
+        spec = template["spec"]
+        held = {one["name"]: one.get("value") for one in spec["containers"][0].get("env", ())}
+        path = held.get("KVMESH_SESSION_SECRET_FILE")
+        if path is not None:
+            [mount] = [
+                one
+                for one in spec["containers"][0]["volumeMounts"]
+                if path.startswith(one["mountPath"] + "/")
+            ]
+            [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
+            [item] = volume["secret"]["items"]
+            assert path == f"{mount['mountPath']}/{item['path']}"
+            assert item["key"] == item["path"]
+            found[name] = (volume["secret"]["secretName"], item["key"])
+    return found
+
+
+def test_replicas_of_the_front_door_seal_logins_by_one_secret() -> None:
+    keys: Values = {"auth": {"apiKeys": {"existingSecret": "client-keys"}}}
+    own: Values = {"session": {"existingSecret": "mine", "key": "seal"}}
+    named_one: Values = {"auth": keys["auth"] | own}
+    [secret] = named(render(keys), "Secret").values()
+
+    assert sessions(keys) == {"Deployment/kvmesh-meta-router": ("kvmesh-session", "secret")}
+    assert secret["metadata"]["name"] == "kvmesh-session"
+    assert len(base64.b64decode(secret["data"]["secret"])) == 64
+    assert sessions(keys | {"mode": "standalone"}) == {
+        "Deployment/kvmesh-router-default": ("kvmesh-session", "secret")
+    }
+    assert [*named(render(keys | {"mode": "standalone"}), "Secret")] == ["kvmesh-session"]
+    assert sessions(named_one) == {"Deployment/kvmesh-meta-router": ("mine", "seal")}
+    assert named(render(named_one), "Secret") == {}
+    assert sessions({}) == {}
+    assert named(render({}), "Secret") == {}
+
+
+def test_an_upgrade_keeps_the_secret_that_the_cluster_has(tmp_path: Path) -> None:
+    """Without a cluster `lookup` finds nothing, so a copy of the chart is told what it finds."""
+    copy = shutil.copytree(CHART, tmp_path / "kvmesh")
+    template = copy / "templates/edge/session.yaml"
+    asked = '(lookup "v1" "Secret" .Release.Namespace $name | default dict)'
+    values: Values = {"auth": {"apiKeys": {"existingSecret": "client-keys"}}}
+    text = template.read_text()
+    assert text.count(asked) == 1
+    made = []
+    for found in ('"secret" "a2VwdA=="', '"other" "a2VwdA=="'):
+        template.write_text(text.replace(asked, f'(dict "data" (dict {found}))'))
+        files = chart(copy).render(values, name="kvmesh", namespace="kvmesh")
+        [one] = read_all(files["kvmesh/templates/edge/session.yaml"])
+        made.append(base64.b64decode(one["data"]["secret"]))
+
+    assert made[0] == b"kept"
+    assert len(made[1]) == 64
 
 
 # What people are told

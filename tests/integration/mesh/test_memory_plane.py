@@ -120,6 +120,36 @@ async def test_a_mesh_works_over_any_event_plane(
     assert len(stored) == 1
 
 
+async def test_a_meta_router_that_has_just_started_holds_requests_until_it_hears_somebody(
+    server: MemoryServer, eventually: Eventually
+) -> None:
+    """Without homes to wait for it listens no longer, before the first heartbeat came."""
+    del server
+    ports = [free_port(), free_port()]
+    door, behind = (f"http://127.0.0.1:{port}" for port in ports)
+    meta = MetaServer(MetaRouterSettings(http=HttpSettings(http_port=ports[0]), nats=NATS))
+    table = meta.meta.table
+    body = {"model": "base", "prompt": PROMPT, "max_tokens": 2}
+    async with gated_engine("base") as engine:
+        settings = WorkerSettings(
+            engine_url=f"{engine.url}/v1", worker_id=WORKER, kv_events=False, nats=NATS
+        )
+        async with (
+            running(Sidecar(settings).serve),
+            running(meta.serve),
+            httpx.AsyncClient(base_url=door, timeout=60) as client,
+        ):
+            await eventually(lambda: not (meta.meta.listening or table.settled), what="heard all")
+            asked = asyncio.ensure_future(client.post("/score", json=body))
+            await asyncio.wait({asked}, timeout=0.3)
+            answered_alone = asked.done()
+            async with serving(replica("r0", ports[1]).serve, behind):
+                answer = await asked
+
+    assert not answered_alone
+    assert answer.status_code == 200
+
+
 async def test_adapters_that_come_and_go_while_an_engine_runs_are_served_meanwhile(
     server: MemoryServer, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,10 @@
 {{- if ne .component "worker" -}}
 {{- if $front -}}
 {{- $wanted = append $wanted (dict "name" "api-keys" "of" $auth.apiKeys "variable" "KVMESH_API_KEYS") -}}
+{{- if $auth.apiKeys.existingSecret -}}
+{{- $session := dict "existingSecret" (include "kvmesh.auth.sessionSecret" .root) "key" $auth.session.key -}}
+{{- $wanted = append $wanted (dict "name" "session" "of" $session "variable" "KVMESH_SESSION_SECRET_FILE") -}}
+{{- end -}}
 {{- end -}}
 {{- if ne .component "meta-router" -}}
 {{- $wanted = append $wanted (dict "name" "admin-token" "of" $auth.adminToken "variable" "KVMESH_ADMIN_TOKEN_FILE") -}}
@@ -26,6 +30,11 @@
 {{- end -}}
 {{- end -}}
 {{- toJson $out -}}
+{{- end -}}
+
+{{/* The Secret that seals browsers' logins, the same in every process behind the front door. */}}
+{{- define "kvmesh.auth.sessionSecret" -}}
+{{- .Values.auth.session.existingSecret | default (printf "%s-session" (include "kvmesh.fullname" .)) -}}
 {{- end -}}
 
 {{- define "kvmesh.auth.env" -}}

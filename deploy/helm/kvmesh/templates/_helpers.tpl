@@ -150,7 +150,7 @@ annotations:
   "KVMESH_NOTICE_S" "picker.noticeS" "KVMESH_NATS_URL" "nats.url" "KVMESH_NATS_MONITOR_URL" "nats.monitorUrl"
   "KVMESH_NATS_CREDS" "nats.auth" "KVMESH_NATS_NKEY_SEED" "nats.auth" "KVMESH_NATS_TRUST" "nats.auth" "KVMESH_NATS_TLS_CA" "nats.tls"
   "KVMESH_STREAM_REPLICAS" "nats.streams.replicas" "KVMESH_STREAM_MAX_BYTES" "nats.streams.maxBytes"
-  "KVMESH_API_KEYS" "auth.apiKeys" "KVMESH_ADMIN_TOKEN_FILE" "auth.adminToken" "KVMESH_UPSTREAM_KEY_FILE" "auth.upstreamKey"
+  "KVMESH_API_KEYS" "auth.apiKeys" "KVMESH_SESSION_SECRET_FILE" "auth.session" "KVMESH_ADMIN_TOKEN_FILE" "auth.adminToken" "KVMESH_UPSTREAM_KEY_FILE" "auth.upstreamKey"
   "KVMESH_HASH_SECRET_FILE" "auth.hashSecret" "KVMESH_TENANT_SECRET_FILE" "auth.tenantSecret"
   "KVMESH_TLS_CERT" "auth.tls" "KVMESH_TLS_KEY" "auth.tls" "KVMESH_TLS_CLIENT_CA" "auth.tls.clientCaSecret"
   "KVMESH_GRPC_HOST" "picker" "KVMESH_GRPC_PORT" "picker" "KVMESH_GRPC_TLS_CERT" "picker.tls" "KVMESH_GRPC_TLS_KEY" "picker.tls" | toJson -}}
