@@ -25,7 +25,8 @@ class HttpSettings:
     admin_host: str = "127.0.0.1"
     """Address of --admin-port."""
     advertise_url: str = ""
-    """URL under which others reach this process; default from --http-host and --http-port."""
+    """URL under which others reach this process; default from --http-host and --http-port, with
+    this machine's address on its default route in place of 0.0.0.0 and ::."""
     max_body_bytes: Positive = 64 * 1024**2
     """Largest request body taken, bytes; more is answered 413."""
     max_total_body_bytes: Positive | None = None

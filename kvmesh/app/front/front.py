@@ -28,7 +28,11 @@ from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
-from kvmesh.transport.http.wire.sockets import connections_within, raise_open_files_limit
+from kvmesh.transport.http.wire.sockets import (
+    announced_host,
+    connections_within,
+    raise_open_files_limit,
+)
 from kvmesh.transport.reloading_tls import ReloadingTls
 
 Route = Callable[[Exchange], None]
@@ -216,7 +220,7 @@ def _elsewhere(exchange: Exchange) -> None:
 def public_url(settings: HttpSettings, port: int) -> str:
     """Return the URL others reach a front door on `port` by."""
     scheme = "https" if settings.tls_cert else "http"
-    return settings.advertise_url or f"{scheme}://{settings.http_host}:{port}"
+    return settings.advertise_url or f"{scheme}://{announced_host(settings.http_host)}:{port}"
 
 
 def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:

@@ -15,6 +15,8 @@ from kvmesh.errors import TransportError
 _NO_FAMILY: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 """Errors of an address whose family (IPv6, mostly) is switched off."""
 
+_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::", "[::]"})  # noqa: S104  compared, not bound
+
 BACKLOG: Final = 4096
 """Connections the kernel queues before accept; the system's somaxconn may lower it."""
 
@@ -31,6 +33,20 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
 )
 """A peer that lost power during a long prefill is noticed after 60 s, not at the deadline."""
+
+
+def announced_host(host: str) -> str:
+    """Return the host by which others reach a listener on `host`: itself, but for an address that
+    stands for all of this machine's the one of its default route, and where it has none its name.
+    """
+    if host not in _EVERY_ADDRESS:
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: sends nothing, chooses the route
+        except OSError:
+            return socket.gethostname()
+        return str(probe.getsockname()[0])
 
 
 def tune(sock: socket.socket) -> None:

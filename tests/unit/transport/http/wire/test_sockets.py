@@ -1,10 +1,16 @@
+import errno
 import resource
 import socket
 
 import pytest
 
 from kvmesh.errors import TransportError
-from kvmesh.transport.http.wire.sockets import connections_within, listen, raise_open_files_limit
+from kvmesh.transport.http.wire.sockets import (
+    announced_host,
+    connections_within,
+    listen,
+    raise_open_files_limit,
+)
 
 
 def test_accepted_connections_have_no_nagle_and_probe_their_peer() -> None:
@@ -16,6 +22,30 @@ def test_accepted_connections_have_no_nagle_and_probe_their_peer() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", ""])
+def test_a_listener_on_every_address_is_announced_by_one_that_reaches_it(host: str) -> None:
+    (listener, *others) = listen(host, 0)
+    try:
+        announced = announced_host(host)
+        assert announced not in {"0.0.0.0", "", "::"}
+        socket.create_connection((announced, listener.getsockname()[1]), timeout=5).close()
+    finally:
+        for sock in (listener, *others):
+            sock.close()
+
+
+def test_a_machine_without_a_route_is_announced_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+
+    assert announced_host("::") == socket.gethostname()
+    assert announced_host("10.1.2.3") == "10.1.2.3"
 
 
 def test_all_addresses_of_a_host_get_one_port() -> None:
