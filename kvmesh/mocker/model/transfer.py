@@ -53,7 +53,7 @@ class MockTransfer:
             return None
         if self._connector == "shared":
             if params is not None:
-                raise _refused("a shared store gets nothing of a request")
+                raise _refused("with a shared store a request names no transfer")
             if self._role == "prefill" and (max_tokens != 1 or stream):
                 raise _refused(f"a prefill has one token, no stream, not {max_tokens} and {stream}")
             return None

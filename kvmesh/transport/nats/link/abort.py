@@ -87,8 +87,14 @@ class AbortingTransport(Transport):
 
     def writelines(self, payload: list[bytes]) -> None:
         """Queue several pieces."""
-        if not self._is_closing():
-            self._writers[-1].writelines(payload)
+        # asyncio's `writelines` never pauses its writer in CPython 3.12.1 and 3.13.0, among others
+        # (CVE-2024-12254), so `drain` would not wait; its `write` does. To join what is small costs
+        # no more than to send it in pieces; to join what is large does.
+        if sum(map(len, payload)) < ENOUGH_BYTES:
+            self.write(b"".join(payload))
+        elif not self._is_closing():
+            self._writers[-1].writelines(payload[:-1])
+            self._writers[-1].write(payload[-1])
 
     def takes_more(self) -> bool:
         """Return whether little that was written waits for the socket."""

@@ -97,7 +97,7 @@ def test_a_shared_store_is_told_nothing() -> None:
     prefill = MockTransfer("prefill", "e1", "shared")
 
     assert prefill.begin(None, TOKENS, "r", max_tokens=1, stream=False) is None
-    with pytest.raises(RequestError, match="is told nothing"):
+    with pytest.raises(RequestError, match="names no transfer"):
         prefill.begin(ASK, TOKENS, "r", max_tokens=1, stream=False)
     with pytest.raises(RequestError, match="one token"):
         prefill.begin(None, TOKENS, "r", max_tokens=2, stream=False)
