@@ -584,7 +584,7 @@ def test_wrong_options_are_refused_at_once() -> None:
 async def test_a_taken_port_stops_the_start_and_leaves_nothing_open() -> None:
     async with serving() as (mocker, _):
         port = int(mocker.url.rpartition(":")[2])
-        with pytest.raises(TransportError):
+        with pytest.raises(ConfigError, match="--port"):
             await Mocker(MockerOptions(**SMALL | {"port": port})).start()
         events = int(mocker.kv_events_endpoint().rpartition(":")[2])
         with pytest.raises(TransportError, match="event publisher"):

@@ -204,7 +204,7 @@ class NatsConnection:
             return await self.client.request(subject, data, timeout=left_s, headers=sent)
         except nats.errors.NoRespondersError as error:
             raise TransportError(
-                f"{subject}: nothing listens at {self.shown_url}; for $JS subjects JetStream is "
+                f"{subject}: no responders at {self.shown_url}; for $JS subjects JetStream is "
                 "off or has no leader: start nats-server with -js"
             ) from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
