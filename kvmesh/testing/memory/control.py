@@ -47,7 +47,7 @@ class MemoryControl:
         self._server.require_up(what)
         listener = self._server.listener(subject)
         if listener is None:
-            raise TransportError(f"{what}: nothing listens, is it running?")
+            raise TransportError(f"{what}: no responders, is it running?")
         answer = listener.command(subject, encode_command(command))
         try:
             body = await asyncio.wait_for(asyncio.shield(answer), timeout_s)

@@ -106,7 +106,7 @@ class ControlPlane:
         try:
             reply = await broker.send(subject, encode_command(command), timeout_s)
         except nats.errors.NoRespondersError as error:
-            raise TransportError(f"{what}: nothing listens, is it running?") from error
+            raise TransportError(f"{what}: no responders, is it running?") from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
             raise TransportError(f"{what}: no answer in {timeout_s:g} s") from error
         except (nats.errors.Error, OSError) as error:
