@@ -117,5 +117,5 @@ async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
     assert plain > len(text)
     blind = ("round-robin", False, plain) if watched else ("round-robin", True, size // 4)
     assert told == [("predicted-time", False, plain), blind, blind]
-    assert ("told by the size of the body" in detail["note"]) is not watched
+    assert ("estimated from the size of the body" in detail["note"]) is not watched
     assert bool(overview["prefixes"]) is watched
