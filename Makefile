@@ -241,7 +241,7 @@ publish-chart:
 
 # What `make release` has made, installed where there is no compiler: minutes.
 test-release: $(VENV)/.dev $(VENV)-release/.done
-	KVMESH_RELEASE_PYTHON=$(VENV)-release/bin/python $(BIN)/python -m pytest -m release tests/integration/release $(ARGS)
+	KVMESH_RELEASE_PYTHON=$(abspath $(VENV))-release/bin/python $(BIN)/python -m pytest -m release tests/integration/release $(ARGS)
 
 # The unit and property tests on another interpreter: make test-python PYTHON=python3.13
 test-python:
