@@ -30,12 +30,12 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.server import HttpServer
+from kvmesh.transport.http.wire.sockets import ANY_HOST
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 
 KEEP_ALIVE_S: Final = 5.0
 """vLLM closes idle connections after so long (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 DRAIN_S: Final = 2.0
-ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  recognised, not chosen
 
 
 KvConnector = Literal["auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"]

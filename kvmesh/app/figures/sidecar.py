@@ -1,5 +1,6 @@
 """Figures of a sidecar: what it reads of its engine, and what of it the journal has."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -66,6 +67,13 @@ class SidecarFacts(msgspec.Struct, frozen=True):
         return tuple(lines)
 
 
+def _of_source(
+    read: Callable[[SubscriptionStatistics], float],
+) -> Callable[[RankFacts], float | None]:
+    """Return how a figure of the KV events' source is read: None where none are read."""
+    return lambda one: None if one.source is None else read(one.source)
+
+
 # How a figure is read, then what it is.
 # fmt: off
 SIDECAR: Final = Table[SidecarFacts](
@@ -79,22 +87,22 @@ SIDECAR: Final = Table[SidecarFacts](
 
 SIDECAR_RANKS: Final = Table[RankFacts](
     Figure("gauge", "kvmesh_sidecar_source_connected",
-           lambda one: None if one.source is None else one.source.connected,
+           _of_source(lambda source: source.connected),
            "1 while there is a connection to the engine's KV event publisher."),
     Figure("counter", "kvmesh_sidecar_read_batches",
-           lambda one: None if one.source is None else one.source.batches,
+           _of_source(lambda source: source.batches),
            "Batches of KV events read from the engine, live and replayed."),
     Figure("counter", "kvmesh_sidecar_lost_batches",
-           lambda one: None if one.source is None else one.source.lost_batches,
+           _of_source(lambda source: source.lost_batches),
            "Batches of the engine that came neither live nor by replay."),
     Figure("counter", "kvmesh_sidecar_replays",
-           lambda one: None if one.source is None else one.source.replay_rounds,
+           _of_source(lambda source: source.replay_rounds),
            "Replays asked of the engine: at the start, after gaps and reconnects."),
     Figure("counter", "kvmesh_sidecar_engine_restarts",
-           lambda one: None if one.source is None else one.source.restarts,
+           _of_source(lambda source: source.restarts),
            "Times the engine's numbering started again."),
     Figure("counter", "kvmesh_sidecar_malformed_messages",
-           lambda one: None if one.source is None else one.source.malformed,
+           _of_source(lambda source: source.malformed),
            "Messages of the event socket of another form than the engine's."),
     Figure("counter", "kvmesh_sidecar_undecodable_batches",
            lambda one: one.publisher.cache.undecodable,

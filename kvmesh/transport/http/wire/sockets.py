@@ -15,7 +15,8 @@ from kvmesh.errors import TransportError
 _NO_FAMILY: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 """Errors of an address whose family (IPv6, mostly) is switched off."""
 
-_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::", "[::]"})  # noqa: S104  compared, not bound
+ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  recognised, not chosen
+"""Hosts of listeners on every address."""
 
 BACKLOG: Final = 4096
 """Connections the kernel queues before accept; the system's somaxconn may lower it."""
@@ -39,7 +40,7 @@ def announced_host(host: str) -> str:
     """Return the host by which others reach a listener on `host`: itself, but for an address that
     stands for all of this machine's the one of its default route, and where it has none its name.
     """
-    if host not in _EVERY_ADDRESS:
+    if host not in ANY_HOST:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
