@@ -18,10 +18,14 @@ from kvmesh.app.worker.pages import SidecarPages
 from kvmesh.errors import TransportError
 from kvmesh.mocker.command import Mocker
 from kvmesh.settings.http import SidecarHttpSettings
-from kvmesh.settings.roles import NatsSettings, WorkerSettings
-from kvmesh.testing.memory.plane import MemoryPlane
+from kvmesh.settings.roles import WorkerSettings
 from kvmesh.testing.memory.server import MemoryServer
-from tests.integration.support.live_router import engine, free_port, mocker_options
+from tests.integration.support.live_router import (
+    engine,
+    free_port,
+    mocker_options,
+    serve_from_memory,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -30,14 +34,7 @@ PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
-    server = MemoryServer()
-
-    def memory_plane(settings: NatsSettings, role: str, *names: str) -> MemoryPlane:
-        del role, names
-        return MemoryPlane(server, settings.namespace)
-
-    monkeypatch.setattr("kvmesh.app.nats.plane.nats_plane", memory_plane)
-    return server
+    return serve_from_memory(monkeypatch)
 
 
 def settings_for(engine_url: str, port: int) -> WorkerSettings:
@@ -99,6 +96,7 @@ async def test_probes_follow_the_engine_from_before_it_starts_until_it_is_gone(
     async with pages(f"http://127.0.0.1:{options.port}") as client:
         waiting = await client.get("/ready")
         async with engine(options) as mocker:
+            await until(client, "/metrics", 'kvmesh_sidecar_source_connected{worker="w"} 1.0')
             ready = await until(client, "/ready", '"reason": "ready"')
             await complete(mocker, "what everybody asks. " * 40)
             held = 'kvmesh_sidecar_cached_blocks{worker="w"} 52.0'

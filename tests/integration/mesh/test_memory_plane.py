@@ -30,7 +30,7 @@ from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import gated_engine
-from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.live_router import free_port, serve_from_memory, serving
 
 pytestmark = pytest.mark.integration
 
@@ -42,14 +42,7 @@ BLOCKS = len(PROMPT) // 16
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
-    server = MemoryServer()
-
-    def memory_plane(settings: NatsSettings, role: str, *names: str) -> MemoryPlane:
-        del role, names
-        return MemoryPlane(server, settings.namespace)
-
-    monkeypatch.setattr("kvmesh.app.nats.plane.nats_plane", memory_plane)
-    return server
+    return serve_from_memory(monkeypatch)
 
 
 def replica(name: str, port: int) -> RouterServer:

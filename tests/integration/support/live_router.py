@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.process.running import Stop
@@ -25,6 +26,8 @@ from kvmesh.settings.roles import (
     RouterSettings,
     WorkerSettings,
 )
+from kvmesh.testing.memory.plane import MemoryPlane
+from kvmesh.testing.memory.server import MemoryServer
 
 READY_S = 60.0
 WITHOUT_NATS = """
@@ -246,3 +249,15 @@ async def settled(url: str, name: str, count: int) -> None:
             seconds = (await client.get("/v1/overview")).json()["seconds"]
             found = sum(one[name] for one in seconds)
             await asyncio.sleep(0.05)
+
+
+def serve_from_memory(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
+    """Give every role that asks for NATS a plane of the server that is returned."""
+    server = MemoryServer()
+
+    def memory_plane(settings: NatsSettings, role: str, *names: str) -> MemoryPlane:
+        del role, names
+        return MemoryPlane(server, settings.namespace)
+
+    monkeypatch.setattr("kvmesh.app.nats.plane.nats_plane", memory_plane)
+    return server
