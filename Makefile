@@ -4,7 +4,7 @@
 # make release  everything that a version publishes, in dist/; make test-release installs it
 # make demo  what routing by cache is promised to do, beside what it does here
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
-# make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
+# make native-check  the compiled core's tests under sanitizers; make test-pure: without it
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 # make test-clients  vllm bench serve, sglang.bench_serving, guidellm and aiperf through a mesh
 PYTHON ?= python3
@@ -16,7 +16,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
+.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -116,6 +116,7 @@ bench-cost: $(VENV)/.peers
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy --json $(COST) $(ARGS)
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.cost.bench_instructions --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.proxy.bench_request --rooms --json $(COST) $(ARGS)
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_wishes --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.cost.page $(COST) > docs/measured/request-cost.md
 
 # Every figure of docs/measured/fleet.md, and the page anew.
@@ -137,10 +138,15 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 FUZZ_S ?= 60
+FUZZ_NATIVE_S ?= 600
 
 fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz all $(FUZZ_S)
+
+# The compiled decoders, built with clang's coverage and sanitizers; prints the lines of C that are reached.
+fuzz-native: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz.sanitized --seconds $(FUZZ_NATIVE_S) $(ARGS)
 
 # The documentation's pictures of the dashboard, docs/images/dashboard*.png, from meshes of simulated engines.
 screenshots: $(VENV)/.dev
@@ -182,7 +188,7 @@ test-clients: $(VENV)/.dev
 # The files that are made from kvmesh/settings/roles.py and the tables that are made from
 # kvmesh/app/figures; a test says when they are behind.
 config: $(VENV)/.run
-	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
+	for role in router meta-router picker worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/reference/configuration.md
 	$(BIN)/kvmesh config envoy > deploy/compose/envoy.json
 	sed -i '/^| name | type/,$$d' docs/reference/metrics.md
@@ -216,7 +222,7 @@ COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 lock: $(VENV)-audit/.done
-	$(COMPILE) --extra kubernetes --extra otel --extra fast --output-file $(LOCK) $(ARGS) pyproject.toml
+	$(COMPILE) --extra kubernetes --extra fast --output-file $(LOCK) $(ARGS) pyproject.toml
 	$(COMPILE) --output-file deploy/docker/build.txt $(ARGS) deploy/docker/build.in
 	$(COMPILE) --output-file deploy/release/tools.txt $(ARGS) deploy/release/tools.in
 

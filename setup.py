@@ -6,11 +6,14 @@
 
 import os
 import re
+import tempfile
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError
 
 WISH = os.environ.get("KVMESH_BUILD_CORE", "optional")
 TREE = "https://github.com/kvmesh/kvmesh/blob/main/"
@@ -29,6 +32,38 @@ class Core(build_ext):
             self.extensions = []
         for module in self.extensions:
             module.optional = WISH == "optional"
+
+    def build_extensions(self) -> None:
+        compiling, linking = self.known_hardening()
+        for module in self.extensions:
+            module.extra_compile_args = [*module.extra_compile_args, *compiling]
+            module.extra_link_args = [*module.extra_link_args, *linking]
+        super().build_extensions()
+
+    def known_hardening(self) -> tuple[list[str], list[str]]:
+        """Return what this compiler knows of the hardening flags of pyproject.toml."""
+        settings = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text("utf-8"))
+        wanted = settings["tool"]["kvmesh"]["hardening"]
+        compiling, linking = wanted["compile"], wanted["link"]
+        if not self.extensions or self.builds(compiling, linking):
+            return compiling, linking
+        return (
+            [one for one in compiling if self.builds([one], [])],
+            [one for one in linking if self.builds([], [one])],
+        )
+
+    def builds(self, compiling: list[str], linking: list[str]) -> bool:
+        """Return whether a library builds with these flags, without a warning."""
+        with tempfile.TemporaryDirectory(prefix="kvmesh-flags-") as folder:
+            source = Path(folder, "flags.c")
+            source.write_text("int flags(int n) { return n + 1; }\n", encoding="utf-8")
+            strict = ["-O2", "-Werror", *compiling]
+            try:
+                made = self.compiler.compile([str(source)], folder, extra_postargs=strict)
+                self.compiler.link_shared_object(made, f"{folder}/flags.so", extra_postargs=linking)
+            except CCompilerError:
+                return False
+        return True
 
 
 class Wheel(bdist_wheel):

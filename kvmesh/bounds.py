@@ -7,6 +7,7 @@ products and codecs neither overflow nor yield NaN.
 """
 
 import re
+from collections.abc import Collection
 from math import isfinite
 from typing import Annotated, Final
 
@@ -113,6 +114,17 @@ def finite(value: float, most: float = MAX_SECONDS) -> float:
 def is_name(text: str) -> bool:
     """Return whether `text` may be a name: 1 to `MAX_NAME` characters, none a control character."""
     return 0 < len(text) <= MAX_NAME and _UNPRINTABLE.search(text) is None
+
+
+MOST_NAMED: Final = 8
+"""Members named in a line for people; the others are counted."""
+
+
+def listed(names: Collection[str]) -> str:
+    """Return names as a line shows them, sorted: `MOST_NAMED` and how many more."""
+    more = len(names) - MOST_NAMED
+    named = ", ".join(sorted(names)[:MOST_NAMED])
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def shown(value: str | float, most: int = 64) -> str:

@@ -107,7 +107,7 @@ COMMANDS = {
 
 GC_WHILE_LOADING = 100_000
 
-DIE_WITH_PARENT = "KVMESH_DIE_WITH_PARENT"
+OURS = frozenset({"KVMESH_DIE_WITH_PARENT", "KVMESH_PROCESS"})
 """Set for the children of `kvmesh up`: no setting."""
 
 FOR_META = frozenset({"--help", "-h", "--version"})
@@ -182,7 +182,7 @@ def check_environment(variables: Mapping[str, str]) -> None:
 
 def is_own(name: str) -> bool:
     """Return whether a variable is a setting, or may be meant as one."""
-    return name.startswith("KVMESH_") and name != DIE_WITH_PARENT
+    return name.startswith("KVMESH_") and name not in OURS
 
 
 def read_toml(path: Path) -> dict[str, object]:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 13
+VERSION: Final = 15
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -43,9 +43,7 @@ class NativeDecider(Protocol):
     request_blocks: int
 
     def follow(self, *course: object) -> None:
-        """Decide from now on by: mode, formula, weights, margin, the policy's name, what makes a
-        Decision of a Record, two TTLs in seconds, the seed of first blocks. Raises `ValueError`.
-        """
+        """Decide from now on by: a Course, two TTLs in seconds, the seed of first blocks."""
         ...
 
     def resize(self, block_size: int, /) -> None:
@@ -57,8 +55,10 @@ class NativeDecider(Protocol):
         ...
 
     def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
-        """Return a `core.dispatch.compiled.Placed`, None for what has to go another way. Asked is:
-        what was scanned, packed ids or None, id, tenant, states, now, and whether to keep all.
+        """Return a `core.dispatch.compiled.Placed`, None for what has to go another way, the wait,
+        ms, where that is too long. Asked is: what was scanned, packed ids or None, id, tenant,
+        states of all, now, whether to keep all, name, Course, states, output tokens or -1, longest
+        wait.
         """
         ...
 
@@ -270,6 +270,13 @@ class Native(Protocol):
         """Return what decides by state that others look at, too: `core.dispatch.compiled`."""
         ...
 
+    def Course(self, *parts: object) -> object:  # noqa: N802  a type
+        """Return what requests are decided by: mode, whether caches count whatever it is, formula,
+        weights, margin, the policy's name, what makes a Decision of a Record, what draws by costs
+        or None. Raises `ValueError`.
+        """
+        ...
+
     def EngineCache(  # noqa: N802  a type
         self,
         block_size: int | None,
@@ -309,6 +316,22 @@ class Native(Protocol):
 
     def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
+        ...
+
+    def Head(self, headers: Sequence[tuple[bytes, bytes]], /) -> object:  # noqa: N802  a type
+        """Return a `transport.http.wire.head.Head`."""
+        ...
+
+    def Names(self, names: tuple[bytes, ...], prefix: bytes, /) -> object:  # noqa: N802  a type
+        """Return a compiled `transport.http.wire.head.Names`."""
+        ...
+
+    def take_request(
+        self, data: bytes, most_head: int, most_target: int, most_headers: int, most_body: int, /
+    ) -> tuple[str, bytes, bytes, str, str, Any] | None:
+        """Return method, target, body, path, query and `Head` of the one whole request that `data`
+        is; None where llhttp has to look.
+        """
         ...
 
     def match_head(

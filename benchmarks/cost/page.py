@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.proxy.bench_proxy import ALONE, CHUNKS, LONG, MEDIUM, OPEN, SATURATED, SHORT
+from benchmarks.proxy.bench_wishes import TITLE as REAL_TITLE
 from benchmarks.proxy.peers import BASELINE
 
 BYTES: Final = "kvmesh router (kv)"
@@ -176,6 +177,20 @@ def whole_table(run: Run, title: str) -> list[str]:
     )
 
 
+def real_lines(run: Run) -> list[str]:
+    """Return what requests as clients send them cost, a row for each router and form."""
+    rows: list[list[str]] = []
+    for title in run.titles(REAL_TITLE):
+        for name in run.candidates(title):
+            found = run.find(title, name, "cpu us")
+            if found is not None:
+                cells = [title.removeprefix(REAL_TITLE), name, _shown(found.ratio)]
+                spread = NOT_MEASURED if found.spread is None else f"{found.spread:.0%}"
+                rows.append([*cells, _shown(found.median), spread])
+    head = ["bodies", "router: heads", "ratio", "cpu us", "\N{PLUS-MINUS SIGN}"]
+    return table(head, rows) if rows else []
+
+
 def room_lines(run: Run) -> list[str]:
     """Return where the time of a request goes, a column for each size."""
     titles = run.titles("Where the time of a request of")
@@ -213,6 +228,13 @@ Thousands a request, one at a time, by valgrind's callgrind: all that runs outsi
 whatever else the machine does.
 """
 
+REAL: Final = """
+## Requests as clients send them
+Processor time over that of the first router of each table, which is sent the same varying heads
+(`python -m benchmarks.proxy.bench_wishes`). No two requests have equal heads; those with keys show
+one of a file of 101. The other tables of this page send byte-identical anonymous heads.
+"""
+
 ROOMS: Final = """
 ## Where the time goes
 Microseconds a request of a router by source folder, byte tokens, sockets replaced by calls
@@ -232,6 +254,8 @@ def page(run: Run) -> str:
     head = ["figure", "vllm-router rr", "±", "kvmesh, byte tokens", "±", "rounds"]
     lines += ["", *table(head, baseline_rows(run))]
     lines += ["", "Goals missed:", "", *(missed(run) or ["- none of those measured"])]
+    if found := real_lines(run):
+        lines += [*REAL.splitlines(), "", *found]
     if titles := run.titles("instructions a request"):
         lines += [*INSTRUCTIONS.splitlines(), "", *whole_table(run, titles[0])]
     if found := room_lines(run):

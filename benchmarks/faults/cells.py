@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, inf, isinf
+from math import ceil, exp, inf, isinf, log
 from typing import Final
 
 import msgspec
+
+from kvmesh.mocker.model.faults import BAD_ANSWERS
 
 HEALTHY: Final = "none"
 """The fault of cells in which nothing is wrong: what the others' latencies are compared with."""
@@ -22,6 +24,17 @@ APART_S: Final = 0.5
 """Doors that are measured side by side begin so long after one another: what is not waiting of a
 cell then hardly meets the others'.
 """
+LONGEST: Final = 4096
+"""Tokens of the longest whole answer; their number is even by its logarithm."""
+LONG: Final = (1000, 100)
+QUICK_LONG: Final = (24, 12)
+"""Requests, and how many are in flight, of the cells with long answers."""
+QUICK_LONGEST: Final = 256
+PATIENT_S: Final = 3600.0
+
+GOLDEN: Final = 0.6180339887498949
+"""Multiples of it, without their whole part, are spread evenly."""
+
 CYCLES: Final = 2
 """Times that a cell with a flapping engine sees it good and bad."""
 
@@ -29,12 +42,18 @@ CYCLES: Final = 2
 class Fault(msgspec.Struct, frozen=True):
     """What the sick engine is told; `waits` when such cells mostly wait, so that doors may be
     measured side by side.
+
+    No fault, and told to all engines: steps take `slowdown` times as long, the next `first_pause_s`
+    more. `long`: answers are whole ones of 1 to `LONGEST` tokens, after short ones.
     """
 
     name: str
     fail: tuple[str, ...]
     flap: str = ""
     waits: bool = False
+    slowdown: float = 1.0
+    first_pause_s: float = 0.0
+    long: bool = False
 
 
 FAULTS: Final = (
@@ -46,6 +65,11 @@ FAULTS: Final = (
     Fault("hang", ("1:hang",), waits=True),
     Fault("slow by 10", ("1:slow=10",), waits=True),
     Fault("flapping 500", ("1:500",), FLAP, waits=True),
+    Fault("long answers, 1 x", (), waits=True, long=True),
+    Fault("long answers, 5 x", (), waits=True, long=True, slowdown=5.0),
+    Fault("long answers, 20 x", (), waits=True, long=True, slowdown=20.0),
+    Fault("first call pauses 60 s", (), waits=True, first_pause_s=60.0),
+    *(Fault(f"200, {name}", (f"1:{name}",)) for name in BAD_ANSWERS),
 )
 NO_FAULT: Final = Fault(HEALTHY, ())
 QUICK_FAULTS: Final = ("500", "reset", "hang")
@@ -60,6 +84,14 @@ class Load(msgspec.Struct, frozen=True):
     stream: bool = False
     pause_s: float = 0.0
     timeout_s: float = 30.0
+    longest: int = 0
+
+    def tokens(self, number: int) -> int | None:
+        """Return how long the answer of a request is to be, None: as usual. The same each time."""
+        if not self.longest:
+            return None
+        share = (number * GOLDEN) % 1.0
+        return min(self.longest, int(exp(share * log(self.longest + 1))))
 
 
 ONE: Final = Load("one at a time", 20, 1)
@@ -69,6 +101,13 @@ STREAMS: Final = Load("8 streams", 40, 8, stream=True)
 
 def loads_for(fault: Fault, *, quick: bool) -> list[Load]:
     """Return the loads of a fault's cells: fewer requests where they hang, paced where it flaps."""
+    if fault.long:
+        requests, in_flight = QUICK_LONG if quick else LONG
+        longest = QUICK_LONGEST if quick else LONGEST
+        name = f"whole, 1 to {longest:,} tokens"
+        return [Load(name, requests, in_flight, timeout_s=PATIENT_S, longest=longest)]
+    if fault.first_pause_s:
+        return [msgspec.structs.replace(EIGHT, timeout_s=PATIENT_S)]
     loads = [ONE, EIGHT] if quick else [ONE, EIGHT, STREAMS]
     change = msgspec.structs.replace
     if quick:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import httpx
@@ -21,22 +21,35 @@ SYSTEM: Final = "You answer for bakery {topic}, briefly and kindly. "
 REPEATS: Final = 20
 
 
+class _Said(msgspec.Struct, frozen=True):
+    content: str | None = None
+
+
+_NOTHING: Final = _Said()
+
+
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
+    message: _Said = _NOTHING
+    delta: _Said = _NOTHING
 
 
 class _Whole(msgspec.Struct):
     choices: list[_Choice] = []
     error: object = None
+    model: str = MODEL
 
 
-def chat(topic: str, question: str, *, stream: bool = False) -> dict[str, object]:
+def chat(
+    topic: str, question: str, *, stream: bool = False, tokens: int | None = None
+) -> dict[str, object]:
     """Return a chat whose system prompt all of one `topic` share."""
     messages = [
         {"role": "system", "content": SYSTEM.format(topic=topic) * REPEATS},
         {"role": "user", "content": question},
     ]
-    return {"model": MODEL, "max_tokens": MAX_TOKENS, "stream": stream, "messages": messages}
+    most = MAX_TOKENS if tokens is None else tokens
+    return {"model": MODEL, "max_tokens": most, "stream": stream, "messages": messages}
 
 
 def problem_of_whole(body: bytes) -> str:
@@ -45,8 +58,9 @@ def problem_of_whole(body: bytes) -> str:
         found = msgspec.json.decode(body, type=_Whole)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return "garbage"
-    complete = found.error is None and bool(found.choices)
-    return "" if complete and all(one.finish_reason for one in found.choices) else "not whole"
+    if found.error is not None or not all(one.finish_reason for one in found.choices):
+        return "not whole"
+    return _problem_of_text([found], "".join(one.message.content or "" for one in found.choices))
 
 
 def problem_of_stream(body: bytes) -> str:
@@ -60,8 +74,16 @@ def problem_of_stream(body: bytes) -> str:
         return "garbage"
     if any(chunk.error is not None for chunk in chunks):
         return "error in stream"
-    finished = any(one.finish_reason for chunk in chunks for one in chunk.choices)
-    return "" if finished else "not whole"
+    choices = [one for chunk in chunks for one in chunk.choices]
+    if not any(one.finish_reason for one in choices):
+        return "not whole"
+    return _problem_of_text(chunks, "".join(one.delta.content or "" for one in choices))
+
+
+def _problem_of_text(parts: Sequence[_Whole], text: str) -> str:
+    if any(part.model != MODEL for part in parts):
+        return "another model"
+    return "" if text else "no text"
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], timeout_s: float) -> Answer:

@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from benchmarks.faults.cells import Cell, Fault, Load, head_start_s, make_cell
+from benchmarks.faults.cells import NO_FAULT, Cell, Fault, Load, head_start_s, make_cell
 from benchmarks.faults.doors import Fleet
 from benchmarks.faults.load import chat, send
 
@@ -41,15 +41,24 @@ class Engines:
         self._urls = urls
         self._http = httpx.AsyncClient(trust_env=False, timeout=10)
 
-    async def tell(self, number: int, fail: Sequence[str] = (), flap: str = "") -> None:
+    async def tell(self, number: int, fault: Fault = NO_FAULT) -> None:
         """Set an engine's faults, none by default; its count of requests begins anew."""
-        body = {"fail": fail, "flap": flap}
+        body = {
+            "fail": fault.fail,
+            "flap": fault.flap,
+            "slowdown": fault.slowdown,
+            "first_pause_s": fault.first_pause_s,
+        }
         response = await self._http.post(f"{self._urls[number]}/kvmesh/faults", json=body)
         response.raise_for_status()
 
     async def heal(self) -> None:
         """Make all of them well."""
-        await asyncio.gather(*(self.tell(number) for number in range(len(self._urls))))
+        await self.tell_all(NO_FAULT)
+
+    async def tell_all(self, fault: Fault) -> None:
+        """Set the faults of all engines."""
+        await asyncio.gather(*(self.tell(number, fault) for number in range(len(self._urls))))
 
     async def counts(self) -> list[Counts]:
         """Return what each got since it was told something."""
@@ -89,16 +98,25 @@ class Seat:
     async def measure(self, fault: Fault, load: Load, topic: str, *, after_s: float = 0.0) -> Cell:
         """Make the engine sick, send the load, make it well again."""
         await asyncio.sleep(after_s)
-        await self.engines.tell(self.sick, fault.fail, fault.flap)
+        if fault.fail:
+            await self.engines.tell(self.sick, fault)
+        else:
+            await self.engines.tell_all(fault)
         make = partial(_question, topic, load.stream)
-        answers = await send(self.client, load, lambda number: make(LOOK.requests + number))
+        answers = await send(
+            self.client,
+            load,
+            lambda number: make(LOOK.requests + number, tokens=load.tokens(number)),
+        )
         attempts = sum((await self.engines.counts())[self.sick].met.values())
         await self.engines.heal()
         return make_cell(self.fleet.door.name, fault.name, load.name, answers, attempts)
 
 
-def _question(topic: str, stream: bool, number: int) -> dict[str, object]:
-    return chat(topic, f"question {FIRST_NUMBER + number}?", stream=stream)
+def _question(
+    topic: str, stream: bool, number: int, *, tokens: int | None = None
+) -> dict[str, object]:
+    return chat(topic, f"question {FIRST_NUMBER + number}?", stream=stream, tokens=tokens)
 
 
 async def play(fleets: Sequence[Fleet], fault: Fault, load: Load, turn: int) -> list[Cell]:

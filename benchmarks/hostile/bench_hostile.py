@@ -26,7 +26,12 @@ from benchmarks.started import Started
 SETTLE_S: Final = 0.3
 AT_ONCE: Final = 20
 QUICK: Final = {"small chat", "1M messages", "64 MB of CJK", "1M token ids", "30 MB, no JSON"}
-ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+SAID: Final = {True: b'"message":{"role":"assistant","content":"m"}', False: b'"text":"m"'}
+ANSWER: Final = (
+    b'{"model":"m","choices":[{"index":0,"finish_reason":"stop",%b}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
 READY: Final = 200
 
 
@@ -37,7 +42,7 @@ def free_port() -> int:
 
 
 def engine(port: int) -> None:
-    """Answer every request `{}` once it is there, one thread a connection."""
+    """Answer a request with a token, any other `{}`, once it is there; one thread a connection."""
     server = socket.create_server(("127.0.0.1", port))
     while True:
         client, _ = server.accept()
@@ -60,7 +65,8 @@ def _answer(client: socket.socket) -> None:
                     return
                 left -= len(piece)
             data = b""
-            client.sendall(ANSWER)
+            answer = ANSWER % SAID[b"/chat/" in head] if head.startswith(b"POST") else b"{}"
+            client.sendall(HEAD % len(answer) + answer)
 
 
 class Watch:

@@ -30,6 +30,7 @@ from benchmarks.measure import (
     quiet_collector,
     report,
 )
+from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.compiled import CORE, NATIVE, Native
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
@@ -89,9 +90,9 @@ class Ours:
             for request, name in zip(requests, names, strict=True):
                 now += 0.002
                 start = clock()
-                placed = compiled.decide(scanned, request.packed, name, "", now)
+                placed = compiled.decide(scanned, request.packed, name, NO_WISHES, now)
                 booked = clock()
-                if placed is None:
+                if placed is None or isinstance(placed, int | float):
                     raise RuntimeError(f"{name!r}: the compiled core did not take this request")
                 compiled.seen(placed, 1, now + 0.0005)
                 seen = clock()

@@ -12,12 +12,12 @@ import gc
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import uvloop
 
@@ -28,6 +28,7 @@ from benchmarks.proxy.workers import JSON
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
 from kvmesh.app.front.front import Routes
+from kvmesh.app.front.key_guard import KeyGuard
 from kvmesh.app.process.running import GC_THRESHOLDS
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.command import RouterServer
@@ -41,6 +42,7 @@ from kvmesh.observe import configure_logging
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.connection import Connection
+from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.listener import Listener
 from kvmesh.transport.http.upstream.client import UpstreamPool, UpstreamRequest, UpstreamSink
@@ -88,44 +90,64 @@ class Engines:
     """The pool of connections to engines: keeps who waits for an answer, then gives it."""
 
     own_headers = ()
+    first_byte_s = 600.0
 
     def __init__(self, wheel: DeadlineWheel) -> None:
         self.wheel = wheel
         self.poison = PoisonGuard()
         self._waiting: list[UpstreamSink] = []
 
-    def send(self, request: UpstreamRequest, sink: UpstreamSink) -> None:
+    def send(self, request: UpstreamRequest, sink: UpstreamSink) -> object:
         assert request.body
         self._waiting.append(sink)
+        return None
 
     def answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for sink in waiting:
-            sink.on_whole(ResponseHead(200, ANSWER_HEAD), JSON)
+            self.answer(sink)
+
+    def answer(self, sink: UpstreamSink) -> None:
+        sink.on_whole(ResponseHead(200, ANSWER_HEAD), JSON)
 
 
 class Front:
-    """A router without sockets, with `connections` clients."""
+    """A router without sockets, with `connections` clients, over engines of `models`.
 
-    def __init__(self, connections: int) -> None:
+    As `settings` say; it asks for one of `keys` where there are any.
+    """
+
+    def __init__(
+        self,
+        connections: int,
+        engines: Callable[[DeadlineWheel], Engines] = Engines,
+        models: tuple[str, ...] = (),
+        settings: Mapping[str, Any] = {},
+        keys: Path | None = None,
+    ) -> None:
         named = tuple(f"w{number}=http://127.0.0.1:{number + 1}" for number in range(ENGINES))
-        settings = dataclasses.replace(RouterSettings(), kv_events=False, worker=named)
-        server = RouterServer(settings)
+        told = dataclasses.replace(RouterSettings(), kv_events=False, worker=named, **settings)
+        server = RouterServer(told)
         self.context = server._context()  # noqa: SLF001  the wiring of `serve`, without its sockets
         for engine in parse_workers(named):
-            _introduce(self.context, engine)
+            _introduce(self.context, engine, models)
         loop = asyncio.get_running_loop()
         self._wheel = DeadlineWheel(loop)
-        self.engines = Engines(self._wheel)
+        self.engines = engines(self._wheel)
         pool = cast("UpstreamPool", self.engines)
-        check = check_of(settings, pool, lambda _model, _hashes: None)
-        reader = reader_of(settings, "bench", check, ())
-        splits = Splits(split_options(settings), pool)
+        check = check_of(told, pool, lambda _model, _hashes: None)
+        reader = reader_of(told, "bench", check, ())
+        splits = Splits(split_options(told), pool)
         forward = partial(Forward, pool=pool)
-        gateway = Gateway(self.context, reader, forward, forward_options(settings), splits)
+        gateway = Gateway(self.context, reader, forward, forward_options(told), splits)
         routes = Routes()
         gateway.mount(routes)
-        listener = Listener(routes, HttpLimits(), self._wheel)
+        handler: Callable[[Exchange], None] = routes
+        if keys is not None:
+            handler = KeyGuard(
+                routes, keys, tenant_header=told.admission.tenant_header, pass_on=False
+            )
+        listener = Listener(handler, HttpLimits(), self._wheel)
         self.clients = [Connection(listener) for _ in range(connections)]
         self.transports = [Client() for _ in self.clients]
         for client, transport in zip(self.clients, self.transports, strict=True):
@@ -152,13 +174,19 @@ class Front:
         return turn
 
 
-def _introduce(context: RoutingContext, engine: StaticWorker) -> None:
+def _introduce(context: RoutingContext, engine: StaticWorker, models: tuple[str, ...]) -> None:
     workers, now = context.workers, context.clock()
     name = WorkerId(engine.worker)
     workers.membership.observe(name, 1, now + 1e6, ready=True)
     workers.describe(name, WorkerInfo())
     beat = WorkerHeartbeat(
-        worker=name, bucket="bench", epoch=1, last_seq=0, url=engine.url, models=(), block_size=16
+        worker=name,
+        bucket="bench",
+        epoch=1,
+        last_seq=0,
+        url=engine.url,
+        models=models,
+        block_size=16,
     )
     for _ in context.router.receive(WorkerSeen(beat), now):
         pass
@@ -183,6 +211,29 @@ def sampled(lines: Counter[str]) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
+def timed(
+    front: Front,
+    requests: list[bytes],
+    warm: int,
+    rounds: int,
+    watch: AbstractContextManager[None] | None = None,
+) -> Sample:
+    """Return the processor time of one request, us, behind `warm` rounds; `watch` is entered for
+    those that count. Closes the front door.
+    """
+    front.serve(requests, warm)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    with watch or nullcontext():
+        began = time.process_time_ns()
+        served = front.serve(requests, rounds)
+        spent = time.process_time_ns() - began
+    assert sum(transport.writes for transport in front.transports) >= served
+    front.close()
+    return {"cpu us": spent / served / 1000}
+
+
 def measure(size: int, connections: int, rounds: int, lines: Counter[str] | None = None) -> Sample:
     """Return the processor time of one request, us."""
 
@@ -191,17 +242,8 @@ def measure(size: int, connections: int, rounds: int, lines: Counter[str] | None
         chats = Chats(size)
         count = min(CHATS, MOST_BYTES // size)
         requests = [request_bytes(chats.body(number)) for number in range(count)]
-        front.serve(requests, max(2, rounds // 10))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        with nullcontext() if lines is None else sampled(lines):
-            began = time.process_time_ns()
-            served = front.serve(requests, rounds)
-            spent = time.process_time_ns() - began
-        assert sum(transport.writes for transport in front.transports) >= served
-        front.close()
-        return {"cpu us": spent / served / 1000}
+        watch = nullcontext() if lines is None else sampled(lines)
+        return timed(front, requests, max(2, rounds // 10), rounds, watch)
 
     return uvloop.run(work())
 

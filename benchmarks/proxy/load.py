@@ -9,8 +9,9 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import count, cycle
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -64,7 +65,16 @@ def drive(port: int, size: int, connections: int, seconds: float, first: int = 0
     """
     if WRK:
         return _drive_wrk(port, Chats(size), connections, seconds, first % CHATS)
-    return asyncio.run(_drive_python(port, Chats(size), connections, seconds, first))
+    return asyncio.run(_drive_python(port, _turns(Chats(size), first), connections, seconds))
+
+
+async def drive_made(
+    port: int, requests: Sequence[bytes], connections: int, seconds: float
+) -> Served:
+    """Keep `connections` of these requests running for `seconds`; after the last the first comes
+    again.
+    """
+    return await _drive_python(port, cycle(requests), connections, seconds)
 
 
 def _drive_wrk(port: int, chats: Chats, connections: int, seconds: float, first: int) -> Served:
@@ -84,39 +94,36 @@ def _drive_wrk(port: int, chats: Chats, connections: int, seconds: float, first:
     return Served(int(found[1]), float(found[3]), float(found[4]))
 
 
-class _Turn:
-    """Requests one after the other, for all connections."""
-
-    def __init__(self, chats: Chats, first: int) -> None:
-        self._chats = chats
-        self._number = first - 1
-
-    def next(self) -> bytes:
-        self._number += 1
-        return request_bytes(self._chats.body(self._number))
+def _turns(chats: Chats, first: int) -> Iterator[bytes]:
+    """Yield requests one after the other, for all connections."""
+    return (request_bytes(chats.body(number)) for number in count(first))
 
 
 class _Loop(asyncio.Protocol):
     """One connection of the Python client: the next request goes when the answer is whole."""
 
-    def __init__(self, requests: _Turn, latencies_ns: list[int]) -> None:
+    def __init__(self, requests: Iterator[bytes], latencies_ns: list[int]) -> None:
         self._requests = requests
         self._latencies_ns = latencies_ns
         self._left = -1
         self._sent_ns = 0
         self.running = True
+        self.refused = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self._send()
 
     def _send(self) -> None:
-        request = self._requests.next()
+        request = next(self._requests)
         self._sent_ns = time.perf_counter_ns()
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         if self._left < 0:
+            if not data.startswith(b"HTTP/1.1 200"):
+                self.refused = data[:200]
+                return
             self._left = answer_size(data)
         self._left -= len(data)
         if self._left <= 0:
@@ -127,10 +134,10 @@ class _Loop(asyncio.Protocol):
 
 
 async def _drive_python(
-    port: int, chats: Chats, connections: int, seconds: float, first: int
+    port: int, requests: Iterator[bytes], connections: int, seconds: float
 ) -> Served:
     latencies: list[int] = []
-    loop, requests = asyncio.get_running_loop(), _Turn(chats, first)
+    loop = asyncio.get_running_loop()
     make = partial(_Loop, requests, latencies)
     protocols = [
         (await loop.create_connection(make, "127.0.0.1", port))[1] for _ in range(connections)
@@ -141,6 +148,8 @@ async def _drive_python(
     await asyncio.sleep(0.05)
     for protocol in protocols:
         protocol.transport.abort()
+        if protocol.refused:
+            raise RuntimeError(f"not served: {protocol.refused!r}")
     return _served(latencies)
 
 

@@ -32,11 +32,14 @@ BASELINE: Final = "vllm-router 0.1.17 rr"
 
 
 class Peer(NamedTuple):
-    """A proxy: `command(port, worker URLs, a folder of its own)`, or why it is left out."""
+    """A proxy: `command(port, worker URLs, a folder of its own)`, or why it is left out; `key` is
+    what it asks clients for.
+    """
 
     name: str
     command: Callable[[int, Sequence[str], Path], list[str]] | None
     missing: str = ""
+    key: str = ""
 
 
 def free_port() -> int:
@@ -233,15 +236,17 @@ class Running(Pinned):
         assert peer.command is not None
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
+        self._key = peer.key
         command = peer.command(self.port, workers, folder)
         super().__init__(peer.name, command, folder, cpu, self._ask, start_s)
 
     def _ask(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
         try:
-            connection.request(
-                "POST", PATH, chat_body(0, 100), {"content-type": "application/json"}
-            )
+            headers = {"content-type": "application/json"}
+            if self._key:
+                headers["authorization"] = f"Bearer {self._key}"
+            connection.request("POST", PATH, chat_body(0, 100), headers)
             answer = connection.getresponse()
             answer.read()
             if answer.status != http.HTTPStatus.OK:

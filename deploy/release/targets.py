@@ -29,6 +29,10 @@ class Target:
         """Return the C library that must be named anew, "" for glibc: zig names that one right."""
         return f"libc.musl-{self.machine}.so.1" if self.triple.endswith("musl") else ""
 
+    def knows(self, flag: str) -> bool:
+        """Return whether a compiler for this system takes a hardening flag of pyproject.toml."""
+        return self.machine == "x86_64" or not flag.startswith("-fcf-protection")
+
 
 GLIBC: Final = "2.17"
 """The oldest one that wheels run with: that of manylinux2014 (PEP 599)."""

@@ -1,14 +1,27 @@
 """What an engine's event source and its watchers tell actors."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import WorkerLoad
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.actors.messages import WorkerHeartbeat, WorkerLoad
+from kvmesh.bounds import Count, Seconds
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId, WorkerName
+from kvmesh.core.blocks.hashing import unpack_hashes
+from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
+
+PromptHashes = Annotated[bytes, Meta(max_length=MOST_HASHES * HASH_BYTES)]
 
 
 class EnginePayload(Message, frozen=True):
-    """One batch as the engine published it, each once and in the engine's order."""
+    """One batch as the engine published it, each once and in the engine's order.
+
+    `seq` is its number there, -1 where nobody says.
+    """
 
     data: bytes
+    seq: int = -1
 
 
 class EngineRestarted(Message, frozen=True):
@@ -35,6 +48,24 @@ class EngineServed(Message, frozen=True):
     """The engine answered a request with at least one block that it did not hold before."""
 
 
+class PromptServed(Message, frozen=True, tag="prompt-served"):
+    """The engine of `worker` found the first `cached` blocks of a prompt in its cache, and computed
+    the next one: `hashes` are those of all of them, packed. It was sent `lasted_s` ago.
+
+    Sent as `Resync` is, while a worker's heartbeats say that it wants answers.
+    """
+
+    worker: WorkerName
+    hashes: PromptHashes
+    cached: Count
+    lasted_s: Seconds
+
+    def answer(self) -> CacheHit:
+        """Return it as the core takes it."""
+        whole = len(self.hashes) - len(self.hashes) % HASH_BYTES
+        return CacheHit(unpack_hashes(self.hashes[:whole]), self.cached, self.lasted_s)
+
+
 class RouterResized(Message, frozen=True):
     """The router hashes requests by blocks of `block_size` tokens from now on."""
 
@@ -55,10 +86,14 @@ class EngineServes(Message, frozen=True):
 
 
 class EngineSilent(Message, frozen=True):
-    """The engine of `worker` does not answer. `slow`: it may yet, it took the question."""
+    """The engine of `worker` does not answer. `slow`: it may yet, it took the question.
+
+    `beat` is what is known from the configuration of one that never answered.
+    """
 
     worker: WorkerId
     slow: bool = False
+    beat: WorkerHeartbeat | None = None
 
 
 class EngineLoad(Message, frozen=True):

@@ -24,6 +24,7 @@ from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.registry import connector_of, connectors
+from kvmesh.core.health.progress import EngineReading
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.fetch_times import FetchRows
 from kvmesh.core.workers.info import (
@@ -87,7 +88,9 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
     where it does not tell. It holds `adapter_slots` LoRA adapters ready at a time, `adapters` are
-    those in use; both are left out where it does not tell. The others are those of `LoadReport`.
+    those in use; both are left out where it does not tell. `computed_tokens` changes whenever it
+    computes tokens; left out where it shows no such counter, and by earlier versions. The others
+    are those of `LoadReport`.
     """
 
     running_requests: Reading = 0
@@ -103,6 +106,17 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     cache_hit_tokens: Reading = 0
     adapter_slots: Reading | msgspec.UnsetType = msgspec.UNSET
     adapters: Names | msgspec.UnsetType = msgspec.UNSET
+    computed_tokens: Reading | msgspec.UnsetType = msgspec.UNSET
+
+    def reading(self) -> EngineReading:
+        """Return what of the figures shows whether the engine makes progress."""
+        computed = self.computed_tokens
+        return EngineReading(
+            computed=None if computed is msgspec.UNSET else computed,
+            running=self.running_requests,
+            waiting=self.waiting_requests,
+            used_blocks=self.used_blocks,
+        )
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them: each a `Count`, whatever was told."""
@@ -149,7 +163,11 @@ class WorkerHeartbeat(Message, frozen=True):
     for routers that know only that. `engine` names its kind where routers must know it
     (`needs_naming`), `connector` how it shares requests with others where that is not the kind's
     usual way, `unsalted` are paths at which it takes no `cache_salt`, "/" for all. `formats`
-    are those it can write, `journal_format` is what its journal records have now.
+    are those it can write, `journal_format` is what its journal records have now. `incarnation` is
+    drawn at random by each start of a sidecar, so that no clock has to tell two apart; 0: not said.
+    While `catching_up` it reads what its engine published before, and what it holds is out of date.
+    `engine_seq` is the engine's last batch that it read, if it can be asked for a checkpoint there.
+    It `wants_answers` when `PromptServed` helps it to know again what it lost.
     """
 
     worker: WorkerName
@@ -178,6 +196,10 @@ class WorkerHeartbeat(Message, frozen=True):
     version: VersionText = ""
     formats: Formats = FIRST
     journal_format: FormatNumber = 1
+    incarnation: Hash = 0
+    catching_up: bool = False
+    engine_seq: Sequence | msgspec.UnsetType = msgspec.UNSET
+    wants_answers: bool = False
 
     @property
     def engine_kind(self) -> str:
@@ -267,13 +289,15 @@ class Resync(Message, frozen=True, tag="resync"):
     """A replica misses a worker's events from `next_seq` of `epoch` on (0: it needs everything).
 
     Sent on `<ns>.ctl.<bucket>.<worker>`. The answer is the worker's own, appended to the journal
-    for all replicas: the missing batches while it still has them, else a full dump.
+    for all replicas: the missing batches while it still has them, else a full dump. With an
+    `incarnation` it is for that one alone.
     """
 
     worker: WorkerName
     epoch: Epoch
     next_seq: Sequence
     router: MaybeName = ""
+    incarnation: Hash = 0
 
 
 class WriteFormat(Message, frozen=True, tag="write-format"):

@@ -98,6 +98,9 @@ class SourceWatch:
     def on_lost(self, first: int, last: int) -> None:
         """Of no matter here."""
 
+    def on_resumed(self, seq: int) -> None:
+        """Of no matter here."""
+
     def on_caught_up(self, last_seq: int) -> None:
         """Of no matter here."""
 

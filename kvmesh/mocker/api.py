@@ -88,6 +88,8 @@ class MockerApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Serve one request."""
+        if not self._faults.answers(exchange):
+            return
         try:
             self._find(exchange)(exchange)
         except RequestError as error:

@@ -201,7 +201,7 @@ class Mocker:
         )
         self._service = GenerationService(models, engine, tokenizer, self.ranks, metrics, transfer)
         self._service.meeting = self._meeting
-        faults = FaultDesk(options.faults)
+        faults = FaultDesk(options.faults, self.ranks.values())
         return MockerApi(self._service, tokenizer, self.ranks, metrics, self._sources(), faults)
 
     def _make_meeting(self) -> MeetingPlace | SideChannel | None:
@@ -330,6 +330,10 @@ def options_from(settings: MockerSettings) -> MockerOptions:
             flap=settings.flap,
             fail_health=settings.fail_health,
             fail_seed=settings.fail_seed,
+            slowdown=settings.slowdown,
+            first_pause_s=settings.first_pause_s,
+            stall=settings.stall,
+            hang_health=settings.hang_health,
         ),
     )
 

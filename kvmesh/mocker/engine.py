@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from kvmesh.actors.kernel import Message, Send, Wake
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.mocker.actor import (
@@ -48,6 +50,11 @@ class EngineRunner:
         self._on_step = on_step
         self._refusals: list[str] = []
         self._due = 0.0
+        self._generated = 0
+        self._slowdown = 1.0
+        self._pause_s = 0.0
+        self._last: EngineStatistics | None = None
+        self._held: Message | None = None
         self._timer: asyncio.TimerHandle | None = None
         # An engine that takes no further step would leave its requests open for ever.
         self._step = guarded("engine step", self._wake, "end")
@@ -77,8 +84,24 @@ class EngineRunner:
         return self._engine.model.reset_prefix_cache()
 
     def statistics(self) -> EngineStatistics:
-        """Return the engine's gauges and totals."""
-        return self._engine.model.statistics()
+        """Return the gauges and totals: tokens count once the step that makes them has ended, and
+        those of a stalled engine, which tells none, are its last.
+        """
+        if self._last is not None:
+            return self._last
+        statistics = self._engine.model.statistics()
+        return msgspec.structs.replace(statistics, generated_tokens=self._generated)
+
+    def set_pace(self, slowdown: float, pause_s: float, *, stalled: bool) -> None:
+        """Have steps take `slowdown` times as long from now on, and the next one `pause_s` more; a
+        `stalled` engine takes none, and goes on where it stood.
+        """
+        self._slowdown, self._pause_s = slowdown, pause_s
+        self._last = self.statistics() if stalled else None
+        held = self._held
+        if held is not None and not stalled:
+            self._held = None
+            self._deliver(held, asyncio.get_running_loop().time())
 
     def dump(self) -> bytes:
         """Return the content hashes of all blocks cached for full attention, each once, as packed
@@ -109,14 +132,21 @@ class EngineRunner:
 
     def _schedule(self, wake: Wake, now: float) -> None:
         loop = asyncio.get_running_loop()
-        self._due = now + wake.after_s
+        lasts_s = wake.after_s * self._slowdown
+        if lasts_s:
+            lasts_s, self._pause_s = lasts_s + self._pause_s, 0.0
+        self._due = now + lasts_s
         self._timer = loop.call_at(self._due, self._step, wake.message)
 
     def _wake(self, message: Message) -> None:
+        if self._last is not None:
+            self._held = message
+            return
         now = asyncio.get_running_loop().time()
         self._deliver(message, self._due if now - self._due < MAX_LAG_S else now)
 
     def _end_step(self, step: Step) -> None:
+        self._generated += len(step.produced)
         if step.events and self.publisher is not None:
             size, groups = self._options.block_size, len(self._options.groups)
             payload = encode_events(step.events, time.time(), self.rank, size, groups)

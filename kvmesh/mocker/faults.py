@@ -2,11 +2,14 @@
 
 import asyncio
 import random
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from kvmesh.errors import ConfigError, RequestError
+from kvmesh.mocker.bad_reply import BadReply, answer_at_once
+from kvmesh.mocker.engine import EngineRunner
 from kvmesh.mocker.model.faults import Fault, FaultOptions, FaultPlan
 from kvmesh.mocker.reply import CutReply, Reply, SlowReply
 from kvmesh.transport.http.server.exchange import Exchange
@@ -27,20 +30,32 @@ class FaultView(msgspec.Struct, frozen=True):
     flap: str
     fail_health: bool
     fail_seed: int
+    slowdown: float
+    first_pause_s: float
+    stall: bool
+    hang_health: bool
     bad_now: bool
     requests: int
     met: dict[str, int]
 
 
 class FaultDesk:
-    """Gives each generation request the fault that was drawn for it. Needs a running loop.
+    """Gives each generation request the fault that was drawn for it, and each of the `engines` its
+    pace. Needs a running loop.
 
     Raises `ConfigError`.
     """
 
-    def __init__(self, options: FaultOptions) -> None:
-        self._options = options
+    def __init__(self, options: FaultOptions, engines: Iterable[EngineRunner]) -> None:
+        self._engines = tuple(engines)
         self._plan = _plan(options)
+        self._rng = random.Random(options.fail_seed)  # noqa: S311  a simulation, not a secret
+        self._take(options)
+
+    def answers(self, exchange: Exchange) -> bool:
+        """Return whether a request is answered at all."""
+        asked = exchange.request
+        return not (self._options.hang_health and asked.method == "GET" and asked.path != PATH)
 
     def admit(self, exchange: Exchange) -> Reply | None:
         """Return where to answer the request; None when its fault was all there is to it."""
@@ -60,8 +75,11 @@ class FaultDesk:
                 exchange.break_off(GARBAGE)
             case "half-head":
                 exchange.break_off(HALF_HEAD)
-            case "hang":
-                pass
+            case "bad-answer" if fault.answer is not None:
+                done = answer_at_once(exchange, fault.answer, self._rng.randbytes)
+                return None if done else BadReply(exchange, fault.answer)
+            case _:
+                pass  # a hang
         return None
 
     def health(self, exchange: Exchange) -> None:
@@ -77,6 +95,10 @@ class FaultDesk:
             flap=options.flap,
             fail_health=options.fail_health,
             fail_seed=options.fail_seed,
+            slowdown=options.slowdown,
+            first_pause_s=options.first_pause_s,
+            stall=options.stall,
+            hang_health=options.hang_health,
             bad_now=self._plan.is_bad(asyncio.get_running_loop().time()),
             requests=counts.requests,
             met=counts.met,
@@ -95,8 +117,13 @@ class FaultDesk:
             raise RequestError(f"{PATH}: {error}", param="body") from error
         except ConfigError as error:
             raise RequestError(f"{PATH}: {error}") from error
-        self._options = options
+        self._take(options)
         self.show(exchange)
+
+    def _take(self, options: FaultOptions) -> None:
+        self._options = options
+        for engine in self._engines:
+            engine.set_pace(options.slowdown, options.first_pause_s, stalled=options.stall)
 
 
 def _plan(options: FaultOptions) -> FaultPlan:

@@ -454,6 +454,7 @@ static int begin_walk(Approx *self) {
         }
     }
     self->next_shard = 0;
+    self->next_hash = 0;
     return 0;
 }
 
@@ -467,15 +468,10 @@ static void end_walk(Approx *self) {
     Py_CLEAR(self->dead);
 }
 
-/* Clear the next shard; return how many blocks it had, -1 with MemoryError set. */
-static long long clear_shard(Approx *self) {
-    PyObject *number = PyLong_FromUnsignedLong(self->next_shard);
-    PyObject *args[] = {number, self->dead};
-    PyObject *count = number == NULL ? NULL : table_clear_bits(self->table, args, 2);
-    long long blocks = count == NULL ? -1 : PyLong_AsLongLong(count);
-    Py_XDECREF(number);
-    Py_XDECREF(count);
-    self->next_shard += blocks >= 0;
+/* Clear the next slice of a shard; return about how many blocks it had, -1 with MemoryError set. */
+static int64_t clear_slice(Approx *self) {
+    int64_t blocks = table_clear_some(self->table, self->next_shard, self->dead, &self->next_hash);
+    self->next_shard += blocks >= 0 && self->next_hash == 0;
     return blocks;
 }
 
@@ -488,7 +484,7 @@ int approx_sweep(Approx *self, long long budget) {
             end_walk(self);
             continue;
         }
-        long long blocks = clear_shard(self);
+        int64_t blocks = clear_slice(self);
         if (blocks < 0) {
             return -1;
         }

@@ -38,6 +38,7 @@ typedef struct {
     uint32_t slot_room, released;
     PyObject *dead;        /* mask of the slots that a walk over the table clears, NULL for no walk */
     uint32_t next_shard;
+    uint64_t next_hash; /* of the next slice of it */
     char keeps, pruning;   /* keeps: KEEP_… */
     Blocks kept, gone;     /* scratch */
     Drops found;           /* scratch of `find_groups` */

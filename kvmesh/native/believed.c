@@ -7,7 +7,7 @@
 #define SPLIT_AT 4096U
 
 int blocks_reserve(Blocks *self, Py_ssize_t more) {
-    if (more <= self->room - self->count) {
+    if (more <= self->room - self->count && self->items != NULL) {
         return 0;
     }
     Py_ssize_t room = self->room > 32 ? self->room * 2 : 64;
@@ -24,22 +24,18 @@ int blocks_reserve(Blocks *self, Py_ssize_t more) {
     return 0;
 }
 
-static inline uint64_t mixed(uint64_t block) {
-    return (block ^ block >> 32) * 0x9E3779B97F4A7C15ULL;
-}
-
-static inline uint32_t part_of(const Tree *self, uint64_t block) {
-    return self->part_bits ? (uint32_t)(mixed(block) >> (64 - SPLIT_BITS)) : 0;
+static inline uint32_t part_of(const Tree *self, uint64_t hash) {
+    return self->part_bits ? (uint32_t)(hash >> (64 - SPLIT_BITS)) : 0;
 }
 
 /* Return where in its part a block is looked for first. */
-static inline uint32_t home_of(const Tree *self, const Part *part, uint64_t block) {
-    return (uint32_t)(mixed(block) << self->part_bits >> (64 - __builtin_ctz(part->room)));
+static inline uint32_t home_of(const Tree *self, const Part *part, uint64_t hash) {
+    return (uint32_t)(hash << self->part_bits >> (64 - __builtin_ctz(part->room)));
 }
 
 /* Return the place of a block, or the free one where it would be. */
-static inline Believed *probe(const Tree *self, const Part *part, uint64_t block) {
-    uint32_t last = part->room - 1, at = home_of(self, part, block);
+static inline Believed *probe(const Tree *self, const Part *part, uint64_t block, uint64_t hash) {
+    uint32_t last = part->room - 1, at = home_of(self, part, hash);
     while ((part->entries[at].lease | part->entries[at].followers) &&
            part->entries[at].block != block) {
         at = (at + 1) & last;
@@ -49,18 +45,18 @@ static inline Believed *probe(const Tree *self, const Part *part, uint64_t block
 
 static inline int is_used(const Believed *entry) { return (entry->lease | entry->followers) != 0; }
 
-Believed *tree_find(const Tree *self, uint64_t block) {
+Believed *tree_find_hashed(const Tree *self, uint64_t block, uint64_t hash) {
     if (self->parts == NULL) {
         return NULL;
     }
-    const Part *part = self->parts + part_of(self, block);
-    Believed *entry = part->room ? probe(self, part, block) : NULL;
+    const Part *part = self->parts + part_of(self, hash);
+    Believed *entry = part->room ? probe(self, part, block, hash) : NULL;
     return entry != NULL && is_used(entry) ? entry : NULL;
 }
 
-void tree_prefetch(const Tree *self, uint64_t block) {
-    const Part *part = self->parts + part_of(self, block);
-    __builtin_prefetch(part->entries + home_of(self, part, block));
+void tree_prefetch(const Tree *self, uint64_t hash) {
+    const Part *part = self->parts + part_of(self, hash);
+    __builtin_prefetch(part->entries + home_of(self, part, hash));
 }
 
 /* Return the room that so many entries need, 0 when there can be none. */
@@ -80,7 +76,8 @@ static int rebuild(const Tree *self, Part *part, uint32_t room) {
     }
     for (uint32_t at = 0; at < part->room; at++) {
         if (is_used(part->entries + at)) {
-            *probe(self, &fresh, part->entries[at].block) = part->entries[at];
+            uint64_t block = part->entries[at].block;
+            *probe(self, &fresh, block, mixed(block)) = part->entries[at];
         }
     }
     PyMem_RawFree(part->entries);
@@ -110,7 +107,7 @@ static int split_part(Tree *self) {
         return -1;
     }
     for (uint32_t at = 0; at < whole.room; at++) {
-        counts[part_of(&many, whole.entries[at].block)] += is_used(whole.entries + at) != 0;
+        counts[part_of(&many, mixed(whole.entries[at].block))] += is_used(whole.entries + at) != 0;
     }
     for (uint32_t number = 0; number < 1 << SPLIT_BITS; number++) {
         failed |= grow(&many, many.parts + number, counts[number]) < 0;
@@ -121,8 +118,9 @@ static int split_part(Tree *self) {
     }
     for (uint32_t at = 0; at < whole.room; at++) {
         if (is_used(whole.entries + at)) {
-            Part *part = many.parts + part_of(&many, whole.entries[at].block);
-            *probe(&many, part, whole.entries[at].block) = whole.entries[at];
+            uint64_t block = whole.entries[at].block, hash = mixed(block);
+            Part *part = many.parts + part_of(&many, hash);
+            *probe(&many, part, block, hash) = whole.entries[at];
             part->used++;
         }
     }
@@ -145,18 +143,16 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
         }
     }
     if (count == 1) {
-        return grow(self, self->parts + part_of(self, blocks[0]), 1);
+        return grow(self, self->parts + part_of(self, mixed(blocks[0])), 1);
     }
     uint64_t counts[1 << SPLIT_BITS] = {0};
     for (Py_ssize_t i = 0; i < count; i++) {
-        counts[part_of(self, blocks[i])]++;
+        counts[part_of(self, mixed(blocks[i]))]++;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        uint32_t number = part_of(self, blocks[i]);
+    for (uint32_t number = 0; number < 1U << SPLIT_BITS; number++) {
         if (counts[number] && grow(self, self->parts + number, counts[number]) < 0) {
             return -1;
         }
-        counts[number] = 0;
     }
     return 0;
 }
@@ -169,9 +165,9 @@ int tree_reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
     return 0;
 }
 
-Believed *tree_enter(Tree *self, uint64_t block) {
-    Part *part = self->parts + part_of(self, block);
-    Believed *entry = probe(self, part, block);
+Believed *tree_enter(Tree *self, uint64_t block, uint64_t hash) {
+    Part *part = self->parts + part_of(self, hash);
+    Believed *entry = probe(self, part, block, hash);
     if (!is_used(entry)) {
         *entry = (Believed){.block = block};
         part->used++;
@@ -182,7 +178,7 @@ Believed *tree_enter(Tree *self, uint64_t block) {
 
 void tree_drop(Tree *self, Believed *entry) {
     tree_forget_followers(self, entry);
-    Part *part = self->parts + part_of(self, entry->block);
+    Part *part = self->parts + part_of(self, mixed(entry->block));
     uint32_t last = part->room - 1, at = (uint32_t)(entry - part->entries), next = at;
     /* Entries behind the gap close it, unless that put one before its home. */
     for (;;) {
@@ -191,7 +187,7 @@ void tree_drop(Tree *self, Believed *entry) {
         if (!is_used(other)) {
             break;
         }
-        uint32_t home = home_of(self, part, other->block);
+        uint32_t home = home_of(self, part, mixed(other->block));
         if (((next - home) & last) >= ((next - at) & last)) {
             part->entries[at] = *other;
             at = next;
@@ -251,12 +247,13 @@ void tree_forget_followers(Tree *self, Believed *entry) {
 }
 
 int tree_follow_alone(Tree *self, uint64_t parent, uint64_t block) {
-    const Believed *known = tree_find(self, parent);
+    uint64_t hash = mixed(parent);
+    const Believed *known = tree_find_hashed(self, parent, hash);
     uint32_t number = known == NULL || !known->followers ? new_followers(self) : known->followers;
     if (!number) {
         return -1;
     }
-    Believed *entry = tree_enter(self, parent);
+    Believed *entry = tree_enter(self, parent, hash);
     Followers *list = self->followers + number;
     if (entry->followers && list->room) {
         PyMem_RawFree(list->blocks.many);

@@ -6,7 +6,7 @@
 #ifndef KVMESH_BELIEVED_H
 #define KVMESH_BELIEVED_H
 
-#include "core.h"
+#include "mixing.h"
 
 /* u64s in a row, in memory that stays. All zeros is an empty one. */
 typedef struct {
@@ -48,18 +48,19 @@ typedef struct {
 /* Make room for so many more; -1 with MemoryError set. */
 int blocks_reserve(Blocks *self, Py_ssize_t more);
 
-/* Return the entry of a block, valid until the next change; NULL when there is none. */
-Believed *tree_find(const Tree *self, uint64_t block);
+/* Return the entry of a block whose hash is `mixed` of it, valid until the next change; NULL when there
+ * is none. */
+Believed *tree_find_hashed(const Tree *self, uint64_t block, uint64_t hash);
 
 /* Make room for entries of these blocks; -1 with MemoryError set. */
 int tree_reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count);
 
 /* Have the processor fetch where the entry of a block will be; there must be room. */
-void tree_prefetch(const Tree *self, uint64_t block);
+void tree_prefetch(const Tree *self, uint64_t hash);
 
 /* Return the entry of a block, a new one of zeros where there is none; there must be room. The
  * caller fills it before anything else is done. */
-Believed *tree_enter(Tree *self, uint64_t block);
+Believed *tree_enter(Tree *self, uint64_t block, uint64_t hash);
 
 /* Take an entry and its followers away. */
 void tree_drop(Tree *self, Believed *entry);
@@ -77,6 +78,10 @@ const uint64_t *tree_followers(const Tree *self, const Believed *entry, uint32_t
 void tree_forget_followers(Tree *self, Believed *entry);
 
 void tree_clear(Tree *self);
+
+static inline Believed *tree_find(const Tree *self, uint64_t block) {
+    return tree_find_hashed(self, block, mixed(block));
+}
 
 static inline uint32_t tree_lease(const Tree *self, uint64_t block) {
     const Believed *entry = tree_find(self, block);

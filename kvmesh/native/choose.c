@@ -61,7 +61,7 @@ static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ss
 /* Return which of some ties to take: core.routing.chooser._settle_tie. -1 with an error set. */
 static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *ties,
                              Py_ssize_t count) {
-    if (self->margin == 0.0) {
+    if (self->by->margin == 0.0) {
         Py_ssize_t drawn = pick(self, count);
         return drawn < 0 ? -1 : ties[drawn];
     }
@@ -84,7 +84,7 @@ static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
                          Py_ssize_t count) {
     double longest = 0.0;
     Py_ssize_t rested = 0, equal = 0;
-    if (self->margin == 0.0 || NEW_SHARE * (double)asked->asked.request_blocks <=
+    if (self->by->margin == 0.0 || NEW_SHARE * (double)asked->asked.request_blocks <=
                                    (double)most_of(asked, ties, count)) {
         return settle_tie(self, asked, ties, count);
     }
@@ -131,6 +131,7 @@ static Py_ssize_t find_second_home(const Decider *self, const Question *question
         }
         double ms = asked->fleet * state->prefill->factor *
                     (double)((overlap - held) * asked->block_size);
+        ms += slow_ms_of(asked, state);
         if (ms < least_ms && (asked->now - loads->progress_s) * 1000.0 >= REST * ms) {
             found = i;
             least_ms = ms;
@@ -139,16 +140,40 @@ static Py_ssize_t find_second_home(const Decider *self, const Question *question
     return found;
 }
 
+/* Have a worker drawn by what each costs; -1 with an error set. */
+static Py_ssize_t draw_by_cost(Decider *self, Py_ssize_t count) {
+    PyObject *costs = PyList_New(count);
+    for (Py_ssize_t i = 0; costs != NULL && i < count; i++) {
+        PyObject *cost = PyFloat_FromDouble(self->costs[i]);
+        if (cost == NULL) {
+            Py_CLEAR(costs);
+        } else {
+            PyList_SET_ITEM(costs, i, cost);
+        }
+    }
+    PyObject *drawn = costs == NULL ? NULL : PyObject_CallOneArg(self->by->draw, costs);
+    Py_ssize_t place = drawn == NULL ? -1 : PyLong_AsSsize_t(drawn);
+    Py_XDECREF(drawn);
+    Py_XDECREF(costs);
+    if (!PyErr_Occurred() && (place < 0 || place >= count)) {
+        PyErr_Format(PyExc_ValueError, "worker %zd of %zd was drawn", place, count);
+    }
+    return PyErr_Occurred() ? -1 : place;
+}
+
 Py_ssize_t choose_by_cost(Decider *self, const Question *asked) {
     double limit = 0.0;
     Py_ssize_t count = 0;
-    if (formula_costs(self->formula, &asked->asked, asked->states, asked->count, self->costs) < 0) {
+    if (formula_costs(self->by->formula, &asked->asked, asked->states, asked->count, self->costs) < 0) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < asked->count; i++) {
         limit = i == 0 || self->costs[i] < limit ? self->costs[i] : limit;
     }
-    limit = limit * (1.0 + self->margin);
+    if (self->by->draw != Py_None) {
+        return draw_by_cost(self, asked->count);
+    }
+    limit = limit * (1.0 + self->by->margin);
     for (Py_ssize_t i = 0; i < asked->count; i++) {
         if (self->costs[i] <= limit) {
             self->ties[count++] = i;
@@ -159,7 +184,7 @@ Py_ssize_t choose_by_cost(Decider *self, const Question *asked) {
         return -1;
     }
     Py_ssize_t chosen = count > 1 ? settle(self, asked, self->ties, count) : self->ties[0];
-    return chosen < 0 || self->margin == 0.0 ? chosen : find_second_home(self, asked, chosen);
+    return chosen < 0 || self->by->margin == 0.0 ? chosen : find_second_home(self, asked, chosen);
 }
 
 /* Return one of the least loaded of some, which `ties` are. */
@@ -196,13 +221,13 @@ static Py_ssize_t choose_in_turn(Decider *self, const Question *asked) {
 
 Py_ssize_t choose_blind(Decider *self, const Question *asked) {
     Py_ssize_t count = asked->count;
-    if (self->mode == MODE_ROUND_ROBIN) {
+    if (self->by->mode == MODE_ROUND_ROBIN) {
         return choose_in_turn(self, asked);
     }
-    if (self->mode == MODE_RANDOM) {
+    if (self->by->mode == MODE_RANDOM) {
         return pick(self, count);
     }
-    if (self->mode == MODE_POWER_OF_TWO && count > 1) {
+    if (self->by->mode == MODE_POWER_OF_TWO && count > 1) {
         Py_ssize_t first = pick(self, count), second = first < 0 ? -1 : pick(self, count - 1);
         if (second < 0) {
             return -1;

@@ -140,7 +140,7 @@ static int is_current(const Decider *self, const Cohort *cohort) {
 }
 
 Cohort *decider_cohort(Decider *self, PyObject *states) {
-    View *view = self->looks && self->index != NULL ? current_view(self) : NULL;
+    View *view = self->by->looks && self->index != NULL ? current_view(self) : NULL;
     if (view == NULL && PyErr_Occurred()) {
         return NULL;
     }
@@ -281,7 +281,7 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
     question->deepest = 0;
     self->told_drops.count = 0;
     self->withheld_count = 0;
-    if (!self->looks) {
+    if (!self->by->looks) {
         return 0;
     }
     if (cohort->view != NULL) {
@@ -373,6 +373,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
         .failure_share = state->failure_share,
         .failure_ms = failure_ms_of(asked, state),
         .lost_tokens = lost_tokens_of(asked, state),
+        .slow_ms = slow_ms_of(asked, state),
     };
     if (state->capacity_blocks) {
         double capacity = (double)state->capacity_blocks;

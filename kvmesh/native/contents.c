@@ -12,9 +12,9 @@ static void tier_free(Tier *tier) {
     PyMem_RawFree(tier->changed.items);
 }
 
-void contents_init(Contents *self, uint64_t seed) {
+void contents_init(Contents *self) {
     memset(self, 0, sizeof *self);
-    keyed_init(&self->nodes, seed);
+    keyed_init(&self->nodes);
     tier_init(self->tiers, 0);
     self->tier_count = 1;
 }

@@ -53,7 +53,7 @@ typedef struct {
     PyObject *stored, *removed, *cleared;
 } EventTypes;
 
-void contents_init(Contents *self, uint64_t seed);
+void contents_init(Contents *self);
 void contents_clear(Contents *self);
 
 /* Return the node of a content, made if need be, under a parent; NO_NODE with MemoryError set. */

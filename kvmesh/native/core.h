@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.compiled` uses no other. */
-#define NATIVE_VERSION 13
+#define NATIVE_VERSION 15
 
 extern PyMethodDef native_hashing_methods[], native_home_methods[], native_json_methods[],
     native_head_methods[], native_extproc_read_methods[], native_extproc_write_methods[];

@@ -224,11 +224,11 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     Asked asked;
     PyObject *states, *known, *overlaps, *weights, *given_keys;
     Keys keys;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdddddOOO)O!", &PyTuple_Type, &states, &PyDict_Type,
+    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLddddddOOO)O!", &PyTuple_Type, &states, &PyDict_Type,
                           &known, &PyDict_Type, &overlaps, &asked.block_size,
                           &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
                           &asked.now, &asked.fleet, &asked.step_tokens, &asked.arrivals_per_ms,
-                          &asked.margin, &given_keys, &asked.memory_wait,
+                          &asked.answer_tokens, &asked.margin, &given_keys, &asked.memory_wait,
                           &asked.lost, &PyTuple_Type, &weights)) {
         return NULL;
     }

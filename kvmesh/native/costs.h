@@ -19,7 +19,7 @@ typedef struct {
     PyObject *lost;        /* worker state -> tokens; NULL: by what is believed of it */
     Speeds *speeds;        /* NULL where `memory_wait` is not */
     long long block_size, prompt_tokens, request_blocks, output_blocks;
-    double now, fleet, step_tokens, arrivals_per_ms, margin;
+    double now, fleet, step_tokens, arrivals_per_ms, answer_tokens, margin;
     double facts[FACTS], weights[MOST_WEIGHTS];
     Py_ssize_t weights_count;
 } Asked;
@@ -34,7 +34,7 @@ typedef struct {
 } Term;
 
 /* Terms of each worker. */
-enum { TERMS = 14 };
+enum { TERMS = 15 };
 extern const Term terms[];
 
 /* Terms that are one number for all workers. */
@@ -84,6 +84,11 @@ double lost_tokens_of(const Asked *asked, const WorkerState *state);
 /* Return how much of the prompt was sent to a worker lately. */
 static inline long long believed_at(const Asked *asked, const WorkerState *state) {
     return state->routed_in == asked->question ? state->routed : 0;
+}
+
+/* core.cost.terms.Candidate.slow_ms */
+static inline double slow_ms_of(const Asked *asked, const WorkerState *state) {
+    return state->prefill->slow_ms * asked->answer_tokens;
 }
 
 /* core.cost.weighing.Weighing.failure_ms */

@@ -202,7 +202,7 @@ static uint64_t ended_word(const Table *table, const Entry *entry, uint32_t word
 }
 
 static const Entry *find_end(const Table *table, uint64_t key) {
-    return table == NULL ? NULL : shard_find(table->shards + (key & 255), key);
+    return table == NULL ? NULL : shard_find(table->shards + (key & 255), key, mixed(key));
 }
 
 /* Settle all who have an end of this key. */

@@ -42,7 +42,10 @@ static int make_hash_room(Decider *self, Py_ssize_t blocks) {
 /* The request's own numbers, which stand before anybody is looked at. */
 typedef struct {
     Scanned *scanned;
-    PyObject *request_id, *tenant, *states, *name; /* name: None for that of the id */
+    PyObject *request_id, *tenant, *name; /* name: None for that of the id */
+    PyObject *cohort, *states; /* states: those of the cohort that may take it */
+    long long output; /* tokens of its answer by its client's word, -1: by its limit */
+    double most_wait_ms; /* at its worker, else nothing is booked */
     double now;
     int whole;
     long long prompt_tokens, expected;
@@ -88,7 +91,8 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
 /* core.dispatch.dispatch.Dispatch.enter: how long the answer is expected to be. */
 static void foresee(Decider *self, Request *request, const Question *question) {
     const Scan *scan = &request->scanned->scan;
-    long long limit = scan->limit > 0 ? scan->limit : 0, asked = limit * scan->choices;
+    long long limit = request->output >= 0 ? request->output : scan->limit > 0 ? scan->limit : 0;
+    long long asked = limit * scan->choices;
     request->expected = asked < MAX_TOKENS ? asked : MAX_TOKENS;
     lengths_forecast(self->lengths, question->hashes, question->blocks, &request->forecast);
     if (request->forecast.samples) {
@@ -126,14 +130,15 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     asked->prompt_tokens = request->prompt_tokens;
     asked->request_blocks = (request->prompt_tokens + size - 1) / size;
     asked->output_blocks = (output + size - 1) / size;
+    asked->answer_tokens = speeds_answer_tokens(self->speeds, output);
     asked->now = request->now;
     asked->fleet = self->speeds->fleet_ms_per_token;
     asked->step_tokens = self->speeds->steps->step_tokens;
     asked->arrivals_per_ms =
         sequences_arrivals_per_ms(self->sequences, request->now) / (double)count;
-    asked->margin = self->margin;
-    asked->weights_count = self->weights_count;
-    memcpy(asked->weights, self->weights, sizeof asked->weights);
+    asked->margin = self->by->margin;
+    asked->weights_count = self->by->weights_count;
+    memcpy(asked->weights, self->by->weights, sizeof asked->weights);
     asked_facts(asked);
 }
 
@@ -153,6 +158,14 @@ static int keep_back(const Decider *self, const Placed *placed) {
     PyObject *kept = PyObject_CallMethod(self->late, "add", "O", placed->booking);
     Py_XDECREF(kept);
     return kept == NULL ? -1 : 0;
+}
+
+int decider_confirms(const Decider *self, PyObject *worker) {
+    if (self->index == NULL) {
+        return 0;
+    }
+    int doubted = PySet_GET_SIZE(self->distrusted) ? PySet_Contains(self->distrusted, worker) : 0;
+    return doubted < 0 ? -1 : !doubted;
 }
 
 /* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
@@ -184,24 +197,19 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
         Py_DECREF(placed);
         return NULL;
     }
-    double ttl_s = self->approx_ttl_s;
-    if (self->index != NULL) {
-        int doubted = PySet_GET_SIZE(self->distrusted)
-                          ? PySet_Contains(self->distrusted, state->worker)
-                          : 0;
-        if (doubted < 0) {
-            Py_DECREF(placed);
-            return NULL;
-        }
-        ttl_s = doubted ? self->approx_ttl_s : self->predict_ttl_s;
+    int confirmed = decider_confirms(self, state->worker);
+    if (confirmed < 0) {
+        Py_DECREF(placed);
+        return NULL;
     }
+    double ttl_s = confirmed ? self->predict_ttl_s : self->approx_ttl_s;
     DemandC demand = {
         .prompt_tokens = request->prompt_tokens,
         .uncached_tokens = terms->uncached_tokens,
         .expected_output_tokens = request->expected,
         .keys = {question->hashes, question->blocks, 0},
         .streams = placed->streams,
-        .turn = self->mode == MODE_ROUND_ROBIN,
+        .turn = self->by->mode == MODE_ROUND_ROBIN,
     };
     int failed = 0;
     if (question->blocks) {
@@ -211,7 +219,7 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     if (!failed && placed->hashes != NULL) {
         memcpy(placed->hashes->at, question->hashes,
                (size_t)question->blocks * sizeof *question->hashes);
-        if (self->mode == MODE_KV && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
+        if (self->by->looks && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
             demand.hashes = (PyObject *)placed->hashes;
             int late = is_late(self, state);
             placed->late = late > 0;
@@ -275,8 +283,8 @@ static int record_decision(Decider *self, const Request *request, const Question
     Record *record = placed->record;
     record->request_id = Py_NewRef(request->request_id);
     record->worker = Py_NewRef(state->worker);
-    record->policy = Py_NewRef(self->policy);
-    record->maker = Py_NewRef(self->maker);
+    record->policy = Py_NewRef(self->by->policy);
+    record->maker = Py_NewRef(self->by->maker);
     record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
     record->hashes = Py_XNewRef((PyObject *)placed->hashes);
     record->block_count = question->blocks;
@@ -286,8 +294,8 @@ static int record_decision(Decider *self, const Request *request, const Question
     record->block_size = self->block_size;
     record->considered = question->count;
     record->best_overlap_blocks = question->deepest;
-    record->by_cache = self->mode == MODE_KV;
-    record->estimated = !self->looks;
+    record->by_cache = self->by->mode == MODE_KV;
+    record->estimated = !self->by->looks;
     record->decided_s = request->now;
     record->forecast_tokens = request->forecast.tokens;
     record->forecast_samples = request->forecast.samples;
@@ -349,7 +357,7 @@ static int make_scratch(Decider *self, Py_ssize_t count) {
 /* Say what the formula would have made of those whom nothing but a turn or a draw chose. */
 static int price_blind(Decider *self, const Question *question, Py_ssize_t chosen, int whole) {
     Py_ssize_t first = whole ? 0 : chosen, count = whole ? question->count : 1;
-    return formula_costs(self->formula, &question->asked, question->states + first, count,
+    return formula_costs(self->by->formula, &question->asked, question->states + first, count,
                          self->costs + first);
 }
 
@@ -360,7 +368,7 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     if (sequences_settle(self->sequences, now, speed_of, self->speeds) < 0) {
         return NULL;
     }
-    Cohort *cohort = decider_cohort(self, request->states);
+    Cohort *cohort = decider_cohort(self, request->cohort);
     if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0) {
         return NULL;
     }
@@ -372,17 +380,21 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     question->count = count;
     self->priced = 0;
     Py_ssize_t chosen =
-        self->mode == MODE_KV ? choose_by_cost(self, question) : choose_blind(self, question);
+        self->by->mode == MODE_KV ? choose_by_cost(self, question) : choose_blind(self, question);
     if (chosen < 0) {
         return NULL;
     }
-    self->priced = self->mode == MODE_KV ? cohort->used : 0;
+    int all = request->cohort == request->states && self->by->draw == Py_None;
+    self->priced = self->by->mode == MODE_KV && all ? cohort->used : 0;
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     CandidateTerms terms;
     if (write_terms(self, question, state, &terms) < 0) {
         return NULL;
     }
-    if (self->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
+    if (terms.wait_ms > request->most_wait_ms) {
+        return PyFloat_FromDouble(terms.wait_ms);
+    }
+    if (self->by->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
         return NULL;
     }
     Record *record = record_new();
@@ -413,43 +425,78 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     return (PyObject *)placed;
 }
 
-/* decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None */
-PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 8) {
-        return PyErr_Format(PyExc_TypeError, "decide takes 8 arguments, not %zd", nargs);
-    }
+/* Read what is asked; -1 with an error set. */
+static int read_request(PyObject *const *args, Request *request) {
     if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
         !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
-        (args[7] != Py_None && !PyUnicode_CheckExact(args[7]))) {
-        return PyErr_Format(PyExc_TypeError,
-                            "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple "
-                            "of states, a time, a bool and a str or None");
+        (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
+        (args[8] != Py_None && !Py_IS_TYPE(args[8], &course_type)) ||
+        (args[9] != Py_None && !PyTuple_CheckExact(args[9]))) {
+        PyErr_Format(PyExc_TypeError,
+                     "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
+                     "a time, a bool, a str or None, a Course or None, states or None, two numbers");
+        return -1;
     }
-    if (self->formula == NULL) {
+    *request = (Request){
+        .scanned = (Scanned *)args[0],
+        .request_id = args[2],
+        .tenant = args[3],
+        .cohort = args[4],
+        .states = args[9] == Py_None ? args[4] : args[9],
+        .name = args[7],
+        .now = PyFloat_AsDouble(args[5]),
+    };
+    if (PyErr_Occurred() || (request->whole = PyObject_IsTrue(args[6])) < 0) {
+        return -1;
+    }
+    request->output = PyLong_AsLongLong(args[10]);
+    request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    request->output = request->output < MAX_TOKENS ? request->output : MAX_TOKENS;
+    return 0;
+}
+
+static int are_states(PyObject *states) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(states); i++) {
+        if (!Py_IS_TYPE(PyTuple_GET_ITEM(states, i), &worker_state_type)) {
+            PyErr_SetString(PyExc_TypeError, "workers are WorkerStates");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
+ * most_wait_ms) -> Placed | None | the wait, ms, that is too long
+ */
+PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    Request request;
+    if (nargs != 12) {
+        return PyErr_Format(PyExc_TypeError, "decide takes 12 arguments, not %zd", nargs);
+    }
+    if (read_request(args, &request) < 0) {
+        return NULL;
+    }
+    if (self->own == NULL) {
         return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy yet");
     }
     if (self->busy) {
         return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
     }
-    Request request = {
-        .scanned = (Scanned *)args[0],
-        .request_id = args[2],
-        .tenant = args[3],
-        .states = args[4],
-        .name = args[7],
-        .now = PyFloat_AsDouble(args[5]),
-    };
-    if (PyErr_Occurred() || (request.whole = PyObject_IsTrue(args[6])) < 0) {
-        return NULL;
-    }
     if (PyTuple_GET_SIZE(request.states) == 0) {
         Py_RETURN_NONE;
     }
+    if (request.states != request.cohort && !are_states(request.states)) {
+        return NULL;
+    }
+    self->by = args[8] == Py_None ? self->own : (const Course *)args[8];
     Question question = {.hashes = NULL};
     uint64_t began = clock_ns();
     int hashed = 1;
     self->busy = 1;
-    if (self->looks) {
+    if (self->by->looks) {
         hashed = hash_prompt(self, &request, args[1], &question);
     } else {
         request.prompt_tokens = PyBytes_GET_SIZE(request.scanned->body) / BYTES_A_TOKEN;
@@ -465,6 +512,7 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         PyBuffer_Release(&request.packed);
     }
     self->busy = 0;
+    self->by = self->own;
     if (self->decide_s != NULL && placed != NULL && placed != Py_None) {
         histogram_observe(self->decide_s, (double)(clock_ns() - began) / 1e9);
     }

@@ -1,7 +1,7 @@
 /* Decider: the compiled way of a request through routing, one call to decide and one to finish.
  *
- * What it does is what core.dispatch.Dispatch does with a request that wishes nothing unusual, over
- * the same state, to the last bit; all else goes that way.
+ * What it does is what core.dispatch.Dispatch does with a request, over the same state, to the last
+ * bit. What it does not take (core/dispatch/compiled.py) goes that way.
  */
 #ifndef KVMESH_DECIDE_H
 #define KVMESH_DECIDE_H
@@ -56,6 +56,18 @@ typedef struct {
 
 enum { MODE_KV, MODE_ROUND_ROBIN, MODE_RANDOM, MODE_LEAST_LOADED, MODE_POWER_OF_TWO, MODES };
 
+/* What requests are decided by. */
+typedef struct {
+    PyObject_HEAD
+    Formula *formula;
+    PyObject *policy; /* str */
+    PyObject *maker;  /* makes a Decision of a Record */
+    PyObject *draw;   /* takes the costs, returns the place of the worker to take; None: the least */
+    double weights[MOST_WEIGHTS], margin;
+    Py_ssize_t weights_count;
+    int mode, looks; /* looks: caches count */
+} Course;
+
 typedef struct {
     PyObject_HEAD
     Sequences *sequences;
@@ -66,7 +78,8 @@ typedef struct {
     Ring *ring;
     Totals *totals;
     TokenCounts *counts;
-    Formula *formula;
+    Course *own;      /* of requests that name none */
+    const Course *by; /* of the decision under way, or of the last one's */
     PyObject *index;      /* core.index.KvIndex, NULL: no events */
     PyObject *distrusted; /* set of workers whose events do not count */
     PyObject *late;       /* core.workers.late_prompts.LatePrompts */
@@ -75,15 +88,10 @@ typedef struct {
     PyObject *out;        /* set of workers that something speaks against */
     PyObject *health;     /* core.health.Health */
     PyObject *random;     /* draws from [0, 1) */
-    PyObject *unseen;     /* core.workers.silent_growth.UnseenSpeeds */
-    PyObject *policy;     /* str */
-    PyObject *maker;      /* makes a Decision of a Record */
     PyObject *replica;    /* str */
-    double weights[MOST_WEIGHTS], margin, predict_ttl_s, approx_ttl_s;
-    Py_ssize_t weights_count;
+    double predict_ttl_s, approx_ttl_s;
     long long block_size;
     uint64_t root;
-    int mode, looks; /* looks: caches count, in mode kv */
     int busy;        /* a decision is under way */
     Histogram *decide_s; /* NULL: nobody counts */
     long long decisions, overlap_blocks, request_blocks;
@@ -117,11 +125,14 @@ typedef struct {
     double unseen_s;
 } Placed;
 
-extern PyTypeObject decider_type, placed_type, hashed_type, scanned_type;
+extern PyTypeObject course_type, decider_type, placed_type, hashed_type, scanned_type;
 extern PyMethodDef native_scanned_methods[];
 
 /* Return hashes of `count` blocks, not yet written; NULL with MemoryError. */
 Hashed *hashed_new(Py_ssize_t count);
+
+/* Return whether events say what `worker` caches (OverlapView.confirms), -1 with an error set. */
+int decider_confirms(const Decider *self, PyObject *worker);
 
 /* runners_up(states, most) -> names | None: who would have been chosen next, the best first; None: the
  * last decision was not among `states`, or not by cost.

@@ -15,23 +15,14 @@ int decider_ready(void) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static const char *const modes[MODES] = {
-    [MODE_KV] = "kv",
-    [MODE_ROUND_ROBIN] = "round-robin",
-    [MODE_RANDOM] = "random",
-    [MODE_LEAST_LOADED] = "least-loaded",
-    [MODE_POWER_OF_TWO] = "power-of-two",
-};
-
 /* What a decider owns. */
 static PyObject **decider_owned(Decider *self, size_t place) {
     PyObject **owned[] = {
         (PyObject **)&self->sequences, (PyObject **)&self->speeds, (PyObject **)&self->lengths,
         (PyObject **)&self->believed[ROUTED], (PyObject **)&self->believed[HEARD],
         (PyObject **)&self->ring,      (PyObject **)&self->totals,
-        (PyObject **)&self->formula,   &self->index,               &self->distrusted,
+        (PyObject **)&self->own,       &self->index,               &self->distrusted,
         &self->out,                    &self->health,              &self->random,
-        &self->unseen,                 &self->policy,              &self->maker,
         &self->replica,                (PyObject **)&self->decide_s,
         (PyObject **)&self->counts,    (PyObject **)&self->outbox,
         &self->late,                   &self->late_workers,        &self->late_waiting,
@@ -89,16 +80,16 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
 
 static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
-                            "out",       "health", "random",  "unseen", "replica", "routed",
+                            "out",       "health", "random",  "replica", "routed",
                             "heard",     "index",  "decide_s", "late", "late_workers",
                             "late_waiting", NULL};
     PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
-    PyObject *tokens, *unseen, *replica, *routed, *heard, *index, *decide_s;
+    PyObject *tokens, *replica, *routed, *heard, *index, *decide_s;
     PyObject *late, *late_workers, *late_waiting;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOOOOO!O!", names, &sequences_type, &sequences,
+            args, keywords, "$O!O!O!O!O!O!O!O!OOUOOOOOO!O!", names, &sequences_type, &sequences,
             &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
-            &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random, &unseen,
+            &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random,
             &replica, &routed, &heard, &index, &decide_s, &late, &PySet_Type, &late_workers,
             &PyDict_Type, &late_waiting)) {
         return NULL;
@@ -120,7 +111,6 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->late_waiting = Py_NewRef(late_waiting);
     self->health = Py_NewRef(health);
     self->random = Py_NewRef(random);
-    self->unseen = Py_NewRef(unseen);
     self->replica = Py_NewRef(replica);
     self->block_size = self->sequences->block_size;
     PyObject **believed = (PyObject **)self->believed;
@@ -133,51 +123,23 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     return (PyObject *)self;
 }
 
-static int find_mode(const char *name) {
-    int mode = 0;
-    while (mode < MODES && strcmp(name, modes[mode]) != 0) {
-        mode++;
-    }
-    return mode < MODES ? mode : -1;
-}
-
-/* follow(mode, formula, weights, margin, policy, maker, predict_ttl_s, approx_ttl_s, root) */
+/* follow(course, predict_ttl_s, approx_ttl_s, root) */
 static PyObject *decider_follow(Decider *self, PyObject *args) {
-    const char *name;
-    PyObject *formula, *weights, *policy, *maker;
-    double margin, predict_ttl_s, approx_ttl_s, read[MOST_WEIGHTS] = {0.0};
+    PyObject *course;
+    double predict_ttl_s, approx_ttl_s;
     unsigned long long root;
-    if (!PyArg_ParseTuple(args, "sO!O!dUOddK", &name, &formula_type, &formula, &PyTuple_Type,
-                          &weights, &margin, &policy, &maker, &predict_ttl_s, &approx_ttl_s,
+    if (!PyArg_ParseTuple(args, "O!ddK", &course_type, &course, &predict_ttl_s, &approx_ttl_s,
                           &root)) {
         return NULL;
-    }
-    int mode = find_mode(name);
-    Py_ssize_t count = PyTuple_GET_SIZE(weights);
-    if (mode < 0 || count > MOST_WEIGHTS || count < ((Formula *)formula)->weights) {
-        return PyErr_Format(PyExc_ValueError, "mode %.40s with %zd weights cannot be followed", name,
-                            count);
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        read[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
-        if (PyErr_Occurred()) {
-            return NULL;
-        }
     }
     if (self->busy) {
         return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
     }
-    memcpy(self->weights, read, sizeof read);
-    self->weights_count = count;
-    self->margin = margin;
     self->predict_ttl_s = predict_ttl_s;
     self->approx_ttl_s = approx_ttl_s;
     self->root = root;
-    self->mode = mode;
-    self->looks = mode == MODE_KV;
-    Py_XSETREF(self->formula, (Formula *)Py_NewRef(formula));
-    Py_XSETREF(self->policy, Py_NewRef(policy));
-    Py_XSETREF(self->maker, Py_NewRef(maker));
+    Py_XSETREF(self->own, (Course *)Py_NewRef(course));
+    self->by = self->own;
     Py_RETURN_NONE;
 }
 
@@ -219,7 +181,8 @@ static PyMethodDef decider_methods[] = {
     {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
     {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
-     "decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None"},
+     "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
+     "most_wait_ms) -> Placed | None | float"},
     {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
      "runners_up(states, most) -> names | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,

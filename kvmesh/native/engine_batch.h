@@ -57,7 +57,7 @@ void engine_batch_free(EngineBatch *self);
 /* Let memory go that only a very long batch needs. */
 void engine_batch_trim(EngineBatch *self);
 
-/* Make room for `more` items; -1 with MemoryError set. */
+/* Make room for `more` items, there is an array even for none; -1 with MemoryError set. */
 int u32s_reserve(U32s *self, Py_ssize_t more);
 EngineEvent *engine_batch_add(EngineBatch *self, int what);
 

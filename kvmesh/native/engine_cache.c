@@ -71,31 +71,21 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
     return 0;
 }
 
-/* A seed that differs from process to process. */
-static int read_seed(uint64_t *seed) {
-    PyObject *text = PyUnicode_FromString("kvmesh.EngineCache");
-    *seed = text == NULL ? 0 : (uint64_t)PyObject_Hash(text) * 0x9E3779B97F4A7C15ULL;
-    Py_XDECREF(text);
-    return text == NULL ? -1 : 0;
-}
-
 static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *size, *names, *types, *limits;
     int farthest, secret;
-    uint64_t seed;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
         return PyErr_Format(PyExc_TypeError, "EngineCache takes no keyword arguments");
     }
     if (!PyArg_ParseTuple(args, "OpiO!O!O!:EngineCache", &size, &secret, &farthest, &PyTuple_Type, &names,
-                          &PyTuple_Type, &types, &PyTuple_Type, &limits) ||
-        read_seed(&seed) < 0) {
+                          &PyTuple_Type, &types, &PyTuple_Type, &limits)) {
         return NULL;
     }
     EngineCache *self = (EngineCache *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    residents_init(&self->residents, seed);
+    residents_init(&self->residents);
     self->complete = 1;
     self->names.farthest = farthest;
     self->names.secret = secret;
@@ -271,22 +261,149 @@ static PyObject *cache_restart(EngineCache *self, PyObject *nothing) {
     return clear(self, 1);
 }
 
+/* Append what stores all that is visible; -1 with an error set. */
+static int dump_into(EngineCache *self, PyObject *events) {
+    Contents *contents = &self->residents.contents;
+    int failed = 0;
+    for (int at = 0; !failed && at < contents->tier_count; at++) {
+        const Tier *tier = contents->tiers + at;
+        failed = tier->seen && contents_dump(contents, tier, &self->types, events) < 0;
+    }
+    contents->run.count = 0;
+    return failed ? -1 : 0;
+}
+
 static PyObject *cache_dump(EngineCache *self, PyObject *nothing) {
     (void)nothing;
-    Contents *contents = &self->residents.contents;
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
     PyObject *events = PyList_New(0);
-    for (int at = 0; events != NULL && at < contents->tier_count; at++) {
-        const Tier *tier = contents->tiers + at;
-        if (tier->seen && contents_dump(contents, tier, &self->types, events) < 0) {
-            Py_CLEAR(events);
-        }
+    if (events != NULL && dump_into(self, events) < 0) {
+        Py_CLEAR(events);
     }
-    contents->run.count = 0;
     self->busy = 0;
     return events;
+}
+
+PyDoc_STRVAR(save_doc, "save() -> tuple\n\n"
+"Return group, or -1, block size, tiers and blocks as core.engines.kv_events.saved_cache has them.\n"
+"O(blocks).");
+
+static PyObject *cache_save(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *saved = residents_save(&self->residents);
+    self->busy = 0;
+    return saved;
+}
+
+/* Open the tiers and hold the blocks of a cache that is empty; as `residents_load`. */
+static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize_t size, PyObject *said) {
+    Contents *contents = &self->residents.contents;
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(tiers); at++) {
+        long number = PyLong_AsLong(PyTuple_GET_ITEM(tiers, at));
+        if (number == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        if (contents_tier(contents, (int)number, &self->types, said) == NULL) {
+            return -1;
+        }
+    }
+    int loaded = residents_load(&self->residents, (const uint8_t *)blocks, size);
+    long long bound = contents->max_hidden;
+    /* Children may come before their parents: nothing is forgotten before all are there. */
+    contents->max_hidden = LLONG_MAX;
+    if (loaded > 0 && contents_held(contents, &self->types, said) < 0) {
+        loaded = -1;
+    }
+    contents->max_hidden = bound;
+    return loaded;
+}
+
+PyDoc_STRVAR(add_doc, "add(blocks) -> list | None\n\n"
+"Hold blocks as `save` returned them beside what is held, and return the events that follow; None,\n"
+"and nothing is held any more, for bytes that are none. O(blocks).");
+
+static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
+    Py_buffer view;
+    if (check_whole(self) < 0 || PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (begin(self) < 0) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    PyObject *events = PyList_New(0);
+    int loaded = events == NULL ? -1 : residents_load(&self->residents, view.buf, view.len);
+    PyBuffer_Release(&view);
+    if (loaded > 0 && contents_held(&self->residents.contents, &self->types, events) < 0) {
+        loaded = -1;
+    }
+    self->busy = 0;
+    if (loaded > 0) {
+        return events;
+    }
+    Py_XDECREF(events);
+    if (loaded < 0) {
+        break_off(self);
+        return NULL;
+    }
+    residents_clear(&self->residents);
+    self->complete = 0;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(references_doc, "references(engine_hash) -> int | None\n\n"
+"Return how often the nearest tier stored a block, None for one that is not known.");
+
+static PyObject *cache_references(EngineCache *self, PyObject *number) {
+    uint64_t hash = PyLong_AsUnsignedLongLong(number);
+    if (hash == UINT64_MAX && PyErr_Occurred()) {
+        return NULL;
+    }
+    uint32_t block = keyed_find(&self->residents.blocks, hash);
+    return block == NO_RECORD ? Py_NewRef(Py_None)
+                              : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
+}
+
+PyDoc_STRVAR(load_doc, "load(group, block_size, tiers, blocks) -> list | None\n\n"
+"Hold what `save` returned in place of what is held, and return the events that follow; None, and\n"
+"nothing is held, for blocks that are none. O(blocks).");
+
+static PyObject *cache_load(EngineCache *self, PyObject *args) {
+    long long group, size;
+    PyObject *tiers;
+    const char *blocks;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "LLO!y#:load", &group, &size, &PyTuple_Type, &tiers, &blocks, &bytes) ||
+        begin(self) < 0) {
+        return NULL;
+    }
+    Residents *residents = &self->residents;
+    residents_clear(residents);
+    self->broken = 0;
+    PyObject *said = PyList_New(0), *events = NULL;
+    int loaded = said == NULL ? -1 : load(self, tiers, blocks, bytes, said);
+    Py_XDECREF(said);
+    if (loaded > 0) {
+        residents->has_group = group >= 0;
+        residents->group = group >= 0 ? group : 0;
+        residents->block_size = size ? size : residents->block_size;
+        residents->size_confirmed = size > 0;
+        self->complete = 1;
+        events = PyList_New(0);
+        if (events == NULL || residents_cleared(&self->types, events) < 0 || dump_into(self, events) < 0) {
+            Py_CLEAR(events);
+        }
+    } else {
+        residents_clear(residents);
+        self->complete = 0;
+    }
+    self->busy = 0;
+    return loaded ? events : Py_NewRef(Py_None);
 }
 
 static PyObject *closures_of(const Contents *contents, long long *visible) {
@@ -345,7 +462,7 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMemberDef members[] = {
-    {"complete", T_BOOL, offsetof(EngineCache, complete), READONLY,
+    {"complete", T_BOOL, offsetof(EngineCache, complete), 0,
      "Whether all is known that the engine did since it started or cleared."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -358,6 +475,10 @@ static PyMethodDef methods[] = {
     {"restart", (PyCFunction)cache_restart, METH_NOARGS, "restart() -> list\n\nThe engine began anew."},
     {"dump", (PyCFunction)cache_dump, METH_NOARGS,
      "dump() -> list\n\nReturn events that store all that is visible, nearest tier first. O(blocks)."},
+    {"save", (PyCFunction)cache_save, METH_NOARGS, save_doc},
+    {"load", (PyCFunction)cache_load, METH_VARARGS, load_doc},
+    {"add", (PyCFunction)cache_add, METH_O, add_doc},
+    {"references", (PyCFunction)cache_references, METH_O, references_doc},
     {"statistics", (PyCFunction)cache_statistics, METH_NOARGS, statistics_doc},
     {NULL, NULL, 0, NULL},
 };

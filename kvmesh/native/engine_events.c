@@ -6,7 +6,7 @@
 #define KEPT_ITEMS (1 << 17)
 
 int u32s_reserve(U32s *self, Py_ssize_t more) {
-    if (more <= self->room - self->count) {
+    if (more <= self->room - self->count && self->items != NULL) {
         return 0;
     }
     size_t room = (size_t)self->count + (size_t)more + (size_t)self->room / 2 + 16;

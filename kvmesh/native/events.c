@@ -14,18 +14,20 @@ static int starts(const char *at, Py_ssize_t size, const char *with, Py_ssize_t 
 static int lacks_usage(const char *at, Py_ssize_t size) {
     const char *end = at + size, *found = at;
     static const char word[] = "\"usage\"";
+    if (memchr(at, '\\', (size_t)size) != NULL) {
+        return memmem(at, (size_t)size, word, sizeof word - 1) == NULL;
+    }
     while ((found = memmem(found, (size_t)(end - found), word, sizeof word - 1)) != NULL) {
         found += sizeof word - 1;
         const char *value = found + (end - found > 1 && found[1] == ' ') + 1;
-        if (end - value < 4 || *found != ':' || memcmp(value, "null", 4) != 0 ||
-            memchr(at, '\\', (size_t)size) != NULL) {
+        if (end - value < 4 || *found != ':' || memcmp(value, "null", 4) != 0) {
             return 0;
         }
     }
     return 1;
 }
 
-enum { HAS_ERROR = 1, HAS_USAGE = 2, HAS_END = 4 };
+enum { HAS_ERROR = 1, HAS_USAGE = 2, HAS_TOOL = 4, HAS_REASON = 8 };
 
 /* Say which word begins at a byte of an event, if any does. A reason that is null tells nothing. */
 static int find_word(const char *at, const char *end) {
@@ -36,8 +38,8 @@ static int find_word(const char *at, const char *end) {
     } words[] = {
         {"\"error\"", 7, HAS_ERROR},
         {"\"usage\"", 7, HAS_USAGE},
-        {"\"name\":", 7, HAS_END},
-        {"_reason\":", 9, HAS_END},
+        {"\"name\":", 7, HAS_TOOL},
+        {"_reason\":", 9, HAS_REASON},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if ((size_t)(end - at) >= words[i].size && memcmp(at, words[i].word, words[i].size) == 0) {
@@ -96,7 +98,10 @@ int event_kind(const char *at, Py_ssize_t size) {
         if ((found & HAS_ERROR) != 0) {
             return EVENT_RARE;
         }
-        return (found & HAS_END) != 0 || !lacks_usage(at, size) ? EVENT_USAGE : EVENT_TOKEN;
+        if ((found & HAS_REASON) != 0) {
+            return EVENT_REASON;
+        }
+        return (found & HAS_TOOL) != 0 || !lacks_usage(at, size) ? EVENT_USAGE : EVENT_TOKEN;
     }
     return size == TEXT_LENGTH(DONE) && memcmp(at, DONE, sizeof DONE - 1) == 0 ? EVENT_END : EVENT_RARE;
 }

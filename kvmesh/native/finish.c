@@ -9,11 +9,32 @@ static int ask_health(const Decider *self, const char *method, PyObject *worker,
     return truth;
 }
 
+/* Believe what a booking was expected to cache from its service on, where no events confirm it: what
+ * was believed since it was sent may have been revoked with another request, or be over. 0, -1 with an
+ * error set. */
+static int believe_served(Decider *self, PyObject *worker, PyObject *expected, double now) {
+    if (expected == NULL || self->believed[ROUTED] == NULL || !Py_IS_TYPE(expected, &hashed_type)) {
+        return 0;
+    }
+    int confirmed = decider_confirms(self, worker);
+    if (confirmed) {
+        return confirmed < 0 ? -1 : 0;
+    }
+    const Hashed *hashes = (const Hashed *)expected;
+    return approx_record(self->believed[ROUTED], worker, hashes->at, Py_SIZE(hashes), now,
+                         self->approx_ttl_s);
+}
+
 static int begin_answer(Decider *self, Placed *placed, double now) {
     Booking *booking = placed->booking;
     placed->waiting = 0;
     Py_CLEAR(placed->hashes); /* a stream may be long, and 100 KB of prompt have 50 KB of hashes */
+    PyObject *expected = booking == NULL ? NULL : Py_XNewRef(booking->hashes);
     int first = booking == NULL ? 0 : sequences_first_token(self->sequences, booking, now);
+    if (first > 0 && believe_served(self, booking->worker, expected, now) < 0) {
+        first = -1;
+    }
+    Py_XDECREF(expected);
     if (first < 0) {
         return -1;
     }
@@ -84,15 +105,25 @@ PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     return PyBool_FromLong(first);
 }
 
+/* core.routing.scheduler.Scheduler.prefilled_s of one whose worker's prefill moved at `progress_s`. */
+static double prefilled_s(const Speeds *speeds, const WorkerSpeed *known, const Booking *booking,
+                          double progress_s) {
+    if (!booking->prefilling) {
+        return booking->output_s;
+    }
+    double began_s = booking->booked_s > progress_s ? booking->booked_s : progress_s;
+    double ms_per_token = speeds_ms_per_token(speeds, known);
+    return began_s + OVERDUE * ms_per_token / 1000.0 * (double)booking->uncached_tokens;
+}
+
 /* Release the booking of what was served, and learn from it: core.routing.scheduler.Scheduler. */
 static int release(Decider *self, Placed *placed, Booking *booking, double now) {
     Record *record = placed->record;
     long long output = booking->output_tokens;
-    int unseen = !booking->streams && !booking->prefilling;
-    double residence_s = now - booking->booked_s;
+    double progress_s = booking->loads->progress_s, residence_s = now - booking->booked_s;
     int whole = !(booking->prefilling && booking->streams);
-    placed->unseen_s = unseen ? now - booking->output_s : 0.0;
-    if (sequences_finish(self->sequences, booking) < 0) {
+    if (sequences_finish(self->sequences, booking) < 0 ||
+        believe_served(self, booking->worker, booking->hashes, now) < 0) {
         return -1;
     }
     record->output_tokens = output;
@@ -103,10 +134,31 @@ static int release(Decider *self, Placed *placed, Booking *booking, double now) 
     if (whole) {
         speeds_finished(self->speeds, known, residence_s, output);
     }
+    if (!booking->streams) {
+        placed->unseen_s = now - prefilled_s(self->speeds, known, booking, progress_s);
+    }
     return ask_health(self, "served", booking->worker, now);
 }
 
-static int learn(Decider *self, Placed *placed) {
+/* core.dispatch.dispatch.Dispatch._learn_pace */
+static int learn_pace(Decider *self, const Placed *placed, long long tokens, double now) {
+    const Record *record = placed->record;
+    WorkerSpeed *known = speeds_worker(self->speeds, record->worker);
+    if (known == NULL) {
+        return -1;
+    }
+    if (!placed->streams) {
+        if (tokens && placed->unseen_s > 0.0) {
+            speeds_output(self->speeds, known, tokens, placed->unseen_s);
+            speeds_answered(self->speeds, known, tokens, placed->unseen_s);
+        }
+    } else if (tokens > 1 && !isnan(record->first_token_s)) {
+        speeds_answered(self->speeds, known, tokens - 1, now - record->first_token_s);
+    }
+    return 0;
+}
+
+static int learn(Decider *self, Placed *placed, double now) {
     const Record *record = placed->record;
     long long tokens = record->has_usage && record->usage_completion ? record->usage_completion
                                                                      : record->output_tokens;
@@ -116,13 +168,7 @@ static int learn(Decider *self, Placed *placed) {
     if (lengths_learn(self->lengths, &placed->forecast, tokens) < 0) {
         return -1;
     }
-    if (placed->unseen_s == 0.0) {
-        return 0;
-    }
-    PyObject *learned = PyObject_CallMethod(self->unseen, "learn", "OLd", record->worker, tokens,
-                                            placed->unseen_s);
-    Py_XDECREF(learned);
-    return learned == NULL ? -1 : 0;
+    return learn_pace(self, placed, tokens, now);
 }
 
 /* finish(placed, status, usage, now) -> the booking the first time, else None; and whether nothing
@@ -156,7 +202,7 @@ PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     ring_ended(self->ring, record, FINISHED, status, now);
-    if (totals_ended(self->totals, record) < 0 || learn(self, placed) < 0) {
+    if (totals_ended(self->totals, record) < 0 || learn(self, placed, now) < 0) {
         return NULL;
     }
     tokens_served(self->counts, placed->prompt_tokens, record->usage_prompt,

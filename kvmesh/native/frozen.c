@@ -5,10 +5,6 @@
  */
 #include "table.h"
 
-#define NARROW_SETS 65536
-#define SKIPPED UINT32_MAX
-#define UNKNOWN (UINT32_MAX - 1)
-
 static void drop_kept(Frozen *self, uint32_t number) {
     Kept *kept = self->kept + number;
     for (uint32_t i = 0; i < kept->count; i++) {
@@ -28,9 +24,9 @@ static uint32_t copy_entries(const Segment *segment, Entry *entries) {
     return used;
 }
 
-/* Make room for a segment's entries and one more; -1 with MemoryError set. */
-static int reserve(Kept *kept, const Segment *segment) {
-    uint64_t wanted = (uint64_t)kept->count + segment->used + 1;
+/* Make room for so many more entries and one more; -1 with MemoryError set. */
+static int reserve(Kept *kept, uint64_t more) {
+    uint64_t wanted = kept->count + more + 1;
     if (wanted > kept->room) {
         uint64_t room = wanted + kept->room / 2;
         Entry *entries = PyMem_Realloc(kept->entries, room * sizeof *entries);
@@ -51,7 +47,7 @@ static int needs(const Frozen *view, uint32_t number, const Segment *segment) {
 /* Let all open views copy a segment that is about to change; -1 with MemoryError set. */
 static int keep(Table *self, uint32_t number, Segment *segment) {
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
-        if (needs(view, number, segment) && reserve(view->kept + number, segment) < 0) {
+        if (needs(view, number, segment) && reserve(view->kept + number, segment->used) < 0) {
             return -1;
         }
     }
@@ -70,19 +66,12 @@ static int keep(Table *self, uint32_t number, Segment *segment) {
     return 0;
 }
 
-int table_keep(Table *self, uint32_t number) {
-    Shard *shard = self->shards + number;
-    Segment *segment;
+int table_keep_segment(Table *self, uint32_t number, Segment *segment) {
     if (self->frozen == NULL) {
         return 0;
     }
-    shard->stamp = self->freezes;
-    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
-        if (segment->stamp != self->freezes && keep(self, number, segment) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    self->shards[number].stamp = self->freezes;
+    return segment->stamp == self->freezes ? 0 : keep(self, number, segment);
 }
 
 int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count) {
@@ -91,7 +80,7 @@ int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count) {
         Shard *shard = self->shards + (block & 255);
         shard->stamp = self->freezes;
         if (shard->homes != NULL) {
-            Segment *segment = shard->segments[shard_place(shard, block_hash(block))];
+            Segment *segment = shard->segments[shard_place(shard, mixed(block))];
             if (segment->stamp != self->freezes &&
                 keep(self, (uint32_t)(block & 255), segment) < 0) {
                 return -1;
@@ -145,23 +134,50 @@ static void frozen_dealloc(Frozen *self) {
     PyObject_Free(self);
 }
 
-/* The entries of a shard, in the order they came. */
-typedef struct {
-    Entry *entries;
-    uint32_t count;
-} Reading;
-
-/* Return what a view reads of a shard; `entries` is NULL with an error set. Free them. */
-static Reading read_shard(Frozen *self, PyObject *object, uint32_t *number) {
-    Reading reading = {NULL, 0};
+int shard_number(PyObject *object, uint32_t *number) {
     long wanted = PyLong_AsLong(object);
     if (wanted < 0 || wanted >= SHARDS) {
         if (!PyErr_Occurred()) {
             PyErr_Format(PyExc_ValueError, "there is no shard %ld", wanted);
         }
-        return reading;
+        return -1;
     }
     *number = (uint32_t)wanted;
+    return 0;
+}
+
+int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
+    Shard *shard = self->table->shards + number;
+    Segment *segment;
+    uint32_t kept = 0;
+    if (!self->open) {
+        PyErr_SetString(PyExc_ValueError, "the view is closed: what it has not read may be another");
+        return -1;
+    }
+    uint64_t left = 0; /* room for them is made once: to copy 16 MB to more of it takes 10 ms */
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        left += needs(self, number, segment) ? segment->used : 0;
+    }
+    if (left && reserve(self->kept + number, left) < 0) {
+        return -1;
+    }
+    shard->stamp = self->table->freezes;
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        if (needs(self, number, segment)) {
+            if (kept >= most) {
+                return 0;
+            }
+            if (keep(self->table, number, segment) < 0) {
+                return -1;
+            }
+            kept += segment->room;
+        }
+    }
+    return 1;
+}
+
+Reading frozen_read(Frozen *self, uint32_t wanted) {
+    Reading reading = {NULL, 0};
     const Shard *shard = self->table->shards + wanted;
     const Kept *kept = self->kept + wanted;
     Segment *segment;
@@ -184,7 +200,7 @@ static Reading read_shard(Frozen *self, PyObject *object, uint32_t *number) {
     return reading;
 }
 
-static void done_with(Frozen *self, uint32_t number) {
+void frozen_done(Frozen *self, uint32_t number) {
     self->pending[number] = 0;
     if (self->kept[number].entries != NULL) {
         self->table->changes++;
@@ -214,144 +230,39 @@ static PyObject *frozen_take(Frozen *self, PyObject *object) {
     uint32_t number;
     PyObject *held = PyDict_New(); /* first: making it may run the garbage collector */
     Reading reading = {NULL, 0};
-    if (held != NULL) {
-        reading = read_shard(self, object, &number);
+    if (held != NULL && shard_number(object, &number) == 0) {
+        reading = frozen_read(self, number);
     }
     if (reading.entries == NULL || fill(held, self->table, &reading) < 0) {
         Py_CLEAR(held);
     } else {
-        done_with(self, number);
+        frozen_done(self, number);
     }
     PyMem_Free(reading.entries);
     return held;
 }
 
-/* Return the number of a set in the snapshot, a new one when it has none; UNKNOWN with an error. */
-static uint32_t number_of(Table *table, uint32_t set, PyObject *live, PyObject *numbers) {
-    PyObject *mask = Py_XNewRef(sets_mask(&table->sets, set)), *number = NULL;
-    if (mask != NULL && live != Py_None) {
-        Py_SETREF(mask, PyNumber_And(mask, live));
-    }
-    if (mask == NULL) {
-        return UNKNOWN;
-    }
-    uint32_t found = UNKNOWN;
-    if (_PyLong_Sign(mask) == 0) {
-        found = SKIPPED;
-    } else if ((number = Py_XNewRef(PyDict_GetItemWithError(numbers, mask))) == NULL &&
-               !PyErr_Occurred()) {
-        number = PyLong_FromSsize_t(PyDict_GET_SIZE(numbers));
-        if (number != NULL && PyDict_SetItem(numbers, mask, number) < 0) {
-            Py_CLEAR(number);
-        }
-    }
-    if (number != NULL) {
-        unsigned long value = PyLong_AsUnsignedLong(number);
-        if (!PyErr_Occurred() && value < UNKNOWN) {
-            found = (uint32_t)value;
-        }
-        Py_DECREF(number);
-    }
-    Py_DECREF(mask);
-    return found;
-}
-
-/* Number the sets of entries into `sets`; return how many entries count, -1: an error. */
-static int64_t number_entries(Table *table, const Reading *reading, uint32_t *sets, PyObject *live,
-                              PyObject *numbers) {
-    int64_t count = 0;
-    uint64_t changes = table->changes;
-    uint32_t known_count = table->sets.used;
-    uint32_t *known = PyMem_Malloc((size_t)known_count * sizeof *known);
-    if (known == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memset(known, 0xFF, (size_t)known_count * sizeof *known);
-    for (uint32_t i = 0; i < reading->count; i++) {
-        uint32_t set = reading->entries[i].set;
-        if (known[set] == UINT32_MAX) {
-            uint32_t found = number_of(table, set, live, numbers);
-            if (table->changes != changes) { /* keys of `numbers` that compare by running code */
-                found = UNKNOWN;
-            }
-            known[set] = found;
-            if (found == UNKNOWN) {
-                count = -1;
-                break;
-            }
-            if (known[set] == SKIPPED) { /* looked at again for each block: rare, and small */
-                sets[i] = SKIPPED;
-                continue;
-            }
-        }
-        sets[i] = known[set];
-        count++;
-    }
-    PyMem_Free(known);
-    if (count < 0 && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_ValueError, "numbers must map masks to their places");
-    }
-    return count;
-}
-
-static PyObject *columns_of(const Reading *reading, const uint32_t *sets, Py_ssize_t count,
-                            int width) {
-    PyObject *columns = PyBytes_FromStringAndSize(NULL, count * (KEY_BYTES + width));
-    if (columns == NULL) {
-        return NULL;
-    }
-    char *key = PyBytes_AS_STRING(columns), *number = key + count * KEY_BYTES;
-    for (uint32_t i = 0; i < reading->count; i++) {
-        if (sets[i] != SKIPPED) {
-            uint64_t upper = reading->entries[i].key >> 8;
-            memcpy(key, &upper, KEY_BYTES);
-            memcpy(number, sets + i, (size_t)width);
-            key += KEY_BYTES;
-            number += width;
-        }
-    }
-    return columns;
-}
-
-PyDoc_STRVAR(columns_doc, "columns(number, live, numbers) -> tuple[int, int, bytes]\n\n"
-"Return one shard, once, as a snapshot has it: how many blocks, how many bytes the number of a set\n"
-"takes, and the columns. `numbers` maps masks to numbers and grows; `live` None: every bit counts.\n"
-"20 ns a block.");
-
-static PyObject *frozen_columns(Frozen *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3 || !PyDict_Check(args[2]) || (args[1] != Py_None && !PyLong_Check(args[1]))) {
-        return PyErr_Format(PyExc_TypeError, "columns takes a number, a mask or None, and a dict");
-    }
+static PyObject *frozen_blocks(Frozen *self, PyObject *object) {
     uint32_t number;
-    Reading reading = read_shard(self, args[0], &number);
-    if (reading.entries == NULL) {
+    if (shard_number(object, &number) < 0) {
         return NULL;
     }
-    PyObject *found = NULL;
-    uint32_t *sets = PyMem_Malloc(((size_t)reading.count + 1) * sizeof *sets);
-    int64_t count = -1;
-    if (sets == NULL) {
-        PyErr_NoMemory();
-    } else {
-        count = number_entries(self->table, &reading, sets, args[1], args[2]);
-    }
-    if (count >= 0) {
-        int width = PyDict_GET_SIZE(args[2]) <= NARROW_SETS ? 2 : 4;
-        PyObject *columns = columns_of(&reading, sets, (Py_ssize_t)count, width);
-        if (columns != NULL) {
-            found = Py_BuildValue("LiN", (long long)count, width, columns);
-        }
-        done_with(self, number);
-    }
-    PyMem_Free(sets);
-    PyMem_Free(reading.entries);
-    return found;
+    return PyLong_FromUnsignedLongLong((uint64_t)self->table->shards[number].used +
+                                       self->kept[number].count);
 }
 
 static PyMethodDef methods[] = {
     {"take", (PyCFunction)frozen_take, METH_O, take_doc},
-    {"columns", (PyCFunction)(void (*)(void))frozen_columns, METH_FASTCALL, columns_doc},
+    {"columns", (PyCFunction)(void (*)(void))frozen_columns, METH_FASTCALL,
+     "columns(number, live, numbers, older=None) -> tuple[int, int, bytes]\n\n"
+     "Return one shard, once, as a snapshot has it, together with that of an older table: how many\n"
+     "blocks, how many bytes the number of a set takes, and the columns. `numbers` maps masks to numbers\n"
+     "and grows; `live` None: every bit counts. 20 ns a block."},
+    {"part", (PyCFunction)(void (*)(void))frozen_part, METH_FASTCALL,
+     "part(number, live, numbers, older=None) -> Part\n\n"
+     "Return what makes the same columns in slices."},
+    {"blocks", (PyCFunction)frozen_blocks, METH_O,
+     "blocks(number) -> int\n\nReturn how many blocks of one shard there are to be read, at most."},
     {"close", (PyCFunction)frozen_close, METH_NOARGS, "close()\n\nCopy no more; safe to call twice."},
     {NULL, NULL, 0, NULL},
 };

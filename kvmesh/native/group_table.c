@@ -1,9 +1,9 @@
 /* Blocks counted by group, tier and engine hash: see group_table.h. What that means is in group_ends.c. */
 #include "group_table.h"
 
-void group_table_init(GroupTable *self, uint64_t seed) {
-    keyed_init(&self->nodes, seed);
-    contents_init(&self->contents, seed);
+void group_table_init(GroupTable *self) {
+    keyed_init(&self->nodes);
+    contents_init(&self->contents);
 }
 
 static void free_columns(CacheGroup *group) {

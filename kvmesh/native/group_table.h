@@ -48,7 +48,7 @@ typedef struct {
     Blocks gone, fresh;
 } GroupTable;
 
-void group_table_init(GroupTable *self, uint64_t seed);
+void group_table_init(GroupTable *self);
 
 /* Forget every block; groups and rule stay. */
 void group_table_clear(GroupTable *self);

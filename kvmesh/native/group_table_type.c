@@ -28,17 +28,11 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
         return PyErr_Format(PyExc_ValueError, "bounds of a GroupTable are out of range");
     }
-    PyObject *text = PyUnicode_FromString("kvmesh.GroupTable");
-    if (text == NULL) {
-        return NULL;
-    }
-    uint64_t seed = (uint64_t)PyObject_Hash(text) * 0x9E3779B97F4A7C15ULL;
-    Py_DECREF(text);
     GroupTableObject *self = (GroupTableObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    group_table_init(&self->table, seed);
+    group_table_init(&self->table);
     self->table.most_blocks = blocks;
     self->table.most_references = (uint32_t)references;
     self->table.align = 1;
@@ -293,7 +287,7 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
             PyErr_NoMemory();
             return -1;
         }
-        keyed_init(&made->held, table->nodes.seed);
+        keyed_init(&made->held);
         table->groups[table->group_count++] = made;
     }
     CacheGroup *group = table->groups[slot];

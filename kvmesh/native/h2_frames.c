@@ -163,7 +163,7 @@ static int take_continuation(Session *self, const Frame *frame, PyObject *events
     }
     uint32_t id = self->block_stream;
     self->block_stream = 0;
-    int failed = take_head(self, id, self->block_flags, block->at + block->start, buffer_size(block), events);
+    int failed = take_head(self, id, self->block_flags, buffer_begin(block), buffer_size(block), events);
     buffer_take(block, buffer_size(block));
     return failed;
 }

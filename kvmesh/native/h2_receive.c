@@ -64,7 +64,7 @@ static Py_ssize_t complete(Session *self, const uint8_t *at, size_t size, PyObje
             return (Py_ssize_t)taken;
         }
     }
-    if (read_length(self, frame->at + frame->start, &length, events) < 0) {
+    if (read_length(self, buffer_begin(frame), &length, events) < 0) {
         return -1;
     }
     if (self->over) {
@@ -76,7 +76,7 @@ static Py_ssize_t complete(Session *self, const uint8_t *at, size_t size, PyObje
         return -1;
     }
     if (part == rest) {
-        int failed = take_and_judge(self, frame->at + frame->start, length, events);
+        int failed = take_and_judge(self, buffer_begin(frame), length, events);
         buffer_take(frame, buffer_size(frame));
         if (failed < 0) {
             return -1;

@@ -258,7 +258,7 @@ static int send_turn(Session *self, Stream *stream, PyObject *events) {
             return -1;
         }
         part = part < FRAME_BYTES ? part : FRAME_BYTES;
-        done = write_bytes(&writer, waiting->at + waiting->start, part);
+        done = write_bytes(&writer, buffer_begin(waiting), part);
         close_frame(&writer);
         if (done < 0) {
             return -1;

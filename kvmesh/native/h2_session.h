@@ -77,6 +77,11 @@ static inline size_t buffer_size(const Buffer *self) {
     return self->size - self->start;
 }
 
+/* Where its bytes begin; never NULL, to which not even 0 may be added. */
+static inline const uint8_t *buffer_begin(const Buffer *self) {
+    return self->at == NULL ? (const uint8_t *)"" : self->at + self->start;
+}
+
 static inline uint32_t read_u32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }

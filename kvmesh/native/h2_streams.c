@@ -1,5 +1,6 @@
 /* What a session holds: bytes, streams by id, and the streams whose turn to send will come. */
 #include "h2_session.h"
+#include "mixing.h"
 
 #define FEWEST_BUCKETS 16
 #define KEPT_BYTES (64 * 1024) /* of an empty buffer; more is given back */
@@ -59,7 +60,7 @@ void buffer_free(Buffer *self) {
 }
 
 static Stream **bucket_of(Session *self, uint32_t id) {
-    return &self->buckets[(id >> 1) & (self->bucket_count - 1)];
+    return &self->buckets[(size_t)(mixed(id) >> 32) & (self->bucket_count - 1)];
 }
 
 Stream *stream_find(Session *self, uint32_t id) {

@@ -1,7 +1,10 @@
-/* What an engine's only group holds, for whoever follows several: see residents.h. */
+/* What an engine's only group holds, for whoever follows several, or for a later process: see
+ * residents.h. */
 #include "residents.h"
 
 #define BITS 24
+#define HEAD_BYTES 27
+#define COUNT_BYTES 4
 
 /* Return the counts of all tiers in one number, 24 bits each. */
 static PyObject *packed_references(const Residents *self, uint32_t block) {
@@ -48,17 +51,12 @@ static PyObject *block_tuple(const Residents *self, uint32_t block) {
                          contents_tuple(self, nodes, count), root, packed_references(self, block));
 }
 
-static int append_blocks(const Residents *self, PyObject *blocks) {
+/* Call `visit` for each hash's first block; -1 as soon as it returns that. */
+static int each_block(const Residents *self, int (*visit)(const Residents *, uint32_t, void *), void *to) {
     for (int number = 0; number < KEYED_PARTS; number++) {
         const KeyedPart *part = self->blocks.parts + number;
         for (uint32_t at = 0; at < part->room; at++) {
-            if (part->places[at] == UINT32_MAX) {
-                continue;
-            }
-            PyObject *block = block_tuple(self, part->places[at] & NO_RECORD);
-            int failed = block == NULL || PyList_Append(blocks, block) < 0;
-            Py_XDECREF(block);
-            if (failed) {
+            if (part->places[at] != UINT32_MAX && visit(self, part->places[at] & NO_RECORD, to) < 0) {
                 return -1;
             }
         }
@@ -66,10 +64,17 @@ static int append_blocks(const Residents *self, PyObject *blocks) {
     return 0;
 }
 
+static int append_block(const Residents *self, uint32_t block, void *blocks) {
+    PyObject *tuple = block_tuple(self, block);
+    int failed = tuple == NULL || PyList_Append(blocks, tuple) < 0;
+    Py_XDECREF(tuple);
+    return failed ? -1 : 0;
+}
+
 PyObject *residents_hand_over(const Residents *self) {
     const ResidentCounts *counts = &self->counts;
     PyObject *blocks = PyList_New(0);
-    if (blocks == NULL || append_blocks(self, blocks) < 0) {
+    if (blocks == NULL || each_block(self, append_block, blocks) < 0) {
         Py_XDECREF(blocks);
         return NULL;
     }
@@ -77,4 +82,148 @@ PyObject *residents_hand_over(const Residents *self) {
                          self->block_size < 0 ? 0LL : self->block_size, blocks, counts->orphans,
                          counts->partial_blocks, counts->ignored_groups, counts->placeholders,
                          counts->unknown_removals, counts->mismatched_blocks, counts->crowded);
+}
+
+/* A block as it is kept, all little-endian: hash, parent and root as u64, a u16 of how many contents
+ * and a u8 of which tiers stored it, the contents as u64, and for each such tier a u32 of how often. */
+typedef struct {
+    uint8_t *bytes;
+    size_t used, room;
+} Writer;
+
+static void put(Writer *self, uint64_t number, int size) {
+    for (int byte = 0; byte < size; byte++) {
+        self->bytes[self->used++] = (uint8_t)(number >> 8 * byte);
+    }
+}
+
+static int make_room(Writer *self, size_t bytes) {
+    if (self->room - self->used >= bytes) {
+        return 0;
+    }
+    size_t room = 2 * self->room + bytes;
+    uint8_t *grown = PyMem_RawRealloc(self->bytes, room);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->bytes = grown;
+    self->room = room;
+    return 0;
+}
+
+static int write_one(const Residents *self, uint32_t block, Writer *to) {
+    const Contents *contents = &self->contents;
+    const KeyedRecord *record = keyed_at(&self->blocks, block);
+    uint32_t span = column_get(&self->spans, block), counts[MOST_TIERS];
+    const uint32_t *nodes = span ? self->span_items[span - 1].items : &record->one;
+    Py_ssize_t count = span ? self->span_items[span - 1].count : 1;
+    int tiers = 0;
+    for (int tier = 0; tier < contents->tier_count; tier++) {
+        counts[tier] = tier ? column_get(&contents->tiers[tier].references, block) : record->two;
+        tiers |= (counts[tier] > 0) << tier;
+    }
+    if (make_room(to, HEAD_BYTES + 8 * (size_t)count + sizeof counts) < 0) {
+        return -1;
+    }
+    put(to, record->key, 8);
+    put(to, contents_hash(contents, keyed_at(&contents->nodes, nodes[0])->one), 8);
+    put(to, contents_root(contents, nodes[count - 1]), 8);
+    put(to, (uint64_t)count, 2);
+    put(to, (uint64_t)tiers, 1);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        put(to, contents_hash(contents, nodes[at]), 8);
+    }
+    for (int tier = 0; tier < contents->tier_count; tier++) {
+        if (counts[tier]) {
+            put(to, counts[tier], COUNT_BYTES);
+        }
+    }
+    return 0;
+}
+
+/* Of several contents of one hash the oldest is written first. */
+static int write_block(const Residents *self, uint32_t block, void *to) {
+    for (; block != NO_RECORD; block = column_get(&self->twins, block)) {
+        if (write_one(self, block, to) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *tier_numbers(const Contents *self) {
+    PyObject *numbers = PyTuple_New(self->tier_count);
+    for (int tier = 0; numbers != NULL && tier < self->tier_count; tier++) {
+        PyObject *number = PyLong_FromLong(self->tiers[tier].number);
+        if (number == NULL) {
+            Py_CLEAR(numbers);
+        } else {
+            PyTuple_SET_ITEM(numbers, tier, number);
+        }
+    }
+    return numbers;
+}
+
+PyObject *residents_save(const Residents *self) {
+    Writer blocks = {0};
+    PyObject *saved = NULL;
+    if (each_block(self, write_block, &blocks) == 0) {
+        saved = Py_BuildValue("LLNy#", self->has_group ? self->group : -1LL,
+                              self->block_size < 0 ? 0LL : self->block_size, tier_numbers(&self->contents),
+                              blocks.bytes ? (const char *)blocks.bytes : "", (Py_ssize_t)blocks.used);
+    }
+    PyMem_RawFree(blocks.bytes);
+    return saved;
+}
+
+static uint64_t take_number(const uint8_t **at, int size) {
+    uint64_t number = 0;
+    for (int byte = 0; byte < size; byte++) {
+        number |= (uint64_t)*(*at)++ << 8 * byte;
+    }
+    return number;
+}
+
+/* Take one block; 1, 0 for bytes that are none, or that there is no room for, -1 with MemoryError. */
+static int load_block(Residents *self, const uint8_t **at, const uint8_t *end) {
+    if (end - *at < HEAD_BYTES) {
+        return 0;
+    }
+    uint64_t hash = take_number(at, 8), parent = take_number(at, 8), root = take_number(at, 8);
+    Py_ssize_t count = (Py_ssize_t)take_number(at, 2);
+    unsigned stored = (unsigned)take_number(at, 1);
+    uint32_t counts[MOST_TIERS] = {0};
+    Py_ssize_t bytes = 8 * count;
+    for (int tier = 0; tier < MOST_TIERS; tier++) {
+        bytes += stored >> tier & 1 ? COUNT_BYTES : 0;
+    }
+    if (!count || !stored || stored >> self->contents.tier_count || end - *at < bytes) {
+        return 0;
+    }
+    self->hashes.count = 0;
+    if (blocks_reserve(&self->hashes, count) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t one = 0; one < count; one++) {
+        self->hashes.items[one] = take_number(at, 8);
+    }
+    for (int tier = 0; tier < self->contents.tier_count; tier++) {
+        counts[tier] = stored >> tier & 1 ? (uint32_t)take_number(at, COUNT_BYTES) : 0;
+        if ((stored >> tier & 1 && !counts[tier]) || counts[tier] > self->most_references) {
+            return 0;
+        }
+    }
+    return residents_hold(self, hash, &(Kept){self->hashes.items, count, parent, root, counts});
+}
+
+int residents_load(Residents *self, const uint8_t *at, Py_ssize_t size) {
+    const uint8_t *end = at + size;
+    while (at < end) {
+        int loaded = load_block(self, &at, end);
+        if (loaded <= 0) {
+            return loaded;
+        }
+    }
+    return 1;
 }

@@ -162,7 +162,8 @@ PyObject *native_chain_tokens(PyObject *module, PyObject *const *args, Py_ssize_
     PyObject *found = NULL;
     uint64_t *hashes = room_for(count);
     if (hashes != NULL) {
-        PyObject *const *tokens = PySequence_Fast_ITEMS(args[1]) + first;
+        PyObject *const *tokens = PySequence_Fast_ITEMS(args[1]);
+        tokens = given ? tokens + first : tokens; /* an empty list's is NULL */
         if (hash_tokens(tokens, size, count, seed, packed, hashes)) {
             found = PyBytes_FromStringAndSize((const char *)hashes,
                                               count * (Py_ssize_t)sizeof *hashes);

@@ -67,6 +67,9 @@ static PyObject *scan_json(PyObject *module, PyObject *const *args, Py_ssize_t n
         case DIGIT:
             numbers += !in_number;
             in_number = 1;
+            while (at < end && (kinds[*at] == DIGIT || kinds[*at] == IN_NUMBER)) {
+                at++; /* not by the switch: built with -O2, its jumps take 6 ns a byte */
+            }
             continue;
         case IN_NUMBER:
             continue;

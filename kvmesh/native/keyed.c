@@ -3,10 +3,9 @@
 
 #define FEWEST_PLACES 8
 
-void keyed_init(Keyed *self, uint64_t seed) {
+void keyed_init(Keyed *self) {
     memset(self, 0, sizeof *self);
     self->unused = NO_RECORD;
-    self->seed = seed;
 }
 
 void keyed_free(Keyed *self) {
@@ -17,7 +16,7 @@ void keyed_free(Keyed *self) {
     for (int part = 0; part < KEYED_PARTS; part++) {
         PyMem_RawFree(self->parts[part].places);
     }
-    keyed_init(self, self->seed);
+    keyed_init(self);
 }
 
 /* Make room for one more segment; -1 with MemoryError set. */
@@ -84,7 +83,7 @@ static int grow(Keyed *self, KeyedPart *part) {
     for (uint32_t at = 0; at < part->room; at++) {
         if (part->places[at] != UINT32_MAX) {
             uint32_t number = part->places[at] & NO_RECORD;
-            place(&grown, keyed_hash(self, keyed_at(self, number)->key), number);
+            place(&grown, mixed(keyed_at(self, number)->key), number);
         }
     }
     PyMem_RawFree(part->places);
@@ -93,7 +92,7 @@ static int grow(Keyed *self, KeyedPart *part) {
 }
 
 int keyed_enter(Keyed *self, uint32_t number) {
-    uint64_t hash = keyed_hash(self, keyed_at(self, number)->key);
+    uint64_t hash = mixed(keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
     if (part->used >= part->room - part->room / 5 && grow(self, part) < 0) {
         return -1;
@@ -104,7 +103,7 @@ int keyed_enter(Keyed *self, uint32_t number) {
 }
 
 /* Move entries back over a hole, so that each stays reachable from its home. */
-static void close_hole(Keyed *self, KeyedPart *part, uint32_t hole) {
+static void close_hole(const Keyed *self, KeyedPart *part, uint32_t hole) {
     uint32_t room = part->room, at = hole;
     for (;;) {
         at = at + 1 == room ? 0 : at + 1;
@@ -112,7 +111,7 @@ static void close_hole(Keyed *self, KeyedPart *part, uint32_t hole) {
         if (entry == UINT32_MAX) {
             break;
         }
-        uint64_t hash = keyed_hash(self, keyed_at(self, entry & NO_RECORD)->key);
+        uint64_t hash = mixed(keyed_at(self, entry & NO_RECORD)->key);
         uint32_t home = keyed_home(part, hash);
         uint32_t from_home = at >= home ? at - home : at + room - home;
         uint32_t from_hole = at >= hole ? at - hole : at + room - hole;
@@ -125,7 +124,7 @@ static void close_hole(Keyed *self, KeyedPart *part, uint32_t hole) {
 }
 
 void keyed_leave(Keyed *self, uint32_t number, uint32_t instead) {
-    uint64_t hash = keyed_hash(self, keyed_at(self, number)->key);
+    uint64_t hash = mixed(keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
     uint32_t at = keyed_home(part, hash), entry = keyed_tag(hash) | number;
     while (part->places[at] != entry) {

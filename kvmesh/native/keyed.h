@@ -3,13 +3,12 @@
  * Records lie in segments that never move, numbered from 0; numbers of removed ones are used again.
  * The index has 256 parts of open addressing in 4 bytes an entry (7 bits of the key's hash, 25 of the
  * record's number), each grown by itself: at 1M records that is 4,000 entries, 0.3 ms, and nothing
- * else takes longer. Keys are hashed with the process's random seed: whoever chooses them cannot
- * choose where they go.
+ * else takes longer. Whoever chooses keys cannot choose where they go: mixing.h.
  */
 #ifndef KVMESH_KEYED_H
 #define KVMESH_KEYED_H
 
-#include "core.h"
+#include "mixing.h"
 
 #define KEYED_PARTS 256
 #define KEYED_SEGMENT 4096U
@@ -30,7 +29,6 @@ typedef struct {
     uint32_t segment_count, segment_room;
     uint32_t next;   /* numbers from here on were never used */
     uint32_t unused; /* first of those that are not used any more, NO_RECORD for none */
-    uint64_t seed;
     KeyedPart parts[KEYED_PARTS];
 } Keyed;
 
@@ -40,7 +38,7 @@ typedef struct {
     uint32_t segment_room, fill;
 } Column;
 
-void keyed_init(Keyed *self, uint64_t seed);
+void keyed_init(Keyed *self);
 void keyed_free(Keyed *self);
 
 /* Return a new record's number, NO_RECORD with MemoryError set. It is not in the index yet. */
@@ -68,21 +66,16 @@ static inline KeyedRecord *keyed_at(const Keyed *self, uint32_t number) {
     return self->segments[number / KEYED_SEGMENT] + number % KEYED_SEGMENT;
 }
 
-static inline uint64_t keyed_hash(const Keyed *self, uint64_t key) {
-    uint64_t hash = (key ^ self->seed) * 0x9E3779B97F4A7C15ULL;
-    hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93ULL;
-    return hash ^ hash >> 32;
-}
-
+/* Of a key's hash 8 bits are its part's, the next 32 are for its place, 7 more are its tag. */
 static inline uint32_t keyed_home(const KeyedPart *part, uint64_t hash) {
-    return (uint32_t)((hash & UINT32_MAX) * part->room >> 32);
+    return (uint32_t)((hash >> 24 & UINT32_MAX) * part->room >> 32);
 }
 
-static inline uint32_t keyed_tag(uint64_t hash) { return (uint32_t)(hash >> 49 & 127) << 25; }
+static inline uint32_t keyed_tag(uint64_t hash) { return (uint32_t)(hash >> 17 & 127) << 25; }
 
 /* Return the number of a key's record, NO_RECORD for none. */
 static inline uint32_t keyed_find(const Keyed *self, uint64_t key) {
-    uint64_t hash = keyed_hash(self, key);
+    uint64_t hash = mixed(key);
     const KeyedPart *part = self->parts + (hash >> 56);
     if (!part->room) {
         return NO_RECORD;
@@ -100,7 +93,7 @@ static inline uint32_t keyed_find(const Keyed *self, uint64_t key) {
 
 /* Have the processor fetch what `keyed_find` will look at first. */
 static inline void keyed_prefetch(const Keyed *self, uint64_t key) {
-    uint64_t hash = keyed_hash(self, key);
+    uint64_t hash = mixed(key);
     const KeyedPart *part = self->parts + (hash >> 56);
     if (part->room) {
         __builtin_prefetch(part->places + keyed_home(part, hash));

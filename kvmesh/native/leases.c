@@ -263,14 +263,16 @@ static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, Due *du
         return -1;
     }
     uint32_t number = new_lease(self, &made);
+    uint64_t hashes[RUN_BLOCKS];
     for (uint32_t i = 0; i < count; i++) {
-        tree_prefetch(&self->tree, blocks[i]);
+        hashes[i] = mixed(blocks[i]);
+        tree_prefetch(&self->tree, hashes[i]);
     }
     for (uint32_t i = 0; i < count; i++) { /* the next to look there is the caller */
-        shard_prefetch(table->shards + (blocks[i] & 255), blocks[i]);
+        shard_prefetch(table->shards + (blocks[i] & 255), hashes[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
-        tree_enter(&self->tree, blocks[i])->lease = number;
+        tree_enter(&self->tree, blocks[i], hashes[i])->lease = number;
     }
     add_item(self, due, number);
     return 0;
@@ -319,14 +321,18 @@ Py_ssize_t leases_extend(Leases *self, const uint64_t *blocks, Py_ssize_t size, 
 static void cut(Leases *self, uint32_t number, uint32_t kept, Blocks *gone, Blocks *waiting) {
     Lease *lease = self->leases + number;
     const uint64_t *run = run_of(lease);
+    uint64_t hashes[CUT_AHEAD];
     for (uint32_t i = kept; i < lease->count && i < kept + CUT_AHEAD; i++) {
-        tree_prefetch(&self->tree, run[i]);
+        hashes[i % CUT_AHEAD] = mixed(run[i]);
+        tree_prefetch(&self->tree, hashes[i % CUT_AHEAD]);
     }
     for (uint32_t i = kept; i < lease->count; i++) {
+        uint64_t hash = hashes[i % CUT_AHEAD];
         if (i + CUT_AHEAD < lease->count) {
-            tree_prefetch(&self->tree, run[i + CUT_AHEAD]);
+            hashes[i % CUT_AHEAD] = mixed(run[i + CUT_AHEAD]);
+            tree_prefetch(&self->tree, hashes[i % CUT_AHEAD]);
         }
-        Believed *entry = tree_find(&self->tree, run[i]);
+        Believed *entry = tree_find_hashed(&self->tree, run[i], hash);
         /* Of two blocks with one hash only the later one is found by its lease. */
         if (entry == NULL || entry->lease != number) {
             continue;

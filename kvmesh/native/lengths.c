@@ -2,6 +2,7 @@
  * says why, too.
  */
 #include "lengths.h"
+#include "mixing.h"
 
 #include <math.h>
 
@@ -15,7 +16,7 @@
 static const long long family_tokens[FAMILIES] = {64, 256, 1024};
 
 static uint32_t home_of(const Lengths *self, uint64_t key) {
-    return (uint32_t)((key ^ key >> 32) * self->factor >> self->shift);
+    return (uint32_t)(mixed(key) >> self->shift);
 }
 
 /* Return which place has the family, or is free for it. */
@@ -52,7 +53,7 @@ static int make_room(Lengths *self) {
     self->room = room;
     self->shift = 64;
     for (uint32_t left = 2 * room; left > 1; left /= 2) {
-        self->shift--; /* the upper bits of a product are those that no sender can foresee */
+        self->shift--;
     }
     for (uint32_t at = self->oldest; at != NONE; at = families[at].newer) {
         places[place_of(self, families[at].key)] = at + 1;
@@ -340,10 +341,7 @@ static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->forecast_type = Py_NewRef(forecast);
     self->statistics_type = Py_NewRef(statistics);
     self->most = (uint32_t)most;
-    PyObject *name = PyUnicode_FromString("kvmesh families");
-    self->factor = name == NULL ? 1 : (uint64_t)PyObject_Hash(name) | 1;
-    Py_XDECREF(name);
-    if (name == NULL || set_block_size(self, block_size) < 0) {
+    if (set_block_size(self, block_size) < 0) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;

@@ -38,7 +38,6 @@ typedef struct {
     PyObject *forecast_type, *statistics_type;
     Mean all, errors, mean_errors;
     long long depths[FAMILIES]; /* blocks that have each family's tokens */
-    uint64_t factor;            /* odd and secret: clients choose what they send */
     Family *families;
     uint32_t *places; /* open addressing: 1 + number of the family, 0: free; twice as many */
     uint32_t room;    /* for families: 0 or a power of two */

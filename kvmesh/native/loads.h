@@ -63,7 +63,7 @@ struct Loads {
 
 typedef struct {
     PyObject_HEAD
-    double ms, tokens, squares, error, factor;
+    double ms, tokens, squares, error, factor, slow_ms;
 } Ratio;
 
 typedef struct {

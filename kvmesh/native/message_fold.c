@@ -143,10 +143,9 @@ static PyObject *find_worker(const Turn *turn, uint32_t index) {
         turn->peer->booked >= fold->most_bookings) {
         return NULL;
     }
-    PyObject *number = PyLong_FromUnsignedLong(index);
-    PyObject *name =
-        number == NULL ? NULL : PyDict_GetItemWithError(turn->peer->workers, number);
-    Py_XDECREF(number);
+    PyObject *key = PyBytes_FromStringAndSize((const char *)&index, sizeof index);
+    PyObject *name = key == NULL ? NULL : PyDict_GetItemWithError(turn->peer->workers, key);
+    Py_XDECREF(key);
     if (name == NULL || !PyUnicode_CheckExact(name)) {
         return NULL;
     }

@@ -1,5 +1,7 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "decide.h"
+#include "head.h"
+#include "mixing.h"
 #include "packer.h"
 #include "peer.h"
 #include "prompt.h"
@@ -13,6 +15,7 @@ static int (*const preparations[])(void) = {
     graded_ready,
     hashed_ready,
     hpack_ready,
+    mixing_ready,
     message_fold_ready,
     outbox_methods_ready,
     outbox_ready,
@@ -22,6 +25,7 @@ static int (*const preparations[])(void) = {
     sequence_methods_ready,
     sequences_ready,
     speeds_ready,
+    take_ready,
 };
 
 /* Types that are not found in the module. */
@@ -31,6 +35,7 @@ static PyTypeObject *const inner_types[] = {
     &holding_type,
     &leases_type,
     &loader_type,
+    &part_type,
     &placed_type,
     &scanned_type,
     &told_type,
@@ -41,15 +46,18 @@ static PyTypeObject *const types[] = {
     &approx_type,
     &arrivals_type,
     &booking_type,
+    &course_type,
     &decider_type,
     &engine_cache_type,
     &event_stream_type,
     &formula_type,
     &group_table_type,
+    &head_type,
     &histogram_type,
     &lengths_type,
     &loads_type,
     &message_fold_type,
+    &names_type,
     &outbox_type,
     &peer_type,
     &prefix_counts_type,
@@ -77,8 +85,10 @@ static PyMethodDef *const functions[] = {
     native_head_methods,
     native_home_methods,
     native_json_methods,
+    native_mixing_methods,
     native_scan_methods,
     native_scanned_methods,
+    native_take_methods,
 };
 
 static struct PyModuleDef definition = {

@@ -1,13 +1,14 @@
 /* Peer: what was heard of another replica, and its bookings by their numbers. */
 #include "peer.h"
 #include "arguments.h"
+#include "mixing.h"
 
 #include <structmember.h>
 
 #define LEAST_ROOM 16
 
 static inline size_t home_of(const Peer *self, uint32_t number) {
-    return (number * 2654435769U >> 7) & (self->room - 1); /* numbers follow each other */
+    return (size_t)(mixed(number) >> 32) & (self->room - 1);
 }
 
 /* Return the place of a number, or the free one where it would stand; there is room. */

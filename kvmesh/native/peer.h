@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *name;        /* of str itself */
-    PyObject *workers;     /* dict: number -> name */
+    PyObject *workers;     /* dict: number, 4 bytes, -> name */
     PyObject *retold;      /* set of request ids */
     PyObject *unconfirmed; /* a set, None, or what somebody put there */
     long long epoch, next_seq, booked;

@@ -1,4 +1,5 @@
 /* PrefixCounts: how often prompts began alike, by depth, older ones counting less. */
+#include "mixing.h"
 #include "readers.h"
 
 #include <math.h>
@@ -70,7 +71,7 @@ void prompt64_forget(Prompt64 *prompt) {
 }
 
 static uint32_t *place_of(const PrefixCounts *self, uint64_t key) {
-    uint64_t at = (key * 0x9E3779B97F4A7C15ULL) >> 32;
+    uint64_t at = mixed(key) >> 32;
     for (;; at++) {
         uint32_t *place = &self->index[at & self->mask];
         if (*place == 0 || self->nodes[*place - 1].key == key) {

@@ -225,13 +225,13 @@ static PyObject *record_known(Record *self, PyObject *none) {
 /* The arguments of core.cost.terms.Candidate, in their order. */
 static PyObject *terms_tuple(const Record *self, PyObject *worker, const CandidateTerms *terms) {
     return Py_BuildValue(
-        "OLLLLLLLLLLLdLLdddddddd", worker, self->block_size, self->prompt_tokens,
+        "OLLLLLLLLLLLdLLddddddddd", worker, self->block_size, self->prompt_tokens,
         terms->overlap_blocks, terms->request_blocks, terms->uncached_tokens, terms->prefill_tokens,
         terms->active_blocks, terms->decode_blocks, terms->active_requests,
         terms->outstanding_tokens, terms->waiting_requests, terms->cache_usage,
         terms->capacity_blocks, terms->cached_blocks, terms->wait_ms, terms->ms_per_token,
         terms->step_tokens, terms->arrivals_per_ms, terms->memory_wait_ms, terms->failure_share,
-        terms->failure_ms, terms->lost_tokens);
+        terms->failure_ms, terms->lost_tokens, terms->slow_ms);
 }
 
 static PyObject *record_terms(Record *self, PyObject *none) {

@@ -15,7 +15,7 @@ typedef struct {
     long long decode_blocks, active_requests, outstanding_tokens, waiting_requests;
     long long capacity_blocks, cached_blocks;
     double cache_usage, wait_ms, ms_per_token, step_tokens, arrivals_per_ms, memory_wait_ms;
-    double failure_share, failure_ms, lost_tokens;
+    double failure_share, failure_ms, lost_tokens, slow_ms;
 } CandidateTerms;
 
 /* core.insight.decision_record.State */

@@ -5,11 +5,11 @@
 #define TOKEN_BYTES 4
 #define AHEAD 8
 
-void residents_init(Residents *self, uint64_t seed) {
+void residents_init(Residents *self) {
     memset(self, 0, sizeof *self);
-    keyed_init(&self->blocks, seed);
+    keyed_init(&self->blocks);
     column_init(&self->twins, NO_RECORD);
-    contents_init(&self->contents, seed);
+    contents_init(&self->contents);
 }
 
 void residents_clear(Residents *self) {
@@ -249,6 +249,36 @@ static int hold_known(Residents *self, uint32_t known, const uint64_t *contents,
     uint64_t hash = keyed_at(&self->blocks, known)->key;
     block = make_block(self, hash, contents, step, place);
     return block == NO_RECORD ? -1 : column_set(&self->twins, last, block);
+}
+
+int residents_hold(Residents *self, uint64_t hash, const Kept *kept) {
+    uint32_t next = keyed_find(&self->blocks, hash), last = NO_RECORD;
+    long long known = 0;
+    Place place = {kept->parent, NO_NODE, kept->root, 0};
+    for (; next != NO_RECORD; next = column_get(&self->twins, next)) {
+        last = next;
+        known++;
+    }
+    if (known ? known > self->most_twins : self->count >= self->most_blocks) {
+        return 0;
+    }
+    while (!kept->counts[place.tier]) {
+        place.tier++;
+    }
+    uint32_t block = make_block(self, hash, kept->contents, kept->step, &place);
+    if (block == NO_RECORD) {
+        return -1;
+    }
+    for (int tier = place.tier; tier < self->contents.tier_count; tier++) {
+        if (set_references(self, tier, block, kept->counts[tier]) < 0) {
+            return -1;
+        }
+    }
+    if (last != NO_RECORD) {
+        return column_set(&self->twins, last, block) < 0 ? -1 : 1;
+    }
+    self->count++;
+    return keyed_enter(&self->blocks, block) < 0 ? -1 : 1;
 }
 
 /* Return the block with a hash, of several the one in the same namespace. */

@@ -36,7 +36,7 @@ typedef struct {
     Blocks hashes; /* scratch */
 } Residents;
 
-void residents_init(Residents *self, uint64_t seed);
+void residents_init(Residents *self);
 
 /* Forget every block; sizes, groups and counts stay. */
 void residents_clear(Residents *self);
@@ -47,6 +47,26 @@ int residents_fold(Residents *self, const EngineBatch *batch, const EngineEvent 
 
 /* Return what is held as core.engines.kv_events.residency.Handover has it; NULL with an error set. */
 PyObject *residents_hand_over(const Residents *self);
+
+/* A block of several contents, or one, as it was kept; `counts` has one for each tier. */
+typedef struct {
+    const uint64_t *contents;
+    Py_ssize_t step;
+    uint64_t parent, root;
+    const uint32_t *counts; /* not all 0 */
+} Kept;
+
+/* Hold a kept block, of a hash that is known its youngest twin: 1, 0 where there is no room for it, -1
+ * with MemoryError set. What changes is counted, and not said before `contents_held`. */
+int residents_hold(Residents *self, uint64_t hash, const Kept *kept);
+
+/* Return (group or -1, block size, tiers, blocks) as core.engines.kv_events.saved_cache has them; NULL
+ * with an error set. O(blocks) */
+PyObject *residents_save(const Residents *self);
+
+/* Hold such blocks in an empty cache, whose tiers are open: 1, 0 where they are none, or too many, -1
+ * with MemoryError set. After either only `residents_clear` may follow. */
+int residents_load(Residents *self, const uint8_t *at, Py_ssize_t size);
 
 /* Append Cleared; -1 with an error set. */
 int residents_cleared(const EventTypes *types, PyObject *events);

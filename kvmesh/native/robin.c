@@ -1,4 +1,5 @@
 /* RoundRobinShadow: what plain round robin would have found cached. */
+#include "mixing.h"
 #include "readers.h"
 
 #include <math.h>
@@ -33,7 +34,7 @@ typedef struct {
 } Shadow;
 
 static uint32_t *slot_of(const Cache *cache, uint64_t key) {
-    uint64_t at = (key * 0x9E3779B97F4A7C15ULL) >> 32;
+    uint64_t at = mixed(key) >> 32;
     for (;; at++) {
         uint32_t *slot = &cache->index[at & cache->mask];
         if (*slot == 0 || cache->entries[*slot - 1].key == key) {
@@ -51,7 +52,7 @@ static void free_slot(Cache *cache, uint32_t *slot) {
             break;
         }
         uint64_t key = cache->entries[cache->index[at] - 1].key;
-        uint64_t home = ((key * 0x9E3779B97F4A7C15ULL) >> 32) & cache->mask;
+        uint64_t home = mixed(key) >> 32 & cache->mask;
         if (((at - home) & cache->mask) >= ((at - hole) & cache->mask)) {
             cache->index[hole] = cache->index[at];
             hole = at;

@@ -21,7 +21,7 @@ typedef struct {
 } Search;
 
 static uint32_t find_set(const Table *table, uint64_t block) {
-    const Entry *entry = shard_find(table->shards + (block & 255), block);
+    const Entry *entry = shard_find(table->shards + (block & 255), block, mixed(block));
     return entry == NULL ? NO_SET : entry->set;
 }
 
@@ -36,10 +36,10 @@ static Holders look_up(const Search *self, Py_ssize_t at) {
 }
 
 static void fetch(const Search *self, Py_ssize_t at) {
-    uint64_t block = self->blocks[at];
-    shard_prefetch(self->newer->shards + (block & 255), block);
+    uint64_t block = self->blocks[at], hash = mixed(block);
+    shard_prefetch(self->newer->shards + (block & 255), hash);
     if (self->older != NULL) {
-        shard_prefetch(self->older->shards + (block & 255), block);
+        shard_prefetch(self->older->shards + (block & 255), hash);
     }
 }
 

@@ -4,7 +4,6 @@
 #include "turns.h"
 
 #define SETTLE_EVERY_S 0.01 /* core.workers.sequences.SETTLE_EVERY_S */
-#define OVERDUE 1.5
 
 static PyObject *take_name, *local_owner;
 

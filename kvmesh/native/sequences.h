@@ -6,6 +6,8 @@
 #ifndef KVMESH_SEQUENCES_H
 #define KVMESH_SEQUENCES_H
 
+#define OVERDUE 1.5 /* core.workers.sequences */
+
 #include "loads.h"
 
 /* core.workers.sequences.Arrivals */

@@ -1,5 +1,6 @@
 /* Interned sets of workers, see sets.h. Numbers come from an array, equal sets from a hash table. */
 #include "sets.h"
+#include "mixing.h"
 
 #define FIRST_BUCKETS 64
 #define MAX_SLOT (1U << 24)
@@ -7,10 +8,9 @@
 static uint64_t hash_words(const uint64_t *words, uint32_t size) {
     uint64_t hash = size;
     for (uint32_t i = 0; i < size; i++) {
-        hash = (hash ^ words[i]) * 0x9E3779B97F4A7C15ULL;
-        hash ^= hash >> 29;
+        hash = mixed(hash ^ words[i]);
     }
-    return hash ^ hash >> 32;
+    return hash ^ hash >> 32; /* buckets are found by the lowest bits */
 }
 
 int sets_init(Sets *self) {

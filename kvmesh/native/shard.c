@@ -4,7 +4,6 @@
 #define SEGMENT_ROOM 1024U /* 16 KiB: what is larger is split where its hashes allow it */
 #define SPARSE 64U  /* a directory has no more segments than one for so many blocks */
 #define DENSE 4U    /* so few came for each entry that is there */
-#define DIGIT_BITS 11
 #define DIGITS (1U << DIGIT_BITS)
 
 static int no_memory(void) {
@@ -67,7 +66,7 @@ static void enter_at(Shard *self, uint64_t place, Segment *segment) {
 }
 
 static uint64_t hash_of(const Entry *entry, uint32_t shard) {
-    return block_hash((entry->key & ~LOW_BYTE) | shard);
+    return mixed((entry->key & ~LOW_BYTE) | shard);
 }
 
 /* Copy an entry to where it belongs; there is room. */
@@ -104,6 +103,13 @@ static int regrow(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) 
     enter(self, hash, grown);
     segment_free(segment);
     return 0;
+}
+
+int segment_fit(Shard *self, uint32_t number, Segment *segment, uint64_t hash) {
+    if (segment->room == 1U << FEWEST || 4 * (uint64_t)segment->used >= segment->room) {
+        return 0;
+    }
+    return regrow(self, segment, hash, number) < 0 ? no_memory() : 0;
 }
 
 /* Let every place in the directory be two; -1 without memory. */
@@ -175,8 +181,7 @@ static int begin(Shard *self) {
     return 0;
 }
 
-Entry *shard_insert(Shard *self, uint64_t block) {
-    uint64_t hash = block_hash(block);
+Entry *shard_insert(Shard *self, uint64_t block, uint64_t hash) {
     uint32_t shard = (uint32_t)(block & LOW_BYTE);
     int failed = self->homes == NULL && begin(self) < 0;
     Segment *segment = failed ? NULL : self->segments[shard_place(self, hash)];
@@ -215,8 +220,8 @@ void segment_remove(Shard *self, uint32_t number, Segment *segment, Entry *entry
     self->used--;
 }
 
-void shard_remove(Shard *self, uint64_t block, Entry *entry) {
-    Segment *segment = self->segments[shard_place(self, block_hash(block))];
+void shard_remove(Shard *self, uint64_t block, uint64_t hash, Entry *entry) {
+    Segment *segment = self->segments[shard_place(self, hash)];
     segment_remove(self, (uint32_t)(block & LOW_BYTE), segment, entry);
 }
 
@@ -253,7 +258,8 @@ int shard_resize(Shard *self, uint32_t number, uint32_t blocks) {
         for (uint32_t at = 0; !failed && at < segment->room; at++) {
             const Entry *entry = segment->entries + at;
             if (entry->set) {
-                Entry *again = shard_insert(&fresh, (entry->key & ~LOW_BYTE) | number);
+                uint64_t block = (entry->key & ~LOW_BYTE) | number;
+                Entry *again = shard_insert(&fresh, block, mixed(block));
                 failed = again == NULL;
                 if (!failed) {
                     *again = *entry;
@@ -275,19 +281,81 @@ static uint64_t order_of(const Entry *entry) {
     return (entry->key & LOW_BYTE) << 32 | entry->order;
 }
 
-/* Sort by one digit of the order into other memory. */
-static void sort_digit(const Entry *entries, Entry *sorted, uint32_t count, uint64_t least,
-                       uint32_t shift) {
-    uint32_t starts[DIGITS + 1] = {0};
-    for (uint32_t i = 0; i < count; i++) {
-        starts[((order_of(entries + i) - least) >> shift & (DIGITS - 1)) + 1]++;
+enum { SPANNING, COUNTING, PLACING };
+
+int sorting_open(Sorting *self, Entry *entries, uint32_t count) {
+    *self = (Sorting){.from = entries, .count = count, .least = UINT64_MAX};
+    self->to = PyMem_Malloc(((size_t)count + 1) * sizeof *self->to);
+    if (self->to == NULL) {
+        return no_memory();
     }
-    for (uint32_t digit = 1; digit < DIGITS; digit++) {
-        starts[digit] += starts[digit - 1];
+    return 0;
+}
+
+/* Find the least and the most order of entries; and have the memory they go to, which all at once would
+ * take some ms. */
+static void span(Sorting *self, uint32_t end) {
+    memset(self->to + self->at, 0, (end - self->at) * sizeof *self->to);
+    for (; self->at < end; self->at++) {
+        uint64_t order = order_of(self->from + self->at);
+        self->least = order < self->least ? order : self->least;
+        self->most = order > self->most ? order : self->most;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        sorted[starts[(order_of(entries + i) - least) >> shift & (DIGITS - 1)]++] = entries[i];
+}
+
+static uint32_t digit_of(const Sorting *self, const Entry *entry) {
+    return (uint32_t)((order_of(entry) - self->least) >> self->shift) & (DIGITS - 1);
+}
+
+static void count_digits(Sorting *self, uint32_t end) {
+    for (; self->at < end; self->at++) {
+        self->starts[digit_of(self, self->from + self->at) + 1]++;
     }
+}
+
+/* Put entries to where those of their digit are, in their order before. */
+static void place_digits(Sorting *self, uint32_t end) {
+    for (; self->at < end; self->at++) {
+        const Entry *entry = self->from + self->at;
+        self->to[self->starts[digit_of(self, entry)]++] = *entry;
+    }
+}
+
+/* Go on with the next digit, or not: return whether there is none. */
+static int next_digit(Sorting *self, uint32_t shift) {
+    self->shift = shift;
+    self->stage = COUNTING;
+    memset(self->starts, 0, sizeof self->starts);
+    return self->count == 0 || shift > 63 || !((self->most - self->least) >> shift);
+}
+
+int sorting_step(Sorting *self, uint32_t most) {
+    uint32_t left = self->count - self->at, end = self->at + (left < most ? left : most);
+    if (self->stage == SPANNING) {
+        span(self, end);
+    } else if (self->stage == COUNTING) {
+        count_digits(self, end);
+    } else {
+        place_digits(self, end);
+    }
+    if (end < self->count) {
+        return 0;
+    }
+    self->at = 0;
+    if (self->stage == SPANNING) {
+        return next_digit(self, 0);
+    }
+    if (self->stage == COUNTING) {
+        for (uint32_t digit = 1; digit < DIGITS; digit++) {
+            self->starts[digit] += self->starts[digit - 1];
+        }
+        self->stage = PLACING;
+        return 0;
+    }
+    Entry *sorted = self->to;
+    self->to = self->from;
+    self->from = sorted;
+    return next_digit(self, self->shift + DIGIT_BITS);
 }
 
 /* Sort entries of which most that came are still there: 3 times as fast. 0 without memory. */
@@ -310,32 +378,23 @@ static int sort_dense(const Entry *entries, Entry *sorted, uint32_t count, uint6
 }
 
 Entry *entries_sorted(Entry *entries, uint32_t count) {
-    uint64_t least = UINT64_MAX, most = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t order = order_of(entries + i);
-        least = order < least ? order : least;
-        most = order > most ? order : most;
-    }
-    Entry *other = PyMem_Malloc(((size_t)count + 1) * sizeof *other);
-    if (other == NULL) {
+    Sorting sorting;
+    if (sorting_open(&sorting, entries, count) < 0) {
         PyMem_Free(entries);
-        PyErr_NoMemory();
         return NULL;
     }
-    Entry *from = entries, *to = other;
-    int dense = count && most - least < DENSE * (uint64_t)count;
-    if (dense && sort_dense(from, to, count, least, most - least)) {
-        from = other;
-    } else {
-        for (uint32_t shift = 0; count && (most - least) >> shift; shift += DIGIT_BITS) {
-            sort_digit(from, to, count, least, shift);
-            Entry *swap = from;
-            from = to;
-            to = swap;
-        }
+    int done = sorting_step(&sorting, UINT32_MAX); /* now the span is known */
+    uint64_t spanned = count ? sorting.most - sorting.least : 0;
+    if (!done && spanned < DENSE * (uint64_t)count &&
+        sort_dense(sorting.from, sorting.to, count, sorting.least, spanned)) {
+        PyMem_Free(sorting.from);
+        return sorting.to;
     }
-    PyMem_Free(from == entries ? other : entries);
-    return from;
+    while (!done) {
+        done = sorting_step(&sorting, UINT32_MAX);
+    }
+    PyMem_Free(sorting.to);
+    return sorting.from;
 }
 
 void shard_free(Shard *self) {

@@ -9,13 +9,14 @@
 #ifndef KVMESH_SHARD_H
 #define KVMESH_SHARD_H
 
-#include "core.h"
+#include "mixing.h"
 
 #define SHARDS 256
 #define LOW_BYTE 255ULL
 #define FEWEST 2U /* the least room, as a power of two */
 #define ROOMS 15U
 #define MANY 10U
+#define DIGIT_BITS 11
 
 typedef struct {
     uint64_t key;   /* the block; its lowest byte, the shard's number, is that of the order above 2^32 */
@@ -44,15 +45,21 @@ typedef struct {
     uint32_t depth;
 } Shard;
 
-/* Return where a new block of this shard is now, its set being for the caller to fill in; NULL with
+/* A block's hash is `mixed` of it, here and below: who looks, inserts and fetches needs it once.
+ *
+ * Return where a new block of this shard is now, its set being for the caller to fill in; NULL with
  * MemoryError set. It must not be there yet. Other entries may change places. */
-Entry *shard_insert(Shard *self, uint64_t block);
+Entry *shard_insert(Shard *self, uint64_t block, uint64_t hash);
 
 /* Take a block's entry out: others of its segment may change places. */
-void shard_remove(Shard *self, uint64_t block, Entry *entry);
+void shard_remove(Shard *self, uint64_t block, uint64_t hash, Entry *entry);
 
 /* The same with the shard's number and the segment at hand. */
 void segment_remove(Shard *self, uint32_t number, Segment *segment, Entry *entry);
+
+/* Give a segment less room where it is hardly filled: it is another then. `hash` belongs to it. -1 with
+ * MemoryError set. */
+int segment_fit(Shard *self, uint32_t number, Segment *segment, uint64_t hash);
 
 /* Make shard `number` as large as `blocks` more need, or as small as those that are left do; -1
  * with MemoryError set and nothing changed. O(entries). */
@@ -62,11 +69,21 @@ int shard_resize(Shard *self, uint32_t number, uint32_t blocks);
  * if it is another, must be; NULL with MemoryError set. O(entries). */
 Entry *entries_sorted(Entry *entries, uint32_t count);
 
-void shard_free(Shard *self);
+/* The same in slices. */
+typedef struct {
+    Entry *from, *to; /* `from` has all entries at any time; both are for PyMem_Free */
+    uint32_t count, at, shift;
+    uint8_t stage;
+    uint64_t least, most;
+    uint32_t starts[(1 << DIGIT_BITS) + 1];
+} Sorting;
 
-static inline uint64_t block_hash(uint64_t block) {
-    return (block ^ block >> 32) * 0x9E3779B97F4A7C15ULL;
-}
+/* Begin with entries in memory for PyMem_Free, which are the caller's on failure: -1 with MemoryError
+ * set. Then take steps of so many entries until one returns 1: `from` has them sorted. */
+int sorting_open(Sorting *self, Entry *entries, uint32_t count);
+int sorting_step(Sorting *self, uint32_t most);
+
+void shard_free(Shard *self);
 
 /* Where in the directory a hash belongs; there must be one. */
 static inline uint64_t shard_place(const Shard *self, uint64_t hash) {
@@ -86,11 +103,10 @@ static inline uint32_t home_last(Home home) { return (1U << room_bits(home & ROO
 static inline uint32_t home_of(uint64_t hash, uint32_t last) { return (uint32_t)(hash >> 32) & last; }
 
 /* Return where a block is, NULL when it is not there. */
-static inline Entry *shard_find(const Shard *self, uint64_t block) {
+static inline Entry *shard_find(const Shard *self, uint64_t block, uint64_t hash) {
     if (self->homes == NULL) {
         return NULL;
     }
-    uint64_t hash = block_hash(block);
     Home home = self->homes[shard_place(self, hash)];
     Entry *entries = home_entries(home);
     uint32_t last = home_last(home), at = home_of(hash, last);
@@ -104,9 +120,8 @@ static inline Entry *shard_find(const Shard *self, uint64_t block) {
 }
 
 /* Have the processor fetch what `shard_find` will look at first. */
-static inline void shard_prefetch(const Shard *self, uint64_t block) {
+static inline void shard_prefetch(const Shard *self, uint64_t hash) {
     if (self->homes != NULL) {
-        uint64_t hash = block_hash(block);
         Home home = self->homes[shard_place(self, hash)];
         __builtin_prefetch(home_entries(home) + home_of(hash, home_last(home)));
     }

@@ -1,11 +1,12 @@
 /* The sharing keys that a worker's requests hold, with how many of them do. */
 #include "loads.h"
+#include "mixing.h"
 
 #define LEAST_ROOM 8
 #define KEPT_ROOM 256 /* of a table that shrinks: requests come and go without allocating */
 
 static inline size_t home_of(const Shared *self, uint64_t key) {
-    return (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & (self->room - 1);
+    return (size_t)(mixed(key) >> 32) & (self->room - 1);
 }
 
 /* Return where a key stands, or the empty place where it would. There is one: at most half are taken. */

@@ -1,5 +1,6 @@
 /* Lists of a few among many records: see side_links.h. */
 #include "side_links.h"
+#include "mixing.h"
 
 #define FEWEST_LINKS 8
 
@@ -10,16 +11,12 @@ void links_free(SideLinks *self) {
     memset(self, 0, sizeof *self);
 }
 
-static inline uint32_t mixed(uint32_t number) {
-    uint32_t hash = number * 0x9E3779B1U;
-    return (hash ^ hash >> 15) * 0x85EBCA6BU;
-}
-
+/* Numbers are given in turn, but who stores blocks chooses which of them get links. */
 static inline uint32_t home_of(const LinkPart *part, uint32_t number) {
-    return mixed(number) & (part->room - 1);
+    return (uint32_t)(mixed(number) >> 26) & (part->room - 1);
 }
 
-static inline uint32_t part_of(uint32_t number) { return mixed(number) >> 26; }
+static inline uint32_t part_of(uint32_t number) { return (uint32_t)(mixed(number) >> 58); }
 
 Link *links_find(const SideLinks *self, uint32_t number) {
     const LinkPart *part = self->parts + part_of(number);

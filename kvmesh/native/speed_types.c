@@ -162,6 +162,27 @@ static PyObject *speeds_take_finished(Speeds *self, PyObject *args, PyObject *ke
     Py_RETURN_NONE;
 }
 
+static PyObject *speeds_take_answered(Speeds *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+    PyObject *worker;
+    long long tokens;
+    double elapsed_s;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+        return NULL;
+    }
+    WorkerSpeed *known = speeds_worker(self, worker);
+    if (known == NULL) {
+        return NULL;
+    }
+    speeds_answered(self, known, tokens, elapsed_s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_get_answer_tokens(Speeds *self, PyObject *expected) {
+    long long tokens = PyLong_AsLongLong(expected);
+    return PyErr_Occurred() ? NULL : PyFloat_FromDouble(speeds_answer_tokens(self, tokens));
+}
+
 static PyObject *speeds_remove(Speeds *self, PyObject *worker) {
     if (!is_name(worker) || speeds_forget(self, worker) < 0) {
         return NULL;
@@ -199,11 +220,13 @@ static PyMethodDef speeds_methods[] = {
     ASKS("ms_per_output_token", speeds_get_ms_per_output_token,
          "Return the time between two output tokens."),
     ASKS("residence_ms", speeds_get_residence_ms, "Return how long a request stays."),
+    ASKS("answer_tokens", speeds_get_answer_tokens, "Return what an answer's tokens count for."),
     ASKS("remove_worker", speeds_remove, "Forget a worker."),
     ASKS("report", speeds_report, "Return what is believed of a worker."),
     TAKES("first_token", speeds_take_first_token, "Learn from a first token."),
     TAKES("measured", speeds_take_measured, "Learn from an engine's own totals."),
     TAKES("output", speeds_take_output, "Learn from output tokens."),
+    TAKES("answered", speeds_take_answered, "Learn from an answer's output."),
     TAKES("finished", speeds_take_finished, "Learn how long a request stayed."),
     {NULL, NULL, 0, NULL},
 };

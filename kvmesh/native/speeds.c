@@ -40,7 +40,7 @@ int speeds_ready(void) {
     return PyType_Ready(&worker_speed_type);
 }
 
-static double milliseconds(double seconds) {
+double speeds_milliseconds(double seconds) {
     double ms = seconds * 1000.0;
     return isfinite(seconds) ? MIN(MAX(0.0, ms), MAX_MS) : 0.0;
 }
@@ -195,21 +195,21 @@ void speeds_first_token(Speeds *self, WorkerSpeed *known, long long uncached_tok
         known->open_tokens += tokens;
     }
     known->open_s = now;
-    known->open_ms += milliseconds(service_s);
+    known->open_ms += speeds_milliseconds(service_s);
 }
 
 void speeds_output(Speeds *self, WorkerSpeed *known, long long tokens, double elapsed_s) {
     if (tokens < 1) {
         return;
     }
-    double sample = milliseconds(elapsed_s) / (double)tokens;
+    double sample = speeds_milliseconds(elapsed_s) / (double)tokens;
     known->interval_ms = blend(known->interval_ms, sample, INTERVAL_WEIGHT);
     self->interval_ms = blend(self->interval_ms, sample, INTERVAL_WEIGHT);
 }
 
 void speeds_finished(Speeds *self, WorkerSpeed *known, double residence_s,
                      long long output_tokens) {
-    double sample = milliseconds(residence_s);
+    double sample = speeds_milliseconds(residence_s);
     known->residence_ms = blend(known->residence_ms, sample, RESIDENCE_WEIGHT);
     self->residence_ms = blend(self->residence_ms, sample, RESIDENCE_WEIGHT);
     if (output_tokens > 0) {
@@ -256,6 +256,7 @@ WorkerSpeed *speeds_worker(Speeds *self, PyObject *name) {
     if (known == NULL) {
         return NULL;
     }
+    known->beyond = 1.0;
     known->prefill = (Ratio *)ratio_type.tp_alloc(&ratio_type, 0);
     if (known->prefill != NULL) {
         known->prefill->factor = 1.0;
@@ -272,5 +273,6 @@ int speeds_forget(Speeds *self, PyObject *name) {
         return PyErr_Occurred() ? -1 : 0;
     }
     known->removed = 1;
+    self->answering -= known->answers > 0;
     return PyDict_DelItem(self->workers, name);
 }

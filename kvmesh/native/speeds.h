@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+enum { KEPT_ANSWERS = 4 }; /* core.workers.relative_speed.KEPT */
+
 typedef struct {
     PyObject_HEAD
     double step_tokens, weight, tokens, weighted_ms, tokens_tokens, tokens_ms;
@@ -22,6 +24,10 @@ typedef struct {
     double open_tokens, open_ms, open_s, interval_ms, residence_ms;
     long long clipped, measured_tokens, measured_us;
     int measured, seen, removed;
+    /* core.workers.relative_speed.OutputRates: the last answers, and how far they are beyond what is usual. */
+    double answer_tokens[KEPT_ANSWERS], answer_ms[KEPT_ANSWERS], beyond;
+    long long answers;
+    int answers_aged, answers_seen;
 } WorkerSpeed;
 
 typedef struct {
@@ -35,11 +41,15 @@ typedef struct {
     double scatter_weights, scatter_squares, scatter_products;
     double compared_to;
     long long since_compared, since_aged;
+    StepTimes answers; /* no object: its numbers alone */
+    double usual_ms, mean_answer;
+    long long answering, since_answers_compared, since_answers_aged; /* answering: workers */
 } Speeds;
 
 /* Add a sample; what was there counts half after `half_life` further tokens. */
 static inline void ratio_add(Ratio *self, double ms, double tokens, double half_life) {
-    double keep = pow(0.5, tokens / half_life);
+    volatile double half = 0.5; /* clang makes exp2 of the constant: another last bit than Python's */
+    double keep = pow(half, tokens / half_life);
     self->ms = self->ms * keep + ms;
     self->tokens = self->tokens * keep + tokens;
     self->squares = self->squares * keep * keep + tokens * tokens;
@@ -85,6 +95,16 @@ void speeds_output(Speeds *self, WorkerSpeed *known, long long tokens, double el
 void speeds_finished(Speeds *self, WorkerSpeed *known, double residence_s,
                      long long output_tokens);
 void speeds_measured(Speeds *self, WorkerSpeed *known, long long tokens, long long busy_us);
+
+void speeds_answered(Speeds *self, WorkerSpeed *known, long long tokens, double elapsed_s);
+
+/* `core.workers.speeds.Speeds.answer_tokens`. */
+static inline double speeds_answer_tokens(const Speeds *self, long long expected) {
+    return (expected ? (double)expected : self->mean_answer) + self->answers.step_tokens;
+}
+
+/* Return a measured time in ms, made harmless: clocks may step. */
+double speeds_milliseconds(double seconds);
 
 /* `core.workers.step_times.StepTimes.fold`. */
 void step_times_fold(StepTimes *self, double tokens, double ms);

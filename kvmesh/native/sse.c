@@ -25,9 +25,10 @@ static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
         int kind = one ? event_kind(at, end - at) : EVENT_RARE;
         if (end == at) {
             ; /* a blank line more */
-        } else if (kind == EVENT_TOKEN || kind == EVENT_USAGE) {
+        } else if (kind <= EVENT_REASON) {
             self->tokens++;
-            if (kind == EVENT_USAGE && stream_keep_usage(self, at, end - at) < 0) {
+            self->reasoned |= kind == EVENT_REASON;
+            if (kind != EVENT_TOKEN && stream_keep_usage(self, at, end - at) < 0) {
                 return -1;
             }
         } else if (kind == EVENT_END) {
@@ -38,6 +39,51 @@ static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
         at = end + 2;
     }
     return 0;
+}
+
+/* Count the events in what passes. Returns it; NULL, with the reference gone, if that failed. */
+static PyObject *count_passed(EventStream *self, PyObject *passed) {
+    const char *text = PyBytes_AS_STRING(passed);
+    Py_ssize_t end = PyBytes_GET_SIZE(passed);
+    if (end > 0) {
+        self->complete = (char)ends_in_done(text, end);
+        if (count_events(self, text, end) < 0) {
+            Py_CLEAR(passed);
+        }
+    }
+    return passed;
+}
+
+/* Take a piece behind what is held, which grows by doubling and is not searched again: bytes that come
+ * one by one cost as much as at once. */
+static PyObject *feed_behind(EventStream *self, PyObject *data) {
+    const char *text = PyBytes_AS_STRING(data);
+    Py_ssize_t size = PyBytes_GET_SIZE(data), before = PyByteArray_GET_SIZE(self->held);
+    Py_ssize_t end = behind_last_event(text, size);
+    if (end == 0 && size > 0 && text[0] == '\n' && PyByteArray_AS_STRING(self->held)[before - 1] == '\n') {
+        end = 1; /* the blank line was cut */
+    }
+    Py_ssize_t rest = size - end + (end == 0 ? before : 0);
+    if (rest > MOST_HELD) {
+        return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
+    }
+    if (end == 0) {
+        if (PyByteArray_Resize(self->held, before + size) < 0) {
+            return NULL;
+        }
+        memcpy(PyByteArray_AS_STRING(self->held) + before, text, (size_t)size);
+        return PyBytes_FromStringAndSize(NULL, 0);
+    }
+    PyObject *passed = PyBytes_FromStringAndSize(NULL, before + end);
+    PyObject *tail = rest == 0 ? NULL : PyByteArray_FromStringAndSize(text + end, rest);
+    if (passed == NULL || (tail == NULL && rest > 0)) {
+        Py_XDECREF(passed);
+        return NULL;
+    }
+    memcpy(PyBytes_AS_STRING(passed), PyByteArray_AS_STRING(self->held), (size_t)before);
+    memcpy(PyBytes_AS_STRING(passed) + before, text, (size_t)end);
+    Py_XSETREF(self->held, tail);
+    return count_passed(self, passed);
 }
 
 PyDoc_STRVAR(feed_doc,
@@ -57,42 +103,21 @@ static PyObject *stream_feed(EventStream *self, PyObject *data) {
     if (self->handed_over) {
         return stream_feed_twin(self, data);
     }
-    PyObject *whole = Py_NewRef(data);
     if (self->held != NULL) {
-        Py_DECREF(whole);
-        Py_ssize_t before = PyBytes_GET_SIZE(self->held);
-        whole = PyBytes_FromStringAndSize(NULL, before + size);
-        if (whole == NULL) {
-            return NULL;
-        }
-        memcpy(PyBytes_AS_STRING(whole), PyBytes_AS_STRING(self->held), (size_t)before);
-        memcpy(PyBytes_AS_STRING(whole) + before, text, (size_t)size);
-        text = PyBytes_AS_STRING(whole);
-        size += before;
+        return feed_behind(self, data);
     }
     Py_ssize_t end = behind_last_event(text, size);
-    PyObject *passed = NULL, *rest = NULL;
     if (size - end > MOST_HELD) {
-        passed = stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
-        Py_DECREF(whole);
-        return passed;
+        return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
     }
-    passed = end == size ? Py_NewRef(whole) : PyBytes_FromStringAndSize(text, end);
-    rest = end == size ? NULL : PyBytes_FromStringAndSize(text + end, size - end);
+    PyObject *passed = end == size ? Py_NewRef(data) : PyBytes_FromStringAndSize(text, end);
+    PyObject *rest = end == size ? NULL : PyByteArray_FromStringAndSize(text + end, size - end);
     if (passed == NULL || (rest == NULL && end < size)) {
         Py_XDECREF(passed);
-        Py_DECREF(whole);
         return NULL;
     }
-    Py_XSETREF(self->held, rest);
-    if (end > 0) {
-        self->complete = (char)ends_in_done(text, end);
-        if (count_events(self, text, end) < 0) {
-            Py_CLEAR(passed);
-        }
-    }
-    Py_DECREF(whole);
-    return passed;
+    self->held = rest;
+    return count_passed(self, passed);
 }
 
 /* Keep what chunks that were counted report. */
@@ -102,7 +127,8 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
     for (; (size = chunk_size(at, end, &content)) > 0; at = content + size + 2) {
         for (const char *event = content; event < content + size;) {
             const char *line = memchr(event, '\n', (size_t)(content + size - event));
-            if (event_kind(event, line - event) == EVENT_USAGE && stream_keep_usage(self, event, line - event) < 0) {
+            int kind = event_kind(event, line - event);
+            if ((kind == EVENT_USAGE || kind == EVENT_REASON) && stream_keep_usage(self, event, line - event) < 0) {
                 return -1;
             }
             event = line + 2;
@@ -170,11 +196,12 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
         tokens += found;
         at = content + size + 2;
     }
-    if ((kinds & 1u << EVENT_USAGE) != 0 && keep_usages(self, PyBytes_AS_STRING(args[0]), end) < 0) {
+    if ((kinds & (1u << EVENT_USAGE | 1u << EVENT_REASON)) != 0 && keep_usages(self, PyBytes_AS_STRING(args[0]), end) < 0) {
         return NULL;
     }
     self->tokens += tokens;
     self->done |= (kinds & 1u << EVENT_END) != 0;
+    self->reasoned |= (kinds & 1u << EVENT_REASON) != 0;
     if (last != EVENT_RARE) {
         self->complete = last == EVENT_END;
     }
@@ -188,9 +215,11 @@ static PyObject *stream_flush(EventStream *self, PyObject *none) {
     if (self->handed_over) {
         return stream_ask_twin(self, "flush", 1);
     }
-    PyObject *held = self->held;
-    self->held = NULL;
-    return held == NULL ? PyBytes_FromStringAndSize(NULL, 0) : held;
+    PyObject *held = stream_held(self);
+    if (held != NULL) {
+        Py_CLEAR(self->held);
+    }
+    return held;
 }
 
 PyDoc_STRVAR(is_complete_doc,
@@ -234,6 +263,13 @@ static PyObject *get_done(EventStream *self, void *closure) {
     return get_told(self, closure);
 }
 
+static PyObject *get_reasoned(EventStream *self, void *closure) {
+    if (self->reasoned) {
+        Py_RETURN_TRUE;
+    }
+    return get_told(self, closure);
+}
+
 static PyObject *get_usage(EventStream *self, void *closure) {
     if (self->handed_over) {
         return get_told(self, closure);
@@ -245,10 +281,10 @@ static PyObject *get_held(EventStream *self, void *closure) {
     if (self->handed_over) {
         return get_told(self, closure);
     }
-    return self->held == NULL ? PyBytes_FromStringAndSize(NULL, 0) : Py_NewRef(self->held);
+    return stream_held(self);
 }
 
-static const Told told[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}};
+static const Told told[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}, {"reasoned", 3}};
 
 static PyGetSetDef stream_told[] = {
     {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&told[0]},
@@ -257,6 +293,7 @@ static PyGetSetDef stream_told[] = {
     {"usage", (getter)get_usage, NULL, "what was reported last, or None", (void *)&told[3]},
     {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&told[4]},
     {"torn", (getter)get_told, NULL, "whether a part of an overlong event has passed", (void *)&told[5]},
+    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&told[6]},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

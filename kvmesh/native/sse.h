@@ -6,9 +6,9 @@
 
 #define TEXT_LENGTH(text) ((Py_ssize_t)(sizeof text - 1))
 
-/* An event of one line: a token; one that reports usage, why the answer ends or a tool that it calls;
- * `[DONE]`; or one to be looked into. */
-enum { EVENT_TOKEN, EVENT_USAGE, EVENT_END, EVENT_RARE };
+/* An event of one line: a token; one that reports usage or a tool that it calls; one that says why the
+ * answer ends, and may report these, too; `[DONE]`; or one to be looked into. */
+enum { EVENT_TOKEN, EVENT_USAGE, EVENT_REASON, EVENT_END, EVENT_RARE };
 
 /* Say what an event of one line, without its end, is. */
 int event_kind(const char *at, Py_ssize_t size);
@@ -31,12 +31,12 @@ typedef struct {
     PyObject_HEAD
     PyObject *make;  /* makes the pure twin */
     PyObject *twin;  /* it, NULL until it is needed */
-    PyObject *held;  /* bytes that have not passed yet, NULL for none */
+    PyObject *held;  /* bytes that have not passed yet, a bytearray; NULL for none */
     PyObject *find;  /* find_usage(data, before): what an event reports, over what was reported before */
     PyObject *usage; /* what was reported but for `unread`, NULL for nothing */
     PyObject *unread; /* the data of the last event that reports usage, NULL for none */
     Py_ssize_t tokens, due, told_by_twin;
-    char done, complete, handed_over; /* handed_over: the twin does everything */
+    char done, reasoned, complete, handed_over; /* handed_over: the twin does everything */
 } EventStream;
 
 /* Return a new reference to the twin. */
@@ -53,6 +53,9 @@ int stream_keep_usage(EventStream *self, const char *at, Py_ssize_t size);
 
 /* Have the twin look into one event. */
 int stream_take_rare(EventStream *self, const char *at, Py_ssize_t size);
+
+/* Return what is held, as bytes. */
+PyObject *stream_held(const EventStream *self);
 
 /* Have the twin do everything from here on. */
 int stream_hand_over(EventStream *self);

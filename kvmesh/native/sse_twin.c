@@ -85,9 +85,15 @@ int stream_take_rare(EventStream *self, const char *at, Py_ssize_t size) {
     return stream_count_twins(self, twin, found);
 }
 
+/* Return what is held, as bytes. */
+PyObject *stream_held(const EventStream *self) {
+    return self->held == NULL ? PyBytes_FromStringAndSize(NULL, 0)
+                              : PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self->held), PyByteArray_GET_SIZE(self->held));
+}
+
 /* Have the twin do everything from here on. */
 int stream_hand_over(EventStream *self) {
-    PyObject *held = self->held == NULL ? PyBytes_FromStringAndSize(NULL, 0) : Py_NewRef(self->held);
+    PyObject *held = stream_held(self);
     PyObject *twin = held == NULL || stream_read_usage(self) < 0 ? NULL : stream_twin(self);
     if (twin == NULL) {
         Py_XDECREF(held);

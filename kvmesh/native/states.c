@@ -41,6 +41,7 @@ static PyObject *ratio_age(Ratio *self, PyObject *fleet) {
 
 static PyMemberDef ratio_members[] = {
     FLOAT(ms), FLOAT(tokens), FLOAT(squares), FLOAT(error), FLOAT(factor),
+    FLOAT(slow_ms),
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -126,10 +126,32 @@ static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t narg
     return (PyObject *)holding;
 }
 
-static inline void prefetch(const Table *self, const uint8_t *run, Py_ssize_t at, Py_ssize_t count) {
+/* Hashes of the next blocks of a run, whose entries are being fetched. */
+typedef struct {
+    uint64_t hashes[AHEAD];
+} Ahead;
+
+static inline void fetch_ahead(const Table *self, const uint8_t *run, Py_ssize_t at,
+                               Py_ssize_t count, Ahead *ahead) {
     if (at < count) {
-        shard_prefetch(self->shards + run[at * BLOCK_BYTES], run_block(run, at));
+        uint64_t hash = mixed(run_block(run, at));
+        ahead->hashes[at % AHEAD] = hash;
+        shard_prefetch(self->shards + run[at * BLOCK_BYTES], hash);
     }
+}
+
+static inline void begin_ahead(const Table *self, const uint8_t *run, Py_ssize_t count, Ahead *ahead) {
+    for (Py_ssize_t i = 0; i < AHEAD; i++) {
+        fetch_ahead(self, run, i, count, ahead);
+    }
+}
+
+/* Return the hash of a block, and have that of a later one fetched. */
+static inline uint64_t next_hash(const Table *self, const uint8_t *run, Py_ssize_t at,
+                                 Py_ssize_t count, Ahead *ahead) {
+    uint64_t hash = ahead->hashes[at % AHEAD];
+    fetch_ahead(self, run, at + AHEAD, count, ahead);
+    return hash;
 }
 
 int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count) {
@@ -138,16 +160,14 @@ int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_
         return -1;
     }
     self->changes++;
-    for (Py_ssize_t i = 0; i < AHEAD; i++) {
-        prefetch(self, run, i, count);
-    }
+    Ahead ahead;
+    begin_ahead(self, run, count, &ahead);
     for (Py_ssize_t i = 0; i < count; i++) {
-        prefetch(self, run, i + AHEAD, count);
-        uint64_t block = run_block(run, i);
+        uint64_t block = run_block(run, i), hash = next_hash(self, run, i, count, &ahead);
         Shard *shard = self->shards + (block & 255);
-        Entry *entry = shard_find(shard, block);
+        Entry *entry = shard_find(shard, block, hash);
         if (entry == NULL) {
-            if (add_new(self, shard, block, single) < 0) {
+            if (add_new(self, shard, block, hash, single) < 0) {
                 return -1;
             }
         } else {
@@ -196,7 +216,7 @@ static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t narg
 
 /* Return whether a slot holds a block. */
 int table_held_by(const Table *self, uint64_t block, uint32_t slot) {
-    const Entry *entry = shard_find(self->shards + (block & 255), block);
+    const Entry *entry = shard_find(self->shards + (block & 255), block, mixed(block));
     return entry != NULL && sets_has(&self->sets, entry->set, slot);
 }
 
@@ -237,11 +257,12 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
         return -1;
     }
     self->changes++;
+    Ahead ahead;
+    begin_ahead(self, run, count, &ahead);
     for (Py_ssize_t i = 0; i < count; i++) {
-        prefetch(self, run, i + AHEAD, count);
-        uint64_t block = run_block(run, i);
+        uint64_t block = run_block(run, i), hash = next_hash(self, run, i, count, &ahead);
         Shard *shard = self->shards + (block & 255);
-        Entry *entry = shard_find(shard, block);
+        Entry *entry = shard_find(shard, block, hash);
         uint32_t set = entry == NULL ? NO_SET : entry->set;
         if (set == NO_SET || !sets_has(&self->sets, set, holding->slot)) {
             if (note_missing(missing, block) < 0) {
@@ -250,7 +271,7 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
             continue;
         }
         if (set == single) {
-            drop_entry(self, shard, block, entry);
+            drop_entry(self, shard, block, hash, entry);
         } else {
             if (set != before) {
                 before = set;
@@ -327,7 +348,7 @@ static PyObject *table_mask(Table *self, PyObject *object) {
     if (known <= 0) {
         return known < 0 ? NULL : PyLong_FromLong(0);
     }
-    const Entry *entry = shard_find(self->shards + (block & 255), block);
+    const Entry *entry = shard_find(self->shards + (block & 255), block, mixed(block));
     return entry == NULL ? PyLong_FromLong(0) : Py_XNewRef(sets_mask(&self->sets, entry->set));
 }
 
@@ -339,8 +360,9 @@ static PyObject *table_size(Table *self, PyObject *nothing) {
 PyDoc_STRVAR(move_doc, "move(run, mask, target)\n\n"
 "Move blocks, which nobody alive outside `mask` holds here, into another Table.");
 
-PyDoc_STRVAR(clear_bits_doc, "clear_bits(number, dead) -> int\n\n"
-"Clear the bits of `dead` in one shard; return how many blocks it had. O(its blocks).");
+PyDoc_STRVAR(clear_bits_doc, "clear_bits(number, dead, place) -> tuple[int, int]\n\n"
+"Clear the bits of `dead` in a slice of one shard, the first one at place 0; return about how many blocks\n"
+"it had, and the place of the next one, 0 behind the last. 0.7 ms.");
 
 PyDoc_STRVAR(pieces_doc, "pieces() -> list[object]\n\n"
 "Forget every block; return what holds the memory, one thing a shard, to be let go piece by piece.\n"

@@ -50,7 +50,28 @@ struct Frozen {
     Kept kept[SHARDS];
 };
 
-extern PyTypeObject holding_type, table_type, frozen_type, loader_type;
+/* The entries of a shard. */
+typedef struct {
+    Entry *entries;
+    uint32_t count;
+} Reading;
+
+extern PyTypeObject holding_type, table_type, frozen_type, loader_type, part_type;
+
+/* Read the number of a shard; -1 with an error set. */
+int shard_number(PyObject *object, uint32_t *number);
+
+/* Return what a view reads of a shard, in the order it came; `entries` is NULL with an error set. Free
+ * them. Say when that is done: the view need not have it any more. */
+Reading frozen_read(Frozen *self, uint32_t number);
+void frozen_done(Frozen *self, uint32_t number);
+
+/* Copy some `most` entries of a shard that a view has to read; 1 once it has them all, -1 with an error
+ * set. */
+int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most);
+
+PyObject *frozen_columns(Frozen *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *frozen_part(Frozen *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* Read a block hash: 1, 0 when no block has that hash (too large or below 0), -1 with TypeError. */
 int read_block(PyObject *object, uint64_t *block);
@@ -69,11 +90,15 @@ int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_
 int table_remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count);
 int table_held_by(const Table *self, uint64_t block, uint32_t slot);
 
-/* Let open views copy one shard; -1 with MemoryError set and nothing changed. */
-int table_keep(Table *self, uint32_t number);
+/* Let open views copy one segment of a shard; -1 with MemoryError set and nothing changed. */
+int table_keep_segment(Table *self, uint32_t number, Segment *segment);
 
 /* The same for the segments that the blocks of a packed run belong to. */
 int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
+
+/* Clear bits in a slice of a shard, from `*hash` on, at first 0: then it is where the next one begins, 0
+ * behind the last. Return about how many blocks it had, -1 with an error set. */
+int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t *hash);
 
 PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs);
@@ -100,8 +125,8 @@ static inline void rename_entry(Table *self, Entry *entry, uint32_t set) {
 }
 
 /* Add a block that is not there; -1 with MemoryError set. */
-static inline int add_new(Table *self, Shard *shard, uint64_t block, uint32_t set) {
-    Entry *entry = shard_insert(shard, block);
+static inline int add_new(Table *self, Shard *shard, uint64_t block, uint64_t hash, uint32_t set) {
+    Entry *entry = shard_insert(shard, block, hash);
     if (entry == NULL) {
         return -1;
     }
@@ -112,9 +137,10 @@ static inline int add_new(Table *self, Shard *shard, uint64_t block, uint32_t se
 }
 
 /* Take a block's entry out. */
-static inline void drop_entry(Table *self, Shard *shard, uint64_t block, Entry *entry) {
+static inline void drop_entry(Table *self, Shard *shard, uint64_t block, uint64_t hash,
+                              Entry *entry) {
     sets_release(&self->sets, entry->set);
-    shard_remove(shard, block, entry);
+    shard_remove(shard, block, hash, entry);
     self->blocks--;
 }
 

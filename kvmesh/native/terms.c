@@ -114,6 +114,7 @@ TERM(ms_per_token, rate_of(asked, state))
 TERM(wait_ms, wait_at(asked, state))
 TERM(failure_share, state->failure_share)
 TERM(failure_ms, failure_ms_of(asked, state))
+TERM(slow_ms, slow_ms_of(asked, state))
 
 static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
                               double *column) {
@@ -180,7 +181,7 @@ const Term terms[] = {
     ENTRY(active_blocks), ENTRY(decode_blocks), ENTRY(active_requests),
     ENTRY(outstanding_tokens), ENTRY(capacity_blocks), ENTRY(ms_per_token),
     ENTRY(wait_ms), ENTRY(memory_wait_ms), ENTRY(failure_share), ENTRY(failure_ms),
-    ENTRY(lost_tokens),
+    ENTRY(lost_tokens), ENTRY(slow_ms),
 };
 _Static_assert(sizeof terms / sizeof *terms == TERMS, "costs.h counts the terms");
 

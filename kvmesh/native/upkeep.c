@@ -18,19 +18,20 @@ static uint32_t joined(Table *self, uint32_t number, const Mask *mask) {
 
 static int move_block(Table *self, Table *target, uint64_t block, const Mask *mask) {
     Shard *from = self->shards + (block & 255), *to = target->shards + (block & 255);
-    Entry *entry = shard_find(to, block);
+    uint64_t hash = mixed(block);
+    Entry *entry = shard_find(to, block, hash);
     uint32_t set = joined(target, entry == NULL ? NO_SET : entry->set, mask);
     if (set == NO_SET) {
         return -1;
     }
     if (entry != NULL) {
         rename_entry(target, entry, set);
-    } else if (add_new(target, to, block, set) < 0) {
+    } else if (add_new(target, to, block, hash, set) < 0) {
         return -1;
     }
-    entry = shard_find(from, block);
+    entry = shard_find(from, block, hash);
     if (entry != NULL) {
-        drop_entry(self, from, block, entry);
+        drop_entry(self, from, block, hash, entry);
     }
     return 0;
 }
@@ -119,43 +120,95 @@ static void drop_orphans(Table *self, uint32_t number, Segment *segment, const M
     }
 }
 
-/* Clear bits in one shard; -1 for no memory. */
-static int clean_shard(Table *self, uint32_t number, const Mask *dead) {
+#define CLEANED 16384U /* places of one call: 0.7 ms */
+#define SHRUNK 32768U  /* so many blocks are given less room in one go */
+
+/* Return whether a shard has far more room than blocks: its rooms are at least a quarter full as long as
+ * blocks only come. */
+static int is_sparse(const Shard *shard) {
+    uint64_t room = 0;
+    const Segment *segment;
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        room += segment->room;
+    }
+    return shard->used <= SHRUNK && 4 * (uint64_t)shard->used < room;
+}
+
+/* Give a shard less room, where its segments are taken to be as they were by no view; -1 for no memory. */
+static int shrink(Table *self, uint32_t number) {
+    Shard *shard = self->shards + number;
     Segment *segment;
-    int orphans = 0;
-    for (uint64_t walk = 0;
-         orphans >= 0 && (segment = shard_walk(self->shards + number, &walk)) != NULL;) {
-        orphans = clean_entries(self, segment, dead);
-        if (orphans > 0) {
-            drop_orphans(self, number, segment, dead);
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        if (table_keep_segment(self, number, segment) < 0) {
+            return -1;
         }
     }
-    return orphans < 0 ? -1 : 0;
+    return shard_resize(shard, number, 0);
+}
+
+/* Clear bits in one segment, which may be another afterwards; -1 for no memory. */
+static int clean_segment(Table *self, uint32_t number, Segment *segment, uint64_t hash,
+                         const Mask *dead) {
+    if (table_keep_segment(self, number, segment) < 0) {
+        return -1;
+    }
+    int orphans = clean_entries(self, segment, dead);
+    if (orphans > 0) {
+        drop_orphans(self, number, segment, dead);
+        return segment_fit(self->shards + number, number, segment, hash);
+    }
+    return orphans;
+}
+
+/* Return the least hash at a place of a shard's directory. */
+static uint64_t hash_at(const Shard *shard, uint64_t place) { return place << 1 << (63 - shard->depth); }
+
+/* Clear bits in some of a shard's segments, from that of the hash on; *hash is that of the next one then, 0
+ * behind the last. Segments that were split or joined since are cleared whole. -1 for no memory. */
+static int clean_some(Table *self, uint32_t number, uint64_t *hash, const Mask *dead) {
+    Shard *shard = self->shards + number;
+    Segment *segment;
+    if (shard->homes == NULL) {
+        *hash = 0;
+        return 0;
+    }
+    uint64_t place = shard_place(shard, *hash), places = 0;
+    place &= ~((1ULL << (shard->depth - shard->segments[place]->depth)) - 1); /* where it begins */
+    uint64_t walk = place;
+    for (; places < CLEANED && (segment = shard_walk(shard, &walk)) != NULL; place = walk) {
+        places += segment->room;
+        if (clean_segment(self, number, segment, hash_at(shard, place), dead) < 0) {
+            return -1;
+        }
+    }
+    int done = walk >> shard->depth != 0;
+    *hash = done ? 0 : hash_at(shard, walk);
+    return done && is_sparse(shard) ? shrink(self, number) : 0;
+}
+
+int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t *hash) {
+    Mask dead;
+    uint32_t before = self->shards[number].used;
+    if (mask_read(bits, &dead) < 0) {
+        return -1;
+    }
+    self->changes++;
+    int failed = clean_some(self, number, hash, &dead) < 0;
+    PyMem_Free(dead.words);
+    return failed ? -1 : (int64_t)(before < CLEANED ? before : CLEANED);
 }
 
 PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "clear_bits takes 2 arguments, not %zd", nargs);
+    if (nargs != 3) {
+        return PyErr_Format(PyExc_TypeError, "clear_bits takes 3 arguments, not %zd", nargs);
     }
-    Mask dead;
-    long number = PyLong_AsLong(args[0]);
-    if (number < 0 || number >= SHARDS) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there is no shard %ld", number);
-    }
-    if (mask_read(args[1], &dead) < 0) {
+    uint32_t number;
+    uint64_t hash = PyLong_AsUnsignedLongLong(args[2]);
+    if (PyErr_Occurred() || shard_number(args[0], &number) < 0) {
         return NULL;
     }
-    Shard *shard = self->shards + number;
-    uint32_t size = shard->used;
-    self->changes++;
-    int failed = table_keep(self, (uint32_t)number) < 0 ||
-                 clean_shard(self, (uint32_t)number, &dead) < 0 ||
-                 (shard->used < size / 2 && shard_resize(shard, (uint32_t)number, 0) < 0);
-    PyMem_Free(dead.words);
-    if (failed) {
-        return NULL;
-    }
-    return PyLong_FromUnsignedLong(size);
+    int64_t blocks = table_clear_some(self, number, args[1], &hash);
+    return blocks < 0 ? NULL : Py_BuildValue("LK", (long long)blocks, (unsigned long long)hash);
 }
 
 static void free_piece(PyObject *capsule) {

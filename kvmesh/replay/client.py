@@ -77,11 +77,12 @@ class ReplayExchange:
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """Take an answer that came at once."""
         self.on_head(head)
-        self.on_body(body)
-        self.on_end()
+        self.on_end(body)
 
-    def on_end(self) -> None:
+    def on_end(self, data: bytes = b"") -> None:
         """Judge the whole answer."""
+        if data:
+            self.on_body(data)
         if self.status != OK:
             self.end(f"http {self.status}", error_words(bytes(self.body)))
         elif not self._streamed:

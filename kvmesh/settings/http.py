@@ -24,6 +24,10 @@ class HttpSettings:
     front door serves them."""
     admin_host: str = "127.0.0.1"
     """Address of --admin-port."""
+    dashboard_port: Port | None = None
+    """Port of its own for the dashboard and its login, at --http-host, with the same keys and
+    certificate; the front door then serves neither, and no page shares the origin of what engines
+    answer. Default: the front door serves them."""
     advertise_url: str = ""
     """URL under which others reach this process; default from --http-host and --http-port, with
     this machine's address on its default route in place of 0.0.0.0 and ::."""
@@ -76,8 +80,9 @@ class UpstreamSettings:
 
     connect_timeout_s: Seconds = 2.0
     """Seconds to open a connection."""
-    first_byte_timeout_s: Seconds = 600.0
-    """Seconds from the request's last byte to the answer's first."""
+    first_byte_timeout_s: Seconds = 1800.0
+    """Seconds from the request's last byte to the answer's first; a whole answer's comes behind its
+    last token."""
     idle_timeout_s: Seconds = 120.0
     """Seconds an answer may pause between two chunks."""
     max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
@@ -85,8 +90,8 @@ class UpstreamSettings:
     upstream_allow: tuple[str, ...] = ()
     """Where requests may be sent when heartbeats or --discover name the URL: a CIDR, an address, a
     host name, *.domain, each with :PORT or :LOW-HIGH; or any; repeat. Default: everywhere but
-    link-local addresses and the metadata services of clouds. Hosts of --worker and --replica are
-    always allowed."""
+    link-local addresses, the metadata services of clouds and, where NATS is on another machine,
+    loopback. Hosts of --worker and --replica are always allowed."""
     upstream_key_file: Path | None = None
     """File with the key to show the next hop as a bearer: a router to its engines, a meta-router
     to its routers. With --api-keys a router never passes clients' keys on."""

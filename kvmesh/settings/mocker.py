@@ -69,13 +69,23 @@ class MockerSettings:
     """SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of the generation requests meets this fault.
     KIND is a status of 400 to 599 (429=2, 503=2: with retry-after), hang (never answered), slow=10
     (takes 10 times as long), reset, cut (in the middle of the answer), garbage, half-head (no whole
-    answer begins), dead (500 as of a dead engine). Probes meet none."""
+    answer begins), dead (500 as of a dead engine), or a 200 that is none: empty-body, empty-stream,
+    random-bytes, html, error-200, error-event (a stream begins with an error), wrong-model,
+    half-json, no-done (no end), no-tokens. Probes meet none."""
     flap: str = ""
     """GOOD:BAD in seconds, e.g. 2:2: good and bad phases take turns, faults apply in bad ones."""
     fail_health: bool = False
     """Answer /health with 503; with --flap in the bad phases only."""
     fail_seed: int = 0
     """Seed of the faults: the n-th request meets the same one again."""
+    slowdown: Seconds = 1.0
+    """How many times as long each step takes, 1 to 1000."""
+    first_pause_s: NonNegative = 0.0
+    """Seconds more that its first step takes, as of an engine that compiles."""
+    stall: bool = False
+    """Hang: take requests, /health included, and no further step."""
+    hang_health: bool = False
+    """Answer no GET request, /health and /metrics included."""
     tokenizer: Path | None = None
     """Model directory; default: the byte tokenizer."""
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -115,9 +115,10 @@ class SloSettings:
 class StreamSettings:
     """What a waiting client gets, and how long it may take."""
 
-    request_timeout_s: NonNegative = 0.0
-    """Seconds from a request's arrival to its answer's last byte; 0 is no limit. A client may ask
-    for less with x-kvmesh-timeout-s."""
+    request_timeout_s: NonNegative = 1800.0
+    """Seconds from a request's arrival to its answer's last byte, streams included; 0 is no limit.
+    The one time-out of requests at engines that show no counters. A client may ask for less with
+    x-kvmesh-timeout-s."""
     sse_comment_s: NonNegative = 15.0
     """A client that asked for a stream gets 200 and a comment after so many seconds without an
     answer, and again; errors then come as an event. 0 is off."""
@@ -133,8 +134,9 @@ class FailureSettings:
     """Further attempts for each request in the long run, of all requests together: a fleet that
     fails everything gets no more load than this. 0: only what no worker has seen is sent again."""
     hang_s: NonNegative = 5.0
-    """Seconds beyond five times its predicted time after which a request that shows no byte, at a
-    worker that serves no other meanwhile, is given to another worker; 0 is never."""
+    """Seconds for which an engine's counters, KV events and answers all stand still, while it has
+    requests, until those are given to other workers; longer while most engines are slow. 0 is
+    never."""
     wait_for_worker_s: NonNegative = 10.0
     """Seconds a request waits while no worker may be given one, before it is answered 503."""
 

@@ -57,8 +57,11 @@ class LogSettings:
     log_format: Literal["auto", "console", "json"] = "auto"
     """console for people, json for machines; auto: console on a terminal."""
     otlp_endpoint: str = ""
-    """Where routers send traces over OTLP/HTTP, e.g. http://collector:4318 (extra `otel`); default:
+    """Where routers send traces over OTLP/HTTP, e.g. http://collector:4318; default:
     $OTEL_EXPORTER_OTLP_ENDPOINT, else none. The other OTEL_ variables count, too."""
+    otlp_sample: Share | None = None
+    """Share of requests that are traced, 0 to 1; a client's `traceparent` decides for its own.
+    Default: what $OTEL_TRACES_SAMPLER says, else all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,8 @@ class CostSettings:
     no prefix is found at an engine with another."""
     hash_secret_file: Path | None = None
     """File with a secret of at least 16 bytes that keys all block hashes, so that nobody can craft
-    prompts whose hashes collide; the same for every router and worker of the mesh."""
+    prompts whose hashes collide; the same for every router and worker of a bucket, as `kvmesh up`
+    and `kvmesh nats-accounts` make it. Default: alone, a random one; in a mesh none."""
     approx_ttl_s: Annotated[Seconds, Parameter(alias="--router-ttl-secs")] = 120.0
     """Without events: seconds a routed prefix is believed cached."""
     host_tier_weight: Share | None = None
@@ -144,6 +148,10 @@ class RouterSettings:
     """Bucket this replica routes for; it reads only that bucket's event stream."""
     router_id: str = ""
     """Name of this replica, unique in its bucket; default from host name and pid."""
+    processes: Positive = 1
+    """Replicas to run behind this one port, each a process, kept alive; one for each core that
+    routing may use. Number i is called `--router-id`-i and listens at port + 1 + i, too. In a mesh
+    they share what they book; alone, each knows what it routed itself."""
     kv_events: Annotated[
         bool,
         Parameter(alias="--use-kv-events", negative=("--no-kv-events", "--no-use-kv-events")),
@@ -290,7 +298,8 @@ class WorkerSettings:
     taint: tuple[str, ...] = ()
     """Word without whose x-kvmesh-tolerations no request comes here, e.g. batch; repeat."""
     hash_secret_file: Path | None = None
-    """File with the secret that keys block hashes; must be the routers'."""
+    """File with the secret that keys block hashes; must be the routers'. Default: none, or that of
+    the `kvmesh up` on this machine whose NATS server --nats-url names."""
     load_interval_s: Seconds = 1.0
     """Seconds between two looks at the engine's load."""
     http: Annotated[SidecarHttpSettings, Flat] = field(default_factory=SidecarHttpSettings)
@@ -312,6 +321,9 @@ class UpSettings:
     """Names of the buckets, commas between them."""
     replicas: Positive = 2
     """Router replicas of each bucket; with --gateway, its pickers."""
+    routers: Positive | None = None
+    """Serve one bucket by so many routers behind the front door's port, in place of a meta-router:
+    `kvmesh router --processes`. The bucket is the first of the default, or the one of --buckets."""
     gateway: bool = False
     """Put a real Envoy in front, which asks pickers where each request goes, in place of routers
     and a meta-router. It serves one bucket: the first of the default, or the one of --buckets.
@@ -321,6 +333,8 @@ class UpSettings:
     http_port: Port = 8000
     """Port of the front door (the meta-router, or Envoy); routers, engines and the others take
     ports above it."""
+    dashboard_port: Port | None = None
+    """Port of its own for the dashboard, which the front door then does not serve."""
     nats_url: str = ""
     """An existing NATS server; default: an embedded one."""
     data_dir: Path = Path(".kvmesh")
@@ -338,5 +352,6 @@ class UpSettings:
     tokenizer: Path | None = None
     """Model directory for routers and engines; default: the byte tokenizer."""
     hash_secret_file: Path | None = None
-    """File with the secret that keys block hashes, for routers and sidecars."""
+    """File with the secret that keys block hashes, for routers and sidecars; default: hash.secret
+    in --data-dir, made when it is not there."""
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -17,7 +17,7 @@ from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.timing import parse_profile
 from kvmesh.replay.options import Words
 from kvmesh.report.statistics import Slo
-from kvmesh.simulator.fleet.faults import parse_fleet_faults
+from kvmesh.simulator.fleet.faults import parse_fleet_faults, parse_slow_downs
 from kvmesh.simulator.fleet.options import FleetOptions, PeerOptions
 from kvmesh.simulator.model_profiles import EngineSize, engine_size
 
@@ -161,13 +161,17 @@ class SimulateOptions:
     fail: Words = ()
     """WHO=SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of what an engine is sent meets a fault.
     WHO is its number from 0 (3, w3, worker-3) or all. KIND is a status of 400 to 599, dead (500),
-    reset, garbage, half-head (these fail at once), hang (no answer until the client leaves),
-    slow=10 (seen 10 times as late) or cut (after half of the tokens); e.g. w3=0.3:500."""
+    reset, garbage, half-head, or one of the mocker's bad answers, e.g. empty-body (these fail at
+    once), hang (no answer until the client leaves), slow=10 (seen 10 times as late) or cut (after
+    half of the tokens); e.g. w3=0.3:500."""
     flap: str = ""
     """GOOD:BAD in seconds, e.g. 2:2: good and bad phases take turns, faults apply in bad ones."""
+    slow: Words = ()
+    """WHO=FACTOR[@FROM[-UNTIL]], repeatable: an engine, or all, takes so many times as long for
+    each step, from a second of the run until another; e.g. 0=10, or all=5@60-120."""
     retries: int = 2
     """Further engines tried, one by one, when an answer fails before it begins (429, 500, 502, 503,
-    504, dead, reset, garbage, half-head)."""
+    504, dead, reset, garbage, half-head, bad answers)."""
     client_timeout_ms: float = 60_000.0
     """How long a client waits for an answer that never comes, ms."""
     trace_block_size: int | None = None
@@ -253,6 +257,7 @@ class SimulateOptions:
             quantum_tokens=self.quantum_tokens,
             seed=self.seed,
             faults=parse_fleet_faults(self.fail, self.flap, self.engines),
+            slow_downs=parse_slow_downs(self.slow, self.engines),
             retries=self.retries,
             client_timeout_s=self.client_timeout_ms / 1000.0,
             peer=self._peer(block_size),

@@ -9,7 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.server import HttpServer
 from tests.browser.needs import WHY_NOT
+from tests.integration.support.failing_engine import FailingEngine
 from tests.integration.support.live_router import engine, mocker_options, router
 from tests.integration.support.two_tenants import Tenants, tenants
 
@@ -105,6 +108,65 @@ async def test_they_read_nothing_and_do_nothing_in_the_users_name(
     assert {one["type"] for one in blind} == {"opaque"}
     assert sent["decisions"] == []
     assert '"tenant":"house"' in session["text"]
+
+
+PAGE = (
+    b"<script>document.cookie='by=script';"
+    b"fetch('/v1/overview').then(a => document.title = a.status)</script>"
+)
+
+
+class Hostile(FailingEngine):
+    """Answers each unknown path with a page, a cookie and a place to go to; `asked` counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.server = HttpServer(self.serve)
+
+    def serve(self, exchange: Exchange) -> None:
+        path = exchange.request.path
+        if exchange.request.method != "GET" or not path.startswith("/v1/evil"):
+            super().serve(exchange)
+            return
+        self.asked.append(path)
+        status = 302 if path.endswith("redirect") else 200
+        headers = ((b"set-cookie", b"by=engine; Path=/"), (b"location", b"/logout?by=engine"))
+        exchange.respond(status, PAGE, content_type=b"text/html", headers=headers)
+
+
+async def test_what_an_engine_answers_does_not_act_on_the_dashboards_origin(page: Page) -> None:
+    engine = Hostile()
+    await engine.server.start("127.0.0.1", 0)
+    async with router([engine.url], parity_sample=0) as url, other_site() as site:
+        await page.goto(f"{url}/dashboard")
+        read = await attempt(page, f"{url}/v1/evil")
+        led = await attempt(page, f"{url}/v1/evil/redirect")
+        shown = await page.goto(f"{url}/v1/evil/page")
+        title, cookies = await page.title(), await page.context.cookies()
+        kind = None if shown is None else shown.headers.get("content-type")
+        script = await page.evaluate("document.scripts.length")
+        await page.goto(site)
+        forced = await attempt(
+            page, f"{url}/v1/chat/completions", method="POST", body=CHAT, mode="no-cors"
+        )
+        async with httpx.AsyncClient(base_url=url) as client:
+            sent = (await client.get("/v1/decisions")).json()
+    await engine.server.close()
+    page.__dict__["problems"].clear()
+
+    assert engine.asked[0] == "/v1/evil"
+    assert read["status"] == 200
+    assert not {"set-cookie", "location"} & set(read["headers"])
+    assert led["status"] == 502
+    assert (title, script) == ("", 0)
+    assert kind is not None
+    assert "html" not in kind
+    assert cookies == []
+    assert forced["type"] == "opaque"
+    assert engine.prompts == []
+    # What was got of the engine is all that was routed.
+    assert len(sent["decisions"]) == len(engine.asked) == 3
 
 
 async def test_a_browser_app_calls_where_its_origin_is_named(page: Page) -> None:

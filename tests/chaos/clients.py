@@ -5,15 +5,21 @@ import json
 import random
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import httpx
+
+from tests.chaos.answers.truth import MODEL, StreamReader, Truth, WholeAnswer, read_whole
+
+R = TypeVar("R")
 
 LONGEST_S = 60.0
 """An answer that takes longer hangs: no fault lasts 10 s."""
 MAX_TOKENS = 24
 FAMILIES = 12
 HONEST_STATUSES = {502, 503, 504}
+SHUT = "not connected"
 POISON = 422, "poison"
 """Engines killed one after the other look as if a request on both had done it."""
 
@@ -23,13 +29,16 @@ class WrongAnswerError(Exception):
 
 
 class Clients:
-    """`count` clients of one front door; `wrong` says in words what must never happen."""
+    """`count` clients of one front door; `wrong` says in words what must never happen: an answer
+    that is not what `truth` says, too.
+    """
 
-    def __init__(self, url: str, rng: random.Random, count: int = 6) -> None:
+    def __init__(self, url: str, rng: random.Random, truth: Truth, count: int = 6) -> None:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._url = url
         self._rng = rng
+        self._truth = truth
         self._count = count
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,7 +72,7 @@ class Clients:
             took_s = time.monotonic() - started_s
             self.wrong.append(f"no end after {took_s:.1f} s: {type(error).__name__}")
         except httpx.ConnectError as error:
-            outcome = "not connected"
+            outcome = SHUT
             self.wrong.append(f"the front door is shut: {error}")
         except httpx.TransportError:
             # An abort in the middle: the only honest end of an answer that has begun.
@@ -77,7 +86,7 @@ class Clients:
         family = rng.randrange(FAMILIES)
         shared = f"Family {family} begins all its questions alike. " * (2 + 3 * family)
         body: dict[str, Any] = {
-            "model": "mock",
+            "model": MODEL,
             "max_tokens": MAX_TOKENS,
             "ignore_eos": True,
             "stream": rng.random() < 0.5,
@@ -100,7 +109,7 @@ class Clients:
         answer = await self._http.post(f"{url}/v1/chat/completions", json=body)
         if answer.status_code != httpx.codes.OK:
             return self._failed(answer.status_code, answer.content)
-        self._check_usage(_parsed(answer.content)["usage"])
+        await self._check(body, _told(read_whole, _parsed(answer.content)))
         return "whole"
 
     async def _stream(self, url: str, body: dict[str, Any]) -> str:
@@ -108,25 +117,39 @@ class Clients:
         async with self._http.stream("POST", path, json=body) as answer:
             if answer.status_code != httpx.codes.OK:
                 return self._failed(answer.status_code, await answer.aread())
-            usage: Any = None
-            done = failed = False
-            async for line in answer.aiter_lines():
-                if not line or line.startswith(":"):
-                    continue
-                if not line.startswith("data: ") or done:
-                    raise WrongAnswerError(f"stray line in a stream: {line[:200]!r}")
-                if line == "data: [DONE]":
-                    done = True
-                    continue
-                chunk = _parsed(line.removeprefix("data: ").encode())
-                failed = failed or "error" in chunk
-                usage = chunk.get("usage") or usage
-        if not done:
+            read, done = StreamReader(), False
+            try:
+                async for line in answer.aiter_lines():
+                    if not line or line.startswith(":"):
+                        continue
+                    if not line.startswith("data: ") or done:
+                        raise WrongAnswerError(f"stray line in a stream: {line[:200]!r}")
+                    if line == "data: [DONE]":
+                        done = True
+                        continue
+                    _told(read.take, _parsed(line.removeprefix("data: ").encode()))
+            except httpx.TransportError:
+                await self._check_begun(body, read)
+                raise
+        if not done or read.failed:
             raise WrongAnswerError(
-                f"a stream ended as if it were whole (error event: {failed}, usage: {usage})"
+                f"a stream ended as if it were whole (error event: {read.failed}, {read.whole()})"
             )
-        self._check_usage(usage)
+        await self._check(body, read.whole())
         return "whole"
+
+    async def _check(self, body: dict[str, Any], answer: WholeAnswer | None) -> None:
+        wanted = await self._truth.of(body)
+        if answer != wanted:
+            raise WrongAnswerError(f"the answer must be {wanted}, it was {answer}")
+
+    async def _check_begun(self, body: dict[str, Any], read: StreamReader) -> None:
+        """See that a stream that was cut was honest about it, and right as far as it went."""
+        if read.text and not read.failed:
+            raise WrongAnswerError(f"a stream was cut behind {read.text!r} without an error event")
+        wanted = await self._truth.of(body)
+        if not wanted.text.startswith(read.text):
+            raise WrongAnswerError(f"the answer must be {wanted}, it began {read.text!r}")
 
     def _failed(self, status: int, content: bytes) -> str:
         error = _parsed(content).get("error")
@@ -136,9 +159,12 @@ class Clients:
             raise WrongAnswerError(f"status {status}: {content[:300]!r}")
         return f"{status} {error.get('code')}"
 
-    def _check_usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict) or usage.get("completion_tokens") != MAX_TOKENS:
-            raise WrongAnswerError(f"asked for {MAX_TOKENS} tokens, usage is {usage}")
+
+def _told(read: Callable[[dict[str, Any]], R], answer: dict[str, Any]) -> R:
+    try:
+        return read(answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WrongAnswerError(f"no answer: {str(answer)[:300]} ({error!r})") from error
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

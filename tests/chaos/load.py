@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from tests.chaos.answers.truth import Truth
 from tests.chaos.clients import Clients
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.process import MeshProcess
@@ -15,8 +16,9 @@ class Load:
     """Two clients of each router and two of the front door."""
 
     def __init__(self, mesh: ChaosMesh) -> None:
+        self._truth = Truth(mesh.reference.url)
         self._doors: list[tuple[MeshProcess, Clients]] = [
-            (door, Clients(door.url, random.Random(number), count=2))
+            (door, Clients(door.url, random.Random(number), self._truth, count=2))
             for number, door in enumerate((mesh.front, *mesh.routers))
         ]
 
@@ -38,6 +40,7 @@ class Load:
 
     async def close(self) -> None:
         await asyncio.gather(*(clients.close() for _, clients in self._doors))
+        await self._truth.close()
 
 
 def failed(outcomes: Outcomes) -> Outcomes:

@@ -49,7 +49,13 @@ class ChaosMesh:
         self.ranks: dict[str, tuple[MeshProcess, int]] = {}
         for number, ranks in enumerate(size.ranks):
             self._add_engine(number, ranks)
-        *ports, front = fixed_ports(size.routers + 1)
+        *ports, front, beside, events, replay = fixed_ports(size.routers + 4)
+        feeds = ["--kv-events-port", str(events), "--replay-port", str(replay)]
+        self.reference = self._process(
+            "reference",
+            f"http://127.0.0.1:{beside}",
+            ["mocker", "--port", str(beside), "--block-size", str(BLOCK_SIZE), *feeds],
+        )
         self.routers = [self._router(number, port) for number, port in enumerate(ports)]
         front_url = f"http://127.0.0.1:{front}"
         self.front = self._process(
@@ -67,12 +73,12 @@ class ChaosMesh:
         self.routes.start()
         for server in self.servers:
             await server.start()
-        for process in self.processes():
+        for process in (self.reference, *self.processes()):
             process.start()
         await self.wait_ready()
 
     async def stop(self) -> None:
-        for process in self.processes():
+        for process in (self.reference, *self.processes()):
             process.kill()
         for server in self.servers:
             server.thaw()
@@ -101,7 +107,7 @@ class ChaosMesh:
     async def wait_ready(self, timeout_s: float = 240) -> None:
         """Wait until all doors say they are ready; what gave up meanwhile is started again."""
         doors = [f"{one.url}/ready" for one in (*self.routers, self.front)]
-        doors += [f"{one.url}/health" for one in self.engines]
+        doors += [f"{one.url}/health" for one in (*self.engines, self.reference)]
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         async with httpx.AsyncClient(timeout=2.0) as client:
             while doors:

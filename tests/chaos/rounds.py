@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import httpx
 
+from tests.chaos.answers.truth import Truth
 from tests.chaos.clients import Clients
 from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.oracle import differences
@@ -26,7 +28,11 @@ async def witnessed(mesh: ChaosMesh) -> AsyncGenerator["Rounds"]:
     witness = Witness()
     try:
         await witness.start(mesh.nats_url)
-        yield Rounds(mesh, witness)
+        rounds = Rounds(mesh, witness)
+        try:
+            yield rounds
+        finally:
+            await rounds.close()
     finally:
         await witness.close()
 
@@ -50,6 +56,11 @@ class Rounds:
         self.mesh = mesh
         self.witness = witness
         self.seeds: list[int] = []
+        self.outcomes = Counter[str]()
+        self._truth = Truth(mesh.reference.url)
+
+    async def close(self) -> None:
+        await self._truth.close()
 
     async def run(self, seed: int, plan: Sequence[Fault] = (), *, rest_s: float = 120.0) -> str:
         """Run one round; return it in one line, or fail with all there is to know.
@@ -58,7 +69,8 @@ class Rounds:
         """
         rng = random.Random(seed)
         self.seeds.append(seed)
-        clients, storm = Clients(self.mesh.front.url, rng), Storm(self.mesh)
+        clients = Clients(self.mesh.front.url, rng, self._truth)
+        storm = Storm(self.mesh)
         kinds = (*KINDS, *ROUTE_KINDS) if self.mesh.size.servers > 1 else KINDS
         plan = plan or draw_faults(rng, 1 + seed % 4, STORM_S, kinds)
         clients.start()
@@ -74,6 +86,7 @@ class Rounds:
                 wrong = await self._ask_everybody(clients)
         finally:
             await clients.close()
+        self.outcomes += clients.outcomes
         if wrong or clients.wrong:
             self._fail(storm, clients, wrong)
         outcomes = ", ".join(f"{count} {what}" for what, count in sorted(clients.outcomes.items()))

@@ -1,6 +1,8 @@
 """What clients of the gRPC port send, by both sessions: nothing raises, cuts change nothing."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Final
 
 from h2.config import H2Configuration
@@ -10,7 +12,9 @@ from kvmesh.compiled import NATIVE
 from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.session import Session, make_session
+from kvmesh.transport.grpc.session_events import DRAIN_PING, ENDED, MESSAGE, OPENED, Event
 from tests.fuzz.http_targets import cut
+from tests.fuzz.stories.grpc_frames import build_frames
 
 LIMITS: Final = GrpcLimits(
     max_streams=3,
@@ -19,7 +23,18 @@ LIMITS: Final = GrpcLimits(
     max_idle_frames=20,
     max_early_resets=5,
 )
+WIDE: Final = GrpcLimits(
+    max_streams=64,
+    max_message_bytes=20_000,
+    max_header_bytes=20_000,
+    stream_window_bytes=10_000,
+    connection_window_bytes=65_535,
+    write_buffer_bytes=1000,
+)
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+UNGRANTED: Final = 9_000
+"""Bytes for which no window is granted anew: that is done once for all received at once."""
+BEGINNINGS: Final = (PREFACE, PREFACE[:24], b"GET / HTTP/1.1\r\n", b"")
 HEAD: Final = (
     (":method", "POST"),
     (":scheme", "http"),
@@ -42,18 +57,92 @@ def grpc(data: bytes) -> None:
 
 def _said(session: Session, pieces: Sequence[bytes]) -> object:
     events = [event for piece in pieces for event in session.receive(piece)]
-    assert 0 <= session.open_streams <= LIMITS.max_streams
-    assert 0 <= session.held_bytes <= LIMITS.max_streams * LIMITS.max_message_bytes
+    assert 0 <= session.open_streams <= WIDE.max_streams
+    assert 0 <= session.held_bytes <= WIDE.max_streams * WIDE.max_message_bytes
     return events, session.take()
 
 
-TARGETS: Final[dict[str, Callable[[bytes], None]]] = {"grpc": grpc}
+def grpc_answers(data: bytes) -> None:
+    """Take frames and answer as the first bytes say: what is held and queued stays bounded."""
+    plan, pieces = data[:3] or b"\0", cut(data)[1]
+    makers: list[Callable[[GrpcLimits], Session]] = [LibrarySession]
+    if NATIVE is not None:
+        makers.append(make_session)
+    for make in makers:
+        session = make(LIMITS)
+        for piece in (PREFACE, *pieces):
+            for event in session.receive(piece):
+                _answer(session, plan[event[0] % len(plan)], event)
+            session.take()
+            session.unblock()
+        session.calm()
+        session.drain()
+        session.receive(b"\0\0\x08\6\1\0\0\0\0" + DRAIN_PING)
+        session.take()
+        assert 0 <= session.open_streams <= LIMITS.max_streams
+
+
+def grpc_calls(data: bytes) -> None:
+    """Take frames that the bytes choose, in pieces as they say, and answer some of them."""
+    limits = WIDE if data[:1] >= b"\x80" else LIMITS
+    plan, cuts, frames = data[:3] or b"\0", data[3:6].ljust(3, b"\0"), build_frames(data[6:])
+    sent, whole = b"".join(frames), make_session(limits)
+    _, pieces = cut(cuts + sent)
+    silent = [make_session(limits) for _ in range(2)]
+    preface = BEGINNINGS[max(0, plan[-1] - 0xFC)]
+    said = _said(silent[0], [preface, sent]), _said(silent[1], [preface, *pieces])
+    assert len(sent) > UNGRANTED or said[0] == said[1]
+    for piece in [preface, *(frames if plan[0] & 1 else pieces)]:
+        for event in whole.receive(piece):
+            _answer(whole, plan[event[0] % len(plan)], event)
+        if plan[-1] & 1:
+            whole.take()
+            whole.unblock()
+        assert 0 <= whole.open_streams <= limits.max_streams
+    whole.calm()
+    whole.drain()
+
+
+def _answer(session: Session, plan: int, event: Event) -> None:
+    stream, kind, _ = event
+    if kind == OPENED and plan & 1:
+        session.send(stream, [b"x" * (plan * 7)])
+    if kind == OPENED and plan & 2:
+        session.hold(stream)
+    if kind == MESSAGE and plan & 4:
+        session.finish(stream, [b"y" * (plan * 300)], plan % 17, b"ok\n")
+    if kind == MESSAGE and plan & 8:
+        session.reset(stream, 8)
+    if kind == MESSAGE and plan & 16:
+        session.block()
+    if plan & 32:
+        session.grant(stream)
+    if kind == ENDED:
+        session.finish(stream, (), plan % 3, b"\xc3\xa9")
+    if plan & 64:
+        session.send(stream, [b"late", b""])
+    if plan & 128:
+        session.drain()
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    "grpc": grpc,
+    "grpc_answers": grpc_answers,
+    "grpc_calls": grpc_calls,
+}
 
 
 def seeds(target: str) -> Iterator[bytes]:
     """Yield what a client sends: calls, their ends, windows, pings, a head in several frames."""
-    del target
-    for ended in (False, True):
+    if target == "grpc_calls":
+        rng = random.Random(4)
+        for length in range(10, 410, 8):
+            yield rng.randbytes(length)
+        for last in range(0xFC, 0x100):
+            yield bytes([0x90, 1, last]) + rng.randbytes(60)
+        return
+    plans = (b"\1\2\3",) if target == "grpc" else (b"\1\5\x29", b"\x42\x34\x18", b"\x83\0\x11")
+    for plan, ended in product(plans, (False, True)):
         client = H2Connection(H2Configuration(client_side=True))
         client.initiate_connection()
         client.data_to_send()
@@ -64,6 +153,14 @@ def seeds(target: str) -> Iterator[bytes]:
         client.ping(b"12345678")
         client.increment_flow_control_window(1000)
         client.reset_stream(3, 8)
-        yield b"\1\2\3" + client.data_to_send()
+        yield plan + client.data_to_send()
     yield b"\5\20\30" + bytes.fromhex("000002010000000001 8287 000000090400000001".replace(" ", ""))
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    client.data_to_send()
+    client.send_headers(1, HEAD)
+    called = client.data_to_send()
+    yield b"\0\0\0" + called + bytes.fromhex("0000040800000000017fffffff")
+    yield b"\0\0\0" + bytes.fromhex("000006040000000000000200000002")
+    yield b"\0\0\0" + bytes.fromhex("0000010104000000017f")
     yield b"\0\0\0" + b"\0\0\6\4\0\0\0\0\0\0\4\x7f\xff\xff\xff\0\0\4\x08\0\0\0\0\0\x7f\xff\xff\xff"

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Final, get_args
 
 from kvmesh.core.chat.answer_json import MAX_TOOL, Stop
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import LAST_CHUNK, EventStream, new_event_stream
 from kvmesh.core.engines.sse import EventGate, SseScanner
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -22,6 +22,9 @@ LIMITS: Final = HttpLimits(
     max_pipelined=5,
 )
 EVENT: Final = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+LONG: Final = b"\xc0"
+"""From this first byte on, the first piece comes so often that no event may hold it."""
+OVERLONG: Final = 70_000
 CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -84,14 +87,19 @@ def sse(data: bytes) -> None:
     says what the pure one says, chunk by chunk, too.
     """
     rest, pieces = cut(data)
+    if data[:1] >= LONG:
+        pieces[0] *= 1 + OVERLONG // max(1, len(pieces[0]))
+        rest = b"".join(pieces)
     pure, native = EventStream(), new_event_stream()
     for piece in pieces:
         assert native.take(piece, 1) == pure.take(piece, 1)
         assert native.feed(piece) == pure.feed(piece)
         framed = b"%x\r\n%b\r\n" % (len(piece), piece)
         assert native.take(framed, 0) == pure.take(framed, 0)
-        assert (native.tokens, native.usage, native.held) == (pure.tokens, pure.usage, pure.held)
-        assert native.is_complete() == pure.is_complete()
+        assert native.take(framed + LAST_CHUNK, 1) == pure.take(framed + LAST_CHUNK, 1)
+        assert _seen(native) == _seen(pure)
+    assert native.flush() == pure.flush()
+    assert _seen(native) == _seen(pure)
     whole, cut_up, gate = SseScanner(), SseScanner(), EventGate()
     whole.feed(rest)
     passed = b""
@@ -104,6 +112,13 @@ def sse(data: bytes) -> None:
     if whole.usage is not None:
         assert len(whole.usage.tool) <= MAX_TOOL
         assert whole.usage.stop in get_args(Stop)
+
+
+def _seen(stream: EventStream) -> tuple[object, ...]:
+    return (
+        *(stream.tokens, stream.usage, stream.held, stream.torn, stream.done, stream.reasoned),
+        *(stream.errors, stream.error, stream.is_complete()),
+    )
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
@@ -137,3 +152,10 @@ def seeds(target: str) -> Iterator[bytes]:
         output = b'"status":"completed","output":[{"type":"function_call","name":"f"}]'
         yield b"\x10\x20\x30" + b'event: x\ndata: {"response":{"usage":{},%b}}\n\n' % output
         yield b"\x01\x02\x03" + b'data: {"usage":{"prompt_tokens":7}}\n\ndata: {"error":null}\n\n'
+        for first in (0xC8, 0xC1, 0xD3):
+            yield bytes([first, 0xE0, 0xFF]) + b"data: {xx" + EVENT + b"\n" + EVENT
+        report = b'data: {"usage":{"prompt_tokens":7}}\n\n'
+        stops = b'data: {"choices":[{"finish_reason":"stop"}]}\n\n'
+        for ends in (b"data: [DONE]\n\n", b": late\n\n", b"data: {\r\n\r\n", b"data: {"):
+            yield b"\0\0\0" + report + stops + report + ends
+            yield b"\x10\x20\x27" + EVENT + b"\n\n\n" + report + ends + report

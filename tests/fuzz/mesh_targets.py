@@ -4,6 +4,7 @@ What is taken must be itself again after a round trip: a figure that is no numbe
 """
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -55,6 +56,7 @@ from kvmesh.transport.nats.trust.judgement import judge
 from kvmesh.transport.nats.trust.nkey import user_key
 from kvmesh.transport.nats.trust.seal import find_seal
 from kvmesh.transport.nats.trust.signer import Signer
+from tests.fuzz.stories.booking_stories import tell_story
 from tests.property.support.records import (
     bare,
     failed,
@@ -75,11 +77,21 @@ RULES: Final = parse_url_rules(["10.0.0.0/8:8000", "*.engines.svc"], ["http://ow
 SECRET: Final = SigningKey(bytes(32))
 WORKER_KEY: Final = user_key(bytes(SECRET.verify_key))
 HEART: Final = "kvmesh.hb.b.w"
+STORY: Final = 0x80
+"""With this bit in the first byte, the rest chooses among well-formed records."""
+
 RECORDS: Final = message_of(
     named(0, "w"),
     placed(7, 0, (21, 85, 40, 3), list(range(6))),
     placed(8, 0, (9, 36, 36, 1), flags=5),
 )
+MORE_RECORDS: Final = message_of(
+    *(bare(1, 7), grew(7, 17), bare(3, 7), failed(8, 3, "reset", 0.5, 2.0), state_begins()),
+    *(named(1, "v"), state_ends()),
+    first_seq=4,
+    shares=Shares(1, 2, [], beat=True),
+)
+"""Goes on behind `RECORDS` and has each kind of record."""
 
 
 def message(data: bytes) -> None:
@@ -105,7 +117,12 @@ def bookings(data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """Hear a sibling's booking records in both cores: they come to know the same."""
+    """Hear a sibling's booking records in both cores: they come to know the same. Bytes behind one
+    that is no version of records choose a story of well-formed ones.
+    """
+    if data and data[0] >= STORY:
+        tell_story(data[1:])
+        return
     twins = [Replica("w", compiled=compiled) for compiled in (False, True)]
     answers = list[object]()
     for twin in twins:
@@ -176,7 +193,7 @@ def seeds(target: str) -> Iterator[bytes]:
                 BookingBatch(BOOKING_VERSION, 1, 1, [Placed("q", "w", 8, 4), Ended("q")])
             )
         ],
-        "records": [RECORDS, _more_records()],
+        "records": [RECORDS, MORE_RECORDS, *_stories()],
         "manifest": [
             encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))
         ],
@@ -194,11 +211,10 @@ def seeds(target: str) -> Iterator[bytes]:
     yield from made[target]
 
 
-def _more_records() -> bytes:
-    """Return a message that goes on behind `RECORDS` and has each kind of record."""
-    told = (bare(1, 7), grew(7, 17), bare(3, 7), failed(8, 3, "reset", 0.5, 2.0), state_begins())
-    shares = Shares(1, 2, [], beat=True)
-    return message_of(*told, named(1, "v"), state_ends(), first_seq=4, shares=shares)
+def _stories() -> Iterator[bytes]:
+    rng = random.Random(3)
+    for length in range(20, 420, 20):
+        yield bytes([STORY]) + rng.randbytes(length)
 
 
 def _snapshot() -> bytes:

@@ -1,8 +1,10 @@
 """The compiled scan of a request body: what the strict parser and the byte tokenizer say."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.prompts.body_scan import (
     pure_scan_body,
     pure_scan_messages,
@@ -11,9 +13,15 @@ from kvmesh.core.prompts.body_scan import (
     scan_messages,
     scan_tokens,
 )
+from kvmesh.core.prompts.json_size import BETWEEN, pure_scan_json, scan_json
+from tests.fuzz.http_targets import cut
+from tests.fuzz.stories.json_bodies import build_body
 
 PIECES: Final = 0x80
 """With this bit in the first byte, each other byte stands for a piece of JSON."""
+
+BODIES: Final = 0xC0
+"""From this first byte on, the others choose the members of a body."""
 
 NAMES: Final = (
     *("model", "stream", "messages", "prompt", "input_ids", "tools", "documents", "n", "user"),
@@ -41,19 +49,52 @@ SCANS: Final[tuple[tuple[Callable[[bytes], Any], Callable[[bytes], Any]], ...]] 
 
 def scan(data: bytes) -> None:
     """Scan a body both ways: what the compiled one does not leave, they agree about."""
-    if data and data[0] >= PIECES:
+    if data and data[0] >= BODIES:
+        data = build_body(data[1:])
+    elif data and data[0] >= PIECES:
         data = b"".join(FRAGMENTS[piece % len(FRAGMENTS)] for piece in data[1:])
     for compiled, pure in SCANS:
         found = compiled(data)
         assert found is None or found == pure(data), compiled
 
+    if NATIVE is not None:
+        for chat in (False, True):
+            _scan_kept(data, chat)
 
-TARGETS: Final[dict[str, Callable[[bytes], None]]] = {"scan": scan}
+
+def _scan_kept(data: bytes, chat: bool) -> None:
+    """Scan for the router, which reads what it needs of the kept body later."""
+    assert NATIVE is not None
+    kept = NATIVE.scan(data, chat)
+    found, messages = scan_body(data), scan_messages(data)
+    if kept is None or found is None:
+        return
+    assert kept.body is data
+    assert kept.model == (found.model or "")
+    assert kept.messages == (messages if chat else None)
+    assert kept.prompt == (None if chat else found.prompt)
+    assert kept.cache_key == (found.prompt_cache_key or "")
+    assert not kept.bare or messages is not None
+
+
+def json_size(data: bytes) -> None:
+    """Count the values of a body's pieces both ways, from where the piece before ended."""
+    _, pieces = cut(data)
+    state, depth = BETWEEN, 0
+    for piece in pieces:
+        counted = scan_json(piece, state, depth)
+        assert counted == pure_scan_json(piece, state, depth)
+        *_, state, depth = counted
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {"scan": scan, "json_size": json_size}
 
 
 def seeds(target: str) -> Iterator[bytes]:
     """Yield bodies as they are, and one of pieces."""
-    del target
+    if target == "json_size":
+        yield b'\x05\x09\x20{"a":[1,-2.5e3,"x\\\\","\\""],"b":{"c":null}}'
+        return
     yield (
         b'{"model":"m","messages":[{"role":"system","content":"caf\xc3\xa9 \\u00e9\\n"},'
         b'{"role":"user","content":[{"type":"text","text":"hi"}],"name":"bob"}],"max_tokens":5,'
@@ -66,4 +107,7 @@ def seeds(target: str) -> Iterator[bytes]:
     )
     yield b' { "prompt" : "a\\tb" , "stream":false, "max_tokens" : 7, "stop":["x"] } \n'
     yield b'{"prompt":[1,2,3],"n":1,"n":2}'
+    rng = random.Random(7)
+    for length in range(4, 84):
+        yield bytes([BODIES]) + rng.randbytes(length)
     yield bytes([PIECES, 0, 1, 50, 2, 1, 31, 32, 3])

@@ -5,6 +5,7 @@ A target returns when bytes are taken, or refused as they should be; anything it
 
 import contextlib
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
-from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.implementation import new_table
+from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.index.table import BlockTable
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
@@ -38,12 +40,14 @@ from tests.fuzz import (
     extproc_targets,
     gateway_targets,
     grpc_targets,
+    harsh_targets,
     http_targets,
     mesh_targets,
     outside_targets,
     scan_targets,
 )
-from tests.fuzz.engine_batches import build_batches
+from tests.fuzz.stories.engine_batches import build_batches, odd_batches
+from tests.fuzz.stories.journal_stories import build_messages
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
 STRUCTURED = 0x80
@@ -94,10 +98,13 @@ def engine_cache(data: bytes) -> None:
 
 def journal(data: bytes) -> None:
     """Fold journal records: garbage leaves the index as it was, and one call does as many do."""
-    replica, pure = IndexReplica(KvIndex()), IndexReplica(KvIndex(new_table=BlockTable))
+    structured = bool(data) and data[0] >= STRUCTURED
+    most = 4 + data[0] % STRUCTURED if structured else DEFAULT_MAX_BLOCKS
+    records = build_messages(data[1:]) if structured else _split(data)
+    replica, pure = (IndexReplica(KvIndex(most, new_table=new)) for new in (new_table, BlockTable))
     for one in (replica, pure):
         one.open("today", 0.0)
-    for sequence, record in enumerate(_split(data), 1):
+    for sequence, record in enumerate(records, 1):
         folded = [one.fold(sequence, W, record, 0.0) for one in (replica, pure)]
         assert folded[0] == folded[1]
         with contextlib.suppress(CodecError):
@@ -118,6 +125,7 @@ ROOMS = (
     extproc_targets,
     gateway_targets,
     grpc_targets,
+    harsh_targets,
     http_targets,
     mesh_targets,
     outside_targets,
@@ -155,6 +163,8 @@ def _engine_seeds() -> Iterator[bytes]:
     for path in sorted(FIXTURES.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             yield b"\0" + bytes.fromhex(json.loads(line)["hex"])
+    for batch in odd_batches():
+        yield b"\0" + batch
     yield bytes([STRUCTURED]) + bytes(range(256))
 
 
@@ -170,6 +180,9 @@ def _journal_seeds() -> Iterator[bytes]:
     ]
     later = encode_batch(Batch(VERSION, 1, 2, more))
     yield b"".join(len(one).to_bytes(2, "big") + one for one in (first, later))
+    rng = random.Random(5)
+    for length in range(20, 600, 20):
+        yield bytes([STRUCTURED + rng.choice((5, 20, 127))]) + rng.randbytes(length)
 
 
 def _load_seeds() -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
 from kvmesh.actors.kernel import Actor
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
@@ -63,6 +64,49 @@ def test_a_worker_whose_clock_went_back_outruns_its_own_past() -> None:
 
     assert settles_within(plane, 15.0)
     assert plane.publisher(W0).heartbeat().epoch > 10
+
+
+def started_again_with(plane: EventPlane, incarnation: int) -> None:
+    """Start a worker's sidecar again at once, as if it were its so-many-th life."""
+    process = plane.sim.processes[W0]
+    build = process.plan.build
+
+    def again(birth: Birth) -> Sequence[Actor]:
+        return build(Birth(incarnation, birth.now, birth.seed))
+
+    process.plan = msgspec.structs.replace(process.plan, build=again)
+    plane.sim.kill(process)
+    plane.sim.start(process)
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_a_sidecar_with_a_low_epoch_or_its_predecessors_is_exact_at_once(incarnation: int) -> None:
+    plane = calm()
+
+    started_again_with(plane, incarnation)
+    plane.run_engines(steps=20, every_s=0.05)
+
+    assert settles_within(plane, 2.0)
+    assert plane.publisher(W0).heartbeat().epoch == 11 + (incarnation == 1)
+
+
+def test_a_former_sidecar_that_still_speaks_does_not_outbid_its_successor() -> None:
+    plane = calm()
+    former = plane.publisher(W0).heartbeat()
+    started_again_with(plane, 0)
+    plane.sim.run(plane.sim.now + 1.0)
+    epoch = plane.publisher(W0).heartbeat().epoch
+    dumps = plane.publisher(W0).statistics().sender.dumps
+
+    for _ in range(10):
+        for router in plane.routers:
+            process = plane.sim.processes[router]
+            plane.sim.deliver(process, process.incarnation, "registry", former)
+        plane.sim.run(plane.sim.now + 0.5)
+
+    assert plane.publisher(W0).heartbeat().epoch == epoch
+    assert plane.publisher(W0).statistics().sender.dumps == dumps
+    assert settles_within(plane, 1.0)
 
 
 def test_a_router_restarted_with_every_worker_down_knows_all_they_held() -> None:

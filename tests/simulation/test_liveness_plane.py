@@ -70,7 +70,8 @@ def test_people_are_told_how_many_answer_but_are_not_heard() -> None:
 
     [warning] = plane.registry("r0").hearing.warnings()
 
-    assert warning == "2 of 3 members are not heard over NATS but answer over HTTP"
+    said = "2 of 3 members are not heard over NATS but answer over HTTP"
+    assert warning == f"{said}: r1, w0"
 
 
 def test_a_partition_healed_on_one_side_costs_nobody_anything() -> None:

@@ -11,6 +11,7 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
     EngineServed,
+    PromptServed,
     RouterResized,
 )
 from kvmesh.actors.journal.cache_report import engine_lines
@@ -19,6 +20,7 @@ from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
 from kvmesh.core.engines.kv_events.compiled import new_engine_cache
+from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.workers.info import Trust
 from kvmesh.errors import CodecError
@@ -41,6 +43,8 @@ class FollowerOptions(msgspec.Struct, frozen=True):
     silent_requests: int = 8
     silent_s: float = 10.0
     engine: str = ""
+    replays: bool = False
+    """What was published before can be had: until it is read, nothing is known of the present."""
     drops: bool = False
     """It computes the last block that it matched again (EAGLE)."""
 
@@ -62,6 +66,7 @@ class EngineFollower:
             engine=options.engine,
             drops=options.drops,
         )
+        self._regaining = Regaining(self._cache, options.secret)
         self._routers_size = options.router_block_size
         self._connected = self._current = False
         self._served = 0
@@ -72,9 +77,10 @@ class EngineFollower:
         """Fold one message; see `messages` for what each means."""
         match message:
             case EnginePayload(data):
-                self._current = True
+                # What is replayed is what the engine held some batches ago.
+                self._current |= not self._options.replays
                 self._served = 0
-                return self._on_payload(data)
+                return self._on_payload(data, now)
             case EngineServed():
                 self._served_since_s = self._served_since_s if self._served else now
                 self._served += 1
@@ -84,7 +90,11 @@ class EngineFollower:
                 self._connected, self._current = connected, False
                 self._served = 0
             case EngineRestarted():
-                self._fold(self._cache.restart())
+                self._current &= not self._options.replays
+                self._fold(self._regaining.restart())
+            case PromptServed():
+                self._regaining.served(message.answer(), now)
+                return ()
             case RouterResized(block_size):
                 self._routers_size = block_size
             case EngineLost(reason):
@@ -102,9 +112,15 @@ class EngineFollower:
         """Return the engine's block size in tokens; 0 while it is unknown."""
         return self._cache.block_size
 
-    def _on_payload(self, data: bytes) -> Iterable[Effect]:
+    @property
+    def wants_answers(self) -> bool:
+        """Return whether `PromptServed` helps to know again what was lost."""
+        return self._regaining.wants_answers
+
+    def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
         try:
-            events = self._cache.take(data)
+            self._fold(self._regaining.settle(now))
+            events = self._regaining.take(data, now, replayed=not self._current)
         except CodecError as error:
             return self._on_lost(str(error))
         self._fold(events)
@@ -112,7 +128,7 @@ class EngineFollower:
         return (*lines, *self._tell()) if lines else self._tell()
 
     def _on_lost(self, reason: str) -> Iterable[Effect]:
-        self._fold(self._cache.lose())
+        self._fold(self._regaining.lose())
         fields = {"worker": self._options.worker, "reason": reason}
         return (Log("error", "engine events lost", fields), *self._tell())
 
@@ -136,7 +152,7 @@ class EngineFollower:
                 f"start the router with --kv-cache-block-size {size}"
             )
         if not self._cache.complete:
-            return Trust.DEGRADED, "some of its KV events are lost, until it restarts or clears"
+            return Trust.DEGRADED, "some of its KV events are lost, until answers tell what it has"
         if silent:
             return Trust.APPROX, "it answers requests, but no KV event comes"
         if not self._current:

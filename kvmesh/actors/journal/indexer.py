@@ -191,7 +191,11 @@ class Indexer:
         recovery = self.replica.recovery
         readable = heartbeat.journal_format in self._options.formats.journal
         recovery.describe(
-            worker, events=heartbeat.events, complete=heartbeat.complete, readable=readable
+            worker,
+            events=heartbeat.events,
+            complete=heartbeat.complete,
+            readable=readable,
+            catching_up=heartbeat.catching_up,
         )
         recovery.hear(worker, heartbeat.epoch, heartbeat.last_seq, now)
         self.replica.settle(worker)

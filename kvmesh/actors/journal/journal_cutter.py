@@ -14,6 +14,7 @@ from kvmesh.actors.storage import (
     PurgeJournal,
 )
 from kvmesh.actors.wishes import PendingEffects, ignore
+from kvmesh.core.journal.checkpoint_schedule import PREFIX as CHECKPOINT
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.snapshots.manifest import Manifest
 
@@ -61,7 +62,9 @@ class JournalCutter:
         return ()
 
     def _on_listed(self, manifest: Manifest, answer: Message, now: float) -> Iterable[Effect]:
-        """Delete objects the manifest does not name, unless somebody may still be writing them."""
+        """Delete objects the manifest does not name, unless somebody may still be writing them, or
+        they are no snapshots.
+        """
         del now
         if not isinstance(answer, ObjectsListed):
             return ()
@@ -69,5 +72,7 @@ class JournalCutter:
         return [
             self._wishes.make(partial(DeleteObject, one.name), ignore)
             for one in answer.objects
-            if one.name not in manifest.names() and one.modified_s < newest_s - self._keep_s
+            if one.name not in manifest.names()
+            and one.modified_s < newest_s - self._keep_s
+            and not one.name.startswith(CHECKPOINT)
         ]

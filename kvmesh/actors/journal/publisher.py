@@ -1,16 +1,21 @@
 """One worker's sidecar: its engine's batches in, prefix-closed journal messages out."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
+from kvmesh.actors.checkpoints import EngineResumed
 from kvmesh.actors.engine_messages import (
     EngineAnswers,
+    EngineCaughtUp,
+    EngineConnected,
     EngineLoad,
     EngineLost,
     EnginePayload,
     EngineRestarted,
     EngineServes,
+    PromptServed,
 )
 from kvmesh.actors.journal.cache_report import CacheReport, engine_lines
 from kvmesh.actors.kernel import Append, Effect, Fields, Log, Message, Publish, Wake
@@ -30,7 +35,9 @@ from kvmesh.actors.wire import Subjects, decode_command, encode
 from kvmesh.core.blocks.events import GROUPED_VERSION, Cleared, Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
+from kvmesh.core.engines.kv_events.checkpoint import MOST_BLOCKS, EngineCheckpoint, EngineMark
 from kvmesh.core.engines.kv_events.compiled import new_engine_cache
+from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.engines.registry import engine_of, needs_naming
 from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.journal.event_sender import (
@@ -44,13 +51,16 @@ from kvmesh.core.members.readers import ToldFormats
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, Formats
 
-_commands = msgspec.msgpack.Decoder(Resync | WriteFormat)
+KNOWN_AGAIN: Final = "all that is used of the engine's cache is known again"
+
+_commands = msgspec.msgpack.Decoder(Resync | WriteFormat | PromptServed)
 
 
 class PublisherOptions(msgspec.Struct, frozen=True):
     """Who the worker is, and the publisher's limits.
 
-    `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
+    `epoch` orders incarnations: a guess, e.g. milliseconds since 1970, that routers have raised
+    when it is not larger than every one before. `incarnation` is drawn at random: they can tell.
     `block_size` None is learned from the engine's events; it `drops` the last block that it matched
     (EAGLE). `secret` keys the namespaces' roots.
     Without `events` the journal is left alone: routers guess what is cached. `log_batches` writes
@@ -81,16 +91,20 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     log_batches: bool = False
     version: str = ""
     formats: Formats = OWN
+    incarnation: int = 0
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start; `garbage` are bus messages that are none, `resyncs` those asked."""
+    """Counters since the start; `garbage` are bus messages that are none, `resyncs` those asked,
+    `resumed` how often what an earlier sidecar knew was gone on from.
+    """
 
     garbage: int
     remade: int
     sender: SenderStatistics
     cache: EngineCacheStatistics
     resyncs: int = 0
+    resumed: int = 0
 
 
 class Publisher:
@@ -114,6 +128,7 @@ class Publisher:
             engine=options.engine,
             drops=options.drops,
         )
+        self._regaining = Regaining(self._cache, options.secret)
         writes = options.formats.journal
         self._told = ToldFormats(writes.oldest, writes.newest)
         self._sender = EventSender(
@@ -126,12 +141,15 @@ class Publisher:
         self._answering = True
         self._flush_set = self._retry_set = self._size_alarmed = False
         self._refusals = Refusals()
-        self._remade = self._resyncs = 0
+        self._remade = self._resyncs = self._resumed = 0
+        self._mark = EngineMark()
+        self._behind = self._is_resuming = False
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
         match message:
-            case EnginePayload(data):
+            case EnginePayload(data, seq):
+                self._mark.move(seq, data)
                 return self._on_payload(data, now)
             case Appended(token, sequence):
                 return self._on_appended(token, sequence, now)
@@ -168,14 +186,40 @@ class Publisher:
             dp_rank=options.dp_rank,
             draining=self._draining or not self._answering,
             answering=self._answering,
-            complete=self._cache.complete and not self._is_untold,
+            complete=self._cache.complete and not self._is_untold and not self._is_resuming,
             secret_mark=secret_mark(options.secret),
             labels=options.labels,
             taints=options.taints,
             version=options.version,
             formats=options.formats,
             journal_format=self._sender.journal_format,
+            incarnation=options.incarnation,
+            catching_up=self._behind,
+            engine_seq=self._mark.seq if self._is_savable else msgspec.UNSET,
+            wants_answers=self._regaining.wants_answers,
         )
+
+    def checkpoint(self) -> EngineCheckpoint | None:
+        """Return what is known of the engine, for the sidecar after this one; None where that is
+        not all, or too much. O(blocks).
+        """
+        saved = self._cache.save() if self._is_savable else None
+        if saved is None:
+            return None
+        mark = secret_mark(self._options.secret)
+        return EngineCheckpoint(self._mark.seq, self._mark.digest(), mark, saved)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether nothing is missing of what the engine holds, or will be when what comes
+        now has been read.
+        """
+        return self._cache.complete
+
+    def why_not_from(self, checkpoint: EngineCheckpoint) -> str:
+        """Return why that checkpoint can be of no use to this sidecar, "" if it may be."""
+        same = checkpoint.secret_mark == secret_mark(self._options.secret)
+        return "" if same else "its hashes are of another secret"
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
@@ -189,6 +233,7 @@ class Publisher:
             sender=self._sender.statistics(),
             cache=self._cache.statistics(),
             resyncs=self._resyncs,
+            resumed=self._resumed,
         )
 
     def publish_seconds(self) -> Histogram:
@@ -202,16 +247,44 @@ class Publisher:
                 self._reading += 1
                 return ()
             case EngineRestarted():
-                said = self._add(self._cache.restart())
+                self._mark = EngineMark()
+                said = self._add(self._regaining.restart())
                 return (*said, *self._pace(now))
             case EngineLost(reason):
                 return self._on_lost(reason, now)
-            case Resync() | WriteFormat():
+            case Resync() | WriteFormat() | PromptServed():
                 return self._on_command(message, now)
             case Drain() | EngineAnswers() | EngineServes():
                 return self._on_service(message)
             case _:
+                return self._on_progress(message, now)
+
+    def _on_progress(self, message: Message, now: float) -> Iterable[Effect]:
+        """Note whether what is held is what the engine holds now, or did some batches ago."""
+        match message:
+            case EngineConnected():
+                behind = True
+            case EngineCaughtUp():
+                behind = self._is_resuming = False
+            case EngineResumed(checkpoint):
+                return self._on_resumed(checkpoint, now)
+            case _:
                 return ()
+        turned, self._behind = behind is not self._behind, behind
+        return (self._heartbeat(),) if turned else ()
+
+    def _on_resumed(self, checkpoint: EngineCheckpoint, now: float) -> Iterable[Effect]:
+        """Hold what an earlier sidecar knew. It counts when what followed has been read, too."""
+        try:
+            events = self._regaining.load(checkpoint.saved)
+        except CodecError as error:
+            return self._on_lost(str(error), now)
+        self._resumed += 1
+        self._mark = EngineMark(checkpoint.seq, checkpoint.batch)
+        self._is_resuming = self._behind = True
+        fields: Fields = {"worker": self._options.worker, "batch": checkpoint.seq}
+        log = Log("info", "going on from what an earlier sidecar knew of the engine", fields)
+        return (log, *self._add(events), *self._pace(now), self._heartbeat())
 
     def _on_service(self, message: Drain | EngineAnswers | EngineServes) -> Iterable[Effect]:
         """Note whether requests may come, or for which models, and say so at once."""
@@ -225,14 +298,20 @@ class Publisher:
         return (self._heartbeat(),)
 
     def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
-        was_untold = self._is_untold
+        before = self._cache.complete, self._is_untold
         effects = self._take(data, now)
-        # Until they hear of it routers take it that events tell all.
-        return effects if self._is_untold == was_untold else (*effects, self._heartbeat())
+        after = self._cache.complete, self._is_untold
+        if after == before:
+            return effects
+        # Until they hear of it routers take it that events tell all, or that they do not.
+        regained = after[0] and not before[0]
+        fields: Fields = {"worker": self._options.worker}
+        said = (Log("info", KNOWN_AGAIN, fields),) if regained else ()
+        return (*effects, *said, self._heartbeat())
 
     def _take(self, data: bytes, now: float) -> Iterable[Effect]:
         try:
-            events = self._cache.take(data)
+            events = self._regaining.take(data, now, replayed=self._behind)
             lines = self._add(events)
         except CodecError as error:
             return self._on_lost(str(error), now)
@@ -250,10 +329,16 @@ class Publisher:
 
     def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
         """Hold nothing rather than something wrong, and say so until the engine starts over."""
-        lines = self._add(self._cache.lose())
+        lines = self._add(self._regaining.lose())
         worker = self._options.worker
         log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
         return (log, *lines, *self._pace(now), self._heartbeat())
+
+    @property
+    def _is_savable(self) -> bool:
+        known = self._cache.complete and not self._behind and self._mark.seq >= 0
+        few = known and self._cache.statistics().residency.blocks <= MOST_BLOCKS
+        return few and not self._cache.is_grouped
 
     @property
     def _is_untold(self) -> bool:
@@ -310,7 +395,10 @@ class Publisher:
         if kind == "retry":
             self._retry_set = False
             return self._append(self._sender.retry(now), now)
-        return (*self._report.sum_up(self._load, now), *self._beat())
+        said = self._report.sum_up(self._load, now)
+        regained = self._regaining.settle(now)
+        sent = (*self._add(regained), *self._pace(now)) if regained else ()
+        return (*sent, *said, *self._beat())
 
     def _heartbeat(self) -> Effect:
         return Publish(self._heartbeats_subject, encode(self.heartbeat()))
@@ -324,8 +412,13 @@ class Publisher:
         except CodecError as error:
             return self._refusals.note(subject, error, now)
 
-    def _on_command(self, command: Resync | WriteFormat, now: float) -> Iterable[Effect]:
+    def _on_command(
+        self, command: Resync | WriteFormat | PromptServed, now: float
+    ) -> Iterable[Effect]:
         if command.worker != self._options.worker or not self._options.events:
+            return ()
+        if isinstance(command, PromptServed):
+            self._regaining.served(command.answer(), now)
             return ()
         if isinstance(command, Resync):
             return self._on_resync(command, now)
@@ -349,9 +442,13 @@ class Publisher:
 
     def _on_resync(self, asked: Resync, now: float) -> Iterable[Effect]:
         """Send what a replica misses, to all of them, through the journal."""
+        if asked.incarnation not in (0, self._options.incarnation):
+            return ()
         if asked.epoch > self._sender.epoch and not is_followable(asked.epoch):
             why = f"epoch {asked.epoch} has none behind it: replicas have to forget this worker"
             return self._refusals.note(f"resync of {asked.router}", why, now)
         self._resyncs += 1
+        before = self._sender.epoch
         sends = self._sender.recover(asked.epoch, asked.next_seq, now)
-        return (*self._append(sends, now), *self._pace(now))
+        raised = () if self._sender.epoch == before else (self._heartbeat(),)
+        return (*raised, *self._append(sends, now), *self._pace(now))

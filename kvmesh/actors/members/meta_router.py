@@ -20,8 +20,7 @@ from kvmesh.core.health.health import Answer
 from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
-from kvmesh.core.members.signs import DEAD_AFTER_S
-from kvmesh.core.members.silent_members import SilentMembers
+from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import CodecError
 
@@ -74,7 +73,6 @@ class MetaRouter:
         membership = Membership(backoff_s=0.5, max_backoff_s=5.0)
         self.table = BucketTable(membership, list(rules), policy, homes)
         self.listening = False
-        self._settles_s = 0.0
         self._early: dict[str, bytes] = {}
         self._early_bytes = 0
         self.guard = guard or UrlGuard()
@@ -98,7 +96,7 @@ class MetaRouter:
                 return self._on_all_heard(now)
             case Tick() | Started():
                 self.hearing.look(now)
-                self.table.settled |= not self.listening and now >= self._settles_s
+                self.table.settled = self.hearing.settled and not self.listening
                 return (*self._expire(now), Wake(CHECK_S, Tick("check")))
             case Answered(replica, answer):
                 return self._on_answered(replica, answer, now)
@@ -137,10 +135,21 @@ class MetaRouter:
                 self.table.set_replica(msgspec.structs.replace(replica, models=models))
 
     def route(
-        self, request: BucketRequest, now: float, *, tried: Collection[str] = ()
+        self,
+        request: BucketRequest,
+        now: float,
+        *,
+        tried: Collection[str] = (),
+        last: BucketRoute | None = None,
     ) -> BucketRoute:
         """Choose a replica. Raises `RequestError` and `NoWorkerError` as `BucketTable.route`."""
-        return self.table.route(request, now, tried=tried)
+        return self.table.route(request, now, tried=tried, last=last)
+
+    def awaits_replicas(self) -> bool:
+        """Return whether a replica may come that a request could go to: some were there, or may
+        only not be heard of yet.
+        """
+        return self.table.met_any or self.listening or not self.table.settled
 
     def note(self, replica: str, attempt: Attempt, now: float) -> None:
         """Take what became of a request at a replica."""
@@ -160,9 +169,13 @@ class MetaRouter:
         return any(one not in self._unheard for one in self.table.membership.usable(now))
 
     def left_out(self) -> list[tuple[str, str]]:
-        """Return (worker, bucket) of those that replicas leave out for failing requests, sorted."""
+        """Return (worker, bucket) of those that replicas give no requests, sorted."""
         replicas = self.table.replicas()
         return sorted({(worker, one.bucket) for one in replicas for worker in one.left_out})
+
+    def given_up(self, now: float) -> list[tuple[str, str]]:
+        """Return the replicas that were lost of late, and in words why."""
+        return [(name, GIVEN_UP) for name in self.silent.lost(now)]
 
     def models(self) -> tuple[str, ...]:
         """Return every model some replica serves, sorted."""
@@ -202,7 +215,7 @@ class MetaRouter:
         """Take the heartbeats that came while listening, the newest of each replica."""
         self.listening = False
         self.table.settled = False
-        self._settles_s = now + DEAD_AFTER_S
+        self.hearing.begin(now)
         early, self._early, self._early_bytes = self._early, {}, 0
         return [one for beat in early.items() for one in self._on_bus(*beat, now)]
 

@@ -11,6 +11,7 @@ from kvmesh.actors.members.load_readings import LoadReadings
 from kvmesh.actors.members.room import MOST_ROUTERS, Room
 from kvmesh.actors.messages import (
     BusMessage,
+    Resync,
     RouterGone,
     RouterHeartbeat,
     RouterSeen,
@@ -25,10 +26,13 @@ from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.registry import engine_of
+from kvmesh.core.journal.event_sender import is_followable
+from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.members.hearing import Hearing
+from kvmesh.core.members.incarnations import Incarnations
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
-from kvmesh.core.members.silent_members import SilentMembers
+from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import Trust, WorkerInfo
 from kvmesh.errors import CodecError
@@ -39,7 +43,9 @@ ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or
 class RegistryOptions(msgspec.Struct, frozen=True):
     """Who this replica is, and which actors want to hear of workers and of other replicas.
 
-    Without `kv_events` no worker is known better than by what was sent to it. With `max_workers`
+    Without `kv_events` no worker is known better than by what was sent to it, and neither is one
+    that hashes by another secret than `secret_mark` tells of (None: whatever it hashes by). With
+    `max_workers`
     workers, or `max_routers` replicas, a newcomer is refused, and who is there stays.
     """
 
@@ -49,6 +55,7 @@ class RegistryOptions(msgspec.Struct, frozen=True):
     workers_to: tuple[str, ...] = ()
     routers_to: tuple[str, ...] = ()
     kv_events: bool = True
+    secret_mark: int | None = None
     max_workers: int = MOST_WORKERS
     max_routers: int = MOST_ROUTERS
     heartbeat_s: float = 1.0
@@ -91,6 +98,7 @@ class Registry:
         self.workers = workers
         self.routers = routers
         self.hearing = Hearing(workers.membership, routers)
+        workers.settled = False
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
         self._status = status
@@ -99,6 +107,7 @@ class Registry:
         self._readings = LoadReadings(workers)
         self._replicas: dict[str, RouterHeartbeat] = {}
         self._trusts: dict[WorkerId, Trust] = {}
+        self._incarnations = Incarnations()
         self.silent_workers = SilentMembers(
             workers.membership, lambda name: self._heartbeats.get(WorkerId(name))
         )
@@ -146,6 +155,11 @@ class Registry:
         """Return that members are turned down for lack of room, in a line, while that is so."""
         return (*self._worker_room.warnings(now), *self._router_room.warnings(now))
 
+    def given_up(self, now: float) -> list[tuple[str, str]]:
+        """Return the workers and replicas that were lost of late, and in words why."""
+        lost = (*self.silent_workers.lost(now), *self.silent_routers.lost(now))
+        return [(name, GIVEN_UP) for name in lost]
+
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         """Take a heartbeat; one that speaks for somebody else than its subject is garbage."""
         reason = "it names another sender than its subject"
@@ -172,6 +186,10 @@ class Registry:
         members = self.workers.membership
         if not self._worker_room.has_room_for(worker):
             return self._worker_room.refuse(worker, now)
+        known = members.epoch(worker)
+        above = self._incarnations.to_pass(worker, beat.incarnation, beat.epoch, known)
+        if above is not None and is_followable(above):
+            return self._raise_epoch(beat, above)
         change = members.observe(
             worker, beat.epoch, now, ready=beat.answering, draining=beat.leaving, why=ENGINE_HANGS
         )
@@ -180,6 +198,16 @@ class Registry:
             return ()
         self.silent_workers.heard(worker)
         return self._take_worker(beat, change)
+
+    def _raise_epoch(self, beat: WorkerHeartbeat, above: int) -> Iterable[Effect]:
+        """Have a sidecar that started with a low epoch, by its clock, go on above the one known."""
+        self._outdated += 1
+        if self._status is None:
+            return ()
+        asked = Resync(
+            beat.worker, above, NOTHING_FITS, self._options.router, incarnation=beat.incarnation
+        )
+        return (Publish(self._subjects.control(beat.worker), encode(asked)),)
 
     def _take_worker(self, beat: WorkerHeartbeat, change: Change | None) -> Iterable[Effect]:
         worker = beat.worker
@@ -200,9 +228,13 @@ class Registry:
         return ()
 
     def _describe(self, beat: WorkerHeartbeat) -> None:
-        """Note what a worker says; its events do not count while its heartbeats are not heard."""
+        """Note what a worker says; its events do not count while its heartbeats are not heard, or
+        it hashes blocks by another secret.
+        """
+        options, silent = self._options, self.workers.membership.signs.silent
         trust = self._trusts.get(beat.worker, Trust.EXACT)
-        if not self._options.kv_events or beat.worker in self.workers.membership.signs.silent:
+        stranger = options.secret_mark not in (None, beat.secret_mark)
+        if stranger or not options.kv_events or beat.worker in silent:
             trust = Trust.APPROX
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
         late = engine_of(beat.engine_kind).caches_late
@@ -245,6 +277,7 @@ class Registry:
         if kind == "heartbeat":
             return self._beat()
         self.hearing.look(now)
+        self.workers.settled = self.hearing.settled
         return (*self._expire(now), Wake(self._options.check_s, Tick("check")))
 
     def _expire(self, now: float) -> list[Effect]:
@@ -269,6 +302,7 @@ class Registry:
         self.silent_workers.lose(worker, self._heartbeats.pop(worker), now)
         self._readings.forget(worker)
         self._trusts.pop(worker, None)
+        self._incarnations.forget(worker)
         self.workers.remove(worker)
         sends = (Send(to, WorkerGone(worker)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)
@@ -295,6 +329,7 @@ class Registry:
             case Answered():
                 return self._on_answered(message, now)
             case Started():
+                self.hearing.begin(now)
                 return (*self._beat(), Wake(self._options.check_s, Tick("check")))
             case _:
                 return ()

@@ -10,6 +10,8 @@ from kvmesh.bounds import MAX_FIGURE
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.health.progress import Progress
+from kvmesh.core.members.membership import DRAINING
 from kvmesh.core.rollout.state import NO_NEWS
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
@@ -17,6 +19,11 @@ from kvmesh.core.workers.block_sizes import BlockSizes
 
 MOST_LEFT_OUT: Final = 64
 """Workers named to meta-routers, which only pass them on to people."""
+
+_AGREE: Final = (
+    "give every router and worker of the bucket the same --hash-secret-file, or none "
+    "(seeds/hash.BUCKET.secret of kvmesh nats-accounts, hash.secret of kvmesh up)"
+)
 
 
 class Router:
@@ -28,8 +35,9 @@ class Router:
     `sizes.odd` are the workers whose KV blocks have another size, `strangers` those that hash with
     another secret (`secret_mark`): none of their blocks can ever match, which is worth an alarm.
     `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
-    `prefillers` are the workers that prefill for others. `admission` are the bounds in force where
-    they were changed while it ran, `policy` likewise.
+    `prefillers` are the workers that prefill for others, `wanting` those that want to be told of
+    answers; `progress` is what their engines show of being at work. `admission` are the bounds in
+    force where they were changed while it ran, `policy` likewise.
     """
 
     def __init__(
@@ -46,22 +54,26 @@ class Router:
         self.resized: list[Callable[[int], None]] = []
         self.located: list[Callable[[], None]] = []
         self.strangers: set[WorkerId] = set()
-        self._secret_mark = secret_mark
+        self.secret_mark = secret_mark
         self.adapters: set[str] = set()
         self.prefillers: set[WorkerId] = set()
+        self.wanting: set[WorkerId] = set()
         self.admission = SharedLimits()
         self.policy = NO_NEWS
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self.progress = Progress(scheduler.workers.membership.health.served_s)
 
-    def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002 - the kernel's signature
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; all others than those named above are ignored."""
         match message:
             case WorkerSeen(heartbeat):
-                return self._on_worker(heartbeat)
+                return self._on_worker(heartbeat, now)
             case WorkerGone(worker):
                 self.heartbeats.pop(worker, None)
                 self.strangers.discard(worker)
                 self.prefillers.discard(worker)
+                self.wanting.discard(worker)
+                self.progress.forget(worker)
                 self.scheduler.remove_worker(worker)
                 return self._resize("warning") if self.sizes.forget(worker) else ()
             case _:
@@ -85,25 +97,28 @@ class Router:
         return BucketHeat(min(*waits, MAX_FIGURE), min(fleet_ms, MAX_FIGURE), len(usable))
 
     def left_out(self, now: float) -> tuple[str, ...]:
-        """Return workers that get nothing since requests fail there, `MOST_LEFT_OUT` at most."""
+        """Return workers that get nothing, `MOST_LEFT_OUT` at most, without those that leave."""
         membership = self.scheduler.workers.membership
-        failing = (one for one in membership.members() if membership.health.is_left_out(one, now))
         usable = frozenset(membership.usable(now))
-        return tuple(islice((one for one in failing if one not in usable), MOST_LEFT_OUT))
+        out = (one for one in membership.members() if one not in usable)
+        sick = (one for one in out if membership.why_not(one, now) != DRAINING)
+        return tuple(islice(sick, MOST_LEFT_OUT))
 
     def workers(self) -> tuple[WorkerHeartbeat, ...]:
         """Return the last heartbeat of every worker, sorted by name."""
         return tuple(one for _, one in sorted(self.heartbeats.items()))
 
-    def _on_worker(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+    def _on_worker(self, heartbeat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         worker = heartbeat.worker
         before = self.heartbeats.get(worker)
         self.heartbeats[worker] = heartbeat
+        self._note_progress(heartbeat, before, now)
         if before is None or before.url != heartbeat.url:
             for tell in self.located:
                 tell()
         if before is not None and (before.epoch != heartbeat.epoch or not heartbeat.answering):
             self.scheduler.workers.adapters.restart(worker)
+        (self.wanting.add if heartbeat.wants_answers else self.wanting.discard)(worker)
         if PREFILL in heartbeat.labels:
             self.prefillers.add(worker)
         else:
@@ -113,9 +128,20 @@ class Router:
             self.adapters.update(*(one.adapters for one in self.heartbeats.values()))
         return (*self._check_secret(heartbeat), *self._check_block_size(heartbeat))
 
+    def _note_progress(
+        self, heartbeat: WorkerHeartbeat, before: WorkerHeartbeat | None, now: float
+    ) -> None:
+        """Take what a heartbeat shows of its engine's progress; repeated figures show none."""
+        worker, epoch, reading = heartbeat.worker, heartbeat.epoch, heartbeat.reading
+        fresh = before is None or not reading or (epoch, reading) != (before.epoch, before.reading)
+        if before is not None and (epoch, heartbeat.last_seq) != (before.epoch, before.last_seq):
+            self.progress.shown(worker, now)
+        if fresh:
+            self.progress.report(worker, heartbeat.load.reading(), now)
+
     def _check_secret(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker = heartbeat.worker
-        if not heartbeat.events or heartbeat.secret_mark == self._secret_mark:
+        if not heartbeat.events or heartbeat.secret_mark == self.secret_mark:
             self.strangers.discard(worker)
             return ()
         if worker in self.strangers:
@@ -124,8 +150,8 @@ class Router:
         fields: dict[str, str | int | float | bool | None] = {
             "worker": worker,
             "worker_has_secret": heartbeat.secret_mark != 0,
-            "router_has_secret": self._secret_mark != 0,
-            "remedy": "give every router and worker the same --hash-secret-file, or none",
+            "router_has_secret": self.secret_mark != 0,
+            "remedy": _AGREE,
         }
         return (Log("error", "hash secrets differ, no prefix can match", fields),)
 
@@ -136,7 +162,7 @@ class Router:
             (worker, f"KV blocks have {size} tokens, this router's {own}: {self._remedy(size)}")
             for worker, size in self.sizes.odd.items()
         ]
-        remedy = "give every router and worker the same --hash-secret-file, or none"
+        remedy = f"{_AGREE}; until then it is routed to by what was sent there"
         return [*sizes, *((worker, f"hash secrets differ: {remedy}") for worker in self.strangers)]
 
     def _remedy(self, size: int) -> str:

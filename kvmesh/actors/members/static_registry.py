@@ -105,7 +105,8 @@ class StaticRegistry:
         elif answered:
             self._slow.add(worker)
         told = (_log(worker, answering=False),) if answered or stranger else ()
-        return (*told, *self._settle(now))
+        seen = (Send(self._router, WorkerSeen(message.beat)),) if message.beat else ()
+        return (*told, *(seen if stranger else ()), *self._settle(now))
 
     def _settle(self, now: float) -> Iterable[Effect]:
         """Give the slow engines requests while nobody answers, no longer."""

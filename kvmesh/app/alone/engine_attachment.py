@@ -9,13 +9,16 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
     EngineServed,
+    PromptServed,
     RouterResized,
 )
 from kvmesh.actors.journal.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.app.engines.probe import given_endpoints, refuse_collisions
 from kvmesh.app.engines.worker_option import StaticWorker
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
+from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.index.index import KvIndex
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
@@ -37,6 +40,9 @@ class _Feed:
 
     def on_lost(self, first: int, last: int) -> None:
         self._driver.press(self._to, EngineLost(f"batches {first}..{last} cannot be replayed"))
+
+    def on_resumed(self, seq: int) -> None:
+        raise AssertionError(f"batch {seq} was not asked for")
 
     def on_caught_up(self, last_seq: int) -> None:
         del last_seq
@@ -80,6 +86,11 @@ class EngineAttachment:
         """Return whether the rank's events are followed."""
         return worker in self._subscriptions
 
+    def events(self, worker: WorkerId) -> int:
+        """Return how many batches of the rank's events have come."""
+        subscription = self._subscriptions.get(worker)
+        return 0 if subscription is None else subscription.statistics().batches
+
     def block_size(self, worker: WorkerId) -> int:
         """Return the block size that the rank's events showed, else the one that the engine told;
         0 while unknown.
@@ -98,6 +109,17 @@ class EngineAttachment:
         """Learn that the rank answered a request that must have stored a block."""
         if worker in self._subscriptions:
             self._driver.post(self._followers[worker].name, EngineServed())
+
+    def wants_answers(self, worker: WorkerId) -> bool:
+        """Return whether answers of the rank help to know again what was lost of its cache."""
+        return self.follows(worker) and self._followers[worker].wants_answers
+
+    def answered(self, worker: WorkerId, answer: CacheHit) -> None:
+        """Learn what an answer of the rank says of its cache."""
+        if worker in self._subscriptions:
+            packed = pack_hashes(answer.hashes)
+            told = PromptServed(worker, packed, answer.cached, answer.lasted_s)
+            self._driver.post(self._followers[worker].name, told)
 
     def reread(self, worker: WorkerId) -> bool:
         """Follow the rank's events from the beginning; False when they are not followed."""
@@ -168,6 +190,7 @@ class EngineAttachment:
                 secret=self._secret,
                 engine=facts.kind,
                 drops=self.static.eagle_drop,
+                replays=bool(endpoint.replay),
             )
             self._followers[worker] = EngineFollower(self._index, options, name=name)
             self._driver.add(self._followers[worker])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.engines.probe import read_models
 from kvmesh.app.figures.figure import Source
 from kvmesh.transport.http.fetch import fetch_ok
@@ -46,8 +47,9 @@ class StaticReplicas:
         return f"no answer from {', '.join(urls[:MOST_NAMED])} yet" if urls else ""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return nothing: there is no plane that could refuse anything."""
-        return ()
+        """Return who was never heard, in a line."""
+        unheard = ((name, "no answer since this process began") for name in self._meta.unheard)
+        return by_reason(unheard, "may get no requests")
 
     def figures(self) -> tuple[Source, ...]:
         """Return nothing."""

@@ -27,6 +27,7 @@ from kvmesh.app.figures.mesh import INDEX
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.facts import EngineFacts
+from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.engines.registry import connector_of, connectors, engine_of, needs_naming
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
@@ -72,6 +73,7 @@ class StaticWorkers:
         self._looked = False
         self._router = router
         self._known = router.scheduler.workers
+        self._known.settled = False
         self._bucket = options.bucket
         self._secret_mark = secret_mark(options.secret)
         self._index = index
@@ -181,6 +183,12 @@ class StaticWorkers:
                 answers=doubt.answers,
             )
 
+    def served(self, worker: WorkerId, answer: CacheHit) -> None:
+        """Pass on what an answer says of an engine's cache, where its events are followed."""
+        attachment = self._attached.get(worker)
+        if attachment is not None:
+            attachment.answered(worker, answer)
+
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""
         del advertise_url
@@ -197,7 +205,7 @@ class StaticWorkers:
         await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
         while any(box.waiting for box in driver.statistics().mailboxes.values()):  # noqa: ASYNC110  turns of our own
             await asyncio.sleep(0)
-        self._looked = True
+        self._looked = self._known.settled = True
         looking = partial(self._keep_looking, pool)
         self._running.append(supervise("probe workers", looking))
 
@@ -242,7 +250,8 @@ class StaticWorkers:
             # It may come back as another one: ask for everything then.
             engine.looked_s = 0.0
             for rank in engine.ranks:
-                self._driver.post(self._registry.name, EngineSilent(rank.worker, slow))
+                beat = self._heartbeat(engine, rank, Served(())) if engine.facts is None else None
+                self._driver.post(self._registry.name, EngineSilent(rank.worker, slow, beat))
             return
         await self._learn(pool, engine)
         loads = await read_loads(pool, url, engine.facts or EngineFacts())
@@ -288,13 +297,14 @@ class StaticWorkers:
             worker=rank.worker,
             bucket=self._bucket,
             epoch=1,
-            last_seq=0,
+            last_seq=engine.events(rank.worker),
             url=engine.static.url,
             models=engine.static.models or served.models,
             adapters=served.adapters,
             block_size=engine.block_size(rank.worker),
             load=WorkerLoad(),
             events=engine.follows(rank.worker),
+            wants_answers=engine.wants_answers(rank.worker),
             dp_rank=rank.number,
             labels=(*static.labels, *labels),
             taints=(*static.taints, *taints),

@@ -6,13 +6,14 @@ from collections.abc import Callable, Coroutine
 import msgspec
 
 from kvmesh.app.care.failure_counts import FailureCounts
-from kvmesh.app.care.hang_watch import HangWatch
+from kvmesh.app.care.hang_watch import Evidence, HangWatch
 from kvmesh.app.care.patience import Patience
 from kvmesh.app.care.prober import Probe, Prober
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.core.health.health import Answer
+from kvmesh.core.health.poison_guard import PoisonGuard
 from kvmesh.core.health.record import Stage, Standing
-from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.membership import DRAINING, Membership
 from kvmesh.observe import get_logger
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -54,20 +55,28 @@ class FailureCare:
         settle: Callable[[float], None] | None = None,
     ) -> None:
         self.failures = FailureCounts()
-        self.hangs = HangWatch(clock)
-        self.patience = Patience(wait_s, lambda: bool(membership.usable(clock())), clock)
+        self.hangs = HangWatch(clock, membership.members)
+        self.patience = Patience(wait_s, lambda: membership.usable(clock()), clock)
         self._what = what
         self._membership = membership
         self._find_probe = find_probe
         self._clock = clock
         self._settle = settle
         self._prober: Prober | None = None
+        self._poison: PoisonGuard | None = None
         self._stages: dict[str, Stage] = {}
 
-    def running(self, pool: UpstreamPool) -> tuple[Coroutine[None, None, None], ...]:
-        """Return what must run for as long as the router serves; from now on workers are asked."""
+    def running(
+        self, asking: UpstreamPool, serving: UpstreamPool, evidence: Evidence | None = None
+    ) -> tuple[Coroutine[None, None, None], ...]:
+        """Return what must run for as long as the router serves; from now on workers are asked.
+
+        The pool that requests are sent by is told which of those that broke a connection are gone;
+        workers are found to hang by the `evidence`.
+        """
         self._membership.health.asks = True
-        self._prober = prober = Prober(pool, self._due, self._tell, self._clock)
+        self._poison, self.hangs.evidence = serving.poison, evidence
+        self._prober = prober = Prober(asking, self._due, self._tell, self._clock)
         return (
             keep_running("ask suspects", prober.run),
             keep_running("patience", self.patience.run),
@@ -80,14 +89,18 @@ class FailureCare:
             self._prober.wake()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return who is left out for failing, a line each reason, and whether too many are.
+        """Return who gets nothing, a line each reason, and whether too many fail.
 
+        Those that were told to get nothing new are none of them.
         The words stay the same while nothing changes: several replicas' are shown once.
         """
         now, health = self._clock(), self._membership.health
         usable = frozenset(self._membership.usable(now))
         failing = [one for one in self._membership.members() if health.is_left_out(one, now)]
-        out = ((one, health.reason(one)) for one in failing if one not in usable)
+        why_not = self._membership.why_not
+        others = set(self._membership.members()).difference(usable, failing)
+        out = [(one, health.reason(one)) for one in failing if one not in usable]
+        out += [(one, why) for one in others if (why := why_not(one, now)) and why != DRAINING]
         spared = ((one, SPARED) for one in failing if one in usable)
         return (*by_reason(out, "gets no requests"), *by_reason(spared, "fails"))
 
@@ -108,12 +121,22 @@ class FailureCare:
         )
 
     def _due(self, now: float) -> list[Probe]:
-        asked = sorted({*self._membership.health.due(now), *self.hangs.due(now)})
-        return [probe for name in asked if (probe := self._find_probe(name)) is not None]
+        due = {*self._membership.health.due(now), *self.hangs.due(now)}
+        asked = {name: self._find_probe(name) for name in due}
+        if self._poison is not None and self._poison.suspects:
+            # Whoever broke a connection, though it was forgiven: it may have ended of the request.
+            suspects, self._poison.suspects = self._poison.suspects, set()
+            probes = {name: self._find_probe(name) for name in self._membership.members()}
+            asked |= {name: one for name, one in probes.items() if one and one.url in suspects}
+        return [probe for _, probe in sorted(asked.items()) if probe is not None]
 
     def _tell(self, member: str, answer: Answer, now: float) -> None:
         self._membership.answered(member, answer, now)
         self.hangs.answered(member, answer)
+        if answer == "down" and self._poison is not None and self._poison.deaths:
+            probe = self._find_probe(member)
+            if probe is not None:
+                self._poison.gone(probe.url, now)
 
     async def _look_after(self) -> None:
         """Let old failures cost less, and log who is left out and who is back, for ever."""

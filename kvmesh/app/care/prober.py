@@ -87,7 +87,7 @@ class Prober:
         try:
             status, _ = await fetch(self._pool, probe.url, probe.path, timeout_s=ANSWER_S)
             good = status == HTTP_OK if probe.exact else status < _SERVER_ERROR
-            answer = "ok" if good else "down"
+            answer = "ok" if good else "unready"
         except SlowError:
             answer = "slow"
         except (KvMeshError, ValueError):

@@ -15,6 +15,7 @@ from kvmesh.app.embed.opening import ClosedByBlock
 from kvmesh.app.embed.reservation import BookingOptions, Reservation
 from kvmesh.app.front.front import upstream_pool, url_guard
 from kvmesh.app.mesh.mesh import RouterMesh
+from kvmesh.app.process.hash_secret import mesh_secret
 from kvmesh.app.process.running import first_of
 from kvmesh.app.serve.routing_context import target_of
 from kvmesh.core.blocks.events import WorkerId
@@ -31,7 +32,6 @@ from kvmesh.errors import KvMeshError, RequestError, TransportError
 from kvmesh.library.listener import MeshView
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.tasks import end_tasks, supervise
 
 FIRST_BEATS_S: Final = 1.2
@@ -67,7 +67,7 @@ class Follower(ClosedByBlock):
     def __init__(self, settings: RouterSettings, url: str = "") -> None:
         given = settings.cost.kv_cache_block_size
         block_size = given or DEFAULT_BLOCK_SIZE
-        secret = read_hash_secret(settings.cost.hash_secret_file)
+        secret = mesh_secret(settings.cost.hash_secret_file, settings.nats.nats_url)
         self.name = settings.router_id
         self.bucket = settings.bucket
         self._url = url
@@ -83,7 +83,9 @@ class Follower(ClosedByBlock):
             routed=new_approx(thinned=True),
         )
         scheduler.overlaps.listen(new_approx(graded=True))
-        self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
+        self._guard = scheduler.workers.guard = url_guard(
+            settings.upstream, [], settings.nats.nats_url
+        )
         self._router = Router(scheduler, given, secret_mark=secret_mark(secret))
         self._router.resized.append(scheduler.resize)
         self._mesh = RouterMesh(settings, self.name, self._router, self._index, role="follower")
@@ -205,7 +207,7 @@ class Follower(ClosedByBlock):
             pool = upstream_pool(self._settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
             stack.push_async_callback(self._mesh.stop)
-            await first_of(self._join(), *self._care.running(pool))
+            await first_of(self._join(), *self._care.running(pool, pool))
 
     async def _join(self) -> None:
         try:

@@ -11,13 +11,15 @@ from kvmesh.actors.messages import WorkerLoad
 from kvmesh.bounds import MAX_COUNT, MAX_NAMES, real_number, whole_number
 from kvmesh.core.engines.facts import METRICS, EngineFacts
 from kvmesh.core.engines.load import MAX_RANKS, EngineFigures, Gauges
-from kvmesh.core.engines.registry import ENGINES, engine_of
+from kvmesh.core.engines.registry import ENGINES, UNKNOWN, engine_of
 from kvmesh.core.workers.info import as_count, as_share
 from kvmesh.errors import CodecError
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
-_GAUGES = {name: found for engine in ENGINES.values() for name, found in engine.gauges.items()}
+_GAUGES = {
+    name: found for engine in (*ENGINES.values(), UNKNOWN) for name, found in engine.gauges.items()
+}
 _WANTED = tuple(_GAUGES)
 _TIMED = tuple(
     name for name, gauges in _GAUGES.items() if any(one.figure == "adapters" for one in gauges)
@@ -55,6 +57,7 @@ def load_of_figures(figures: EngineFigures, block_size: int) -> WorkerLoad:
         total_slots=as_count(figures.total_slots),
         prefix_hit_rate=as_share(figures.prefix_hit_rate),
         adapter_slots=as_count(figures.adapter_slots) or msgspec.UNSET,
+        computed_tokens=_told(figures.computed_tokens),
     )
 
 
@@ -112,7 +115,12 @@ def load_of(gauges: Gauges) -> WorkerLoad:
         cache_hit_tokens=gauges.hit_tokens,
         adapter_slots=gauges.adapter_slots or msgspec.UNSET,
         adapters=_names_of(gauges) if gauges.adapter_slots else msgspec.UNSET,
+        computed_tokens=_told(gauges.computed_tokens),
     )
+
+
+def _told(count: int | None) -> int | msgspec.UnsetType:
+    return msgspec.UNSET if count is None else count
 
 
 def _names_of(gauges: Gauges) -> tuple[str, ...]:

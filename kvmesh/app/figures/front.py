@@ -6,11 +6,13 @@ import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouterStatistics
 from kvmesh.app.care.url_refusals import UrlRefusals
-from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.app.figures.figure import Figure, Source, Table
+from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.kube.view import PoolStatistics
 from kvmesh.app.prompts.token_check import TokenCheckStatistics
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.transport.http.server.server import HttpStatistics
+from kvmesh.transport.otlp.messages import ExportStatistics
 
 
 class MetaReplica(msgspec.Struct, frozen=True):
@@ -90,6 +92,16 @@ URLS: Final = Table[UrlRefusals](
            "Workers, replicas and hosts refused in the last 10 s."),
 )
 
+SPANS: Final = Table[ExportStatistics](
+    Figure("counter", "kvmesh_otlp_spans", lambda one: {
+               "exported": one.exported, "rejected": one.rejected,
+               "full": one.full, "failed": one.failed},
+           "Spans that a collector took or rejected, and those dropped: full, too many waited; "
+           "failed, no attempt to send them succeeded.", ("result",)),
+    Figure("gauge", "kvmesh_otlp_spans_waiting", lambda one: one.waiting,
+           "Spans that wait to be sent."),
+)
+
 POOL: Final = Table[PoolStatistics](
     Figure("gauge", "kvmesh_pool_endpoints", lambda one: one.endpoints,
            "Endpoints of the InferencePool: its ready pods times its target ports."),
@@ -110,3 +122,8 @@ POOL: Final = Table[PoolStatistics](
            "What went wrong at the API server, by how: refused with a status, failed without an "
            "answer, or an object that cannot be read.", ("collection", "how")),
 )
+
+
+def span_figures(tracer: Tracer | None) -> tuple[Source, ...]:
+    """Return what is counted of a process's spans: nothing where it traces nothing."""
+    return () if tracer is None else (SPANS.of(tracer.export.statistics),)

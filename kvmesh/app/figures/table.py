@@ -3,7 +3,16 @@
 from typing import Final, Literal, Never
 
 from kvmesh.app.figures.figure import Shown, Table
-from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, POOL, TOKENS, URLS
+from kvmesh.app.figures.front import (
+    META,
+    META_ENDS,
+    META_HOMES,
+    META_REPLICAS,
+    POOL,
+    SPANS,
+    TOKENS,
+    URLS,
+)
 from kvmesh.app.figures.mesh import (
     APPROX,
     BOOKINGS,
@@ -49,7 +58,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD),
-    *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL),
+    *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL, SPANS),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
     *(SIDECAR, SIDECAR_RANKS),
 )

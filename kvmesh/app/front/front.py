@@ -1,22 +1,22 @@
 """The front door of router and meta-router: listener, TLS, routes, orderly end."""
 
-import contextlib
-import dataclasses
 import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic
+from typing import Final, Generic
 
 import msgspec
 
 from kvmesh.app.front.certificates import load_certificate
 from kvmesh.app.front.cors import ANY, CorsGuard
 from kvmesh.app.front.key_guard import KeyGuard
+from kvmesh.app.front.same_origin import JSON_TYPE, refuse_forced
 from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
+from kvmesh.app.process.place import own_place
 from kvmesh.core.members.url_guard import UrlGuard
-from kvmesh.core.members.url_rules import parse_url_rules
+from kvmesh.core.members.url_rules import is_elsewhere, parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
@@ -27,6 +27,7 @@ from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
+from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.http.wire.sockets import (
     announced_host,
@@ -67,6 +68,8 @@ class PathRoutes(Generic[E]):
         if route is None:
             route = self._fallback(request.method, request.path)
         try:
+            if not request.vetted and request.head.get(b"content-type") != JSON_TYPE:
+                refuse_forced(request)
             route(exchange)
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
@@ -88,11 +91,15 @@ Routes = PathRoutes[Exchange]
 """Those of a HTTP port."""
 
 
+HTTP_FLAGS: Final = ("--http-port", "--http-host")
+"""The settings of the one port where each of several processes has one of its own, too."""
+
+
 class FrontDoor:
     """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
     `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too;
-    `port` is the first word of the settings that name port and address.
+    `flags` are the settings that name port and address.
     Raises `ConfigError` for a file of keys that is none.
     """
 
@@ -103,10 +110,10 @@ class FrontDoor:
         *,
         tenant_header: str = "",
         passes_keys: bool = False,
-        port: str = "http",
+        flags: tuple[str, str] = HTTP_FLAGS,
     ) -> None:
         self._settings = settings
-        self._port = port
+        self._flags = flags
         screen: Screen | None = None
         if settings.api_keys is not None:
             guard = KeyGuard(
@@ -114,7 +121,7 @@ class FrontDoor:
                 settings.api_keys,
                 tenant_header=tenant_header,
                 pass_on=passes_keys,
-                sessions=read_secret(settings.session_secret_file, "--session-secret-file"),
+                sessions=_sessions(settings),
             )
             handler, screen = guard, guard.screen
         if settings.cors_origin:
@@ -144,14 +151,18 @@ class FrontDoor:
         self.server = HttpServer(handler, limits=limits, screen=screen)
 
     async def open(self) -> str:
-        """Listen; return the URL others reach this by.
+        """Listen; return the URL others reach this by: of several processes, this one.
 
         Raises `ConfigError` for unusable TLS files and for a port that is taken.
         """
         settings = self._settings
         context = tls_context(settings)
-        with naming(f"--{self._port}-port", f"--{self._port}-host"):
-            await self.server.start(settings.http_host, settings.http_port, ssl=context)
+        with naming(*self._flags):
+            own = None
+            if (place := own_place()) is not None:
+                own = place.own_port(settings.http_port) if self._flags == HTTP_FLAGS else 0
+            host, port = settings.http_host, settings.http_port
+            await self.server.start(host, port, ssl=context, own_port=own)
         return public_url(settings, self.server.port)
 
     async def drain(self) -> None:
@@ -182,39 +193,10 @@ def _body_bytes(settings: HttpSettings) -> int:
     return bodies
 
 
-async def admin_routes(
-    settings: HttpSettings, routes: Routes, stack: contextlib.AsyncExitStack
-) -> Routes:
-    """Return where admin paths belong: `routes`, or those of a listener on --admin-port.
-
-    The listener lives as long as `stack`. Raises `ConfigError` for a taken port.
-    """
-    if settings.admin_port is None:
-        return routes
-    own = Routes()
-    listener = dataclasses.replace(
-        settings,
-        http_host=settings.admin_host,
-        http_port=settings.admin_port,
-        advertise_url="",
-        tls_cert=None,
-        tls_key=None,
-        tls_client_ca=None,
-        api_keys=None,
-        cors_origin=(),
-        admin_port=None,
-    )
-    door = FrontDoor(listener, own, port="admin")
-    url = await door.open()
-    stack.push_async_callback(door.server.close)
-    get_logger().info("admin port serves", url=url)
-    for path in ("/v1/status", "/metrics"):
-        routes.add("GET", path, _elsewhere)
-    return own
-
-
-def _elsewhere(exchange: Exchange) -> None:
-    exchange.fail(Problem(NOT_FOUND, f"{exchange.request.path} is on the admin port"))
+def _sessions(settings: HttpSettings) -> bytes | None:
+    """Return the secret of browsers' logins; None where --dashboard-port has them."""
+    secret = read_secret(settings.session_secret_file, "--session-secret-file")
+    return secret if settings.dashboard_port is None else None
 
 
 def public_url(settings: HttpSettings, port: int) -> str:
@@ -270,15 +252,20 @@ def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
     return context
 
 
-def url_guard(settings: UpstreamSettings, own_urls: Sequence[str]) -> UrlGuard:
-    """Return what judges the URLs others name. Raises `ConfigError` for --upstream-allow."""
-    return UrlGuard(parse_url_rules(settings.upstream_allow, own_urls))
+def url_guard(settings: UpstreamSettings, own_urls: Sequence[str], nats_url: str) -> UrlGuard:
+    """Return what judges the URLs that others name who meet at `nats_url`.
+
+    Raises `ConfigError` for --upstream-allow.
+    """
+    apart = is_elsewhere(nats_url)
+    return UrlGuard(parse_url_rules(settings.upstream_allow, own_urls, apart=apart))
 
 
 def upstream_pool(
-    settings: UpstreamSettings, guard: UrlGuard, *, with_key: bool = True
+    settings: UpstreamSettings, guard: UrlGuard, *, with_key: bool = True, also: Headers = ()
 ) -> UpstreamPool:
-    """Return the connection pool towards the next hop; make it on the event loop.
+    """Return the connection pool towards the next hop; make it on the event loop. What it sends has
+    the headers `also`.
 
     Raises `ConfigError` for unusable files.
     """
@@ -294,6 +281,7 @@ def upstream_pool(
             first_byte_timeout_s=settings.first_byte_timeout_s,
             idle_timeout_s=settings.idle_timeout_s,
             authorization=credential,
+            also=also,
             why_not_peer=why_not_peer,
         ),
         ssl=upstream_tls(settings),
@@ -302,4 +290,9 @@ def upstream_pool(
 
 def answer_json(exchange: Incoming, value: object, *, status: int = 200) -> None:
     """Answer with `value` (a msgspec struct or plain data) as JSON, indented for people."""
-    exchange.respond(status, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    exchange.respond(status, json_page(value))
+
+
+def json_page(value: object) -> bytes:
+    """Return `value` as JSON, indented for people."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

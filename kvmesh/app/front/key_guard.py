@@ -16,6 +16,7 @@ from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.head import names_of
 from kvmesh.transport.http.wire.problem import Problem
 
 CHECK_S: Final = 1.0
@@ -54,7 +55,8 @@ class KeyGuard(Generic[E]):
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
-        self._drop: frozenset[bytes] = frozenset() if pass_on else _CREDENTIALS
+        dropped = {ROLES_HEADER, *(() if pass_on else _CREDENTIALS)}
+        self._drop = names_of(dropped | {self._tenant} - {b""})
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
         self._next_look_s = time.monotonic() + CHECK_S
@@ -112,18 +114,18 @@ class KeyGuard(Generic[E]):
 
         Raises `RequestError` where they may not have its path.
         """
-        drop, roles = self._drop | {ROLES_HEADER}, key.roles or ()
-        sent = request.header(self._tenant) if key.proxy else None
-        limits = request.header(ROLES_HEADER) if key.proxy else None
-        if limits is not None:
-            roles = roles_told(limits, roles)
+        roles, tenant = key.roles or (), key.tenant.encode()
+        if key.proxy:
+            sent, limits = request.header(self._tenant), request.header(ROLES_HEADER)
+            tenant = tenant if sent is None else sent
+            roles = roles if limits is None else roles_told(limits, roles)
         check_role(request.path, roles)
-        drop |= {self._tenant}
-        kept = [header for header in without_cookie(request.headers) if header[0] not in drop]
-        if self._tenant:
-            kept.append((self._tenant, key.tenant.encode() if sent is None else sent))
-        kept.append((ROLES_HEADER, " ".join(roles).encode()))
-        request.replace_headers(kept)
+        if request.header(b"cookie") is not None:
+            request.replace_headers(without_cookie(request.headers))
+        told = (ROLES_HEADER, " ".join(roles).encode())
+        request.change_headers(
+            self._drop, ((self._tenant, tenant), told) if self._tenant else (told,)
+        )
 
     def _look(self) -> None:
         try:

@@ -26,7 +26,12 @@ PAGE: Final = 500
 MOST_OBJECTS: Final = 1 << 16
 """Objects of one list: more are refused as a whole, rather than half of them taken for all."""
 
-MOST_PAGE_BYTES: Final = 256 << 20
+MOST_PAGES: Final = 1024
+"""Pages of one list: a server may send fewer objects a page than asked for, and even none."""
+
+MOST_LIST_BYTES: Final = 256 << 20
+"""All pages of one list, and any other answer."""
+
 MOST_LINE_BYTES: Final = 4 << 20
 """One event: etcd stores objects of 1.5 MB at most."""
 
@@ -130,9 +135,11 @@ class KubeApi:
         """Return all objects as of now."""
         asked = {**query.parameters(), "limit": str(PAGE)}
         items: list[msgspec.Raw] = []
-        while True:
+        room = MOST_LIST_BYTES
+        for _ in range(MOST_PAGES):
             async with self._ask(query, asked, ANSWER_S) as answer:
-                body = await self._body(answer, query)
+                body = await self._body(answer, query, room)
+            room -= len(body)
             try:
                 page = msgspec.json.decode(body, type=_Page)
             except UNREADABLE as error:
@@ -143,6 +150,7 @@ class KubeApi:
             if not page.metadata.continue_:
                 return Listing(tuple(items), page.metadata.resource_version)
             asked["continue"] = page.metadata.continue_
+        raise TransportError(f"list of {query}: more than {MOST_PAGES:,} pages")
 
     async def watch(self, query: Query, version: str, seconds: int) -> AsyncGenerator[Event, None]:
         """Yield the changes behind `version` until the server ends the watch, after `seconds`.
@@ -193,12 +201,14 @@ class KubeApi:
         except LightkubeConfigError as error:
             raise TransportError(f"{self.server}: {error}"[:MAX_TEXT]) from error
 
-    async def _body(self, answer: httpx2.Response, query: Query) -> bytes:
+    async def _body(
+        self, answer: httpx2.Response, query: Query, most: int = MOST_LIST_BYTES
+    ) -> bytes:
         body = bytearray()
         async for piece in answer.aiter_bytes():
             body += piece
-            if len(body) > MOST_PAGE_BYTES:
-                raise TransportError(f"{query}: an answer of more than {MOST_PAGE_BYTES:,} bytes")
+            if len(body) > most:
+                raise TransportError(f"{query}: an answer of more than {MOST_LIST_BYTES:,} bytes")
         return bytes(body)
 
 
@@ -226,12 +236,17 @@ async def _lines(answer: httpx2.Response, query: Query) -> AsyncIterator[bytes]:
         *whole, last = piece.split(b"\n")
         for line in whole:
             rest += line
+            _check_line(rest, query)
             if rest.strip():
                 yield bytes(rest)
             rest.clear()
         rest += last
-        if len(rest) > MOST_LINE_BYTES:
-            raise CodecError(f"watch of {query}: an event of more than {MOST_LINE_BYTES:,} bytes")
+        _check_line(rest, query)
+
+
+def _check_line(line: bytearray, query: Query) -> None:
+    if len(line) > MOST_LINE_BYTES:
+        raise CodecError(f"watch of {query}: an event of more than {MOST_LINE_BYTES:,} bytes")
 
 
 def read_event(line: bytes, query: Query) -> Event:

@@ -3,16 +3,16 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from kvmesh.app.kube.api import GONE, Event, KubeApi, Query
+from kvmesh.app.kube.api import GONE, MOST_OBJECTS, Event, KubeApi, Query
 from kvmesh.app.kube.objects import name_in
 from kvmesh.bounds import MAX_TEXT
-from kvmesh.errors import ApiServerError, CodecError, KvMeshError
+from kvmesh.errors import ApiServerError, CodecError, KvMeshError, TransportError
 from kvmesh.observe import get_logger
 
 ObjectT = TypeVar("ObjectT")
@@ -57,7 +57,7 @@ class Mirror(Generic[ObjectT]):
         relist_s: float,
     ) -> None:
         self.query = query
-        self.objects: Mapping[str, ObjectT] = {}
+        self.objects: dict[str, ObjectT] = {}
         self.synced = False
         self.absent = False
         self.trouble = ""
@@ -148,11 +148,13 @@ class Mirror(Generic[ObjectT]):
 
     def _take(self, event: Event) -> None:
         name = name_in(event.data)
-        kept = {key: one for key, one in self.objects.items() if key != name}
+        self.objects.pop(name, None)
         self.wrong.pop(name, None)
         if event.kind != "DELETED":
-            kept.update(self._objects(event.data))
-        self.objects = kept
+            self.objects.update(self._objects(event.data))
+            if len(self.objects) > MOST_OBJECTS:
+                del self.objects[name]
+                raise TransportError(f"watch of {self.query}: more than {MOST_OBJECTS:,} objects")
         self._changed()
 
     def _objects(self, data: msgspec.Raw) -> Iterator[tuple[str, ObjectT]]:

@@ -39,14 +39,14 @@ class HomeStore:
         self._table: SharedTable | None = None
         self._log = get_logger()
 
-    async def start(self) -> None:
-        """Read what is in the table, then follow it; at most `READ_S`, the rest comes later."""
+    async def start(self, limit_s: float = READ_S) -> None:
+        """Read what is in the table, then follow it; at most `limit_s`, the rest comes later."""
         sharing = supervise("share homes", self._share)
         self._stack.push_async_callback(end_tasks, sharing)
         try:
-            await asyncio.wait_for(self._caught_up.wait(), READ_S)
+            await asyncio.wait_for(self._caught_up.wait(), limit_s)
         except TimeoutError:
-            self._log.warning("homes of conversations are not read yet", waited_s=READ_S)
+            self._log.warning("homes of conversations are not read yet", waited_s=limit_s)
 
     async def stop(self) -> None:
         """Tell what is left, and stop following; safe to call twice."""

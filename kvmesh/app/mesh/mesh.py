@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from kvmesh.actors.doubts import Mispredicted
+from kvmesh.actors.engine_messages import PromptServed
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
 from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
 from kvmesh.actors.journal.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
@@ -20,15 +22,18 @@ from kvmesh.actors.messages import (
     Status,
     TakeSnapshot,
 )
-from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
+from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, encode, fitting
 from kvmesh.app.care.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
+from kvmesh.app.mesh.checkpoint_keeper import CheckpointKeeper
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
@@ -37,12 +42,12 @@ from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import Trust
 from kvmesh.formats import OWN, Formats
 from kvmesh.observe import actor_log
-from kvmesh.ports import Handler
+from kvmesh.ports import Handler, ObjectStore
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.tasks import supervise
+from kvmesh.tasks import end_tasks, supervise
 
 MOST_UNREAD: Final = 16
 """Things that a status names which this version does not read; the metric counts all."""
@@ -101,6 +106,7 @@ class RouterMesh:
         link = LinkOptions(router_id, listeners=listeners, role=role)
         self.link = PeerLink(settings, router, self.heartbeat, link)
         self.indexer.formats.sources.append(self._newer_stored)
+        self._keeper = CheckpointKeeper(router.workers, self._fence, self.link.subjects)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
@@ -193,6 +199,12 @@ class RouterMesh:
                 "indexer", Mispredicted(worker, doubt.misses, doubt.answers, doubt.again)
             )
 
+    def served(self, worker: WorkerId, answer: CacheHit) -> None:
+        """Tell the worker's sidecar what an answer says of its engine's cache."""
+        packed = pack_hashes(answer.hashes)
+        told = PromptServed(worker, packed, answer.cached, answer.lasted_s)
+        self.link.plane.bus.publish(self.link.subjects.control(worker), encode(told))
+
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.
 
@@ -215,6 +227,8 @@ class RouterMesh:
         keys, objects = await plane.stores(bucket)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
+        if not self._follower:
+            await self._keep_checkpoints(objects)
         await self.link.share_tables(self._stack)
         feed = JournalFeed(driver)
         feed.attach(journal)
@@ -236,6 +250,18 @@ class RouterMesh:
         self._commands.start(lambda: self.indexer.caught_up)
         self._stack.push_async_callback(self._commands.close)
 
+    async def _keep_checkpoints(self, objects: ObjectStore) -> None:
+        """Keep what sidecars know of their engines, from now on."""
+        control = await self.link.plane.control()
+        self._stack.push_async_callback(control.close)
+        running = supervise("keep checkpoints", partial(self._keeper.run, control, objects))
+        self._stack.push_async_callback(end_tasks, running)
+
+    def _fence(self) -> int | None:
+        """Return the fencing token of the snapshots' lease while this replica holds it."""
+        snapshots = self.snapshotter.statistics(time.monotonic())
+        return snapshots.fence if snapshots.holder else None
+
     def describe(self) -> dict[str, object]:
         """Return how far the journal is read, the index, the peers."""
         replica = self.indexer.replica
@@ -255,6 +281,7 @@ class RouterMesh:
             "replica_sync": self.link.replica_sync.statistics(),
             "loader": self.loader.statistics(),
             "snapshotter": self.snapshotter.statistics(time.monotonic()),
+            "checkpoints": self._keeper.statistics(),
             "peers": self.link.peers.view(time.monotonic()),
             "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
             "worker_digests": {

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,7 +14,7 @@ from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import TRUST
 from kvmesh.app.front.front import upstream_pool
-from kvmesh.app.mesh.home_store import HomeStore
+from kvmesh.app.mesh.home_store import READ_S, HomeStore
 from kvmesh.app.plane import event_plane
 from kvmesh.app.process.running import first_of
 from kvmesh.observe import actor_log
@@ -29,7 +30,8 @@ class MetaMesh:
     """Feeds `meta` with the heartbeats of all replicas of all buckets, and asks those that stop.
 
     Where conversations are is shared with the other meta-routers. At its start `meta` only listens
-    until every bucket that is the home of one was heard, `LISTEN_S` at most.
+    until every bucket that is the home of one was heard, `LISTEN_S` at most. Requests wait
+    meanwhile: what was known before is read for half the time that they do.
     """
 
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
@@ -39,6 +41,7 @@ class MetaMesh:
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
         self._heard = asyncio.Queue[str](MOST_EARLY)
+        meta.listening = True
 
     async def start(self) -> None:
         """Connect, listen, read where conversations are; waits for a server that is away,
@@ -46,9 +49,8 @@ class MetaMesh:
 
         Raises `ConfigError` or `TransportError` for what waiting will not cure: a refused login.
         """
-        plane = self._plane
+        plane, began_s = self._plane, time.monotonic()
         await plane.connect(patient=True)
-        self._meta.listening = True
         self._stack.push_async_callback(plane.close)
         self._stack.callback(plane.on_change(self._meta.hearing.set_connected))
         driver = AioDriver(bus=plane.bus, log=actor_log())
@@ -66,7 +68,8 @@ class MetaMesh:
         watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
         store = HomeStore(self._meta.homes, plane)
         self._stack.push_async_callback(store.stop)
-        await store.start()
+        left_s = self._settings.wait_for_replica_s / 2 - (time.monotonic() - began_s)
+        await store.start(max(LISTEN_S, min(READ_S, left_s)))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hear_all(self._meta.homes.buckets()), LISTEN_S)
         await roll.close()

@@ -15,6 +15,7 @@ from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
+from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import (
     BOOKINGS,
@@ -91,6 +92,7 @@ class PeerLink:
                 workers_to=(router.name, *options.listeners),
                 routers_to=("replica_sync", *options.listeners),
                 kv_events=settings.kv_events,
+                secret_mark=router.secret_mark,
                 max_workers=settings.max_workers,
             ),
             scheduler.workers if options.hears_workers else nobody,
@@ -181,9 +183,10 @@ class PeerLink:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what of the plane makes routing worse than it could be, one line each."""
-        registry = self.registry
-        crowded = registry.warnings(time.monotonic())
-        return (*registry.hearing.warnings(), *crowded, *self.plane.warnings())
+        registry, now = self.registry, time.monotonic()
+        lost = by_reason(registry.given_up(now), "gets no requests")
+        heard = registry.hearing.warnings()
+        return (*heard, *lost, *registry.warnings(now), *self.plane.warnings())
 
     def signatures(self) -> dict[str, object]:
         """Return whether this process looks at signatures, and what it refuses now, in words."""

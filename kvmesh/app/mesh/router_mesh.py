@@ -7,6 +7,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Source
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
@@ -61,6 +62,10 @@ class MeshPart(Protocol):
 
     def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
         """Have what is known of the worker's cache sent anew, if it can be."""
+        ...
+
+    def served(self, worker: WorkerId, answer: CacheHit) -> None:
+        """Tell who follows the worker's cache what an answer says of it."""
         ...
 
     async def start(self, advertise_url: str) -> None:

@@ -17,6 +17,7 @@ from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
@@ -147,6 +148,11 @@ class SharingMesh:
 
     def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
         """Guesses are expected to miss: nobody can send anything better."""
+
+    def served(self, worker: WorkerId, answer: CacheHit) -> None:
+        """Pass on what an answer says of an engine's cache, where its events are followed."""
+        if self._static is not None:
+            self._static.served(worker, answer)
 
     async def start(self, advertise_url: str) -> None:
         """Find the workers, connect, tell and listen.

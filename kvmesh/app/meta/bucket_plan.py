@@ -2,8 +2,6 @@
 
 import time
 
-import msgspec
-
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.serve.request_ends import RequestEnds
@@ -19,13 +17,16 @@ from kvmesh.transport.http.wire.problem import Problem
 
 
 class BucketPlan:
-    """The forwarding plan of one request: each attempt goes to another replica of its bucket.
+    """The forwarding plan of one request: each attempt goes to another replica of its bucket, then
+    to another bucket where nothing binds it to its own.
 
-    While no replica may be given it, it waits; then its `forwarding` proceeds.
+    While no replica may be given it, or none has a worker for it, it waits; then its `forwarding`
+    proceeds. One that lost its replica waits, too, unless it may not be repeated, which
+    `forwarding` knows.
     """
 
     __slots__ = (
-        "_care", "_ends", "_meta", "_request", "_route", "_sent", "_status", "_tried",
+        "_care", "_ends", "_failure", "_meta", "_request", "_route", "_status", "_tried",
         "forwarding", "sent_s",
     )  # fmt: skip
 
@@ -44,7 +45,7 @@ class BucketPlan:
         self._care = care
         self._route: BucketRoute | None = None
         self._tried: list[str] = []
-        self._sent = False
+        self._failure: UpstreamFailure | None = None
         self._status = 0
         self.sent_s = 0.0
         forwarding.scope.held.append(self._give_back)
@@ -56,26 +57,24 @@ class BucketPlan:
         return self._route.replica.name
 
     def next_target(self) -> Target | Problem | Wait | None:
-        """Choose bucket and replica; a retry stays in the bucket."""
-        request, now = self._request, time.monotonic()
-        if self._route is not None:
-            request = msgspec.structs.replace(request, bucket=self._route.bucket)
+        """Choose bucket and replica."""
+        now, tried = time.monotonic(), self._tried
         try:
-            route = self._meta.route(request, now, tried=self._tried)
+            route = self._meta.route(self._request, now, tried=tried, last=self._route)
         except NoWorkerError as error:
-            # One that has just started hears its first heartbeat within a second.
-            table = self._meta.table
-            known = table.settled and not self._meta.listening
-            may_wait = not self._sent and (table.met_any or not known)
-            if may_wait and self._care.patience.hold(self.forwarding.scope, self._go_on):
-                return Wait.WAIT
-            return None if self._tried else Problem.from_error(error)
+            failure, patience = self._failure, self._care.patience
+            if (failure is None or failure.lost) and self._meta.awaits_replicas():
+                scope, client_s = self.forwarding.scope, self.forwarding.patience_s()
+                if patience.hold(scope, self._go_on, client_s):
+                    return Wait.WAIT
+            told = tried and failure is not None and failure.kind != "no_worker"
+            return None if told else Problem.from_error(error)
         except KvMeshError as error:
             return Problem.from_error(error)
         self._route, self.sent_s = route, now
-        self._tried.append(route.replica.name)
+        tried.append(route.replica.name)
         self._care.hangs.waiting[self] = None
-        return Target(route.replica.url)
+        return Target(route.replica.url, worker=f"a router of bucket {route.bucket}")
 
     def _go_on(self) -> None:
         """Begin anew: those that could not be reached before may be there again."""
@@ -83,12 +82,19 @@ class BucketPlan:
         self.forwarding.proceed()
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
-        """Take what that shows of the replica; another one is tried."""
-        self._sent |= failure.stage != "before_send"
+        """Take what that shows of the replica; another one is tried.
+
+        That it has no worker is not its own doing.
+        """
+        self._failure = failure
         if self._route is None:
             return True
         replica, now = self._route.replica.name, time.monotonic()
         self._care.hangs.waiting.pop(self, None)
+        if failure.kind == "no_worker":
+            self._meta.table.workerless.refused(replica, self._request.model, now)
+            self._meta.note(replica, UNKNOWN, now)
+            return True
         attempt = failed_attempt(
             failure.kind,
             now - self.sent_s,
@@ -107,10 +113,8 @@ class BucketPlan:
         )
         return True
 
-    def is_overdue(self, now: float) -> bool:
-        """Return that nobody knows: how long the answer takes is the replica's to say."""
-        del now
-        return False
+    due: None = None
+    """How long the answer takes is the replica's to say: it may hold the request."""
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Trust the replica again. Its own headers already say who it is."""

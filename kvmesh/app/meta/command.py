@@ -1,12 +1,13 @@
 """`kvmesh meta-router`: the front door over all buckets and their replicas."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final, Protocol
+
+import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.alone.static_replicas import StaticReplicas
@@ -15,7 +16,15 @@ from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Labels
-from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, URLS, MetaReplica
+from kvmesh.app.figures.front import (
+    META,
+    META_ENDS,
+    META_HOMES,
+    META_REPLICAS,
+    URLS,
+    MetaReplica,
+    span_figures,
+)
 from kvmesh.app.figures.mesh import HEARING
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
@@ -24,13 +33,13 @@ from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
-    admin_routes,
     answer_json,
     upstream_pool,
     url_guard,
 )
 from kvmesh.app.front.models_page import ModelsPage
-from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.front.ports import open_ports
+from kvmesh.app.front.tracing import exporting, tracer_for
 from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
@@ -56,8 +65,8 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
-from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
-from kvmesh.transport.http.openai import OTHERS, find_endpoint
+from kvmesh.transport.http.forward.plan import NO_HOLD, ForwardOptions
+from kvmesh.transport.http.openai import OTHERS, find_endpoint, may_repeat
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
@@ -85,9 +94,8 @@ class MetaServer:
     def __init__(self, settings: MetaRouterSettings) -> None:
         self.settings = settings
         rules = [parse_rule(text) for text in settings.rule]
-        self._guard = url_guard(
-            settings.upstream, [text.partition("=")[2] for text in settings.replica]
-        )
+        own_urls = [text.partition("=")[2] for text in settings.replica]
+        self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
         self._refusals = UrlRefusals(self._guard)
         homes = HomeOptions(
             ttl_s=settings.home.home_ttl_s,
@@ -108,10 +116,17 @@ class MetaServer:
         self._threads = ReadingThreads()
         self._viewers = viewers_of(settings, TENANT_HEADER)
         self._pool: UpstreamPool | None = None
-        self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
-        self._options = ForwardOptions(
-            max_retries=settings.upstream.max_retries, retry_statuses=RETRY_STATUSES
+        self._tracer = tracer_for(
+            settings.log.otlp_endpoint, "meta-router", settings.log.otlp_sample
         )
+        # That a replica dies is no request's doing.
+        self._options = ForwardOptions(
+            max_retries=settings.upstream.max_retries,
+            max_deaths=settings.upstream.max_retries,
+            blameless=True,
+            retry_statuses=RETRY_STATUSES,
+        )
+        self._once = msgspec.structs.replace(self._options, max_deaths=0)
         self._care = FailureCare(
             "replica",
             self.meta.table.membership,
@@ -130,8 +145,12 @@ class MetaServer:
         self._feed = self._replica_feed()
 
     def _find_probe(self, replica: str) -> Probe | None:
-        url = self.meta.url(replica)
-        return Probe(replica, url, "/ready") if url else None
+        """Ask a replica that failed requests whether it is ready, one that only lets them wait
+        whether it is there: without workers it still answers.
+        """
+        url, health = self.meta.url(replica), self.meta.table.membership.health
+        path = "/ready" if health.is_left_out(replica, time.monotonic()) else "/health"
+        return Probe(replica, url, path) if url else None
 
     def _replica_feed(self) -> StaticReplicas | MetaMesh:
         """Return where replicas come from: the command line, or their heartbeats."""
@@ -145,18 +164,17 @@ class MetaServer:
         """Serve until `stop`, then let open streams finish."""
         log = get_logger()
         async with contextlib.AsyncExitStack() as stack:
-            self._pool = upstream_pool(self.settings.upstream, self._guard)
+            self._pool = upstream_pool(self.settings.upstream, self._guard, also=(NO_HOLD,))
             stack.push_async_callback(self._pool.close)
-            if self._tracer is not None:
-                stack.push_async_callback(asyncio.to_thread, self._tracer.close)
+            exporting(self._tracer, stack)
             routes = Routes()
-            cold = await admin_routes(self.settings.http, routes, stack)
-            for door in (routes, cold):
+            ports = await open_ports(self.settings.http, routes, stack, TENANT_HEADER)
+            for door in ports.all():
                 door.add(
                     "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
                 )
                 door.add("GET", "/ready", self._ready)
-            cold.add("GET", "/v1/status", self._status)
+            ports.admin.add("GET", "/v1/status", self._status)
             models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
@@ -169,22 +187,22 @@ class MetaServer:
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
             pages = ViewPages(view, self._viewers)
-            for port in dict.fromkeys((routes, cold)):  # one, without --admin-port
-                pages.mount(port)
-                MetaPrograms(view, self._viewers).mount(port)
+            ports.mount(pages)
+            for door in ports.all():
+                MetaPrograms(view, self._viewers).mount(door)
             front = FrontDoor(
                 self.settings.http,
                 routes,
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            self._metrics(front, stop.errors).mount(cold)
+            self._metrics(front, stop.errors).mount(ports.admin)
             stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
             await first_of(
                 *(stop.wait(), self._follow(url), keep_running("dashboards", pages.live.run)),
-                *self._care.running(asking),
+                *self._care.running(asking, self._pool),
                 keep_running("formulas", self._watch.run),
             )
             pages.live.close()
@@ -210,6 +228,7 @@ class MetaServer:
             INTERNAL_ERRORS.of(lambda: errors),
             BUILD.of(own_build),
             *self._feed.figures(),
+            *span_figures(self._tracer),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
@@ -269,10 +288,11 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        forwarding = Forward(exchange, self._pool, self._options)
-        plan: ForwardPlan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
+        options = self._options if may_repeat(exchange.request) else self._once
         if self._tracer is not None:
-            plan = self._tracer.watch(exchange, plan)
+            self._tracer.begin(exchange)
+        forwarding = Forward(exchange, self._pool, options)
+        plan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
         forwarding.begin(plan, stream=stream)
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
@@ -312,6 +332,7 @@ class MetaServer:
         """Return the warnings that are about no replica or worker."""
         return (
             *self.meta.hearing.warnings(),
+            *by_reason(self.meta.given_up(time.monotonic()), "gets no requests"),
             *self.meta.warnings(time.monotonic()),
             *self._refusals.warnings(),
             *self._watch.warnings(),
@@ -327,7 +348,7 @@ class MetaServer:
 
     def _failing(self) -> Iterator[tuple[str, str]]:
         for worker, bucket in self.meta.left_out():
-            yield worker, f"requests fail there, say routers of bucket {bucket}"
+            yield worker, f"say routers of bucket {bucket}, whose /ready says why"
 
     def _ready(self, exchange: Exchange) -> None:
         ready = self.meta.ready(time.monotonic())

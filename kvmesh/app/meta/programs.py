@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.front import Routes, json_page
+from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.programs.page import PATH, ProgramsView, shown_limit
@@ -27,27 +28,38 @@ class MetaPrograms:
     def __init__(self, view: MetaView, viewers: Viewers) -> None:
         self._view = view
         self._viewers = viewers
+        self._time = PageTime()
 
     def mount(self, routes: Routes) -> None:
         """Serve the path."""
         routes.add("GET", PATH, self._show)
 
     def _show(self, exchange: Exchange) -> None:
-        most = shown_limit(exchange.request.query)
-        exchange.scope.start(self._answer(exchange, most, self._viewers.of(exchange.request)))
+        most, viewer = shown_limit(exchange.request.query), self._viewers.of(exchange.request)
+        page = self._time.kept((most, viewer))
+        if page is None:
+            exchange.scope.start(self._answer(exchange, most, viewer))
+        else:
+            exchange.respond(200, page)
 
     async def _answer(self, exchange: Exchange, most: int, viewer: Viewer | None) -> None:
         headers: Headers = ()
         if viewer is not None:
             named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
             headers = (named, (ROLES_HEADER, b"view"))
-        told: list[ProgramsView] = []
-        for body in await self._view.ask_all(f"{PATH}?limit={most}", headers):
-            try:
-                told.append(msgspec.json.decode(body, type=ProgramsView))
-            except UNREADABLE:
-                continue
-        answer_json(exchange, MeshPrograms(merge_programs(told, most, viewer)))
+        bodies = await self._view.ask_all(f"{PATH}?limit={most}", headers)
+        page = self._time.make((most, viewer), lambda: json_page(_read(bodies, most, viewer)))
+        exchange.respond(200, page)
+
+
+def _read(bodies: Iterable[bytes], most: int, viewer: Viewer | None) -> MeshPrograms:
+    told: list[ProgramsView] = []
+    for body in bodies:
+        try:
+            told.append(msgspec.json.decode(body, type=ProgramsView))
+        except UNREADABLE:
+            continue
+    return MeshPrograms(merge_programs(told, most, viewer))
 
 
 def merge_programs(

@@ -20,10 +20,10 @@ from kvmesh.settings.types import Flat
 
 
 def write_accounts(options: AccountsOptions) -> Path:
-    """Write seeds, trust.json, accounts.conf and nats.conf, return the last one's path.
+    """Write seeds, secrets, trust.json, accounts.conf and nats.conf, return the last one's path.
 
-    In operator mode also credentials. A seed that exists is kept; delete its file and run again to
-    give that process a new key.
+    In operator mode also credentials. A seed or secret that exists is kept; delete its file and run
+    again for a new one.
     Raises `ConfigError` when a file cannot be written or a seed is not one.
     """
     try:

@@ -29,6 +29,11 @@ def replace_secret(path: Path, data: bytes, owner: int | None) -> None:
     new.replace(path)
 
 
+def write_hash_secret(path: Path, owner: int | None = None) -> None:
+    """Write a secret of block hashes (`--hash-secret-file`); one that exists is kept."""
+    write_secret(path, os.urandom(SEED_BYTES).hex().encode() + b"\n", owner)
+
+
 def read_keys(path: Path, owner: int | None, prefix: int) -> nkeys.KeyPair:
     """Return the keys of the seed in `path`, making a seed of that kind when there is none.
 

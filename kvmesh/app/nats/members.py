@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.keys import public_key
+from kvmesh.app.nats.keys import public_key, write_hash_secret
 from kvmesh.app.nats.rights import (
     Rights,
     admin_rights,
@@ -33,7 +33,8 @@ class AccountsOptions:
     """`kvmesh nats-accounts`."""
 
     out: Path = Path("nats-accounts")
-    """Directory for nats.conf, accounts.conf, trust.json and seeds/ROLE.BUCKET.NAME.nk."""
+    """Directory for nats.conf, accounts.conf, trust.json, seeds/ROLE.BUCKET.NAME.nk and each
+    bucket's seeds/hash.BUCKET.secret (--hash-secret-file)."""
     worker: tuple[str, ...] = ()
     """`bucket/name`, or `bucket/name:RANKS` for data-parallel ranks; repeat. `bucket/*`: one key
     for all workers of a bucket, which then trust each other."""
@@ -127,7 +128,8 @@ def parse_member(flag: str, text: str) -> tuple[str, str, int]:
 
 
 def keyed_members(options: AccountsOptions) -> list[Member]:
-    """Return everybody who logs in with their public keys, making the seeds that are missing.
+    """Return everybody who logs in with their public keys, making the seeds that are missing, and
+    each bucket's secret of block hashes.
 
     Raises `ConfigError` for a bad name or a file that holds no seed, `OSError` for one that cannot
     be written.
@@ -136,6 +138,8 @@ def keyed_members(options: AccountsOptions) -> list[Member]:
     members = plan_members(options)
     seeds.mkdir(parents=True, exist_ok=True)
     seeds.chmod(0o711)
+    for bucket in dict.fromkeys(member.bucket for member in members if member.bucket):
+        write_hash_secret(seeds / f"hash.{bucket}.secret", options.owner)
     return [
         msgspec.structs.replace(
             member, public_key=public_key(seeds / member.file_name, options.owner)

@@ -3,10 +3,10 @@
 import contextlib
 import fcntl
 import shutil
-import socket
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
+from kvmesh.app.process.listening import why_taken
 from kvmesh.core.members.url_rules import LAST_PORT
 from kvmesh.errors import ConfigError
 
@@ -50,13 +50,8 @@ def refuse_taken_ports(ports: Iterable[int], flag: str) -> None:
     for port in ports:
         if port > LAST_PORT:
             raise ConfigError(f"{flag}: the mesh would need port {port}; use a lower one")
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind((LOCALHOST, port))
-            except OSError as error:
-                raise ConfigError(
-                    f"{flag}: port {port}, which the mesh needs, cannot be listened on "
-                    f"({error.strerror}): is another kvmesh up running? Name other ports with "
-                    "--http-port"
-                ) from error
+        if why := why_taken(LOCALHOST, port):
+            raise ConfigError(
+                f"{flag}: port {port}, which the mesh needs, cannot be listened on ({why}): is "
+                "another kvmesh up running? Name other ports with --http-port"
+            )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from kvmesh.app.envoy.options import Address, GatewayOptions, unharmed
 from kvmesh.app.envoy.server import EnvoyServer, find_envoy
+from kvmesh.app.nats.keys import write_hash_secret
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.mesh_place import LOCALHOST, hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.process.program import Server
@@ -34,6 +36,8 @@ MOST_ENGINES, MOST_ROUTERS = 100, 99
 STREAM_VARIABLE, NAMESPACE_VARIABLE = "KVMESH_STREAM_MAX_BYTES", "KVMESH_NAMESPACE"
 """Read by the children."""
 READY_TIMEOUT_S = 60.0
+HASHES_KEY = "hash.secret"
+"""The file of the hash secret in --data-dir."""
 
 
 class LocalMesh(msgspec.Struct, frozen=True):
@@ -63,9 +67,9 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
     log = ["--log-level", settings.log.log_level]
     # With = a name may begin with a dash.
     models = [f"--served-model-name={name}" for name in model_names(settings)]
+    secret = settings.hash_secret_file
     nats = ["--nats-url", nats_url, *log]
-    if settings.hash_secret_file is not None:
-        nats += ["--hash-secret-file", str(settings.hash_secret_file)]
+    nats += [] if secret is None else ["--hash-secret-file", str(secret)]
     engines: list[ChildSpec] = []
     sidecars: list[ChildSpec] = []
     routers: list[ChildSpec] = []
@@ -83,7 +87,8 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
         sidecar = ["worker", "--engine-url", url, "--bucket", bucket]
         sidecar += ["--worker-id", f"worker-{number}", *nats]
         sidecars.append(ChildSpec(name=f"worker-{number}", args=sidecar))
-    for number, bucket in enumerate(b for b in buckets for _ in range(settings.replicas)):
+    replicas = 0 if settings.routers is not None else settings.replicas
+    for number, bucket in enumerate(b for b in buckets for _ in range(replicas)):
         port = base + ROUTER_OFFSET + number
         replica = f"{bucket}-{number % settings.replicas}"
         role = "picker" if settings.gateway else "router"
@@ -97,10 +102,32 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
         routers.append(ChildSpec(name=f"{role}-{replica}", args=router, ready_url=ready))
     if settings.gateway:
         return LocalMesh(engines, sidecars, routers, gateway_options(settings))
-    front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
-    front += ["--bucket-policy", settings.bucket_policy]
+    front = _front(settings, [*nats, *tokenizer, *stream_options], ["--nats-url", nats_url, *log])
+    return LocalMesh(engines, sidecars, routers, front)
+
+
+def _front(settings: UpSettings, routers: Sequence[str], meta: Sequence[str]) -> ChildSpec:
+    """Return who listens at the front door's port: --routers of the one bucket, or a meta-router;
+    `routers` and `meta` are what either is told besides.
+    """
+    base, shown = settings.http_port, dashboard_options(settings)
     ready = f"http://127.0.0.1:{base}/ready"
-    return LocalMesh(engines, sidecars, routers, ChildSpec("meta-router", front, ready))
+    if settings.routers is None:
+        front = ["meta-router", "--http-port", str(base), *meta]
+        front += ["--bucket-policy", settings.bucket_policy, *shown]
+        return ChildSpec("meta-router", front, ready)
+    bucket = read_buckets(settings)[0]
+    front = ["router", "--processes", str(settings.routers), "--bucket", bucket]
+    front += ["--router-id", bucket, "--http-port", str(base), *routers, *shown]
+    front += ["--router-mode", settings.router_mode]
+    front += ["--kv-cache-block-size", str(settings.kv_cache_block_size)]
+    return ChildSpec("routers", front, ready)
+
+
+def dashboard_options(settings: UpSettings) -> list[str]:
+    """Return what the front door is told of the dashboard."""
+    port = settings.dashboard_port
+    return [] if port is None else ["--dashboard-port", str(port)]
 
 
 def gateway_options(settings: UpSettings) -> GatewayOptions:
@@ -122,18 +149,34 @@ def read_buckets(settings: UpSettings) -> list[str]:
     buckets = [name.strip() for name in settings.buckets.split(",") if name.strip()]
     if not buckets or len(set(buckets)) != len(buckets):
         raise ConfigError(f"--buckets {settings.buckets!r}: name each bucket once, e.g. chat,code")
-    if settings.gateway and len(buckets) > 1:
+    if settings.gateway and settings.routers is not None:
+        raise ConfigError(
+            f"--gateway --routers {settings.routers}: Envoy is in front of pickers, --routers has "
+            "nobody in front; leave one of them out"
+        )
+    if (settings.gateway or settings.routers is not None) and len(buckets) > 1:
         if settings.buckets != UpSettings.buckets:
+            flag, words = (
+                ("--gateway", "a gateway sends to one InferencePool, which is one bucket")
+                if settings.gateway
+                else ("--routers", "routers behind one port are replicas of one bucket")
+            )
             raise ConfigError(
-                f"--gateway --buckets {settings.buckets}: a gateway sends to one InferencePool, "
-                f"which is one bucket; name one, e.g. --buckets {buckets[0]}"
+                f"{flag} --buckets {settings.buckets}: {words}; name one, e.g. --buckets "
+                f"{buckets[0]}"
             )
         buckets = buckets[:1]
+    if settings.gateway and settings.dashboard_port is not None:
+        raise ConfigError(
+            f"--gateway --dashboard-port {settings.dashboard_port}: Envoy serves no dashboard, the "
+            "first picker's port does, and no inference; leave --dashboard-port out"
+        )
     if len(buckets) > settings.engines:
         raise ConfigError(f"--engines {settings.engines} is less than one for each of {buckets}")
     for bucket in buckets:
         check_name(bucket, "--buckets")
-    if settings.engines > MOST_ENGINES or len(buckets) * settings.replicas > MOST_ROUTERS:
+    routers = len(buckets) * settings.replicas if settings.routers is None else settings.routers + 1
+    if settings.engines > MOST_ENGINES or routers > MOST_ROUTERS:
         raise ConfigError(
             f"--engines {settings.engines}, --replicas {settings.replicas}: one kvmesh up has "
             f"ports for {MOST_ENGINES} engines and {MOST_ROUTERS} routers"
@@ -152,13 +195,18 @@ def model_names(settings: UpSettings) -> tuple[str, ...]:
 def mesh_ports(settings: UpSettings) -> list[int]:
     """Return every port the mesh listens on. Raises `ConfigError` as `plan_mesh` does."""
     base, routers = settings.http_port, len(read_buckets(settings)) * settings.replicas
+    if settings.routers is not None:
+        routers = settings.routers + (settings.dashboard_port is None)
     ports = [base + number for number in range(ROUTER_OFFSET + routers)]
     for offset in (ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET):
         ports += [base + offset + number for number in range(settings.engines)]
     if settings.gateway:
         ports += [base + GRPC_OFFSET + number for number in range(settings.replicas)]
         ports.append(base + ENVOY_ADMIN_OFFSET)
-    return ports
+    shown = settings.dashboard_port
+    if shown in ports:
+        raise ConfigError(f"--dashboard-port {shown} is one of the mesh's own: name another")
+    return ports if shown is None else [*ports, shown]
 
 
 async def serve(settings: UpSettings, stop: Stop) -> None:
@@ -193,6 +241,7 @@ async def start_mesh(
         find_envoy()
     refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")
     stack.enter_context(hold_data_dir(settings.data_dir))
+    settings = with_secret(settings)
     nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
     plan = plan_mesh(settings, nats_url, small_streams(settings))
     log_dir = settings.data_dir / "logs"
@@ -203,6 +252,21 @@ async def start_mesh(
         await child.start()
         stack.push_async_callback(child.stop)
     return plan, nats_url, children
+
+
+def with_secret(settings: UpSettings) -> UpSettings:
+    """Return the settings with a file of the hash secret: kept in --data-dir unless one is given.
+
+    Raises `ConfigError` when it cannot be written.
+    """
+    if settings.hash_secret_file is not None:
+        return settings
+    path = settings.data_dir / HASHES_KEY
+    try:
+        write_hash_secret(path)
+    except OSError as error:
+        raise ConfigError(f"--data-dir {settings.data_dir}: {error}; name another one") from error
+    return dataclasses.replace(settings, hash_secret_file=path)
 
 
 def small_streams(settings: UpSettings) -> list[str]:
@@ -257,9 +321,11 @@ async def keep_up(name: str, server: Server) -> None:
 
 def describe_mesh(settings: UpSettings, plan: LocalMesh, nats_url: str) -> RunningMesh:
     """Return where everything is, for other commands."""
+    data_dir = settings.data_dir.absolute()
     buckets = read_buckets(settings)
     routers = [spec.ready_url.rsplit("/", 1)[0] for spec in plan.routers]
-    of_bucket = dict(zip(buckets, routers[:: settings.replicas], strict=True))
+    of_bucket = dict(zip(buckets, routers[:: settings.replicas], strict=False))
+    of_bucket = of_bucket or {buckets[0]: f"http://{LOCALHOST}:{settings.http_port + 1}"}
     urls = [spec.ready_url.rsplit("/", 1)[0] for spec in plan.engines]
     dealt = [buckets[number % len(buckets)] for number in range(len(urls))]
     return RunningMesh(
@@ -267,17 +333,20 @@ def describe_mesh(settings: UpSettings, plan: LocalMesh, nats_url: str) -> Runni
         view_url=f"http://{LOCALHOST}:{view_port(settings, plan)}",
         nats_url=nats_url,
         namespace=os.environ.get(NAMESPACE_VARIABLE, NatsSettings.namespace),
-        data_dir=str(settings.data_dir.absolute()),
+        data_dir=str(data_dir),
         buckets=tuple(buckets),
         engines=tuple(
             EnginePlace(url, bucket, of_bucket[bucket])
             for url, bucket in zip(urls, dealt, strict=True)
         ),
+        hash_secret_file=str((settings.hash_secret_file or data_dir / HASHES_KEY).absolute()),
     )
 
 
 def view_port(settings: UpSettings, plan: LocalMesh) -> int:
     """Return the port that shows the mesh: Envoy shows nothing of it, its first picker does."""
+    if settings.routers is not None:
+        return settings.dashboard_port or settings.http_port + ROUTER_OFFSET + settings.routers
     behind = isinstance(plan.front, GatewayOptions)
     return settings.http_port + (ROUTER_OFFSET if behind else 0)
 
@@ -290,7 +359,8 @@ def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url
     table.add_row("OpenAI endpoint", f"http://127.0.0.1:{settings.http_port}/v1")
     if isinstance(plan.front, GatewayOptions):
         table.add_row("Envoy's admin port", f"http://{plan.front.admin}/")
-    table.add_row("dashboard", f"http://127.0.0.1:{view_port(settings, plan)}/")
+    shown = settings.dashboard_port or view_port(settings, plan)
+    table.add_row("dashboard", f"http://127.0.0.1:{shown}/")
     table.add_row("NATS", nats_url)
     for spec in [*plan.routers, *plan.engines]:
         table.add_row(spec.name, spec.ready_url.rsplit("/", 1)[0])

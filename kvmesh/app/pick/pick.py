@@ -15,13 +15,22 @@ from kvmesh.app.pick.exchange import PickExchange, Way
 from kvmesh.app.pick.unwatched import UnwatchedPicks
 from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
+from kvmesh.core.health.answer_check import AnswerCheck, BadAnswer, Sickness
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.messages import ResponseHeaders
 from kvmesh.transport.http.forward.forwarding import GROW_TOKENS, MAX_SCANNED_BYTES, POISON
-from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target, Wait
-from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.forward.plan import (
+    NO_HOLD,
+    ForwardOptions,
+    ForwardPlan,
+    Outcome,
+    Target,
+    Wait,
+)
+from kvmesh.transport.http.server.request import Request, patience_s
 from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
+from kvmesh.transport.http.upstream.messages import bad_answer
 from kvmesh.transport.http.wire.deadlines import ForwardClock
 from kvmesh.transport.http.wire.headers import Header, Headers, retry_after_s
 from kvmesh.transport.http.wire.problem import Problem
@@ -30,10 +39,13 @@ RETRY_S: Final = 1
 """After so long a client may ask again that heard of no answer: its worker is left out by then."""
 
 NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
+_CHOSEN: Final = "the worker chosen"
 _EVENTS: Final = b"text/event-stream"
-_TRACES: Final = frozenset({b"traceparent", b"tracestate"})
+_OK: Final = 200
 _ROUTED: Final = b"x-kvmesh-worker"
 """An answer that names its worker comes from a router, which has tried the others already."""
+
+_UNJUDGED: Final = frozenset({_ROUTED, b"content-encoding"})
 
 
 class PickShared(msgspec.Struct, frozen=True):
@@ -57,8 +69,8 @@ class Pick:
     """
 
     __slots__ = (
-        "_attempts", "_clock", "_exchange", "_failed", "_failure", "_options", "_plan", "_shared",
-        "_stream", "_watched", "_whole", "bound", "origin", "scope", "status",
+        "_attempts", "_check", "_clock", "_exchange", "_failed", "_failure", "_options", "_plan",
+        "_said", "_shared", "_stream", "_watched", "_whole", "bound", "origin", "scope", "status",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +86,8 @@ class Pick:
         self._plan: ForwardPlan
         self._clock: ForwardClock | None = None
         self._stream: EventStream | None = None
+        self._check: AnswerCheck | None = None
+        self._said = b""
         self._whole: bytes | None = b""
         self._failure: UpstreamFailure | None = None
         self._failed = False
@@ -89,9 +103,14 @@ class Pick:
         if pool.poison.deaths and pool.refuses(self._exchange.request.body):
             self._refuse(POISON, "refused")
             return
-        if deadline_s is not None:
-            self._clock = ForwardClock(self, pool.wheel, deadline_s, None)
         self._take(plan.next_target())
+        if deadline_s is not None and not (self.origin or self.scope.over):
+            self._clock = ForwardClock(self, pool.wheel, deadline_s, None)
+
+    @property
+    def may_hold(self) -> bool:
+        """Return whether it may be held while nobody can take it."""
+        return self._exchange.request.header(NO_HOLD[0]) != NO_HOLD[1]
 
     def proceed(self) -> None:
         """Ask the plan for the target; a plan that said `Wait` calls this."""
@@ -106,8 +125,12 @@ class Pick:
             self._blame(failure)
             self.scope.kind = "failed"
             kind, wait_s = f"upstream_{failure.kind}", RETRY_S
-            problem = Problem(504, failure.message, kind, retry_after_s=wait_s)
+            problem = Problem(504, failure.told(_CHOSEN), kind, retry_after_s=wait_s)
             self._exchange.take_back(problem)
+
+    def patience_s(self) -> float:
+        """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
+        return patience_s(self._exchange.request)
 
     def usage(self) -> Usage | None:
         """Return what the worker reported of its tokens, if it did."""
@@ -125,11 +148,13 @@ class Pick:
                 status = int(value) if value.isdigit() and len(value) == 3 else 0  # noqa: PLR2004
             elif name == b"content-type":
                 events = value.startswith(_EVENTS)
-            elif name == _ROUTED:
-                routed = True
+            elif name in _UNJUDGED:
+                routed, self._check = routed or name == _ROUTED, None
         if head.served:
             self._move(head.served)
         self.status = self.scope.status = status
+        if status != _OK or self._exchange.quiet:
+            self._check = None
         if status in self._options.retry_statuses and not (routed or self._failed):
             wait_s = retry_after_s(head.headers)
             word = read_word(status, head.attributes, self.origin, wait_s)
@@ -141,6 +166,11 @@ class Pick:
             self._stream = new_event_stream()
         self._let_go_of_body()
         own = self._plan.on_head(status, head.headers)
+        return self._told(own)
+
+    def _told(self, own: Headers) -> Headers:
+        if self.scope.trace is not None:
+            self.scope.trace.answered(own)
         return (*own, (b"x-request-id", self._exchange.request_id))
 
     def on_body(self, data: bytes) -> None:
@@ -157,8 +187,40 @@ class Pick:
 
     def on_end(self) -> None:
         """Release what the request holds: its response is complete."""
-        if self._stream is not None:
-            self._stream.flush()
+        sickness, said = self._judge(), self._error()
+        failure = bad_answer(sickness, said, self.origin) if sickness else None
+        if failure is not None:
+            self._failure = failure
+            self.close("cut")
+            return
+        self._said = said if sickness else b""
+        self._finish()
+
+    def _judge(self) -> Sickness:
+        """Return what is wrong with a response all of which was told. Its model is not looked at:
+        the body that asked for one is gone.
+        """
+        check, form, stream = self._check, self._options.form, self._stream
+        if check is None or not form or self._failed:
+            return ""
+        if stream is not None:
+            return check.judge_end(form, stream, stream.flush())
+        if self._whole is None or not self._options.reads_usage:
+            return ""
+        found = check.judge_whole(form, self._whole, b"")
+        return found.sickness if isinstance(found, BadAnswer) else ""
+
+    def _error(self) -> bytes:
+        stream = self._stream
+        return (self._whole or b"") if stream is None else stream.error if stream.errors else b""
+
+    def _finish(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.flush()
+            usage, told = stream.usage, stream.due - GROW_TOKENS
+            if stream.due > 1 and stream.tokens > told and not (usage and usage.completion_tokens):
+                self._plan.on_tokens(stream.tokens)
         self.close("failed" if self.scope.kind == "failed" else "finished")
 
     def on_gone(self) -> None:
@@ -170,7 +232,7 @@ class Pick:
         """Learn that the gateway tells nothing else of this request, which goes on."""
         if self.status and self._stream is None:
             # An engine sends the head of a whole answer when it has all of it.
-            self.on_end()
+            self._finish()
             return
         self._let_go_of_body()
         if not self.status:
@@ -182,7 +244,7 @@ class Pick:
     def on_over(self) -> None:
         """Learn that the request is over, and not how: its client left, or has all of it."""
         if self.status and self._stream is None:
-            self.on_end()
+            self._finish()
         elif self.status or self._exchange.headless:
             self.end_unwatched()
         else:
@@ -191,7 +253,7 @@ class Pick:
     def end_unwatched(self) -> None:
         """End: it is taken to be over. What it shows of its worker is not known."""
         self._watched = False
-        self.on_end()
+        self._finish()
 
     def close(self, kind: End) -> None:
         """End the request in that way; once."""
@@ -247,10 +309,8 @@ class Pick:
         """Ask for another worker: no gateway can be told where this one is."""
         self._attempts += 1
         self._failure = UpstreamFailure("before_send", "refused", str(error), target.origin)
-        allowed = self._plan.on_attempt_failed(self._failure)
-        if isinstance(allowed, Problem):
-            self._refuse(allowed, "failed")
-        elif allowed and self._attempts <= self._options.max_retries:
+        allowed = self._failed_at(self._failure)
+        if allowed and self._attempts <= self._options.max_retries:
             self._take(self._plan.next_target())
         else:
             self._refuse(self._verdict(), "failed")
@@ -259,13 +319,16 @@ class Pick:
         failure = self._failure
         if failure is None:
             return NO_WORKER
-        return Problem(503, failure.message, "no_worker", retry_after_s=1)
+        return Problem(503, failure.told(_CHOSEN), "no_worker", retry_after_s=1)
 
     def _send(self, target: Target, endpoint: bytes) -> None:
         exchange = self._exchange
         request = exchange.request
         self._attempts += 1
         self.origin = target.origin
+        self._check = target.check
+        if self.scope.trace is not None:
+            self.scope.trace.sent(target.origin)
         self._stop_clock()
         body = target.body
         if body is None and request.body is not exchange.sent_body:
@@ -274,8 +337,7 @@ class Pick:
         if body is not None:
             headers.append((b"content-length", b"%d" % len(body)))
         # What a plan says in headers or in the body is for the chosen one alone.
-        alone = target.body is not None or any(name not in _TRACES for name, _ in target.headers)
-        if target.alternatives and not alone:
+        if target.alternatives and target.body is None and not target.headers:
             found = map(self._shared.addresses.known, target.alternatives)
             endpoint = b",".join((endpoint, *(one for one in found if one is not None)))
         exchange.answered = True
@@ -298,18 +360,23 @@ class Pick:
         exchange, own = self._exchange, self._shared.pool.own_headers
         name = target.request_id or exchange.request_id
         headers: list[Header] = [*target.headers, *own]
+        removed: tuple[bytes, ...] = ()
+        if (trace := self.scope.trace) is not None:
+            headers.append((b"traceparent", trace.context()))
+            removed = tuple(one for one, _ in trace.left_out if one != b"traceparent")
         if request.header(b"x-request-id") != name:
             headers.append((b"x-request-id", name))
         if target.path is not None:
             headers.append((b":path", target.path))
         sent = exchange.sent_headers
         if request.headers is sent:
-            return headers, ()
+            return headers, removed
         kept = {one for one, _ in request.headers}
         before = {*sent}
         headers += [one for one in request.headers if one not in before]
         kept.update(one for one, _ in headers)
-        return headers, tuple({one: None for one, _ in sent if one not in kept})
+        left_out = {one: None for one, _ in sent if one not in kept}
+        return headers, tuple(left_out | dict.fromkeys(removed))
 
     def _let_go_of_body(self) -> None:
         self._exchange.request.release_body()
@@ -325,11 +392,13 @@ class Pick:
             return
         text = f"{self.origin}: the gateway went on to {served}"
         failure = UpstreamFailure("before_send", "refused", text, self.origin)
-        if self._plan.on_attempt_failed(failure) is not True:
+        if not self._failed_at(failure):
             return
         self.bound = origin
         self._failure = failure
-        if isinstance(self._plan.next_target(), Target):
+        target = self._plan.next_target()
+        if isinstance(target, Target):
+            self._check = target.check
             self._attempts += 1
             self._shared.counts.moved += 1
             self.origin = origin
@@ -340,7 +409,12 @@ class Pick:
             self._failure = failure
             if failure.stage != "before_send":
                 self._shared.pool.note_death(failure, self._exchange.request.body)
-            self._plan.on_attempt_failed(failure)
+            self._failed_at(failure)
+
+    def _failed_at(self, failure: UpstreamFailure) -> bool:
+        if self.scope.trace is not None:
+            self.scope.trace.failed(failure.message)
+        return self._plan.on_attempt_failed(failure)
 
     def _refuse(self, problem: Problem, kind: End) -> None:
         self.scope.kind = kind
@@ -354,7 +428,10 @@ class Pick:
     def _over(self) -> None:
         """Let go of all that the request holds, and tell the plan."""
         plan, scope, stream = self._plan, self.scope, self._stream
-        error = stream.error if stream is not None and stream.errors else b""
+        error = stream.error if stream is not None and stream.errors else self._said
+        if scope.trace is not None and self._failure is not None:
+            scope.trace.failure = self._failure.message
+        self._check = None
         del self._plan  # a cycle: the plan knows the forwarding
         self._exchange.follower = None
         self._stop_clock()

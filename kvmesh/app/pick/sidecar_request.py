@@ -93,7 +93,9 @@ class SidecarRequest:
         if headers is None:
             headers = self._sidecar.whole(self._place(self._decode.worker)) or ()
         own = (*target.headers, *headers)
-        return Target(target.origin, headers=own, alternatives=target.alternatives)
+        return Target(
+            target.origin, headers=own, alternatives=target.alternatives, worker=target.worker
+        )
 
     def booked(self) -> str:
         """Return the id of the decode's booking."""
@@ -104,7 +106,7 @@ class SidecarRequest:
         self._end_prefill()
         self._decode.note_prefill()
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Release both; a sidecar's 5xx tells nothing of the decode worker."""
         split = self._prefill is not None and not self._whole
         self._end_prefill()

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import socket
 from collections.abc import Generator
 
 from kvmesh.errors import ConfigError, TransportError
@@ -26,3 +27,14 @@ def naming(flag: str, host_flag: str) -> Generator[None]:
             case _:
                 remedy = f"name an address of this machine: {host_flag}"
         raise ConfigError(f"{error}; {remedy}") from error
+
+
+def why_taken(host: str, port: int) -> str:
+    """Return why nobody can listen on a port now, "" where one can."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""

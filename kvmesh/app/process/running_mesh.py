@@ -31,7 +31,10 @@ class EnginePlace(msgspec.Struct, frozen=True):
 
 
 class RunningMesh(msgspec.Struct, frozen=True):
-    """One `kvmesh up`: its front door, and what is behind it."""
+    """One `kvmesh up`: its front door, and what is behind it.
+
+    `hash_secret_file` keys its block hashes; "" where nothing does.
+    """
 
     url: str
     view_url: str
@@ -40,6 +43,7 @@ class RunningMesh(msgspec.Struct, frozen=True):
     data_dir: str
     buckets: tuple[str, ...]
     engines: tuple[EnginePlace, ...]
+    hash_secret_file: str = ""
 
 
 @contextlib.contextmanager

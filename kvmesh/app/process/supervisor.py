@@ -49,14 +49,21 @@ class RestartDelay:
 
 
 class Child:
-    """One supervised process. Its output goes to `<log_dir>/<name>.log`. It is killed when it has
-    not ended 10 s after it was asked to.
+    """One supervised process. Its output goes to `<log_dir>/<name>.log`, without a folder to where
+    this process's goes. It is killed when it has not ended `terminate_s` after it was asked to.
 
     Until it is `proven` to start, an exit with a code of its own is final: `refused` is that code,
     and its words tell why. A wrong setting would be as wrong at the next start.
     """
 
-    def __init__(self, spec: ChildSpec, environment: Mapping[str, str], log_dir: Path) -> None:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        environment: Mapping[str, str],
+        log_dir: Path | None,
+        *,
+        terminate_s: float = TERMINATE_S,
+    ) -> None:
         self.spec = spec
         self.restarts = 0
         self.proven = False
@@ -64,7 +71,8 @@ class Child:
         self.process: Process | None = None
         self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
         self._environment = environment
-        self._log_path = log_dir / f"{spec.name}.log"
+        self._terminate_s = terminate_s
+        self._log_path = None if log_dir is None else log_dir / f"{spec.name}.log"
         self._log_start = 0
         self._watcher: asyncio.Task[None] | None = None
         self._log = get_logger(child=spec.name)
@@ -75,8 +83,11 @@ class Child:
         self._watcher = supervise("watch a child", self._watch)
 
     async def _spawn(self) -> None:
-        with self._log_path.open("ab") as log_file:
-            self._log_start = log_file.tell()
+        with contextlib.ExitStack() as files:
+            log_file = None
+            if self._log_path is not None:
+                log_file = files.enter_context(self._log_path.open("ab"))
+                self._log_start = log_file.tell()
             self.process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=DEVNULL,
@@ -129,17 +140,24 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         try:
-            await asyncio.wait_for(self.process.wait(), TERMINATE_S)
+            await asyncio.wait_for(self.process.wait(), self._terminate_s)
         except TimeoutError:
-            self._log.warning("child did not stop, killing it", after_s=TERMINATE_S)
+            self._log.warning("child did not stop, killing it", after_s=self._terminate_s)
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
+
+    async def wait_refused(self) -> None:
+        """Return when it has refused to start."""
+        if self._watcher is not None:
+            await asyncio.wait({self._watcher})
 
     def last_words(self) -> str:
         """Return what it said last, for an error message: the error it ended with, if it names one,
         else the end of its log since it was started.
         """
+        if self._log_path is None:
+            return ""
         try:
             with self._log_path.open("rb") as log_file:
                 end = log_file.seek(0, os.SEEK_END)

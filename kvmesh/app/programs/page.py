@@ -5,7 +5,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.front import Routes, json_page
+from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import whole_number
@@ -41,6 +42,7 @@ class ProgramsPage:
     def __init__(self, context: RoutingContext, viewers: Viewers) -> None:
         self._context = context
         self._viewers = viewers
+        self._time = PageTime()
 
     def mount(self, routes: Routes) -> None:
         """Serve the path."""
@@ -49,9 +51,14 @@ class ProgramsPage:
     def _show(self, exchange: Exchange) -> None:
         """Answer how agents stand, those that wait first; `limit` of them."""
         most = shown_limit(exchange.request.query)
-        context, viewer = self._context, self._viewers.of(exchange.request)
-        governor, limits, now = context.routing.turns.governor, context.gate.limits, context.clock()
+        viewer = self._viewers.of(exchange.request)
         tenant = None if viewer is None else viewer.tenant
+        page = self._time.page((most, tenant), lambda: json_page(self._view(most, tenant)))
+        exchange.respond(200, page)
+
+    def _view(self, most: int, tenant: str | None) -> ProgramsView:
+        context = self._context
+        governor, limits, now = context.routing.turns.governor, context.gate.limits, context.clock()
         view = ProgramsView(
             router=context.router_id,
             bucket=context.bucket,
@@ -59,11 +66,11 @@ class ProgramsPage:
             wait_s=limits.program_wait_s,
             programs=[] if governor is None else standings(governor, now, most, tenant),
         )
-        if viewer is None and governor is not None:
+        if tenant is None and governor is not None:
             view = msgspec.structs.replace(
                 view, statistics=governor.statistics(), workers=pressures(governor, now)
             )
-        answer_json(exchange, view)
+        return view
 
 
 def shown_limit(query: str) -> int:

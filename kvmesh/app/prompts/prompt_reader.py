@@ -20,7 +20,13 @@ from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import ApiEndpoint, is_chat_input, read_prompts, read_request
+from kvmesh.transport.http.openai import (
+    ApiEndpoint,
+    is_chat_input,
+    read_ids,
+    read_prompts,
+    read_request,
+)
 from kvmesh.transport.http.server.request import Request
 
 _ABSENT: Final = frozenset({b"", b"null"})
@@ -133,7 +139,7 @@ class PromptReader:
         """
         kind, body = endpoint.kind, request.body
         if kind not in _PROMPTS:
-            return Prompt(NO_HASHES, 0, unforeseen="unread")
+            return self._of_other(parsed)
         form = self._engine.form(parsed, kind)
         if form.unforeseen == "embeds" or _holds_chats(endpoint, parsed):
             return self._of_size(body, endpoint, parsed, form)
@@ -164,6 +170,12 @@ class PromptReader:
             if not (form.unforeseen or form.computed):
                 check.compare(model, request, prompt.hashes, ours)
         return _formed(_among(prompt, rest, prompts), form)
+
+    def _of_other(self, parsed: Parsed) -> Prompt:
+        """Return nothing of a prompt that is sent to an engine's own path; its ids are checked."""
+        for ids in read_ids(parsed.input_ids):
+            check_ids(ids, self._vocab_size)
+        return Prompt(NO_HASHES, 0, unforeseen="unread")
 
     def _of_size(
         self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed, form: PromptForm

@@ -13,12 +13,12 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
-from kvmesh.app.prompts.request_wishes import HeadWishes, RequestWishes, WishOptions, WishReader
+from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
-from kvmesh.app.prompts.turn_names import TurnNames, key_names
+from kvmesh.app.prompts.turn_names import TurnNames
 from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
 from kvmesh.compiled import NATIVE
-from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
 from kvmesh.core.dispatch.compiled import Scanned
@@ -28,16 +28,14 @@ from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
-from kvmesh.transport.http.openai import ApiEndpoint, parse_model, prompt_endpoint, read_request
+from kvmesh.transport.http.openai import ApiEndpoint, parse_other, prompt_endpoint, read_request
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[E, RouteRequest], None]
-Readable = tuple[Scanned, bytes | memoryview | None, HeadWishes]
-"""What was scanned of a body, its packed token ids (None: those of its bytes), what its headers
-tell.
-"""
+Readable = tuple[Scanned, bytes | memoryview | None, RequestWishes]
+"""What was scanned of a body, its packed token ids (None: those of its bytes), what it wishes."""
 _NO_BODY: Final = InferenceRequest()
 _HELD_SHARE: Final = 0.5
 """A request is held for this share of the time that its client waits at most; the rest is left for
@@ -57,7 +55,7 @@ class Reader:
     LoRA adapter, whose cached blocks are its own. `isolation` keeps tenants apart; None: nothing
     does. `seconds` counts how long reading takes. `looks` tells whether anything looks at the
     prompt of a request with this mode (None: the router's own); where nothing does, it is not
-    tokenized. None: always.
+    tokenized. None: always. `keeps_secret`: no client can know `secret`, so none can hash with it.
     """
 
     def __init__(
@@ -71,6 +69,7 @@ class Reader:
         seconds: Histogram | None = None,
     ) -> None:
         self.isolation: Isolation | None = None
+        self.keeps_secret = False
         self.root = namespace_root(secret=secret)
         self._probe = prompts.probe
         self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
@@ -87,8 +86,8 @@ class Reader:
         self._threads = ReadingThreads()
 
     def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:
-        """Return what routing reads of a short chat or completion that wishes nothing unusual; None
-        for any other, and for what may be wrong. `looks`: token ids are needed.
+        """Return what routing reads of a short chat or completion; None for any other, and for what
+        may be wrong. `looks`: token ids are needed.
 
         Raises `RequestError` naming a header.
         """
@@ -101,20 +100,20 @@ class Reader:
             or asked.allowed is not None
         ):
             return None
-        head = self._wishes.plain_head(asked)
-        scanned = NATIVE.scan(body, chat) if head is not None else None
-        if head is None or scanned is None or scanned.model in self._adapters:
+        scanned = NATIVE.scan(body, chat)
+        if scanned is None or scanned.model in self._adapters:
+            return None
+        wishes = self._wishes.read_scanned(asked, scanned)
+        if wishes is None:
             return None
         if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
         packed = None
-        if looks and not self._bytes_alone:
+        if (looks or wishes.mode == "kv") and not self._bytes_alone:
             packed = self._prompts.pack_scanned(scanned)
             if packed is None:
                 return None
-        if head.names is None and (key := scanned.cache_key):
-            head = msgspec.structs.replace(head, names=key_names(key, head.tenant))
-        return scanned, packed, head
+        return scanned, packed, wishes
 
     def own_name(self, request_id: bytes) -> str:
         """Return a name of the bookings of a request whose client named it: it may come twice."""
@@ -166,7 +165,8 @@ class Reader:
         if endpoint.kind == "chat" and len(asked.body) <= MOST_READ_BYTES:
             found = read_chat(asked.body)
         elif endpoint.prompt is None:
-            found = InferenceRequest(model=parse_model(asked.body) or None)
+            model, ids = parse_other(asked.body)
+            found = InferenceRequest(model=model or None, input_ids=ids)
         parsed = found or read_request(asked, endpoint)
         if self.isolation is None:
             return endpoint, parsed, asked.body
@@ -182,8 +182,8 @@ class Reader:
         Raises `RequestError`.
         """
         request, model = exchange.request, parsed.model or ""
-        root = ROOT
-        if self._secret or parsed.cache_salt or parsed.lora_path or model in self._adapters:
+        root = self.root
+        if parsed.cache_salt or parsed.lora_path or model in self._adapters:
             root = self._root(parsed, model)
         wishes = self._wishes.read(request, parsed)
         unseen = self.looks is not None and not whole and not self.looks(wishes.mode)
@@ -201,7 +201,8 @@ class Reader:
         turn = None
         if wishes.names is not None and self.names_turns():
             turn = turn_of(wishes.names, name, prompt.tokens, wishes)
-        return RouteRequest(
+        return msgspec.structs.replace(
+            wishes.request(model),
             request_id=name,
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
@@ -210,25 +211,11 @@ class Reader:
             unforeseen=prompt.unforeseen,
             stored=_stored(parsed) if endpoint.kind == "responses" else "",
             expected_output_tokens=min(output * choices, MAX_TOKENS),
-            model=model,
-            mode=wishes.mode,
-            cost=wishes.cost,
-            temperature=wishes.temperature,
-            overlap_score_weight=wishes.overlap_score_weight,
             allowed_workers=_within(wishes.allowed_workers, request.allowed),
-            pinned_worker=wishes.pinned_worker,
-            priority=wishes.priority,
             streams=bool(parsed.stream),
-            tenant=wishes.tenant,
-            labels=wishes.labels,
-            tolerations=wishes.tolerations,
-            session=wishes.session,
             choices=choices,
-            timeout_s=wishes.timeout_s,
-            overridden=wishes.overridden,
             adapter=self._adapter(parsed, model),
             turn=turn,
-            targets=wishes.targets,
         )
 
     def _adapter(self, parsed: Parsed, model: str) -> str:
@@ -285,6 +272,11 @@ class Reader:
                 "x-kvmesh-body: hashes may be anybody's: where tenants are kept apart send tokens",
                 status=403,
             )
+        elif self.keeps_secret:
+            raise RequestError(
+                "x-kvmesh-body: hashes: this router keys block hashes by a secret of its own; send "
+                "tokens, or hash by the secret of a --hash-secret-file that you give the router"
+            )
         else:
             hashes = BlockHashes.unpack(request.body, block_size)
             count = min(len(hashes) * block_size, MAX_TOKENS)
@@ -339,16 +331,10 @@ def within_patience(options: ForwardOptions, timeout_s: float | None) -> Forward
     return msgspec.structs.replace(options, deadline_s=timeout_s)
 
 
-def turn_of(
-    names: TurnNames, request_id: str, prompt_tokens: int, wishes: HeadWishes | RequestWishes
-) -> Turn:
+def turn_of(names: TurnNames, request_id: str, prompt_tokens: int, wishes: RequestWishes) -> Turn:
     """Return the turn of a request. Of its answer only what its client expects counts: what it
     allows at most is no estimate.
     """
-    if isinstance(wishes, HeadWishes):
-        priority, output_tokens = 0, 0
-    else:
-        priority, output_tokens = wishes.priority, wishes.output_tokens or 0
     timeout_s = wishes.timeout_s
     return Turn(
         request_id=request_id,
@@ -356,9 +342,9 @@ def turn_of(
         program=names.program,
         client=names.client,
         tenant=wishes.tenant,
-        priority=priority,
+        priority=wishes.priority,
         prompt_tokens=prompt_tokens,
-        expected_output_tokens=output_tokens,
+        expected_output_tokens=wishes.output_tokens or 0,
         final=names.final,
         patience_s=inf if timeout_s is None else timeout_s * _HELD_SHARE,
     )

@@ -1,6 +1,6 @@
 """What a request wishes of the router: by headers, by the body's field `kvmesh`, by its model."""
 
-from typing import Final, cast, get_args
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 
@@ -14,6 +14,7 @@ from kvmesh.app.prompts.turn_names import (
     TurnNames,
     body_names,
     head_names,
+    key_names,
     own_names,
     read_hints,
 )
@@ -37,22 +38,30 @@ from kvmesh.core.cost.targets import (
     NO_DEFAULTS,
     NO_TARGETS,
     TargetDefaults,
-    Targets,
     targets_of,
 )
+from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.errors import RequestError
+from kvmesh.transport.http.forward.plan import NO_HOLD
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.head import names_of
+from kvmesh.transport.http.wire.headers import Headers
 
 _MODES: Final = get_args(RouterMode)
 _PREFIX: Final = b"x-kvmesh-"
+_TIMEOUT: Final = "x-kvmesh-timeout-s"
 NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
 _Given = dict[str, str]
-_APART: Final = OWN_HEADERS | {ROLES_HEADER}
+_APART: Final = OWN_HEADERS | {ROLES_HEADER, NO_HOLD[0]}
 """Headers of ours that are read elsewhere."""
+
+_UNCHOOSING: Final = {_TIMEOUT, "x-kvmesh-priority"}
+"""Headers of ours that say nothing of which worker to take."""
 
 _OVERRIDES: Final = {
     "x-kvmesh-router-mode": "mode",
@@ -64,46 +73,32 @@ _OVERRIDES: Final = {
 """Headers, and fields of the body, by which a client takes the choice from the router."""
 
 
-class RequestWishes(msgspec.Struct, frozen=True):
-    """One request's wishes, checked; the fields are those of `RouteRequest`.
+class RequestWishes(Wishes, frozen=True):
+    """Wishes, and whose they are.
 
-    `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
-    `names` says whose turn it is, None: nobody's.
-    `named`: the client chose the request's id. `overridden`: it named policy or worker.
+    `names` says whose turn it is, None: nobody's. `named`: the client chose the request's id.
     """
 
-    mode: RouterMode | None = None
-    cost: str | None = None
-    temperature: float | None = None
-    overlap_score_weight: float | None = None
-    pinned_worker: WorkerId | None = None
-    allowed_workers: frozenset[WorkerId] | None = None
-    labels: frozenset[str] = frozenset()
-    tolerations: frozenset[str] = frozenset()
-    output_tokens: int | None = None
-    priority: int = 0
-    session: str = ""
-    tenant: str = ""
-    timeout_s: float | None = None
     named: bool = False
-    overridden: bool = False
     names: TurnNames | None = None
-    targets: Targets | None = None
 
 
 class HeadWishes(msgspec.Struct, frozen=True):
     """What the headers tell; `given` are all of ours but those that name programs, and others'
-    targets, by name.
+    targets, by name. `encoded`: the body is not as it will be read.
     """
 
-    tenant: str
-    session: str
-    given: _Given
-    timeout_s: float | None
-    named: bool
-    plain: bool
+    tenant: str = ""
+    session: str = ""
+    given: _Given = {}
+    timeout_s: float | None = None
+    named: bool = False
+    encoded: bool = False
     names: TurnNames | None = None
 
+
+_SILENT: Final = HeadWishes()
+"""What most heads tell."""
 
 NO_WISHES: Final = RequestWishes()
 
@@ -130,44 +125,60 @@ class WishReader:
         self._session = options.session_header.lower().encode()
         self._policies = policies
         self._targets = options.targets
+        others = {self._tenant, self._session, b"x-request-id", b"content-encoding"} - {b""}
+        self._asked = names_of(NAMING_HEADERS | FOREIGN | others, _PREFIX)
 
     def read(
         self, request: Request, parsed: InferenceRequest | ChatRequest = _NOBODY
     ) -> RequestWishes:
         """Return a request's wishes. Raises `RequestError` naming header or field."""
-        twin = request.twin
-        told = None if twin is None or twin.notes is None else twin.notes.get(self)
-        head = self._of_headers(request) if told is None else cast("HeadWishes", told)
-        tenant, session, given = head.tenant, head.session, head.given
-        extension = parsed.kvmesh or NO_EXTENSION
-        session = session or extension.session or ""
-        names = head.names
+        told = request.head.select(self._asked)
+        head = self._of_headers(request, told) if told else _SILENT
+        names, tenant = head.names, head.tenant
         if parsed.kvmesh is not None:
             names = own_names(parsed.kvmesh, names, tenant)
         if names is None and (parsed.metadata or parsed.prompt_cache_key):
             names = body_names(parsed, request.path, tenant)
         hints = read_hints(parsed.nvext) if parsed.nvext else NO_HINTS
+        body = _BodyWishes(parsed.model or "", parsed.urgency, names, parsed.kvmesh, hints)
+        return self._join(head, body)
+
+    def read_scanned(self, request: Request, scanned: Scanned) -> RequestWishes | None:
+        """Do as `read` for a body without fields of ours; None where it is encoded."""
+        told, urgency, key = request.head.select(self._asked), scanned.urgency, scanned.cache_key
+        if not (told or urgency or key or self._policies.any or self._targets.any):
+            return NO_WISHES
+        head = self._of_headers(request, told) if told else _SILENT
+        if head.encoded:
+            return None
+        names = head.names
+        if names is None and key:
+            names = key_names(key, head.tenant)
+        return self._join(head, _BodyWishes(scanned.model, urgency, names))
+
+    def _join(self, head: HeadWishes, body: "_BodyWishes") -> RequestWishes:
+        """Return what head and body wish together."""
+        tenant, given, hints, urgency = head.tenant, head.given, body.hints, body.urgency
+        extension = body.extension or NO_EXTENSION
+        session = head.session or extension.session or ""
         policies = self._policies
-        policy = policies.find(parsed.model or "") if policies.any else NO_POLICY
+        policy = policies.find(body.model) if policies.any else NO_POLICY
         if not self._obeyed:
             extension = Extension(session=extension.session, output_tokens=extension.output_tokens)
             given = {}
         default = self._targets.find(tenant) if self._targets.any else NO_TARGETS
-        if not given and parsed.kvmesh is None and policy is NO_POLICY:
-            # Nearly every request: a fifth of the time of what follows.
-            plain = not (session or tenant or parsed.priority or head.named or names)
-            plain = plain and hints is NO_HINTS and default == NO_TARGETS
-            if plain and head.timeout_s is None:
-                return NO_WISHES
+        # Nearly every request: a fifth of the time of what follows.
+        if given.keys() <= _UNCHOOSING and body.extension is None and policy is NO_POLICY:
             return RequestWishes(
                 session=session_key(session, tenant) if session else "",
                 tenant=tenant,
                 output_tokens=hints.output_tokens,
-                priority=_priority(given, extension, parsed, hints) if self._obeyed else 0,
+                priority=_priority(given, extension, urgency, hints) if self._obeyed else 0,
                 timeout_s=head.timeout_s,
                 named=head.named,
                 targets=targets_of(default.ttft_ms, default.tpot_ms),
-                names=names,
+                names=body.names,
+                chooses=default != NO_TARGETS or hints.output_tokens is not None,
             )
         pinned = _pinned(given, extension)
         # A model's weight is one of its own formula.
@@ -193,36 +204,24 @@ class WishReader:
             labels=_words(given, "labels", extension.labels) or policy.labels,
             tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
             output_tokens=_output(given, extension, hints),
-            priority=_priority(given, extension, parsed, hints) if self._obeyed else 0,
+            priority=_priority(given, extension, urgency, hints) if self._obeyed else 0,
             session=session_key(session, tenant) if session else "",
             tenant=tenant,
             timeout_s=head.timeout_s,
             named=head.named,
             overridden=_overridden(given, extension),
             targets=read_targets(given, extension, policy, default),
-            names=names,
+            names=body.names,
+            chooses=True,
         )
 
-    def plain_head(self, request: Request) -> HeadWishes | None:
-        """Return what the headers tell of a request that wishes nothing unusual by them; None for
-        one to be read in full. Raises `RequestError` naming the header.
-        """
-        if self._policies.any:
-            return None
-        twin = request.twin
-        told = None if twin is None or twin.notes is None else twin.notes.get(self)
-        head = self._of_headers(request) if told is None else cast("HeadWishes", told)
-        if self._targets.any and self._targets.find(head.tenant) != NO_TARGETS:
-            return None
-        return head if head.plain else None
-
-    def _of_headers(self, request: Request) -> HeadWishes:
-        """Return what the headers tell, and note it for a head that is repeated."""
+    def _of_headers(self, request: Request, told: Headers) -> HeadWishes:
+        """Return what the headers tell that were asked for. Raises `RequestError` naming one."""
         given: _Given = {}
         naming: Told = {}
         tenant = session = ""
-        named = False
-        for name, value in request.headers:
+        named = encoded = False
+        for name, value in told:
             if name in NAMING_HEADERS:
                 naming.setdefault(name, value)
             if name == self._tenant:
@@ -233,17 +232,23 @@ class WishReader:
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
                 named = True
-        timeout_s = read_timeout_s(request)
-        plain = not (session or given) and timeout_s is None
-        plain = plain and request.header(ROLES_HEADER) is None
-        plain = plain and request.header(b"content-encoding") is None
+            elif name == b"content-encoding":
+                encoded = True
         names = None
         if naming or session:
             names = head_names(naming, session, tenant, request.header(b"user-agent") or b"")
-        head = HeadWishes(tenant, session, given, timeout_s, named, plain, names)
-        if request.twin is not None:
-            request.twin.notes = {**(request.twin.notes or {}), self: head}
-        return head
+        timeout_s = read_timeout_s(request) if _TIMEOUT in given else None
+        return HeadWishes(tenant, session, given, timeout_s, named, encoded, names)
+
+
+class _BodyWishes(NamedTuple):
+    """What routing reads of the wishes in a body: whose turn it is, the field `kvmesh`."""
+
+    model: str
+    urgency: int
+    names: TurnNames | None
+    extension: Extension | None = None
+    hints: Hints = NO_HINTS
 
 
 def named_workers(request: Request, extension: Extension = NO_EXTENSION) -> frozenset[str]:
@@ -364,15 +369,13 @@ def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
     return frozenset(map(WorkerId, names))
 
 
-def _priority(
-    given: _Given, extension: Extension, parsed: InferenceRequest | ChatRequest, hints: Hints
-) -> int:
+def _priority(given: _Given, extension: Extension, urgency: int, hints: Hints) -> int:
     """Return how urgent a request is, larger first. The body's own `priority` is the engine's,
     where smaller is served first.
     """
     text = given.get("x-kvmesh-priority")
     if text is None:
-        return extension.priority or hints.priority or parsed.urgency
+        return extension.priority or hints.priority or urgency
     value = whole_number(text, -MAX_PRIORITY, MAX_PRIORITY)
     if value is None:
         raise RequestError(

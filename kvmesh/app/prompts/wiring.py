@@ -23,7 +23,6 @@ from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import SloSettings
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -39,10 +38,11 @@ def reader_of(
     check: TokenCheck,
     adapters: Container[str],
     seconds: Histogram | None = None,
+    secret: bytes = b"",
 ) -> Reader:
     """Return what reads requests by these settings; loads the tokenizer.
 
-    `seconds` counts how long reading takes.
+    `seconds` counts how long reading takes. `secret` keys the hashes of blocks.
     """
     tokenizer: Tokenizer = ByteTokenizer()
     if settings.tokenizer is not None:
@@ -70,7 +70,7 @@ def reader_of(
                 [parse_model_policy(one, formulas=None) for one in settings.model_policy]
             ),
         ),
-        secret=read_hash_secret(settings.cost.hash_secret_file),
+        secret=secret,
         seconds=seconds,
     )
     reader.isolation = isolation_of(settings.tenant, settings.admission.tenant_header)

@@ -1,5 +1,6 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -8,6 +9,7 @@ from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.front import TOKENS
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.process.place import own_place
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
@@ -94,6 +96,11 @@ class RouterAdmin:
         for beat in self._context.router.workers():
             if "/" in beat.unsalted:
                 yield beat.worker, "its engine is of no kind known to take cache_salt"
+
+    async def share(self, stack: contextlib.AsyncExitStack) -> None:
+        """Show the metrics of all processes, where this is one of several."""
+        if (place := own_place()) is not None:
+            await self._page.share(place, stack)
 
     def mount_probes(self, routes: Routes) -> None:
         """Serve what balancers ask."""

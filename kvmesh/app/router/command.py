@@ -11,21 +11,26 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.members.router import Router
+from kvmesh.app.care.engine_signs import EngineSigns
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
-from kvmesh.app.figures.front import POOL, URLS
+from kvmesh.app.figures.front import POOL, URLS, span_figures
 from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
-from kvmesh.app.front.front import Routes, admin_routes, upstream_pool, url_guard
-from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.front.front import Routes, upstream_pool, url_guard
+from kvmesh.app.front.ports import Ports, dashboard_port, open_ports
+from kvmesh.app.front.tracing import exporting, tracer_for
 from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
+from kvmesh.app.process.hash_secret import mesh_secret, own_secret
+from kvmesh.app.process.place import own_place
+from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.programs.program_watch import ProgramWatch
 from kvmesh.app.programs.toucher import touching
@@ -35,7 +40,13 @@ from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.door import Door, HttpDoor, Serving
-from kvmesh.app.router.mesh_choice import RouterParts, find_mesh, find_pool
+from kvmesh.app.router.mesh_choice import (
+    LOCAL_NATS,
+    RouterParts,
+    find_mesh,
+    find_pool,
+    is_alone,
+)
 from kvmesh.app.router.program_part import ProgramPart
 from kvmesh.app.router.router_options import (
     router_options,
@@ -66,10 +77,10 @@ from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
@@ -84,7 +95,7 @@ class RouterServer:
     def __init__(self, settings: RouterSettings, door: Door | None = None) -> None:
         self.settings = settings
         self._door = HttpDoor(settings) if door is None else door
-        self.router_id = router_name(settings.router_id)
+        self.router_id = replica_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
         self.heard = new_approx(graded=True)
@@ -101,9 +112,15 @@ class RouterServer:
         )
         self.scheduler.overlaps.listen(self.heard)
         static = parse_workers(settings.worker, empty=True)
-        self._guard = url_guard(settings.upstream, [one.url for one in static])
+        own_urls = [one.url for one in static]
+        self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
         self.scheduler.workers.guard = self._guard
-        self._secret = read_hash_secret(cost.hash_secret_file)
+        self._keeps_secret = cost.hash_secret_file is None and is_alone(settings)
+        self._secret = (
+            own_secret()
+            if self._keeps_secret
+            else mesh_secret(cost.hash_secret_file, settings.nats.nats_url or LOCAL_NATS)
+        )
         self.scheduler.judge.options = SloOptions(settings.slo.slo_refuse_below)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
@@ -111,6 +128,7 @@ class RouterServer:
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
+        self.router.progress.hang_s = settings.failure.hang_s
         self._viewers = viewers_of(settings, settings.admission.tenant_header)
         self._shadows = shadow_policies(settings, options)
         self._pool = find_pool(settings)
@@ -160,6 +178,7 @@ class RouterServer:
             follows_events=settings.kv_events,
             governor=self._programs.governor,
         )
+        routing.wanting, routing.on_served = self.router.wanting, self.mesh.served
         self.router.resized.append(routing.resize)
         return RoutingContext(
             router=self.router,
@@ -182,12 +201,13 @@ class RouterServer:
             gate=AdmissionGate(
                 routing, settings.admission, time.monotonic, self.mesh.tell, settings.program
             ),
-            tracer=tracer_for(settings.log.otlp_endpoint, self._door.role),
+            tracer=tracer_for(
+                settings.log.otlp_endpoint, self._door.role, settings.log.otlp_sample
+            ),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
             ask_suspects=self._care.wake,
-            hang_s=settings.failure.hang_s,
             debug=debug,
             alternatives=self._alternatives(),
             scaling=scaling_options(settings.scaling),
@@ -215,8 +235,7 @@ class RouterServer:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
             context = self._programs.touch(self._context(), self.router.heartbeats, pool)
-            if context.tracer is not None:
-                stack.push_async_callback(asyncio.to_thread, context.tracer.close)
+            exporting(context.tracer, stack)
             check = check_of(settings, pool, context.find_holder)
             check.holds = lambda: bool(context.gate.waiting)
             stack.push_async_callback(check.close)
@@ -233,25 +252,31 @@ class RouterServer:
                 priority_of=self._pool.priority_of if self._pool is not None else None,
             )
             door.mount(serving, routes)
-            cold = await admin_routes(settings.http, routes, stack)
+            tenant_header = settings.admission.tenant_header
+            ports = await open_ports(settings.http, routes, stack, tenant_header)
             changes = RunningChanges(context, self.mesh.replicas, settings)
-            admin = self._admin(context, check, changes, routes, cold)
+            admin = self._admin(context, check, changes, ports)
+            await admin.share(stack)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
-            admin.sources.add(errors, BUILD.of(own_build), *door.figures())
-            ports = dict.fromkeys((routes, cold))  # one, without --admin-port
-            watch = self._programs.mount(context, self._viewers, admin, ports)
+            admin.sources.add(
+                errors, BUILD.of(own_build), *door.figures(), *span_figures(context.tracer)
+            )
+            watch = self._programs.mount(context, self._viewers, admin, ports.all())
             traffic = self._traffic(context, admin, watch)
             view = changes.view(context, self.mesh, admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
-            for port in ports:
-                pages.mount(port)
+            ports.mount(pages)
             stack.push_async_callback(door.close)
             url = await door.open()
             stack.push_async_callback(self.mesh.stop)
             await first_of(
-                *(stop.wait(), self._join(url), *self._care.running(pool)),
+                *(
+                    stop.wait(),
+                    self._join(url),
+                    *self._care.running(pool, pool, EngineSigns(self.router, pool, context.clock)),
+                ),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("programs seen", watch.run),
@@ -278,7 +303,10 @@ class RouterServer:
 
     def _reader(self, context: RoutingContext, check: TokenCheck) -> Reader:
         seconds, adapters = context.routing.phases.tokenize, self.router.adapters
-        reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
+        reader = reader_of(
+            self.settings, self.router_id, check, adapters, seconds, secret=self._secret
+        )
+        reader.keeps_secret = self._keeps_secret
         if not self.settings.decision.watch_prompts:
             reader.looks = context.looks_at
         reader.names_turns = lambda: context.gate.follows
@@ -291,10 +319,9 @@ class RouterServer:
         context: RoutingContext,
         check: TokenCheck,
         changes: RunningChanges,
-        routes: Routes,
-        cold: Routes,
+        ports: Ports,
     ) -> RouterAdmin:
-        """Mount the probes on both, the admin paths on `cold`."""
+        """Mount the probes on all ports, the admin paths on theirs."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         admin.viewers = self._viewers
         admin.why_not = self._why_not
@@ -309,10 +336,10 @@ class RouterServer:
         if (watched := self._pool) is not None:
             admin.show(POOL.of(watched.statistics), watched.warnings)
             admin.parts["inference_pool"] = watched.describe
-        for door in (routes, cold):
+        for door in ports.all():
             admin.mount_probes(door)
-        admin.mount(cold)
-        changes.mount(admin, cold, self.settings.admission)
+        admin.mount(ports.admin)
+        changes.mount(admin, ports.admin, self.settings.admission)
         return admin
 
     def _traffic(
@@ -346,9 +373,42 @@ class RouterServer:
                     accesses.forget(worker)
 
 
+def replica_name(router_id: str) -> str:
+    """Return the name of this replica: each of several processes is one. Raises `ConfigError`."""
+    place = own_place()
+    name = f"{router_id}-{place.number}" if place is not None and router_id else router_id
+    return router_name(name)
+
+
+async def _supervise(settings: RouterSettings, stop: Stop) -> None:
+    http = settings.http
+    if http.advertise_url:
+        raise ConfigError(
+            f"--processes {settings.processes} --advertise-url {http.advertise_url}: each process "
+            "is a replica with a port of its own, which it announces itself; leave the URL out"
+        )
+    plan = ProcessPlan(
+        count=settings.processes,
+        host=http.http_host,
+        port=http.http_port,
+        drain_s=http.drain_s,
+        bucket=settings.bucket,
+        dashboard_port=dashboard_port(http, settings.processes),
+    )
+    if not plan.dashboard_port:
+        get_logger().warning(
+            "no common dashboard: with --api-keys or --tls-cert run `kvmesh meta-router` with each "
+            "process as a --replica"
+        )
+    await run_processes(plan, stop)
+
+
 def command(settings: RouterSettings) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
     configure_logging(settings.log.log_level, settings.log.log_format, role="router")
+    if settings.processes > 1 and own_place() is None:
+        run(partial(_supervise, settings))
+        return
     server = RouterServer(settings)
     get_logger().info("router starts", router=server.router_id, bucket=settings.bucket, core=CORE)
     run(server.serve)

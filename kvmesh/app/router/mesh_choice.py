@@ -52,12 +52,17 @@ def find_pool(settings: RouterSettings) -> PoolView | None:
     return watch_pool(settings.pool)
 
 
+def is_alone(settings: RouterSettings) -> bool:
+    """Return whether a router has workers of its own and no sibling: nobody shares its hashes."""
+    own = bool(settings.worker or settings.discover or settings.pool.inference_pool)
+    return own and not settings.nats.nats_url
+
+
 def find_mesh(
     settings: RouterSettings, parts: RouterParts, pool: Callable[[], UpstreamPool]
 ) -> MeshPart:
     """Return a router's part in the mesh. Raises `ConfigError`."""
-    alone = parts.pool is not None and not settings.nats.nats_url
-    if settings.worker or settings.discover or alone:
+    if settings.worker or settings.discover or is_alone(settings):
         return _own_workers(settings, parts, pool)
     if not settings.nats.nats_url:
         get_logger().warning(

@@ -92,7 +92,9 @@ class DisaggregatedRequest:
         if self._whole is None:
             self._choose()
         if self._whole:
-            return self._decode.next_target()
+            target = self._decode.next_target()
+            # One that was held for a worker in vain lacks the same still.
+            return self._lacking(target) if isinstance(target, Problem) else target
         fetch = self._fetch
         if fetch is None:
             return self._begin_prefill()
@@ -117,7 +119,7 @@ class DisaggregatedRequest:
         """Take that the decode worker has the prompt's KV cache."""
         self._decode.note_prefill()
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Begin again with another prefill: the decode worker may have fetched the last one.
 
         Of a decode worker that answers 5xx it is not known whose fault that was: it may not have
@@ -191,6 +193,9 @@ class DisaggregatedRequest:
         if worker is None or way is None or (self._sent.why_whole and not way.many):
             self._end_prefill()
             self._failed |= {prefill.name}
+            if way is not None and not self._context.workers.expects_whole():
+                self._stay_whole(NOBODY)
+                return cannot_split(self._sent.why_whole)
             return self._without_prefill()
         decoder: WorkerHeartbeat | None = None
         if way.beside or "decode-port" in way.needs:
@@ -225,11 +230,15 @@ class DisaggregatedRequest:
         """Have a decode worker do it all, if one can; else give up."""
         self._stay_whole(NOBODY)
         target = self._decode.next_target()
-        if self._sent.why_whole and not isinstance(target, Target | Wait):
+        return target if isinstance(target, Target | Wait) else self._lacking(target)
+
+    def _lacking(self, problem: Problem | None) -> Problem | None:
+        """Return what is told of a request that no worker can do whole, and no two can share."""
+        if self._whole != NOBODY:
+            return problem
+        if self._sent.why_whole:
             return cannot_split(self._sent.why_whole)
-        if self._failed and not isinstance(target, Target | Wait):
-            return NO_PREFILL
-        return target
+        return NO_PREFILL if self._failed else problem
 
     async def _await_prefill(self, way: Connector, meeting: Meeting, body: bytes) -> None:
         """Go on with the decode when the prefill is done, or as things stand then."""

@@ -71,7 +71,7 @@ class FetchingRequest:
         """Take that its prefill is over."""
         self._routed.note_prefill()
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Learn of an attempt that failed before its answer began."""
         return self._routed.on_attempt_failed(failure)
 

@@ -1,6 +1,6 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
+from kvmesh.core.health.answer_check import Form
 from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
@@ -35,6 +36,7 @@ from kvmesh.transport.http.openai import (
     PASSTHROUGH,
     ApiEndpoint,
     find_endpoint,
+    may_repeat,
 )
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
@@ -80,7 +82,12 @@ class Gateway(Generic[E]):
         self._reader = reader
         self._pool = splits.pool
         self._forward = forward
-        self._options = options
+        self._options = {
+            path: msgspec.structs.replace(options, form=cast("Form", endpoint.kind))
+            for path, endpoint in ENDPOINTS.items()
+            if endpoint.prompt is not None
+        }
+        self._others = options
         self._once = msgspec.structs.replace(
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
@@ -139,12 +146,13 @@ class Gateway(Generic[E]):
         self._reader.read(exchange, PASSTHROUGH, self._go_on)
 
     def _place(self, exchange: E, endpoint: ApiEndpoint) -> bool:
-        """Have the compiled core decide a request that wishes nothing unusual, if it can."""
+        """Have the compiled core decide a request, if it can."""
         context, compiled, asked = self._context, self._compiled, exchange.request
         if (
             compiled is None
             or asked.method not in endpoint.methods
             or context.router.prefillers
+            or context.router.wanting
             or self._splits.always
             or self._viewers.apart
         ):
@@ -155,23 +163,30 @@ class Gateway(Generic[E]):
         now = context.clock()
         if read is None or not may_pass(context, read, asked.body, now):
             return False
-        scanned, packed, head = read
+        scanned, packed, wishes = read
         request_id = exchange.request_id
-        name = self._reader.own_name(request_id) if head.named else None
+        name = self._reader.own_name(request_id) if wishes.named else None
+        options = within_patience(self._options[asked.path], wishes.timeout_s)
         try:
-            placed = compiled.decide(scanned, packed, request_id, head.tenant, now, name)
+            placed = compiled.decide(scanned, packed, request_id, wishes, now, name)
             if placed is None:
                 return False
+            if isinstance(placed, int | float):
+                self._reader.read(exchange, endpoint, self._hold)
+                return True
+            if context.tracer is not None:
+                context.tracer.begin(exchange)
             turn = turn_of_placed(context, read, placed, now)
-            forwarding = self._forward(exchange, options=self._options)
-            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding, turn)
+            forwarding = self._forward(exchange, options=options)
+            quick = QuickRequest(context, compiled, placed, forwarding, turn, wishes)
             if context.keep is not None and turn is not None:
                 context.keep(turn, asked, placed.hashes or NO_HASHES)
         except BaseException:
             take_back(context, name or request_id.decode("latin-1"))
             raise
-        if context.tracer is not None:
-            plan = context.tracer.watch(exchange, plan)
+        plan: ForwardPlan = quick
+        if asked.head.get(ROLES_HEADER) is not None:
+            plan = self._viewers.veil(asked, plan)
         forwarding.begin(plan, stream=placed.streams)
         return True
 
@@ -203,6 +218,10 @@ class Gateway(Generic[E]):
             self._answer_decision(exchange, self._reader.read_binary(exchange))
             return
         self._reader.read(exchange, None, self._answer_decision)
+
+    def _hold(self, exchange: E, request: RouteRequest) -> None:
+        """Have a request wait that could not go just now."""
+        self._send(exchange, request, tried=True)
 
     def _go_on(self, exchange: E, request: RouteRequest) -> None:
         stored = named_response(request.stored) or response_of(exchange.request.path)
@@ -239,22 +258,25 @@ class Gateway(Generic[E]):
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
 
-    def _send(self, exchange: E, request: RouteRequest) -> None:
+    def _send(self, exchange: E, request: RouteRequest, *, tried: bool = False) -> None:
         context = self._context
-        path = exchange.request.path
         if context.gate.follows and request.turn is None:
             request = context.routing.turns.follow(request, context.clock())
         request = bound_turn(request, exchange.silent_s)
-        options = self._options if path in ENDPOINTS or path in OTHERS else self._once
+        options = self._once
+        if may_repeat(exchange.request):
+            options = self._options.get(exchange.request.path, self._others)
         if request.timeout_s is not None:
             options = within_patience(options, request.timeout_s)
         if context.keep is not None and request.turn is not None:
             context.keep(request.turn, exchange.request, request.hashes)
+        if context.tracer is not None:
+            context.tracer.begin(exchange)
         forwarding = self._forward(exchange, options=options)
         names_source = bool(context.workers.fetchers) and self._may_name_source(exchange)
         if names_source:
             request = msgspec.structs.replace(request, names_source=True)
-        routed = RoutedRequest(context, request, forwarding)
+        routed = RoutedRequest(context, request, forwarding, tried=tried)
         plan: ForwardPlan = routed
         if names_source:
             plan = FetchingRequest(context, routed, exchange.request.body)
@@ -262,8 +284,6 @@ class Gateway(Generic[E]):
             context.router.prefillers or self._splits.always
         ) and exchange.request.path in SPLIT_PATHS:
             plan = self._split_plan(exchange, request, routed)
-        if context.tracer is not None:
-            plan = context.tracer.watch(exchange, plan)
         if exchange.request.header(ROLES_HEADER) is not None:
             plan = self._viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)

@@ -24,15 +24,16 @@ def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -
     Its prompt counts with the most that it may be. One that is short, and that nobody names, is
     nobody's turn.
     """
+    _, packed, wishes = read
     if not context.gate.follows:
         return True
-    _, packed, head = read
     tokens, turns = (
         len(body) if packed is None else len(packed) // TOKEN_BYTES,
         context.routing.turns,
     )
-    if head.names is not None:
-        return turns.passes(head.names.agent, tokens, now)
+    tokens += wishes.output_tokens or 0
+    if wishes.names is not None:
+        return turns.passes(wishes.names.agent, tokens, now)
     return tokens < turns.chains.options.least_tokens or turns.passes("", tokens, now)
 
 
@@ -42,12 +43,12 @@ def turn_of_placed(
     """Return whose turn a request is that was decided; None: nobody's."""
     if not context.gate.follows:
         return None
-    head, turns = read[2], context.routing.turns
-    if head.names is not None:
-        return turn_of(head.names, placed.request_id, placed.prompt_tokens, head)
+    wishes, turns = read[2], context.routing.turns
+    if wishes.names is not None:
+        return turn_of(wishes.names, placed.request_id, placed.prompt_tokens, wishes)
     if placed.prompt_tokens < turns.chains.options.least_tokens:
         return None
-    return turns.follow_placed(placed, head.tenant, now)
+    return turns.follow_placed(placed, wishes.tenant, wishes.priority, now)
 
 
 def bound_turn(request: RouteRequest, silent_s: float) -> RouteRequest:

@@ -1,6 +1,5 @@
 """One request booked at one worker, until it is released."""
 
-from math import isfinite
 from typing import Final
 
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -10,14 +9,9 @@ from kvmesh.core.dispatch.dispatch import Dispatched
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import Attempt, Verdict, failed_attempt
 from kvmesh.core.routing.decision import Decision
-from kvmesh.core.routing.overdue import Usual, patience_s
 from kvmesh.core.workers.info import Trust
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Header, Headers
-
-LEFT_S: Final = 2.0
-NEVER_SERVED: Final = 6.0
-"""A worker that has served nobody yet may have to compile first: so many times the patience."""
 
 PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
 _TRUST_HEADERS: Final = {trust: (b"x-kvmesh-trust", trust.value.encode()) for trust in Trust}
@@ -32,9 +26,7 @@ _UNFORESEEN_HEADERS: Final = {
 class Placement:
     """An attempt at the worker of `decision`, which was booked at `sent_s`."""
 
-    __slots__ = (
-        "_context", "_one", "_open", "_request_id", "_whole_tokens", "decision", "sent_s",
-    )  # fmt: skip
+    __slots__ = ("_context", "_one", "_open", "_request_id", "decision", "sent_s")
 
     def __init__(self, context: RoutingContext, one: Dispatched, decision: Decision) -> None:
         request = one.request
@@ -43,7 +35,6 @@ class Placement:
         self._one = one
         self._context = context
         self._request_id = request.request_id
-        self._whole_tokens = None if request.streams else request.expected_output_tokens
         self._open = True
 
     @property
@@ -54,32 +45,6 @@ class Placement:
     def waited_s(self) -> float:
         """Return how long ago the request was sent."""
         return self._context.clock() - self.sent_s
-
-    def is_overdue(self, now: float) -> bool:
-        """Return whether the first byte is long overdue while the worker serves nobody else."""
-        hang_s = self._context.hang_s
-        return bool(hang_s) and self._is_silent(now, hang_s)
-
-    def was_silent(self, fetch_s: float = 0.0) -> bool:
-        """Return whether a client that left had reason to: 2 s more than five times the time, and
-        `fetch_s`.
-        """
-        return self._is_silent(self._context.clock() - fetch_s, LEFT_S)
-
-    def _is_silent(self, now: float, slack_s: float) -> bool:
-        scheduler, worker = self._context.scheduler, self.worker
-        served_s = scheduler.workers.membership.health.served_s(worker)
-        if served_s > self.sent_s:
-            return False
-        patience = patience_s(
-            self.decision.chosen,
-            slack_s if isfinite(served_s) else slack_s * NEVER_SERVED,
-            whole_tokens=self._whole_tokens,
-            usual=Usual(
-                scheduler.speeds.ms_per_output_token(worker), scheduler.speeds.residence_ms(worker)
-            ),
-        )
-        return now - self.sent_s > patience
 
     def headers(self) -> Headers:
         """Return what is told to the client of the decision."""
@@ -95,7 +60,7 @@ class Placement:
         """Release the worker and return what the failure shows, with the verdict of `blame`."""
         context, worker = self._context, self.worker
         attempt = failed_attempt(
-            failure.kind,
+            failure.name,
             self.waited_s(),
             status=failure.status,
             retry_after_s=failure.retry_after_s,

@@ -111,7 +111,7 @@ class Prefill:
         decision = context.scheduler.schedule(self._wanted, context.clock())
         context.open_requests.add(request_id)
         context.tell_booked(request_id)
-        self.patience_s = patience_s(decision.chosen, 0.0)
+        self.patience_s = patience_s(decision.chosen)
         self.name = decision.worker
         self.worker = context.router.heartbeats.get(decision.worker)
         self.way = None if self.worker is None else self.worker.way

@@ -4,16 +4,19 @@ well; as any other request from its first failure on.
 
 import msgspec
 
+from kvmesh.app.prompts.request_wishes import RequestWishes
 from kvmesh.app.serve.placement import Placement, told_headers
 from kvmesh.app.serve.routed import RoutedRequest, say_accessed
-from kvmesh.app.serve.routing_context import Ended, RoutingContext, target_of
+from kvmesh.app.serve.routing_context import Ended, RoutingContext
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
 from kvmesh.core.dispatch.turns import turn_served
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SUCCESS
+from kvmesh.core.health.progress import Due
 from kvmesh.core.programs.turn import Turn, TurnEnd
+from kvmesh.core.routing.overdue import patience_s
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
@@ -28,7 +31,7 @@ class QuickRequest(RoutedRequest):
     had been decided by `Dispatch`. `turn` is its program's, None where it is part of none.
     """
 
-    __slots__ = ("_compiled", "_placed", "_sent", "_turn")
+    __slots__ = ("_compiled", "_placed", "_sent", "_turn", "_wishes")
 
     def __init__(
         self,
@@ -36,7 +39,8 @@ class QuickRequest(RoutedRequest):
         compiled: CompiledDispatch,
         placed: Placed,
         forwarding: Forwarding,
-        turn: Turn | None = None,
+        turn: Turn | None,
+        wishes: RequestWishes,
     ) -> None:
         self.forwarding = forwarding
         self._context = context
@@ -44,13 +48,16 @@ class QuickRequest(RoutedRequest):
         self._placed: Placed | None = placed
         self._sent = False
         self._turn = turn
+        self._wishes = wishes
         self._status = 0
         self._ended = False
         context.counters.requests += 1
         context.budget.deposit()
         forwarding.scope.held.append(self._give_back)
         if turn is not None:
-            context.routing.turns.begin(turn, placed.record.worker, placed.record.decided_s)
+            record = placed.record
+            asked = record.held_ms is not None
+            context.routing.turns.begin(turn, record.worker, record.decided_s, asked=asked)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Return the worker decided on; later on choose another."""
@@ -69,24 +76,31 @@ class QuickRequest(RoutedRequest):
         context.hangs.waiting[self] = None
         if context.debug:
             say_routed(context.log, placed.record.decision)
-        target = target_of(heartbeat)
+        target = context.targets.of(heartbeat)
         if context.alternatives is None:
             return target
         worker, now = placed.record.worker, placed.record.decided_s
-        others = context.alternatives.of_plain(worker, placed.model, now)
+        if not self._wishes.chooses:
+            others = context.alternatives.of_plain(worker, placed.model, now)
+        else:
+            one = self._compiled.continued(placed, self._turn, self._wishes)
+            decision = placed.record.decision
+            others = context.alternatives.of_decision(decision, one.request, frozenset(), now)
         return msgspec.structs.replace(target, alternatives=others)
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Do as any other request does."""
         self._leave()
         return super().on_attempt_failed(failure)
 
-    def is_overdue(self, now: float) -> bool:
-        """Return whether the first byte is long overdue while the worker serves nobody else."""
-        if self._placed is not None and now - self.sent_s <= self._context.hang_s:
-            return False
-        self._leave()
-        return super().is_overdue(now)
+    @property
+    def due(self) -> Due | None:
+        """Return what its worker's engine owes it."""
+        placed = self._placed
+        if placed is None:
+            return super().due
+        record = placed.record
+        return Due(record.decided_s, patience_s(record.decision.chosen))
 
     @property
     def sent_s(self) -> float:
@@ -124,8 +138,9 @@ class QuickRequest(RoutedRequest):
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Release what was served, and learn from it."""
         placed, context = self._placed, self._context
-        whole = outcome.kind == "finished" and self._status in SUCCESS and not outcome.error
-        if placed is None or not (whole and outcome.watched):
+        whole = outcome.kind == "finished" and self._status in SUCCESS
+        good = whole and outcome.watched and not (outcome.error or outcome.doubted)
+        if placed is None or not good:
             self._leave()
             super().finish(outcome, usage)
             return
@@ -170,14 +185,16 @@ class QuickRequest(RoutedRequest):
         placed = self._placed
         if placed is None:
             return
-        one = self._compiled.continued(placed, self._turn)
+        one = self._compiled.continued(placed, self._turn, self._wishes)
         self._placement = Placement(self._context, one, placed.record.decision)
         self._one = one
         self._whole = None
         self.fetch_s = 0.0
         self._attempts = 1
+        self._since_s = placed.record.decided_s
         self._blame = None
         self._failed = frozenset()
+        self._lost = True
         self._governed = False
         self._refusal = None
         # Last: until all of this stands the end has to find the booking by what was placed.

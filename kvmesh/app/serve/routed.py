@@ -1,12 +1,12 @@
 """One request on its way through a router: chosen, booked, watched, released exactly once."""
 
-from typing import Final
+from math import isfinite
 
 import msgspec
 
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.placement import Placement
-from kvmesh.app.serve.routing_context import Ended, RoutingContext, target_of
+from kvmesh.app.serve.routing_context import Ended, RoutingContext
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
@@ -21,44 +21,54 @@ from kvmesh.core.health.outcomes import (
     failed_attempt,
     status_attempt,
 )
+from kvmesh.core.health.progress import Due
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
+from kvmesh.core.routing.overdue import patience_s
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
-from kvmesh.transport.http.wire.problem import NO_RETRY, Problem
-
-UNPROCESSABLE: Final = 422
+from kvmesh.transport.http.wire.problem import NO_RETRY, WORKERLESS, Problem
 
 
 class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
     A request may be held at the admission gate before its first attempt, and while nobody may be
-    given one; when its turn comes its `forwarding` proceeds. `fetch_s` is how much longer its first
-    byte may take since its worker fetches the prompt's KV cache from another.
+    given one; when its turn comes its `forwarding` proceeds. One that lost its worker is held, too,
+    unless it may not be repeated, which `forwarding` knows. `fetch_s` is how much longer its first
+    byte may take since its worker fetches the prompt's KV cache from another. `tried`: it could not
+    go at once.
     """
 
     __slots__ = (
-        "_attempts", "_blame", "_context", "_ended", "_failed", "_governed", "_one", "_placement",
-        "_refusal", "_status", "_whole", "fetch_s", "forwarding",
+        "_attempts", "_blame", "_context", "_ended", "_failed", "_governed", "_lost", "_one",
+        "_placement", "_refusal", "_since_s", "_status", "_whole", "fetch_s", "forwarding",
     )  # fmt: skip
 
     def __init__(
-        self, context: RoutingContext, request: RouteRequest, forwarding: Forwarding
+        self,
+        context: RoutingContext,
+        request: RouteRequest,
+        forwarding: Forwarding,
+        *,
+        tried: bool = False,
     ) -> None:
         self.forwarding = forwarding
         self.fetch_s = 0.0
         self._context = context
         self._one = context.routing.enter(request, forwarding.scope.request_id)
+        self._one.tried = tried
         self._whole: RouteRequest | None = None
         self._placement: Placement | None = None
         self._attempts = 0
+        self._since_s: float | None = None
         self._blame: Blame | None = None
         self._status = 0
         self._failed: frozenset[WorkerId] = frozenset()
+        self._lost = True
         self._governed = False
         self._ended = False
         self._refusal: Problem | None = None
@@ -77,11 +87,7 @@ class RoutedRequest:
         try:
             answer = context.routing.decide(one, context.clock(), self._failed)
         except NoWorkerError as error:
-            sent = self._blame is not None and self._blame.sent
-            may_wait = context.workers.met_any and not (error.lasting or sent)
-            if may_wait and context.patience.hold(self.forwarding.scope, self._go_on):
-                return Wait.WAIT
-            return None if self._failed else Problem.from_error(error)
+            return self._find_nobody(error)
         if isinstance(answer, Decision):
             return self._go(answer)
         if answer is None:
@@ -89,6 +95,19 @@ class RoutedRequest:
             context.gate.wait(one.request.request_id, self.forwarding.scope, self._on_turn)
             return Wait.WAIT
         return problem_of(answer)
+
+    def _find_nobody(self, error: NoWorkerError) -> Problem | Wait | None:
+        """Wait for a worker that may come, if the request may; else say why there is none."""
+        context, forwarding = self._context, self.forwarding
+        problem = Problem.from_error(error)
+        if self._lost and not (error.lasting or error.wished):
+            if not forwarding.may_hold:
+                return msgspec.structs.replace(problem, also=(WORKERLESS,))
+            if context.workers.met_any or not context.workers.settled:
+                left_s = self._left_s(context.clock())
+                if context.patience.hold(forwarding.scope, self._go_on, left_s):
+                    return Wait.WAIT
+        return None if self._failed else problem
 
     def _on_turn(self, answer: Decision | Problem) -> None:
         """Learn at the gate that the request's turn has come, or never will."""
@@ -108,6 +127,8 @@ class RoutedRequest:
         context = self._context
         self._placement = Placement(context, self._one, decision)
         self._attempts += 1
+        if self._since_s is None:
+            self._since_s = self._placement.sent_s if self._one.asked_s < 0 else self._one.asked_s
         request_id = self._one.request.request_id
         context.open_requests.add(request_id)
         context.tell_booked(request_id)
@@ -118,7 +139,7 @@ class RoutedRequest:
         context.hangs.waiting[self] = None
         if context.debug:
             say_routed(context.log, decision)
-        target = target_of(heartbeat)
+        target = context.targets.of(heartbeat)
         if context.alternatives is None:
             return target
         others = context.alternatives.of_decision(
@@ -148,39 +169,40 @@ class RoutedRequest:
         """Release the worker chosen, which did nothing wrong."""
         self._release(UNKNOWN)
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Release the worker that failed and leave it out; say whether another may be tried.
 
-        Not for a prompt that failed at two workers that serve others, nor beyond the budget of
-        retries; one that never left this router costs nothing.
+        Not for a prompt that failed at two workers that serve others, nor beyond its client's
+        patience or the budget of retries; one that never left this router costs nothing.
         """
         context, placement = self._context, self._placement
         context.counters.attempts_failed += 1
         if placement is None:
             return True
         context.hangs.waiting.pop(self, None)
+        self._lost = failure.lost
         self._blame = self._blame or Blame()
         attempt = placement.fail(failure, self._blame)
         self._failed |= {placement.worker}
         if self._one.record is not None:
             context.decisions.attempt_failed(self._one.record, failure.message)
-        if attempt.verdict is Verdict.PROMPT:
-            return failure.kind != "status" and self._to_blame(failure)
-        return failure.stage == "before_send" or context.budget.take(context.clock())
+        now = context.clock()
+        if attempt.verdict is Verdict.PROMPT or self._left_s(now) <= 0.0:
+            return False
+        return failure.stage == "before_send" or context.budget.take(now)
 
-    def _to_blame(self, failure: UpstreamFailure) -> Problem:
-        workers = ", ".join(sorted(self._failed))
-        return Problem(
-            UNPROCESSABLE,
-            f"workers {workers} failed this very request ({failure.kind}) and serve others: it is "
-            "likely to blame; do not send it again",
-            "poison",
-            final=True,
-        )
+    def _left_s(self, now: float) -> float:
+        """Return for how long its client goes on to wait; read where it matters, not of each."""
+        waited_s = 0.0 if self._since_s is None else now - self._since_s
+        return self.forwarding.patience_s() - waited_s
 
-    def is_overdue(self, now: float) -> bool:
-        """Return whether the first byte is long overdue while the worker serves nobody else."""
-        return self._placement is not None and self._placement.is_overdue(now - self.fetch_s)
+    @property
+    def due(self) -> Due | None:
+        """Return what its engine owes it; None while its KV cache is computed elsewhere."""
+        due_s = self.sent_s + self.fetch_s
+        if not isfinite(due_s):
+            return None
+        return Due(due_s, patience_s(self.chosen), evident=not self._one.request.unforeseen)
 
     @property
     def sent_s(self) -> float:
@@ -266,7 +288,8 @@ class RoutedRequest:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
-        served = outcome.kind == "finished" and self._status in SUCCESS and not outcome.error
+        whole = outcome.kind == "finished" and self._status in SUCCESS
+        served = whole and not (outcome.error or outcome.doubted)
         self.finish(outcome, self.forwarding.usage() if served else None)
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
@@ -298,14 +321,16 @@ class RoutedRequest:
         placement = self._placement
         if outcome.kind == "cut" and outcome.failure is not None:
             assert placement is not None
-            return failed_attempt("cut", placement.waited_s())
+            failure = outcome.failure
+            kind = failure.name if failure.sickness else "cut"
+            return failed_attempt(kind, placement.waited_s(), status=failure.status)
         if outcome.kind == "client_gone" and self._one.waiting and placement is not None:
-            silent = not self._status and placement.was_silent(self.fetch_s)
-            return failed_attempt("hung", placement.waited_s()) if silent else UNKNOWN
-        if outcome.kind != "finished" or not outcome.watched:
+            hung = not self._status and self._context.hangs.is_stalled(self)
+            return failed_attempt("hung", placement.waited_s()) if hung else UNKNOWN
+        if outcome.kind != "finished" or not outcome.watched or outcome.doubted:
             return UNKNOWN
         if outcome.error:
-            # The head of a stream says that it was begun, its last event that it was not served.
+            # Its head says that it was begun, what it holds that it was not served.
             status = error_status(outcome.error)
             return status_attempt(status) if status else UNKNOWN
         return SERVED if self._status in SUCCESS else status_attempt(self._status)
@@ -325,7 +350,10 @@ class RoutedRequest:
         """Count the end, and release what an error has kept `finish` from releasing."""
         scope, context = self.forwarding.scope, self._context
         context.counters.ends.add(scope.kind, scope.status)
-        context.counters.ended.append(self._told_end(scope))
+        ended = self._told_end(scope)
+        context.counters.ended.append(ended)
+        if scope.trace is not None:
+            scope.trace.record, scope.trace.model = ended[0], ended[1]
         if self._ended:
             return
         request_id = self.request_id

@@ -20,6 +20,7 @@ from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import engine_of
+from kvmesh.core.health.answer_check import AnswerCheck
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord
@@ -41,6 +42,9 @@ MOST_ENDED: Final = 1 << 12
 """Requests that ended and wait to be counted by model and tenant; beyond it the oldest are dropped.
 """
 
+
+MOST_TARGETS: Final = 4096
+"""Workers whose targets are kept; beyond it all are made anew."""
 
 Ended = tuple[DecisionRecord | None, str, str, End, int]
 """A request that ended: its record, None of one that was never decided; model, tenant, how it ended
@@ -98,6 +102,38 @@ Keep = Callable[[Turn, Request, Hashes], None]
 """A turn, the request as it is sent, and the hashes of its prompt."""
 
 
+def target_of(worker: WorkerHeartbeat, check: AnswerCheck | None = None) -> Target:
+    """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
+    if worker.dp_rank is None:
+        return Target(worker.url, worker=worker.worker, check=check)
+    headers = engine_of(worker.engine_kind).rank_headers(worker.dp_rank)
+    return Target(worker.url, headers=headers, worker=worker.worker, check=check)
+
+
+class Targets:
+    """Where requests for workers go, made once a heartbeat, with what judges the worker's answers
+    for as long as it tells of the same models.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[WorkerHeartbeat, Target]] = {}
+
+    def of(self, worker: WorkerHeartbeat) -> Target:
+        """Return where requests for a worker go."""
+        made = self._made.get(worker.worker)
+        if made is not None and made[0] is worker:
+            return made[1]
+        if made is not None and made[0].models == worker.models:
+            check = made[1].check
+        else:
+            if len(self._made) >= MOST_TARGETS:
+                self._made.clear()
+            check = AnswerCheck(worker.models)
+        target = target_of(worker, check)
+        self._made[worker.worker] = worker, target
+        return target
+
+
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
@@ -106,10 +142,10 @@ class RoutingContext(msgspec.Struct, frozen=True):
     for the replicas, `released` takes what was released; None: nobody.
     `ask_suspects` has workers asked at once that a failure made suspect.
     `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
+    `targets` are where requests go, with what judges the answers.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
     `keep` takes each turn's prompt as it is sent, None: nobody does.
-    `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
     router: Router
@@ -132,8 +168,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     patience: Patience
     hangs: HangWatch
     ask_suspects: Callable[[], None]
-    hang_s: float
     alternatives: Alternatives | None = None
+    targets: Targets = msgspec.field(default_factory=Targets)
     holders: ResponseHolders = msgspec.field(default_factory=ResponseHolders)
     debug: bool = False
     scaling: ScalingOptions = ScalingOptions()
@@ -168,10 +204,3 @@ class RoutingContext(msgspec.Struct, frozen=True):
         best = max(names, key=lambda name: (overlaps.get(name, 0), -loads(name).active_requests))
         beat = self.router.heartbeats.get(best)
         return None if beat is None else target_of(beat)
-
-
-def target_of(worker: WorkerHeartbeat) -> Target:
-    """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
-    if worker.dp_rank is None:
-        return Target(worker.url)
-    return Target(worker.url, headers=engine_of(worker.engine_kind).rank_headers(worker.dp_rank))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Hashable
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Final
@@ -12,7 +12,8 @@ import msgspec
 
 from kvmesh.app.figures.table import COLUMNS
 from kvmesh.app.front.browser_login import NO_LOGIN
-from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.front import Routes, answer_json, json_page
+from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.traffic.history_page import (
     DEFAULT_SPAN_S,
@@ -45,6 +46,7 @@ _FILES: Final = {
     **{f"/dashboard/{name}.js": (f"{name}.js", _JAVASCRIPT) for name in _SCRIPTS},
 }
 _CRASHED: Final = Problem(500, "internal error", code="internal_error")
+_Look = Callable[[], Awaitable[Callable[[], bytes]]]
 _SAFE: Final = (
     (
         b"content-security-policy",
@@ -61,19 +63,22 @@ class ViewPages:
 
     def __init__(self, view: View, viewers: Viewers | None = None) -> None:
         self._viewers = viewers or Viewers("")
-        self.live = LiveFeed(view, self._viewers)
+        self._time = PageTime()
+        self.live = LiveFeed(view, self._viewers, self._time)
         self._view = view
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def mount(self, routes: Routes) -> None:
-        """Serve all of it."""
+    def mount(self, routes: Routes, *, page: bool = True) -> None:
+        """Serve all of it, without the `page` what it reads."""
         routes.add("GET", "/v1/overview", self._overview)
         routes.add("GET", "/v1/events", self.live.serve)
         routes.add("GET", "/v1/history", self._history)
-        # Where keys are asked for, their guard answers this itself.
-        routes.add("GET", SESSION, lambda exchange: answer_json(exchange, NO_LOGIN))
         routes.add("GET", "/v1/decisions", self._list)
         routes.add_prefix(DECISIONS, self._detail)
+        if not page:
+            return
+        # Where keys are asked for, their guard answers this itself.
+        routes.add("GET", SESSION, lambda exchange: answer_json(exchange, NO_LOGIN))
         for path, (name, kind) in _FILES.items():
             routes.add("GET", path, file_route((_DIRECTORY / name).read_bytes(), kind))
         routes.add("GET", FIGURES, file_route(figures_script(), _JAVASCRIPT))
@@ -86,15 +91,17 @@ class ViewPages:
 
         viewer = self._viewers.of(exchange.request)
 
-        async def answer() -> None:
+        async def look() -> Callable[[], bytes]:
             await self._view.refresh(watched=True)
-            if viewer is None:
-                answer_json(exchange, self._view.overview(since, limit, after))
-            else:
-                whole = self._view.overview(since, MAX_DECISIONS, after)
-                answer_json(exchange, overview_for(whole, viewer, limit))
+            return overview
 
-        self._start(exchange, answer())
+        def overview() -> bytes:
+            if viewer is None:
+                return json_page(self._view.overview(since, limit, after))
+            whole = self._view.overview(since, MAX_DECISIONS, after)
+            return json_page(overview_for(whole, viewer, limit))
+
+        self._start(exchange, (exchange.request.path, since, after, limit, viewer), look)
 
     def _history(self, exchange: Exchange) -> None:
         """Answer the last `span_s` seconds, a day at most, in slots; a tenant gets no figure of it.
@@ -107,15 +114,13 @@ class ViewPages:
             answer_json(exchange, empty_history(span_s, time.time()))
             return
 
-        async def answer() -> None:
+        async def look() -> Callable[[], bytes]:
             pasts = await self._view.pasts(span_s)
             if sums:
-                exchange.respond(200, msgspec.json.encode(Pasts(pasts)))
-            else:
-                view = history_of(pasts, span_s, time.time())
-                exchange.respond(200, msgspec.json.encode(view))
+                return lambda: msgspec.json.encode(Pasts(pasts))
+            return lambda: msgspec.json.encode(history_of(pasts, span_s, time.time()))
 
-        self._start(exchange, answer())
+        self._start(exchange, (exchange.request.path, span_s, sums), look)
 
     def _list(self, exchange: Exchange) -> None:
         """Answer the newest decisions; `limit` of them."""
@@ -123,13 +128,13 @@ class ViewPages:
 
         viewer = self._viewers.of(exchange.request)
 
-        async def answer() -> None:
+        async def look() -> Callable[[], bytes]:
             rows = await self._view.latest(limit if viewer is None else MAX_DECISIONS)
             if viewer is not None:
                 rows = rows_for(rows, viewer)[:limit]
-            answer_json(exchange, {"decisions": rows})
+            return lambda: json_page({"decisions": rows})
 
-        self._start(exchange, answer())
+        self._start(exchange, (exchange.request.path, limit, viewer), look)
 
     def _detail(self, exchange: Exchange) -> None:
         """Answer everything about one request."""
@@ -139,7 +144,7 @@ class ViewPages:
         request_id = unquote(request.path.removeprefix(DECISIONS))
         viewer = self._viewers.of(request)
 
-        async def answer() -> None:
+        async def look() -> Callable[[], bytes]:
             found = await self._view.find(request_id, viewer)
             if found is None:
                 raise RequestError(
@@ -147,25 +152,29 @@ class ViewPages:
                     " requests, and lose them when they restart",
                     status=404,
                 )
-            exchange.respond(200, msgspec.json.format(found, indent=2) + b"\n")
+            return lambda: msgspec.json.format(found, indent=2) + b"\n"
 
-        self._start(exchange, answer())
+        self._start(exchange, (request.path, viewer), look)
 
-    def _start(self, exchange: Exchange, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(_guarded(exchange, work))
+    def _start(self, exchange: Exchange, key: Hashable, look: _Look) -> None:
+        """Answer with the page that `look` returns how to make, or as it was made last."""
+        page = self._time.kept(key)
+        if page is not None:
+            exchange.respond(200, page)
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(exchange, key, look))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-async def _guarded(exchange: Exchange, work: Coroutine[None, None, None]) -> None:
-    try:
-        await work
-    except KvMeshError as error:
-        exchange.fail(Problem.from_error(error))
-    except Exception:  # noqa: BLE001  the HTTP edge: logged and answered
-        get_logger().exception("page failed", path=exchange.request.path)
-        if not exchange.started:
-            exchange.fail(_CRASHED)
+    async def _answer(self, exchange: Exchange, key: Hashable, look: _Look) -> None:
+        try:
+            exchange.respond(200, self._time.make(key, await look()))
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+        except Exception:  # noqa: BLE001  the HTTP edge: logged and answered
+            get_logger().exception("page failed", path=exchange.request.path)
+            if not exchange.started:
+                exchange.fail(_CRASHED)
 
 
 def figures_script() -> bytes:

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
 
+from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview
@@ -96,11 +97,13 @@ class LiveFeed:
 
     Events: `hello` (an `Overview` with all kept seconds, first and after a pause), `overview` each
     second, `decisions` (rows that changed) as they happen. Rows in a `hello` or `overview` replace
-    all before. Bounded: `MAX_CLIENTS`, and what one connection buffers.
+    all before. Bounded: `MAX_CLIENTS`, what one connection buffers, and the processor time that a
+    `hello` takes: one that is not due yet is sent later.
     """
 
-    def __init__(self, view: View, viewers: Viewers) -> None:
+    def __init__(self, view: View, viewers: Viewers, pages: PageTime | None = None) -> None:
         self._view = view
+        self._pages = pages or PageTime()
         self._viewers = viewers
         self._clients: dict[Exchange, _Client] = {}
         self._cursor = 0
@@ -164,8 +167,11 @@ class LiveFeed:
 
     def _greet(self) -> None:
         new = [one for one in self._clients.values() if one.fresh and not one.paused]
-        if not new:
+        if not new or not self._pages.is_due():
             return
+        self._pages.charge(partial(self._hello, new))
+
+    def _hello(self, new: Sequence[_Client]) -> None:
         limited = any(one.viewer is not None for one in new)
         most = MAX_DECISIONS if limited else HELLO_DECISIONS
         whole = self._view.overview(int(time.time()) - KEPT_S, most)

@@ -31,8 +31,16 @@ class TenantStatus(msgspec.Struct, frozen=True):
 
 
 def rows_for(rows: Iterable[DecisionRow], viewer: Viewer) -> list[DecisionRow]:
-    """Return the rows of the viewer's tenant, without others' cached blocks in them."""
-    own = (row for row in rows if row.tenant == viewer.tenant)
+    """Return the rows of the viewer's tenant, without others' cached blocks in them, and without
+    the addresses in what failed.
+    """
+    own = (
+        msgspec.structs.replace(row, failures=tuple(map(_placeless, row.failures)))
+        if row.failures
+        else row
+        for row in rows
+        if row.tenant == viewer.tenant
+    )
     if viewer.apart:
         return list(own)
     return [
@@ -46,6 +54,11 @@ def rows_for(rows: Iterable[DecisionRow], viewer: Viewer) -> list[DecisionRow]:
         )
         for row in own
     ]
+
+
+def _placeless(failure: str) -> str:
+    """Return which worker failed: why is told with its address."""
+    return f"{failure.partition(': ')[0]} failed"
 
 
 def programs_for(rows: Iterable[ProgramRow], viewer: Viewer) -> list[ProgramRow]:
@@ -114,5 +127,5 @@ def detail_for(detail: DecisionDetail | TenantDetail, viewer: Viewer | None) -> 
     if not rows:
         return None
     if viewer.apart:
-        return msgspec.json.encode(detail)
+        return msgspec.json.encode(msgspec.structs.replace(detail, outcome=rows[0]))
     return msgspec.json.encode(TenantDetail(detail.request_id, HIDDEN, rows[0]))

@@ -2,12 +2,18 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 from functools import partial
 from urllib.parse import urlsplit
 
 from kvmesh.actors.doubts import Reread
-from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad, EngineServes
+from kvmesh.actors.engine_messages import (
+    EngineAnswers,
+    EngineLoad,
+    EngineServes,
+    PromptServed,
+)
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
@@ -22,7 +28,9 @@ from kvmesh.app.engines.worker_option import check_port, parse_words
 from kvmesh.app.figures.sidecar import RankFacts, SidecarFacts
 from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.build import own_version
+from kvmesh.app.process.hash_secret import mesh_secret
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.worker.checkpoints import Checkpoints
 from kvmesh.app.worker.engine_watch import EngineWatch, WatchedEngine
 from kvmesh.app.worker.pages import SidecarPages
 from kvmesh.core.blocks.events import WorkerId
@@ -37,7 +45,7 @@ from kvmesh.ports import Control, EventPlane, Handler
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.member_name import check_name, name_of
 from kvmesh.settings.roles import WorkerSettings
-from kvmesh.settings.secret_file import read_credential, read_hash_secret
+from kvmesh.settings.secret_file import read_credential
 from kvmesh.tasks import keep_running, supervise
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
@@ -72,6 +80,7 @@ class Sidecar:
         self._log = get_logger(worker=name)
         self._ranks: list[tuple[int, Publisher]] = []
         self._sources: dict[str, EventSubscription] = {}
+        self._checkpoints: dict[str, Checkpoints] = {}
         self._driver: AioDriver | None = None
         self._answering = False
 
@@ -108,10 +117,7 @@ class Sidecar:
             running = supervise("actors", driver.run, "end")
             stack.callback(driver.stop)
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=settings.kv_events):
-                source = self._source(endpoint, EngineFeed(driver, publisher.name))
-                source.start()
-                self._sources[publisher.name] = source
-                stack.callback(source.close)
+                stack.callback(self._follow(driver, endpoint, publisher).close)
             loads = self._load_feed(driver, facts)
             loads.start()
             stack.callback(loads.close)
@@ -229,7 +235,7 @@ class Sidecar:
             namespace=settings.nats.namespace,
             dp_rank=None if alone else rank,
             events=settings.kv_events,
-            secret=read_hash_secret(settings.hash_secret_file),
+            secret=mesh_secret(settings.hash_secret_file, settings.nats.nats_url),
             labels=(*parse_words(settings.label, "--label"), *labels),
             taints=(*parse_words(settings.taint, "--taint"), *taints),
             bootstrap_port=port if f"{role}-port" in way.needs else 0,
@@ -238,13 +244,17 @@ class Sidecar:
             engine=facts.kind,
             log_batches=settings.log.log_level == "debug",
             version=own_version(),
+            incarnation=secrets.randbits(64) or 1,
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)
         self._ranks.append((rank, publisher))
 
-    def _source(self, endpoint: EventEndpoint, feed: EngineFeed) -> EventSubscription:
-        return EventSubscription(
+    def _follow(
+        self, driver: AioDriver, endpoint: EventEndpoint, publisher: Publisher
+    ) -> EventSubscription:
+        feed = EngineFeed(driver, publisher.name, replays=bool(endpoint.replay))
+        source = EventSubscription(
             SubscriptionOptions(
                 endpoint=endpoint.endpoint,
                 replay_endpoint=endpoint.replay or None,
@@ -253,11 +263,15 @@ class Sidecar:
             ),
             feed,
         )
+        source.start()
+        self._sources[publisher.name] = source
+        self._checkpoints[publisher.name].attach(feed, source)
+        return source
 
     async def _control(
         self, plane: EventPlane, driver: AioDriver, publisher: Publisher, worker: WorkerId
     ) -> Control:
-        """Answer the commands to one worker from now on: drain, resync, dump, status."""
+        """Answer the commands to one worker from now on."""
 
         async def pass_on(command: Message) -> bool:
             return driver.post(publisher.name, command)
@@ -280,13 +294,16 @@ class Sidecar:
             return True
 
         subject = self._subjects.control(worker)
+        checkpoints = self._checkpoints[publisher.name] = Checkpoints(worker, publisher)
         handlers: dict[type[Message], Handler] = {
             Resync: pass_on,
             WriteFormat: pass_on,
+            PromptServed: pass_on,
             Drain: pass_on,
             Reread: reread,
             Dump: dump,
             Status: status,
+            **checkpoints.handlers(),
         }
         return await plane.control((subject,), handlers)
 

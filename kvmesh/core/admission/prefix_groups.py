@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.blocks.hashing import Hashes, as_key
 
 
 class PrefixGroups:
@@ -13,15 +13,15 @@ class PrefixGroups:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[int, dict[str, None]] = {}
-        self._keys: dict[str, list[int]] = {}
+        self._groups: dict[bytes, dict[str, None]] = {}
+        self._keys: dict[str, list[bytes]] = {}
 
     def enter(self, request_id: str, hashes: Hashes) -> None:
         """Add a request."""
         blocks = hashes.blocks
         depths = [1 << power for power in range(blocks.bit_length())]
         chain = hashes.upto(depths[-1]) if depths else ()
-        keys = self._keys[request_id] = [chain[depth - 1] for depth in depths]
+        keys = self._keys[request_id] = [as_key(chain[depth - 1]) for depth in depths]
         for key in keys:
             self._groups.setdefault(key, {})[request_id] = None
 

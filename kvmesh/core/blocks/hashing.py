@@ -145,6 +145,15 @@ def pack_hashes(hashes: Collection[int]) -> bytes:
     return struct.pack(_HASHES_FORMAT.format(len(hashes)), *hashes)
 
 
+def as_key(number: int) -> bytes:
+    """Return a u64 as a key for a dict or set, in its packed form.
+
+    Python hashes bytes by a secret of the process and an int by itself: who chooses ints chooses
+    where in a dict they stand, so that each look-up passes all the others.
+    """
+    return number.to_bytes(HASH_BYTES, "little")
+
+
 def unpack_hashes(data: bytes) -> tuple[int, ...]:
     """Return the hashes in `data`, the inverse of `pack_hashes`.
 

@@ -11,6 +11,7 @@ from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
+from kvmesh.core.buckets.workerless import Workerless
 from kvmesh.core.cost.selection import next_in_turn
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Membership
@@ -37,7 +38,8 @@ class BucketTable:
     Bucket: the one the client named, else that of the workers it named, else the first matching
     rule's, else that of its session or conversation, else by `policy`, the last two among the
     buckets with a usable replica that serves the model.
-    Replica: round robin over the bucket's usable ones that were not tried yet. `met_any`: some
+    Replica: round robin over the bucket's usable ones that were not tried yet, without those that
+    said that they have no worker (`workerless`). `met_any`: some
     replica has been known, though perhaps none is now; while it is not `settled` who is unknown may
     only not be heard of yet. `reasons` counts requests by `why`.
     """
@@ -52,6 +54,7 @@ class BucketTable:
         self.membership = membership
         self.placing = Placing(policy, homes or HomeOptions())
         self.reasons = Counter[str]()
+        self.workerless = Workerless()
         self._rules = tuple(rules)
         self._replicas: dict[str, RouterReplica] = {}
         self._sent: dict[str, int] = {}
@@ -97,20 +100,31 @@ class BucketTable:
         return [one for one in self._usable(now) if one.bucket == bucket]
 
     def route(
-        self, request: BucketRequest, now: float, *, tried: Collection[str] = ()
+        self,
+        request: BucketRequest,
+        now: float,
+        *,
+        tried: Collection[str] = (),
+        last: BucketRoute | None = None,
     ) -> BucketRoute:
         """Choose bucket and replica and take the turn. `tried` replicas already failed it.
+
+        After `last` the request stays in its bucket for as long as that has usable replicas; then
+        one that nothing binds goes to another.
 
         Raises `RequestError` (404) for an unknown bucket or model, `NoWorkerError` when nobody
         who could take it is usable.
         """
         usable = [one for one in self._usable(now) if one.name not in tried]
-        bucket, why = self._bucket(request, usable, now)
+        if self.workerless.pauses:
+            model, refuses = request.model, self.workerless.refuses
+            usable = [one for one in usable if not refuses(one.name, model, now)]
+        bucket, why = self._bucket(request, usable, now, last)
         members = [one for one in usable if one.bucket == bucket]
         members = members or self._last_resort(bucket, now, tried)
         if not members:
             raise NoWorkerError(
-                f"bucket {shown(bucket)} has no usable replica: {self._state(bucket, now)}"
+                f"bucket {shown(bucket)} has no usable replica: {self._state(request, bucket, now)}"
             )
         name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
         self._last_replica[bucket] = name
@@ -120,6 +134,8 @@ class BucketTable:
             if why in _TOLD:
                 self.placing.note(request, bucket, now)
         self.membership.health.chosen(name, now)
+        if self.workerless.pauses:
+            self.workerless.chosen(name, request.model, now)
         return BucketRoute(bucket, self._replicas[name], why)
 
     def _last_resort(self, bucket: str, now: float, tried: Collection[str]) -> list[RouterReplica]:
@@ -132,7 +148,11 @@ class BucketTable:
         return [replicas[name] for name in self.membership.usable(now) if name in replicas]
 
     def _bucket(
-        self, request: BucketRequest, usable: Sequence[RouterReplica], now: float
+        self,
+        request: BucketRequest,
+        usable: Sequence[RouterReplica],
+        now: float,
+        last: BucketRoute | None,
     ) -> tuple[str, str]:
         if named := self._named(request, usable):
             return named, "named"
@@ -142,6 +162,8 @@ class BucketTable:
         for one in usable:
             if not (request.model and one.models) or request.model in one.models:
                 serving.setdefault(one.bucket, []).append(one)
+        if last is not None and (last.bucket in serving or not serving):
+            return last.bucket, last.why
         if not serving:
             self._refuse(request)
         return self.placing.place(request, dict(sorted(serving.items())), self._sent, now)
@@ -191,6 +213,13 @@ class BucketTable:
             )
         raise NoWorkerError("no bucket has a usable replica; wait for a router to become ready")
 
-    def _state(self, bucket: str, now: float) -> str:
+    def _state(self, request: BucketRequest, bucket: str, now: float) -> str:
         names = sorted(name for name, one in self._replicas.items() if one.bucket == bucket)
-        return "; ".join(f"{one}: {self.membership.why_not(one, now) or 'tried'}" for one in names)
+        why = Counter(self._why_not(request, one, now) for one in names)
+        return "; ".join(f"{count} of {len(names)}: {said}" for said, count in why.items())
+
+    def _why_not(self, request: BucketRequest, replica: str, now: float) -> str:
+        if why := self.membership.why_not(replica, now):
+            return why
+        lacks = self.workerless.refuses(replica, request.model, now)
+        return "no worker there can take it" if lacks else "tried"

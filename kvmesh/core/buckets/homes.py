@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.blocks.events import HASH_BYTES
+
 DEFAULT_MAX_HOMES: Final = 1 << 17
 
 MOST_HOMES: Final = 8
@@ -52,7 +54,7 @@ class Homes:
     def __init__(self, options: HomeOptions) -> None:
         self.options = options
         self.news: dict[str, str] = {}
-        self._homes: OrderedDict[int, _Home] = OrderedDict()
+        self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._homes)
@@ -63,22 +65,22 @@ class Homes:
 
     def find(self, key: int, now: float) -> tuple[str, ...]:
         """Return the buckets that got what `key` stands for, the newest last; () for none."""
-        home = self._find(key, now)
+        home = self._find(_place(key), now)
         return () if home is None else home.buckets
 
     def find_end(self, key: int, now: float) -> tuple[str, ...]:
         """Do as `find`, if a whole request ended where `key` does."""
-        home = self._find(key, now)
+        home = self._find(_place(key), now)
         return home.buckets if home is not None and home.ended else ()
 
     def passed(self, key: int) -> int:
         """Return how many requests `count_passed` counted."""
-        home = self._homes.get(key)
+        home = self._homes.get(_place(key))
         return 0 if home is None else home.passed
 
     def count_passed(self, key: int) -> None:
         """Count a request that goes on from `key`, if that is known, and knows no later end."""
-        home = self._homes.get(key)
+        home = self._homes.get(_place(key))
         if home is not None:
             home.passed += 1
 
@@ -86,30 +88,32 @@ class Homes:
         self, key: int, bucket: str, now: float, *, ended: bool = False, told: bool = True
     ) -> None:
         """Remember that `bucket` got it. `told` False keeps it from the others."""
-        home = self._find(key, now)
+        place = _place(key)
+        home = self._find(place, now)
         if home is None:
-            home = self._enter(key, (bucket,), now, ended=ended)
+            home = self._enter(place, (bucket,), now, ended=ended)
             fresh = False
         else:
             home.used_s = now
-            self._homes.move_to_end(key)
+            self._homes.move_to_end(place)
             fresh = bucket in home.buckets and home.ended >= ended
             home.ended = home.ended or ended
             if home.buckets[-1] != bucket:
                 kept = tuple(one for one in home.buckets if one != bucket)
                 home.buckets = (*kept[1 - MOST_HOMES :], bucket)
-        self._tell(key, home, now, fresh=fresh, told=told)
+        self._tell(place, home, now, fresh=fresh, told=told)
 
     def bind(self, key: int, bucket: str, now: float) -> None:
         """Remember `bucket` alone: what a session left does not draw it back."""
-        home = self._find(key, now)
+        place = _place(key)
+        home = self._find(place, now)
         if home is None or home.buckets != (bucket,):
-            home = self._enter(key, (bucket,), now, ended=True)
-            self._tell(key, home, now, fresh=False, told=True)
+            home = self._enter(place, (bucket,), now, ended=True)
+            self._tell(place, home, now, fresh=False, told=True)
             return
         home.used_s = now
-        self._homes.move_to_end(key)
-        self._tell(key, home, now, fresh=True, told=True)
+        self._homes.move_to_end(place)
+        self._tell(place, home, now, fresh=True, told=True)
 
     def learn(self, key: str, value: str, now: float) -> None:
         """Take what a meta-router told: the last one written counts, for all. What is no such
@@ -121,27 +125,27 @@ class Homes:
             return
         buckets = tuple(one for one in value.lstrip(_ENDED).split(",") if one)[-MOST_HOMES:]
         try:
-            number = int(key, 16)
+            place = bytes.fromhex(key)
         except ValueError:
             return
-        if not buckets:
+        if not buckets or len(place) != HASH_BYTES:
             return
-        before = self._homes.get(number)
-        home = self._enter(number, buckets, now, ended=value.startswith(_ENDED))
+        before = self._homes.get(place)
+        home = self._enter(place, buckets, now, ended=value.startswith(_ENDED))
         home.told = True
         if before is not None:
             home.passed = before.passed
 
-    def _find(self, key: int, now: float) -> _Home | None:
-        home = self._homes.get(key)
+    def _find(self, place: bytes, now: float) -> _Home | None:
+        home = self._homes.get(place)
         if home is not None and now - home.used_s > self.options.ttl_s:
-            self._forget(key)
+            self._forget(place)
             return None
         return home
 
-    def _enter(self, key: int, buckets: tuple[str, ...], now: float, *, ended: bool) -> _Home:
-        home = self._homes[key] = _Home(buckets, now, now, ended)
-        self._homes.move_to_end(key)
+    def _enter(self, place: bytes, buckets: tuple[str, ...], now: float, *, ended: bool) -> _Home:
+        home = self._homes[place] = _Home(buckets, now, now, ended)
+        self._homes.move_to_end(place)
         stale_s, most = now - self.options.ttl_s, self.options.max_homes
         while True:
             oldest = next(iter(self._homes))
@@ -149,18 +153,19 @@ class Homes:
                 return home
             self._forget(oldest)
 
-    def _forget(self, key: int) -> None:
-        del self._homes[key]
-        self.news.pop(_name(key), None)
+    def _forget(self, place: bytes) -> None:
+        del self._homes[place]
+        self.news.pop(place.hex(), None)
 
-    def _tell(self, key: int, home: _Home, now: float, *, fresh: bool, told: bool) -> None:
+    def _tell(self, place: bytes, home: _Home, now: float, *, fresh: bool, told: bool) -> None:
         if not (told and self.options.shared):
             return
         if home.told and fresh and now - home.told_s < _FRESH_SHARE * self.options.ttl_s:
             return
         home.told, home.told_s = True, now
-        self.news[_name(key)] = _ENDED * home.ended + ",".join(home.buckets)
+        self.news[place.hex()] = _ENDED * home.ended + ",".join(home.buckets)
 
 
-def _name(key: int) -> str:
-    return f"{key:016x}"
+def _place(key: int) -> bytes:
+    """Return a key as one of a dict (`core.blocks.hashing.as_key`); its hex digits are a name."""
+    return key.to_bytes(HASH_BYTES, "big")

@@ -88,7 +88,9 @@ class _Said(msgspec.Struct):
     stop_reason: object = ""
 
 
-class _Choice(msgspec.Struct):
+class Choice(msgspec.Struct):
+    """One of several answers, or a part of it."""
+
     finish_reason: object = ""
     delta: _Said | None = None
     message: _Said | None = None
@@ -109,14 +111,15 @@ class Inner(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """One object of an answer; `kind` is its field `object`."""
+    """One object of an answer; `kind` is its field `object`, `data` is left unread."""
 
     usage: Reported | None = None
+    model: object = ""
     id: object = ""
     kind: object = msgspec.field(default="", name="object")
     response: Inner | None = None
     message: Inner | None = None
-    choices: list[_Choice] | None = None
+    choices: list[Choice] | None = None
     stop_reason: object = ""
     content: list[_Block] | None = None
     content_block: _Block | None = None
@@ -125,6 +128,7 @@ class Answer(msgspec.Struct):
     status: object = ""
     output: list[_Block] | None = None
     incomplete_details: _Cut | None = None
+    data: msgspec.Raw | None = None
 
 
 class _CountedInner(msgspec.Struct):
@@ -157,7 +161,11 @@ def read_answer(body: bytes) -> Answer | None:
     except UNREADABLE:
         return None
     return Answer(
-        counted.usage, counted.id, counted.kind, _inner(counted.response), _inner(counted.message)
+        counted.usage,
+        id=counted.id,
+        kind=counted.kind,
+        response=_inner(counted.response),
+        message=_inner(counted.message),
     )
 
 
@@ -181,7 +189,7 @@ def ending_of(answer: Answer) -> tuple[Stop, str]:
     return stop, _called(blocks)
 
 
-def _of_choices(choices: list[_Choice]) -> tuple[Stop, str]:
+def _of_choices(choices: list[Choice]) -> tuple[Stop, str]:
     stop: Stop = ""
     tool = ""
     for choice in choices:

@@ -132,4 +132,5 @@ def _candidate(number: int, prompt: int, share: float, load: int, usage: float) 
         failure_share=0.25 * (number % 5 == 0),
         failure_ms=250.0 * (number % 5 == 0),
         lost_tokens=overlap * _SIZE * 0.5 * odd,
+        slow_ms=40.0 * (number % 4 == 0),
     )

@@ -100,6 +100,11 @@ def _lost_tokens(weighing: Weighing, states: States) -> Iterable[float]:
     return map(weighing.lost_tokens, states)
 
 
+def _slow_ms(weighing: Weighing, states: States) -> Iterable[float]:
+    tokens = weighing.answer_tokens
+    return [state.prefill.slow_ms * tokens for state in states]
+
+
 def _failure_ms(weighing: Weighing, states: States) -> Iterable[float]:
     return map(weighing.failure_ms, states)
 
@@ -119,6 +124,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "failure_share": _attribute("failure_share"),
     "failure_ms": _failure_ms,
     "lost_tokens": _lost_tokens,
+    "slow_ms": _slow_ms,
 }
 """The terms of each worker, as `Weighing.candidate` has them; in C those of kvmesh/native/costs.c.
 """
@@ -210,6 +216,7 @@ def native_find_ties(native: Native, cost: Cost) -> FindTies:
             speeds.fleet_ms_per_token,
             speeds.steps.step_tokens,
             weighing.arrivals_per_ms,
+            weighing.answer_tokens,
             weighing.cost.margin,
             weighing.keys,
             weighing.memory_wait_of,

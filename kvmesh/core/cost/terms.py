@@ -44,6 +44,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     `adapter_ms` is how long loading the request's LoRA adapter takes there first:
     `uncached_tokens` counts what is computed in that time otherwise.
     `lost_tokens` of the overlap are expected to be evicted before the request's turn comes.
+    `slow_ms` is what the answer's output takes longer there than load explains.
     """
 
     worker: WorkerId
@@ -69,6 +70,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     failure_share: float = 0.0
     failure_ms: float = 0.0
     lost_tokens: float = 0.0
+    slow_ms: float = 0.0
     fetch_ms: float = 0.0
     fetch_from: str = ""
     adapter_ms: float = 0.0
@@ -122,6 +124,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "own_ms": ".1f",
     "lost_ms": ".1f",
     "memory_wait_ms": ".1f",
+    "slow_ms": ".1f",
     "failure_ms": ".1f",
     "failure_tokens": ".1f",
     "lost_tokens": ".1f",

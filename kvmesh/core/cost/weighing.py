@@ -35,13 +35,13 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     """What one request's costs depend on besides the worker.
 
     `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
-    `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
-    is expected to take; `arrivals_per_ms` are all requests over the workers that may take this;
-    `blocks` are the prompt's sequence hashes, at least up to the first that no worker holds.
-    `told` is the part of `groups` that events tell, `routed` what decisions do.
-    `brought`: what workers would bring to their devices first, of those that would.
-    `prefilled`: nothing is left to prefill. `cold`: how long the request's LoRA adapter takes to
-    load, ms, at workers that do not hold it ready.
+    `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer is
+    expected to take, `answer_tokens` its tokens, an answer's fixed time counted in;
+    `arrivals_per_ms` are all requests over the workers that may take this; `blocks` are the
+    prompt's sequence hashes, at least up to the first that no worker holds. `told` is the part of
+    `groups` that events tell, `routed` what decisions do. `brought`: what workers would bring to
+    their devices first, of those that would. `prefilled`: nothing is left to prefill. `cold`: how
+    long the request's LoRA adapter takes to load, ms, at workers that do not hold it ready.
     `instead_of`: why another formula does not decide.
     """
 
@@ -58,6 +58,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     weights: Weights
     speeds: Speeds
     arrivals_per_ms: float
+    answer_tokens: float = 0.0
     blocks: Sequence[int] = ()
     brought: Mapping[WorkerId, Brought] = {}
     prefilled: bool = False
@@ -117,6 +118,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             fetch_from="" if brought is None else brought.source or "",
             adapter_ms=adapter_ms,
             lost_tokens=self.lost_tokens(state),
+            slow_ms=state.prefill.slow_ms * self.answer_tokens,
         )
 
     def memory_wait_of(self, state: WorkerState) -> float:

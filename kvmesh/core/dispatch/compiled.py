@@ -1,13 +1,17 @@
 """The way of a request through routing in compiled calls: one to decide, one to finish.
 
-It takes requests that wish nothing unusual, under a policy that looks at each worker alone. All
-others go through `Dispatch`, over the same state, which says what the compiled calls have to do.
+It takes requests under policies that look at each worker alone, whatever else they wish. Those
+with targets, those that are held or were tried before, and all where there are several tiers,
+workers that fetch, arms on trial or a formula of one's own go through `Dispatch`, over the same
+state, which says what the compiled calls have to do.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from math import inf
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
+import msgspec
 from msgspec.structs import astuple
 
 from kvmesh.compiled import NATIVE, Native
@@ -15,8 +19,10 @@ from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.quick import native_formula
+from kvmesh.core.cost.selection import choose_softmax
 from kvmesh.core.cost.terms import NO_FLEET, Candidate, survey
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
+from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED
 from kvmesh.core.insight.decision_record import DecisionRecord
@@ -26,6 +32,10 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
+from kvmesh.core.workers.state import WorkerState
+
+MOST_COURSES: Final = 64
+"""Policies of requests that are kept compiled; beyond it all are made anew."""
 
 MODES: Final = frozenset({"kv", "round-robin", "random", "least-loaded", "power-of-two"})
 """Those that the compiled core chooses by."""
@@ -38,6 +48,7 @@ class Scanned(Protocol):
     model: str
     bare: bool
     cache_key: str
+    urgency: int
     messages: list[tuple[str, str]] | None
     prompt: str | None
 
@@ -84,6 +95,34 @@ class Placed(Protocol):
     unseen_s: float
 
 
+class _Course(NamedTuple):
+    """What requests are decided by, compiled. `draws`: by chance, by all that workers cost. `kept`
+    is the same for a request of a session at its worker.
+    """
+
+    native: object
+    looks: bool
+    draws: bool
+    only: "_Course | None" = None
+
+    @property
+    def kept(self) -> "_Course":
+        """Return what decides where there is one worker."""
+        return self.only or self
+
+
+class _Told(NamedTuple):
+    """What a request tells besides its wishes."""
+
+    scanned: Scanned
+    packed: bytes | memoryview | None
+    request_id: bytes
+    tenant: str
+    name: str | None
+    output_tokens: int
+    bound_ms: float
+
+
 class CompiledDispatch:
     """Decides, watches and finishes requests by the compiled core, where there is one.
 
@@ -103,6 +142,8 @@ class CompiledDispatch:
         self.looks = scheduler.options.mode == "kv"
         self._followed: object = None
         self._usable = False
+        self._own = _Course(None, self.looks, draws=False)
+        self._courses: dict[object, _Course] = {}
         health = scheduler.workers.membership.health
         overlaps = scheduler.overlaps
         self._decider = decider = NATIVE.Decider(
@@ -116,7 +157,6 @@ class CompiledDispatch:
             out=health.out,
             health=health,
             random=scheduler.rng.random,
-            unseen=scheduler.unseen_speeds,
             replica=scheduler.options.replica,
             routed=overlaps.routed,
             heard=overlaps.heard,
@@ -136,41 +176,134 @@ class CompiledDispatch:
         scanned: Scanned,
         packed: bytes | memoryview | None,
         request_id: bytes,
-        tenant: str,
+        wishes: Wishes,
         now: float,
         name: str | None = None,
-    ) -> Placed | None:
+    ) -> Placed | float | None:
         """Choose a worker, book the request there and record why; None: `Dispatch` has to.
 
+        The predicted backlog, ms, of the worker chosen, where that is too long for the request to
+        go at once: nothing is booked, and it is `tried`.
         `packed` are the prompt's token ids, little-endian u32; None: those of its bytes. `name` is
-        that of its booking, where that is not its id.
+        that of its booking, where that is not its id. Raises `RequestError` for a formula or a
+        weight that there is not.
         """
-        scheduler, binding, log = self._scheduler, self._dispatch.binding, self._log
+        scheduler, binding = self._scheduler, self._dispatch.binding
         if scheduler.course is not self._followed:
             self._follow()
-        index = scheduler.overlaps.index
+        index, asks = scheduler.overlaps.index, binding.bounded or binding.waiting
+        bound_ms = binding.bound_ms(wishes.tenant) if asks else inf
         if (
-            not self._usable
-            or binding.bounded
-            or binding.waiting
+            bound_ms is None
+            or not self._usable
             or (index is not None and len(index.tiers) > 1)
             or scheduler.workers.fetchers
-            or not (self.looks or log.ring is None)
+            or wishes.targets is not None
         ):
             return None
-        states = scheduler.workers.plain(scanned.model, now)
+        output = -1 if wishes.output_tokens is None else wishes.output_tokens
+        told = _Told(scanned, packed, request_id, wishes.tenant, name, output, bound_ms)
+        session = wishes.session if scheduler.sessions is not None else ""
+        states: tuple[WorkerState, ...] = ()
+        if not (wishes.chooses or session) and (self.looks or self._counts(self._own)):
+            states = scheduler.workers.plain(scanned.model, now)
+        if states:
+            placed = self._place(told, self._own, states, states, now)
+        else:
+            placed = self._choose(told, wishes, session, now)
+        if placed is None or isinstance(placed, int | float):
+            return placed
+        if binding.bounded:
+            self._charge(placed, wishes.tenant)
+        if session and scheduler.sessions is not None:
+            scheduler.sessions.bind(session, placed.record.worker, now)
+        dispatch = self._dispatch
+        if dispatch.follows_events and now >= dispatch.predictions.look_at_s:
+            self._look(placed, now)
+        return placed
+
+    def _choose(
+        self, told: _Told, wishes: Wishes, session: str, now: float
+    ) -> Placed | float | None:
+        """Do as `decide` for a request that asks for something of its worker."""
+        workers = self._scheduler.workers
+        course = self._own if wishes.has_no_policy() else self._course(wishes)
+        if course is None or not self._counts(course):
+            return None
+        request = wishes.request(told.scanned.model)
+        everyone = workers.all_states(now)
+        if session and wishes.pinned_worker is None:
+            kept = self._keep(told, request, session, course, now)
+            if kept is not False:
+                return kept
+        states = workers.wished(request, now)
         if not states:
             return None
-        whole = log.may_weigh_all(now)
-        placed: Placed | None
-        placed = self._decide(scanned, packed, request_id, tenant, states, now, whole, name)
-        if placed is not None:
-            if whole and log.left_out is not None:
-                placed.record.left_out = log.left_out(now)
-            dispatch = self._dispatch
-            if dispatch.follows_events and now >= dispatch.predictions.look_at_s:
-                self._look(placed, now)
+        placed = self._place(told, course, everyone, states, now)
+        if wishes.overridden and placed is not None and not isinstance(placed, int | float):
+            placed.record.overridden = request.departs_from(self._scheduler.options)
         return placed
+
+    def _counts(self, course: _Course) -> bool:
+        """Return whether prompts are looked at, or nobody minds that they are not."""
+        return course.looks or (self._log.ring is None and not self._dispatch.binding.bounded)
+
+    def _keep(
+        self, told: _Told, request: RouteRequest, session: str, course: _Course, now: float
+    ) -> Placed | float | Literal[False] | None:
+        """Do as `decide` at the worker of a session; False: the session may move, None: `Dispatch`
+        has to say why it may not.
+        """
+        sessions, workers = self._scheduler.sessions, self._scheduler.workers
+        assert sessions is not None, "a session is only asked about where there are some"
+        worker = sessions.find(session, now)
+        if worker is None:
+            return False
+        hard = sessions.options.affinity == "hard"
+        states = workers.wished(msgspec.structs.replace(request, pinned_worker=worker), now)
+        if not states:
+            return None if hard else False
+        slack_ms = inf if hard else sessions.options.slack_ms
+        bound_ms = min(slack_ms, told.bound_ms)
+        asked = told._replace(bound_ms=bound_ms)
+        placed = self._place(asked, course.kept, workers.all_states(now), states, now, whole=False)
+        return False if isinstance(placed, int | float) and placed > slack_ms else placed
+
+    def _place(
+        self,
+        told: _Told,
+        course: _Course,
+        everyone: tuple[WorkerState, ...],
+        states: tuple[WorkerState, ...],
+        now: float,
+        *,
+        whole: bool = True,
+    ) -> Placed | float | None:
+        """Choose among `states`, some of `everyone`, and book unless the backlog is too long.
+        `whole` False: it is never of interest what the others cost.
+        """
+        log = self._log
+        whole = (log.may_weigh_all(now) or course.draws) and whole
+        scanned, packed, request_id, tenant, name, output, bound_ms = told
+        placed: Placed | float | None = self._decide(
+            *(scanned, packed, request_id, tenant, everyone, now, whole, name),
+            *(course.native, states, output, bound_ms),
+        )
+        if placed is None or isinstance(placed, int | float):
+            return placed
+        if log.left_out is not None and (whole or len(states) == 1):
+            placed.record.left_out = log.left_out(now)
+        return placed
+
+    def _charge(self, placed: Placed, tenant: str) -> None:
+        """Charge a request that was asked about and need not be held."""
+        booking, record = placed.booking, placed.record
+        if booking is not None:
+            uncached = booking.uncached_tokens
+        else:
+            uncached = record.decision.chosen.uncached_tokens
+        record.held_ms = 0.0
+        self._dispatch.binding.charge(tenant, uncached, placed.expected_output_tokens)
 
     def tell(self, outbox: BookingOutbox | None) -> None:
         """Have an outbox of `new_booking_outbox` told of bookings from now on, None: nobody."""
@@ -188,12 +321,17 @@ class CompiledDispatch:
         self, placed: Placed, status: int, usage: Usage | None, now: float
     ) -> Booking | None:
         """Release a request that was served, and learn from it; return its booking that once."""
+        record = placed.record
         booking: Booking | None
         booking, well = self._finish(placed, status, usage, now)
+        if record.held_ms is not None:
+            tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
+            expected = placed.expected_output_tokens
+            self._dispatch.binding.settle(record.tenant, expected, tokens)
         if booking is not None and self._scheduler.late.waiting:
             self._scheduler.late.end(booking, now, served=True)
         if not well:
-            self._scheduler.workers.note(placed.record.worker, SERVED, now, placed.request_id)
+            self._scheduler.workers.note(record.worker, SERVED, now, placed.request_id)
         self._compare(placed, usage, now)
         return booking
 
@@ -213,22 +351,22 @@ class CompiledDispatch:
         )
         dispatch.judge(record.worker, answer, now)
 
-    def continued(self, placed: Placed, turn: Turn | None = None) -> Dispatched:
+    def continued(self, placed: Placed, turn: Turn | None, wishes: Wishes) -> Dispatched:
         """Return a request for `Dispatch` to go on with, the booking as it is, and its program's
         turn, which was begun.
         """
         record = placed.record
-        request = RouteRequest(
+        request = msgspec.structs.replace(
+            wishes.request(placed.model),
             request_id=placed.request_id,
             hashes=NO_HASHES if placed.hashes is None else placed.hashes,
             prompt_tokens=placed.prompt_tokens,
             expected_output_tokens=placed.expected_output_tokens,
-            model=placed.model,
             streams=placed.streams,
-            tenant=record.tenant,
             choices=placed.choices,
             turn=turn,
         )
+        charged = record.held_ms is not None
         forecast = NO_FORECAST if record.forecast is None else record.forecast
         return Dispatched(
             request,
@@ -240,7 +378,9 @@ class CompiledDispatch:
             sent_s=record.decided_s,
             told=placed.told_tokens if placed.told_tokens >= 0 else None,
             waiting=placed.waiting,
-            taking=turn is not None,
+            taking=charged or turn is not None,
+            charged=charged,
+            asked_s=record.decided_s if charged else -1.0,
         )
 
     def _follow(self) -> None:
@@ -248,33 +388,58 @@ class CompiledDispatch:
         scheduler, options = self._scheduler, self._scheduler.options
         self.looks = options.mode == "kv"
         self._followed = scheduler.course
-        pricing = scheduler.policy
-        cost, mode = pricing.cost, options.mode
-        formula = native_formula(self._native, cost)
-        self._usable = (
-            formula is not None
-            and mode in MODES
-            and scheduler.arms is None
-            and options.temperature <= 0.0
-            and not options.smallest_tree_ties
-        )
-        if formula is None or not self._usable:
+        self._courses.clear()
+        own = self._course(Wishes())
+        self._usable = own is not None and scheduler.arms is None and not options.smallest_tree_ties
+        if own is None or not self._usable:
             return
+        self._own = own
         self._decider.resize(options.block_size)
-        self._decider.follow(
-            mode,
-            formula,
-            astuple(pricing.weights),
-            cost.margin,
-            cost.name if mode == "kv" else mode,
-            partial(_make_decision, pricing),
-            options.predict_ttl_s,
-            options.approx_ttl_s,
-            self._root,
-        )
+        self._decider.follow(own.native, options.predict_ttl_s, options.approx_ttl_s, self._root)
+
+    def _course(self, wishes: Wishes) -> _Course | None:
+        """Return what a request is decided by; None for what is not compiled."""
+        asked = wishes.mode, wishes.cost, wishes.temperature, wishes.overlap_score_weight
+        found = self._courses.get(asked)
+        if found is None and (found := self._new_course(wishes)) is not None:
+            if len(self._courses) >= MOST_COURSES:
+                self._courses.clear()
+            self._courses[asked] = found
+        return found
+
+    def _new_course(self, wishes: Wishes) -> _Course | None:
+        scheduler, options = self._scheduler, self._scheduler.options
+        mode, temperature = wishes.mode or options.mode, wishes.temperature
+        weight = wishes.overlap_score_weight
+        pricing = scheduler.policy
+        if wishes.cost is not None or weight is not None:
+            asked = RouteRequest("", NO_HASHES, 0, cost=wishes.cost, overlap_score_weight=weight)
+            pricing = scheduler.pricing(asked)
+        cost = pricing.cost
+        formula = native_formula(self._native, cost)
+        if formula is None or mode not in MODES:
+            return None
+        if temperature is None:
+            temperature = options.temperature
+        draw: Callable[[list[float]], int] | None = None
+        if mode == "kv" and temperature > 0.0:
+            draw = partial(choose_softmax, temperature=temperature, rng=scheduler.rng)
+        looks = "kv" in (mode, options.mode)
+        policy = cost.name if mode == "kv" else mode
+
+        def made(*, kept: bool) -> object:
+            maker = partial(_make_decision, pricing, kept)
+            weights = astuple(pricing.weights)
+            return self._native.Course(
+                mode, looks, formula, weights, cost.margin, policy, maker, draw
+            )
+
+        native = made(kept=False)
+        kept = _Course(made(kept=True), looks, draws=False)
+        return _Course(native, looks, draw is not None, kept)
 
 
-def _make_decision(pricing: Pricing, record: CompiledRecord) -> Decision:
+def _make_decision(pricing: Pricing, kept: bool, record: CompiledRecord) -> Decision:
     """Return what a compiled decision was, of what its record has."""
     cost, weights = pricing.cost, pricing.weights
     chosen = Candidate(*record.terms())
@@ -302,4 +467,5 @@ def _make_decision(pricing: Pricing, record: CompiledRecord) -> Decision:
         by_cache=record.by_cache,
         best_overlap_blocks=record.best_overlap_blocks,
         told_blocks=record.told_blocks,
+        kept=kept,
     )

@@ -1,17 +1,19 @@
 """The one way of a request through routing: decided, its tokens seen, finished."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.dispatch.turns import Turns, turn_served
+from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
@@ -40,11 +42,12 @@ class Dispatched(msgspec.Struct):
 
     `visible_id` is the id that the client knows. `given` is what admission decided when the turn
     came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant is
-    `charged`. `decision` is the last one, made at `sent_s`; `told` tokens of the prompt its
-    worker's own events had told of then, None where that proves nothing. `waiting`: no token was
-    seen. `output_tokens` are those counted when its last booking was released; those that nobody
-    could count began to come `unseen_s` before. `taking`: its program's turn was begun, and is not
-    over.
+    `charged`; `tried`: it could not go at once. `decision` is the last one, made at `sent_s`;
+    `told` tokens of the prompt its worker's own events had told of then, None where that proves
+    nothing. `waiting`: no token was seen. `output_tokens` are those counted when its last booking
+    was released; those that nobody could count began to come `unseen_s` before. `taking`: its
+    program's turn was begun, and is not over. `hashes` are its prompt's, kept for a worker that
+    `wants_answers`.
     """
 
     request: RouteRequest
@@ -54,6 +57,7 @@ class Dispatched(msgspec.Struct):
     given: Decision | None = None
     asked_s: float = -1.0
     charged: bool = False
+    tried: bool = False
     record: DecisionRecord | None = None
     decision: Decision | None = None
     sent_s: float = 0.0
@@ -62,6 +66,7 @@ class Dispatched(msgspec.Struct):
     output_tokens: int = 0
     unseen_s: float = 0.0
     taking: bool = False
+    hashes: Hashes | None = None
 
 
 class Dispatch:
@@ -71,6 +76,7 @@ class Dispatch:
     `doubt` has what is known of a worker sent anew when predictions about it miss;
     `follows_events`: the index is told by engines, not by decisions alone. `timer` tells seconds,
     for `phases`. `governor` says which programs may take turns; None: nobody waits for a turn.
+    `on_served` is told what answers of the workers `wanting` that say of their caches.
     """
 
     def __init__(
@@ -92,6 +98,8 @@ class Dispatch:
         self.phases = Phases()
         self.tokens = new_token_counts()
         self.unforeseen: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self.wanting: AbstractSet[WorkerId] = _NOBODY
+        self.on_served: Callable[[WorkerId, CacheHit], None] | None = None
         self._timer = timer
         self._doubt = doubt
         self.follows_events = follows_events
@@ -148,7 +156,7 @@ class Dispatch:
             one.charged = one.taking = True
         elif one.asked_s < 0.0 and self._may_hold(one.request, now):
             one.asked_s = now
-            answer = self._ask(one.request, now)
+            answer = self._ask(one.request, now, tried=one.tried)
             if not isinstance(answer, Decision):
                 return answer
             decision = answer
@@ -182,6 +190,8 @@ class Dispatch:
         scheduler, request_id, first = self.scheduler, one.request.request_id, one.waiting
         if first:
             one.waiting = False
+            if one.decision is not None and one.decision.worker in self.wanting:
+                one.hashes = one.request.hashes
             # A stream may be long, and 100 KB of prompt have 250 KB of hashes.
             one.request = msgspec.structs.replace(one.request, hashes=NO_HASHES)
             scheduler.first_token(request_id, now)
@@ -199,8 +209,8 @@ class Dispatch:
         """
         booking = self.scheduler.finish(one.request.request_id, now, attempt)
         one.output_tokens = booking.output_tokens if booking is not None else 0
-        unseen = booking is not None and not booking.streams and not booking.prefilling
-        one.unseen_s = now - booking.output_s if booking is not None and unseen else 0.0
+        if booking is not None and not booking.streams:
+            one.unseen_s = now - self.scheduler.prefilled_s(booking)
         return booking
 
     def finished(
@@ -228,7 +238,7 @@ class Dispatch:
         if one.request.targets is not None:
             self.scheduler.slo.close(one.request.request_id)
         if one.charged:
-            self.binding.settle(one.request, tokens)
+            self.binding.settle(one.request.tenant, one.request.expected_output_tokens, tokens)
         if one.taking and one.decision is not None:
             chosen = one.decision.chosen
             served = attempt is SERVED
@@ -238,15 +248,27 @@ class Dispatch:
             return
         if tokens:
             self.scheduler.lengths.learn(one.families, tokens, one.forecast)
-            if one.unseen_s and one.decision is not None:
-                self.scheduler.unseen_speeds.learn(one.decision.worker, tokens, one.unseen_s)
         if one.decision is not None:
+            self._learn_pace(one, one.decision.worker, tokens, now)
             self._compare(one, one.decision, usage, now)
 
-    def _ask(self, request: RouteRequest, now: float) -> Decision | Refusal | NoWorkerError | None:
-        self.scheduler.trace = self.log.may_weigh_all(now)
+    def _learn_pace(self, one: Dispatched, worker: WorkerId, tokens: int, now: float) -> None:
+        """Learn how long the worker took for an answer of `tokens`, 0 for not known."""
+        speeds, record = self.scheduler.speeds, one.record
+        if not one.request.streams:
+            if tokens and one.unseen_s > 0.0:
+                speeds.output(worker, tokens, one.unseen_s)
+                speeds.answered(worker, tokens, one.unseen_s)
+        elif tokens > 1 and record is not None and record.first_token_s is not None:
+            speeds.answered(worker, tokens - 1, now - record.first_token_s)
+
+    def _ask(
+        self, request: RouteRequest, now: float, *, tried: bool
+    ) -> Decision | Refusal | NoWorkerError | None:
+        if not tried:
+            self.scheduler.trace = self.log.may_weigh_all(now)
         try:
-            return self.binding.ask(request, now)
+            return self.binding.ask(request, now, tried=tried)
         except NoWorkerError as error:
             # With its frames, which lead back to those that hold it now, it would keep the request.
             return error.with_traceback(None)
@@ -333,6 +355,8 @@ class Dispatch:
         tokens.predicted += predicted
         fetched = decision.brought is not None and decision.brought.source is not None
         unlike = request.approximate or fetched or request.unforeseen
+        if decision.worker in self.wanting and not unlike:
+            self._tell_cached(one, decision, usage, now)
         if not decision.by_cache or unlike:
             return
         answer = AnswerSeen(
@@ -344,6 +368,16 @@ class Dispatch:
             told=one.told,
         )
         self.judge(decision.worker, answer, now)
+
+    def _tell_cached(self, one: Dispatched, decision: Decision, usage: Usage, now: float) -> None:
+        """Tell who follows a worker's cache, and lost part of it, what was found there."""
+        hashes = one.hashes or one.request.hashes
+        cached = (usage.cached_tokens or 0) // decision.chosen.block_size
+        if usage.prompt_tokens != one.request.prompt_tokens or not 0 < cached < hashes.blocks:
+            return
+        if self.on_served is not None and cached < MOST_HASHES:
+            known = hashes.upto(cached + 1)[: cached + 1]
+            self.on_served(decision.worker, CacheHit(known, cached, max(0.0, now - one.sent_s)))
 
     def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
         """Hold an answer against its prediction; too many misses make the worker doubted."""

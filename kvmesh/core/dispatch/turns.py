@@ -59,7 +59,7 @@ class Turns:
             return request
         return msgspec.structs.replace(request, turn=_of_chain(agent, request))
 
-    def follow_placed(self, placed: Placed, tenant: str, now: float) -> Turn | None:
+    def follow_placed(self, placed: Placed, tenant: str, priority: int, now: float) -> Turn | None:
         """Do as `follow` for a request that the compiled core has decided; return its turn."""
         if placed.hashes is None:
             return None
@@ -67,7 +67,9 @@ class Turns:
         if agent is None:
             return None
         tokens = placed.prompt_tokens
-        told = RouteRequest(placed.request_id, placed.hashes, tokens, tenant=tenant)
+        told = RouteRequest(
+            placed.request_id, placed.hashes, tokens, tenant=tenant, priority=priority
+        )
         return _of_chain(agent, told)
 
     def look(self, request: RouteRequest, now: float) -> Turn | None:
@@ -90,9 +92,13 @@ class Turns:
         """Return whether an agent with so long a context may take a turn wherever it likes."""
         return self.governor is None or self.governor.passes(agent, tokens, now)
 
-    def begin(self, turn: Turn, worker: WorkerId, now: float) -> None:
-        """Note that a turn which nobody was asked about is taken at `worker`."""
+    def begin(self, turn: Turn, worker: WorkerId, now: float, *, asked: bool = False) -> None:
+        """Note that a turn is taken at `worker` which `passes`: nobody had to be asked about it;
+        `asked`: it is noted as if somebody had been.
+        """
         if self.governor is not None:
+            if asked and self.governor.ask(turn, now) is None:
+                self.governor.cancel(turn.request_id)
             self.governor.chosen(turn, worker, now)
 
     def end(self, turn: Turn, end: TurnEnd, now: float) -> None:

@@ -11,7 +11,7 @@ from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
 TAKEN: Final = 1
 DUE: Final = 2
 ENDED: Final = 4
-_LAST_CHUNK: Final = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 
 
@@ -37,6 +37,11 @@ class EventStream:
     def done(self) -> bool:
         """Return whether `[DONE]` was seen as an event of its own."""
         return self._scanner.done
+
+    @property
+    def reasoned(self) -> bool:
+        """Return whether an event said why the answer ended."""
+        return self._scanner.reasoned
 
     @property
     def errors(self) -> int:
@@ -75,8 +80,8 @@ class EventStream:
         events or `[DONE]`, and, if it `may_end`, the last chunk. Returns `TAKEN`, with `DUE` if
         `tokens` are, and with `ENDED` at the end; else 0, and nothing has changed.
         """
-        ended = bool(may_end) and data.endswith(_LAST_CHUNK)
-        events = _ordinary_chunks(data[: -len(_LAST_CHUNK)] if ended else data)
+        ended = bool(may_end) and data.endswith(LAST_CHUNK)
+        events = _ordinary_chunks(data[: -len(LAST_CHUNK)] if ended else data)
         if not data or events is None or self._gate.held or self._scanner.is_inside:
             return 0
         if events:

@@ -1,6 +1,7 @@
 """An engine's load in the form that every kind's figures are brought into."""
 
 from collections.abc import Callable, Mapping
+from math import nan
 from typing import Final, Literal, assert_never
 
 import msgspec
@@ -16,7 +17,8 @@ class EngineFigures(msgspec.Struct, frozen=True):
 
     `prefilled_tokens` (uncached ones) and `prefill_busy_us` are totals since the engine started;
     together they are its measured prefill speed. `prefix_hit_rate` is a share of prompt tokens,
-    0..1; `adapter_slots` LoRA adapters are in memory at a time. None and 0: not told.
+    0..1; `adapter_slots` LoRA adapters are in memory at a time. `computed_tokens` changes with each
+    step that computes tokens. None and 0: not told.
     """
 
     running_requests: int
@@ -30,6 +32,7 @@ class EngineFigures(msgspec.Struct, frozen=True):
     total_slots: int = 0
     prefix_hit_rate: float = 0.0
     adapter_slots: int = 0
+    computed_tokens: int | None = None
 
 
 class LoadStream(msgspec.Struct, frozen=True):
@@ -53,6 +56,7 @@ Figure = Literal[
     "hit",
     "adapter_slots",
     "adapters",
+    "computed",
 ]
 
 
@@ -61,7 +65,7 @@ class Gauge(msgspec.Struct, frozen=True):
 
     Of several series with the same figure and rank counts are added up, the largest usage counts,
     and the last size. The label of `adapters` lists names, and the value is when that was so: the
-    latest counts.
+    latest counts. `computed` counts tokens, or steps, as they are computed.
     """
 
     figure: Figure
@@ -81,6 +85,7 @@ class Gauges:
         self.queried_tokens = 0
         self.hit_tokens = 0
         self.adapter_slots = 0
+        self.computed: float | None = None
         self.adapters: dict[str, tuple[str, ...]] = {}
         self._adapters_s: dict[str, float] = {}
 
@@ -88,6 +93,11 @@ class Gauges:
         """Fold one sample; what is no number, or none that can be, counts as 0 or as the most."""
         if gauge.figure == "adapters":
             self._take_names(gauge.label, value, labels)
+            return
+        if gauge.figure == "computed":
+            # NaN from the first one that is no count on: then nothing is known of the sum.
+            count = value if 0.0 <= value < MAX_COUNT else nan
+            self.computed = (self.computed or 0.0) + count
             return
         if gauge.label:
             value = whole_number(labels.get(gauge.label, ""), 0, MAX_COUNT) or 0
@@ -113,6 +123,12 @@ class Gauges:
                 self.adapter_slots = int(value)
             case _:
                 assert_never(gauge.figure)
+
+    @property
+    def computed_tokens(self) -> int | None:
+        """Return the sum of what counts computed tokens; None: not shown, or no count."""
+        computed = self.computed
+        return None if computed is None or not computed < MAX_COUNT else int(computed)
 
     def _take_names(self, label: str, at_s: float, labels: Mapping[str, str]) -> None:
         """Note the names in a label, unless later ones are known; what is no name is left out."""

@@ -6,6 +6,7 @@ from typing import Final, Literal
 from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.fetch import Access, Fetch, read_access
 from kvmesh.core.engines.handshake import Connector
+from kvmesh.core.engines.load import Gauge
 from kvmesh.core.engines.sglang.engine import SGLANG
 from kvmesh.core.engines.vllm.engine import VLLM
 
@@ -15,8 +16,14 @@ EngineKind = Literal["vllm", "sglang", "transformers"]
 DEFAULT_KIND: Final = "vllm"
 """Whose way is followed where nothing tells the kind."""
 
-UNKNOWN: Final = Engine(name="transformers", title="unknown engine")
-"""An engine of no known kind: an OpenAI server, whose events, if any, are of the common dialect."""
+UNKNOWN: Final = Engine(
+    name="transformers",
+    title="unknown engine",
+    gauges={"llamacpp:n_decode_total": (Gauge("computed"),)},
+)
+"""An engine of no known kind: an OpenAI server, whose events, if any, are of the common dialect.
+llama.cpp's server counts its steps on /metrics (`--metrics`).
+"""
 
 ENGINES: Final[Mapping[str, Engine]] = {one.name: one for one in (VLLM, SGLANG)}
 """The kinds by name, in the order in which an engine is asked whether it is one."""

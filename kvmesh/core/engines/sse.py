@@ -5,12 +5,21 @@ no usage, no error, no end) is decided by eight substring searches; all else is 
 Source: WHATWG HTML, 9.2.6 "Interpreting an event stream".
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from kvmesh.bounds import MAX_TOKENS, Tokens, whole_number
-from kvmesh.core.chat.answer_json import Reported, Stop, ending_of, read_answer
+from kvmesh.core.chat.answer_json import (
+    STOPS,
+    Answer,
+    Choice,
+    Reported,
+    Stop,
+    ending_of,
+    read_answer,
+)
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """An event longer than this is counted, but not looked into."""
@@ -20,6 +29,8 @@ MAX_HELD_BYTES: Final = 1 << 16
 _ORDINARY: Final = b"data: {"
 _BLANK: Final = b"\n\n"
 _DONE: Final = b"data: [DONE]"
+_LONGEST_BLANK: Final = 3
+"""Bytes of a blank line, the end of the line before it included: LF CR LF."""
 _CARRIAGE_RETURN: Final = 13
 
 
@@ -42,11 +53,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 class _Code(msgspec.Struct):
     code: int | str | None = None
+    type: object = ""
 
 
-class _Failed(msgspec.Struct):
+class _Failed(_Code):
     error: _Code | None = None
-    code: int | str | None = None
 
 
 class _ErrorProbe(msgspec.Struct):
@@ -59,6 +70,18 @@ _UNREPORTED: Final = Reported()
 _errors = msgspec.json.Decoder(_ErrorProbe)
 _failed = msgspec.json.Decoder(_Failed)
 _FAILURES: Final = range(400, 600)
+_CLIENTS: Final[Mapping[object, int]] = {
+    "invalid_request_error": 400,
+    "BadRequestError": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "NotFoundError": 404,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "UnprocessableEntityError": 422,
+    "rate_limit_error": 429,
+}
+"""Types of errors that are no engine's failure: those of the APIs and of their usual servers."""
 
 
 def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
@@ -70,9 +93,16 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
     decode changes nothing.
     """
     answer = read_answer(body)
-    if answer is None:
-        return before
-    reported, named = answer.usage, None
+    return before if answer is None else usage_of(answer, before)
+
+
+def usage_of(answer: Answer, before: Usage | None) -> Usage | None:
+    """Do as `find_usage` for an object that is decoded."""
+    reported, choices, named = answer.usage, answer.choices, None
+    if before is None and reported is not None and choices is not None and len(choices) == 1:
+        plain = _plain_usage(reported, choices[0])
+        if plain is not None and answer.kind != "response":
+            return plain
     if reported is None and answer.response is not None:
         reported, named = answer.response.usage, answer.response.id
     elif answer.kind == "response":
@@ -84,6 +114,22 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
         return before
     response = named if isinstance(named, str) and reported is not None else ""
     return _merge(before or _NOTHING, reported or _UNREPORTED, response, stop, tool)
+
+
+def _plain_usage(reported: Reported, choice: Choice) -> Usage | None:
+    """Return at once what a chat or completion of one choice without tools reports, a third of the
+    time; None for any other. As `_merge` would.
+    """
+    prompt, completion = reported.prompt_tokens, reported.completion_tokens
+    said, reason = choice.delta or choice.message, choice.finish_reason
+    if prompt is None or completion is None or (said is not None and said.tool_calls):
+        return None
+    details = reported.prompt_tokens_details or reported.input_tokens_details
+    cached = details.cached_tokens if details is not None else None
+    if cached is not None:
+        cached = min(cached, prompt or MAX_TOKENS)
+    stop = STOPS.get(reason, "") if isinstance(reason, str) else ""
+    return Usage(prompt, completion, cached, "", stop)
 
 
 def _merge(before: Usage, reported: Reported, response: str, stop: Stop, tool: str) -> Usage:
@@ -111,6 +157,11 @@ def _merge(before: Usage, reported: Reported, response: str, stop: Stop, tool: s
         stop="tool" if tool and stop == "end" else stop,
         tool=tool,
     )
+
+
+def says_reason(data: bytes) -> bool:
+    """Return whether an event says why the answer ended, in whatever words."""
+    return data.rfind(b'_reason":"') >= 0 or data.rfind(b'_reason": "') >= 0
 
 
 def says_end(data: bytes) -> bool:
@@ -147,18 +198,21 @@ class SseScanner:
     `tokens`: events that carry output, about one per token: every data event, except that of named
     events (Anthropic, responses) only the `…delta` ones count. `[DONE]`, errors and comments do
     not. `done`: `[DONE]` was seen as an event of its own. `errors`: error events; `error` is the
-    last one's data. `usage`: what was reported last.
+    last one's data. `usage`: what was reported last. `reasoned`: one said why the answer ended.
     """
 
-    __slots__ = ("_after_cr", "_skipping", "_tail", "done", "error", "errors", "tokens", "usage")
+    __slots__ = (
+        "_after_cr", "_skipping", "_tail", "done", "error", "errors", "reasoned", "tokens", "usage",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tokens = 0
         self.done = False
+        self.reasoned = False
         self.errors = 0
         self.error = b""
         self.usage: Usage | None = None
-        self._tail = b""
+        self._tail = bytearray()
         self._after_cr = False
         self._skipping = False
 
@@ -180,8 +234,13 @@ class SseScanner:
         if b"\r" in data:
             self._after_cr = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        whole, blank, tail = (self._tail + data).rpartition(_BLANK)
-        if blank:
+        tail = self._tail
+        searched = max(0, len(tail) - 1)  # bytes that come one by one cost as much as at once
+        tail += data
+        end = tail.rfind(_BLANK, searched)
+        if end >= 0:
+            whole = bytes(tail[:end])
+            del tail[: end + len(_BLANK)]
             for block in whole.split(_BLANK):
                 plain = block.startswith(_ORDINARY) and b"\n" not in block
                 if (
@@ -196,8 +255,7 @@ class SseScanner:
                     self.take_event(block)
         if len(tail) > MAX_EVENT_BYTES:
             self._skipping = True
-            tail = tail[-1:]
-        self._tail = tail
+            del tail[:-1]
         return self.tokens - before
 
     @property
@@ -207,7 +265,7 @@ class SseScanner:
 
     def resume(self, tail: bytes) -> None:
         """Go on behind `tail`, the beginning of an event: the events before were read elsewhere."""
-        self._tail = tail
+        self._tail[:] = tail
 
     def take_event(self, block: bytes) -> None:
         """Take one event, without the blank line behind it."""
@@ -236,6 +294,7 @@ class SseScanner:
             self.tokens += 1
         if b'"usage"' in data or says_end(data):
             self.usage = find_usage(data, self.usage)
+            self.reasoned = self.reasoned or says_reason(data)
 
 
 def _is_error(data: bytes) -> bool:
@@ -248,61 +307,74 @@ def _is_error(data: bytes) -> bool:
 
 
 def error_status(data: bytes) -> int:
-    """Return the HTTP status that an error event's data names as its code; 0 for none."""
+    """Return the HTTP status that an error's JSON names as its code, or means by its type; 0 for
+    none.
+    """
     try:
         failed = _failed.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return 0
-    code = failed.code if failed.error is None else failed.error.code
+    told = failed.error or failed
+    code, kind = told.code, told.type
     number = whole_number(code, _FAILURES.start, _FAILURES.stop) if isinstance(code, str) else code
-    return number if number is not None and number in _FAILURES else 0
+    if number is not None and number in _FAILURES:
+        return number
+    return _CLIENTS.get(kind, 0) if isinstance(kind, str) else 0
 
 
-def _behind(data: bytes, blank: bytes) -> int:
-    """Return the position behind the last `blank`, 0 when there is none."""
-    at = data.rfind(blank)
+def _behind(data: bytearray, blank: bytes, start: int) -> int:
+    """Return the position behind the last `blank` from `start` on, 0 when there is none."""
+    at = data.rfind(blank, start)
     return 0 if at < 0 else at + len(blank)
 
 
 class EventGate:
     """Lets only whole events through, so that a stream can be broken off with an event of ours.
 
-    `held`: what has not passed yet. `torn`: a part of an overlong event has passed; a blank line
+    `torn`: a part of an overlong event has passed; a blank line
     must come before anything else.
     """
 
-    __slots__ = ("_last", "held", "torn")
+    __slots__ = ("_held", "_last", "torn")
 
     def __init__(self) -> None:
-        self.held = self._last = b""
+        self._held = bytearray()
+        self._last = b""
         self.torn = False
+
+    @property
+    def held(self) -> bytes:
+        """Return what has not passed yet."""
+        return bytes(self._held)
 
     def feed(self, data: bytes) -> bytes:
         """Return what may pass now: all up to the last blank line.
 
         When that is all, it is `data` itself, in 0.1 us.
         """
-        if not self.held and data.endswith(_BLANK):
+        held = self._held
+        if not held and data.endswith(_BLANK):
             self.torn = False
             self._last = data
             return data
-        data = self.held + data
-        end = _behind(data, b"\n\n")
-        if _CARRIAGE_RETURN in data:
-            end = max(end, _behind(data, b"\n\r\n"), _behind(data, b"\r\r"))
-        if len(data) - end > MAX_HELD_BYTES:
-            self.held = b""
+        searched = max(0, len(held) - _LONGEST_BLANK + 1)
+        held += data
+        end = _behind(held, b"\n\n", searched)
+        if held.find(_CARRIAGE_RETURN, searched) >= 0:
+            end = max(end, _behind(held, b"\n\r\n", searched), _behind(held, b"\r\r", searched))
+        if len(held) - end > MAX_HELD_BYTES:
             self.torn = True
-            return data
-        self.held = data[end:]
+            return self.flush()
+        passed = bytes(held[:end])
+        del held[:end]
         if end:
             self.torn = False
-            self._last = data[:end]
-        return data[:end]
+            self._last = passed
+        return passed
 
     def resume(self, held: bytes, *, complete: bool) -> None:
         """Go on with `held`; what has passed elsewhere ended in `[DONE]` if it was `complete`."""
-        self.held = held
+        self._held[:] = held
         self._last = _DONE if complete else b""
 
     def is_complete(self) -> bool:
@@ -311,5 +383,6 @@ class EventGate:
 
     def flush(self) -> bytes:
         """Return what is held: the stream ended without a last blank line."""
-        held, self.held = self.held, b""
+        held = bytes(self._held)
+        self._held.clear()
         return held

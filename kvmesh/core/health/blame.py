@@ -10,11 +10,15 @@ FAILURES_OF_A_PROMPT: Final = 2
 """Workers that serve others and fail the same request: then it is the request."""
 
 
+_OWN: Final = frozenset({"hung", "timeout"})
+
+
 class Blame:
     """Judges one request's attempts, in turn.
 
     A worker that failed its previous request, too, says nothing of this one: its failure counts
-    against itself alone. `sent`: some worker may have begun to work on the request.
+    against itself alone. So does one that hung or was late: no prompt is to blame for that. `sent`:
+    some worker may have begun to work on the request.
     """
 
     __slots__ = ("_failures", "_overloads", "prompt", "sent")
@@ -32,7 +36,8 @@ class Blame:
         """
         self.sent |= sent
         self._overloads += attempt.verdict is Verdict.OVERLOAD
-        if attempt.verdict is not Verdict.WORKER or not sent or suspect:
+        own = suspect or attempt.kind in _OWN
+        if attempt.verdict is not Verdict.WORKER or not sent or own:
             return attempt
         self._failures += 1
         if self._failures < FAILURES_OF_A_PROMPT:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from kvmesh.core.health.noted_failures import NotedFailure, NotedFailures
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.health.record import (
+    BAD_ANSWER,
     DECAY_EVERY_S,
     SUSPECT_S,
     TRICKLE_S,
@@ -19,8 +20,8 @@ from kvmesh.core.health.record import (
     Standing,
 )
 
-Answer = Literal["ok", "slow", "down"]
-"""What asking a member over HTTP showed: an answer, none in time, or nobody there."""
+Answer = Literal["ok", "slow", "unready", "down"]
+"""What asking a member over HTTP showed: an answer, none in time, one of 5xx, nobody there."""
 
 EJECT_STREAK: Final = 3
 """Failures in a row that eject."""
@@ -140,12 +141,14 @@ class Health:
         return [failure.member for failure in forgiven]
 
     def began(self, member: str, now: float) -> bool:
-        """Take that an answer begins there; return whether that lets the member in."""
+        """Take that an answer begins there; return whether that lets the member in. One whose
+        answers were bad has to give a whole one first.
+        """
         record = self._records.get(member)
         if record is None:
             return False
         record.served_s = now
-        if record.stage in (Stage.IN, Stage.DOWN):
+        if record.stage in (Stage.IN, Stage.DOWN) or record.kind.startswith(BAD_ANSWER):
             return False
         record.end_streak()
         record.readmit(now)
@@ -185,7 +188,7 @@ class Health:
             return False
         was = record.stage
         match answer:
-            case "down":
+            case "down" | "unready":
                 record.stage = Stage.DOWN
                 record.changes += 1
             case "slow":

@@ -3,53 +3,77 @@
 from collections import OrderedDict
 from typing import Final
 
+import msgspec
 import xxhash
 
 MAX_REMEMBERED: Final = 4096
+"""Bodies remembered; beyond it the one whose last worker was lost longest ago is forgotten."""
 
-RESTART_S: Final = 5.0
-"""An engine takes longer than this to come back: until then it is one and the same end."""
+MOST_SUSPECTS: Final = 8
+"""Workers remembered of one body."""
+
+GONE_S: Final = 10.0
+"""A worker that is found gone later than this after it broke a connection did not end of that."""
+
+
+class _Loss(msgspec.Struct):
+    """A connection that a worker broke on a body; `gone`: the worker was found to have ended."""
+
+    at_s: float
+    gone: bool = False
 
 
 class PoisonGuard:
-    """Counts, per body, the workers that closed the connection on it unanswered.
+    """Counts, per body, the workers that ended on it: they broke the connection, unanswered, and
+    are gone by their health check.
 
-    One such end may be the worker's own, and takes all it was at work on along: the same worker
-    counts again only after `RESTART_S`. A body that saw `max_deaths` ends, in one request or in a
-    client's retries, is refused until `window_s` after the last. `deaths` is empty while nobody has
-    died: then there is nothing to ask.
+    One such end may be the worker's own, and one that lives has only closed a connection. A body
+    that ended `max_deaths` different workers, in one request or in a client's retries, is refused
+    until `window_s` after the last. `deaths` is empty while no connection was broken: then there is
+    nothing to ask. `suspects` broke one, and were not asked since whether they are there.
     """
 
     def __init__(self, *, max_deaths: int = 2, window_s: float = 60.0) -> None:
         self.max_deaths = max_deaths
         self.window_s = window_s
         self.refused = 0
-        self.deaths: OrderedDict[int, tuple[int, float, str]] = OrderedDict()
+        self.deaths: OrderedDict[bytes, dict[str, _Loss]] = OrderedDict()
+        self.suspects: set[str] = set()
 
     def died(self, body: bytes, worker: str, now: float) -> None:
-        """Note that a worker ended while it had this request. About 0.1 us a kilobyte."""
-        key = xxhash.xxh3_64_intdigest(body)
-        before = self._count(key, now)
-        if before:
-            _, last_s, last = self.deaths[key]
-            if worker == last and now - last_s < RESTART_S:
-                return
-        self.deaths[key] = (before + 1, now, worker)
+        """Note that a worker broke the connection on this request. About 0.1 us a kilobyte."""
+        self._forget(now)
+        key = xxhash.xxh3_64_digest(body)
+        losses = self.deaths.setdefault(key, {})
+        if worker in losses or len(losses) < MOST_SUSPECTS:
+            known = losses.get(worker)
+            losses[worker] = _Loss(now, known is not None and known.gone)
+            self.suspects.add(worker)
         self.deaths.move_to_end(key)
         if len(self.deaths) > MAX_REMEMBERED:
             self.deaths.popitem(last=False)
 
+    def gone(self, worker: str, now: float) -> None:
+        """Take that a worker is not there: what it last had may have ended it. O(bodies known)."""
+        for losses in self.deaths.values():
+            loss = losses.get(worker)
+            if loss is not None and now - loss.at_s <= GONE_S:
+                loss.gone = True
+
     def refuses(self, body: bytes, now: float) -> bool:
         """Return whether the request must not be sent; costs nothing while nobody has died."""
+        self._forget(now)
         if not self.deaths:
             return False
-        refused = self._count(xxhash.xxh3_64_intdigest(body), now) >= self.max_deaths
+        losses = self.deaths.get(xxhash.xxh3_64_digest(body), {})
+        refused = sum(one.gone for one in losses.values()) >= self.max_deaths
         self.refused += refused
         return refused
 
-    def _count(self, key: int, now: float) -> int:
-        deaths, last_s, _ = self.deaths.get(key, (0, now, ""))
-        if now - last_s > self.window_s:
+    def _forget(self, now: float) -> None:
+        """Drop the bodies whose last worker was lost more than `window_s` ago."""
+        while self.deaths:
+            key, losses = next(iter(self.deaths.items()))
+            if now - max(one.at_s for one in losses.values()) <= self.window_s:
+                return
             del self.deaths[key]
-            return 0
-        return deaths

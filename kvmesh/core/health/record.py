@@ -6,6 +6,7 @@ from enum import Enum
 from math import inf
 from typing import Final, Literal
 
+from kvmesh.core.health.answer_check import SICK_WORDS
 from kvmesh.core.health.outcomes import DEFAULT_RETRY_AFTER_S, MOST_LOST_S, MOST_RETRY_AFTER_S
 
 Standing = Literal["in", "overloaded", "trickle", "suspect", "ejected", "down"]
@@ -35,6 +36,11 @@ TRICKLE_S: Final = 30.0
 """A request of a trickle that has shown nothing for so long is no reason to send no other."""
 
 _LOST_WEIGHT: Final = 0.3
+
+BAD_ANSWER: Final = "bad_answer"
+"""What kinds of failures begin with that are answers of status 200: what is wrong with them is
+behind a colon.
+"""
 
 
 class Stage(Enum):
@@ -109,6 +115,15 @@ class MemberRecord:
         self.ejections = 0
         self.busy = False
         self.trial = ""
+
+    @property
+    def why(self) -> str:
+        """Return how the last failure is shown to people."""
+        kind, _, sickness = self.kind.partition(":")
+        if kind != BAD_ANSWER:
+            return self.kind
+        words = SICK_WORDS.get(sickness, "that is none")
+        return f"{self.kind}, it answers 200 {words}"
 
     def decay(self, now: float) -> None:
         """Let what is old count less; a clock that steps back changes nothing."""
@@ -217,9 +232,9 @@ class MemberRecord:
             case Stage.DOWN:
                 return "does not answer its health check"
             case Stage.SUSPECT:
-                return f"suspect, its last request failed ({self.kind})"
+                return f"suspect, its last request failed ({self.why})"
             case Stage.EJECTED | Stage.TRICKLE:
-                return f"ejected, requests fail there ({self.kind})"
+                return f"ejected, requests fail there ({self.why})"
             case _:
                 return "overloaded, asked for rest"
 
@@ -230,11 +245,11 @@ class MemberRecord:
             case Stage.DOWN:
                 return f"does not answer its health check, {share}"
             case Stage.SUSPECT:
-                return f"suspect, its last request failed ({self.kind}), being asked"
+                return f"suspect, its last request failed ({self.why}), being asked"
             case Stage.EJECTED:
                 left_s = max(0.0, self.until_s - now)
-                return f"ejected, {share} ({self.kind}), asked again in {left_s:.1f} s"
+                return f"ejected, {share} ({self.why}), asked again in {left_s:.1f} s"
             case Stage.TRICKLE:
-                return f"ejected, {share} ({self.kind}), one request is on trial"
+                return f"ejected, {share} ({self.why}), one request is on trial"
             case _:
                 return f"overloaded, asked for {max(0.0, self.cooling_s - now):.1f} s of rest"

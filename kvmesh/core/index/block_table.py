@@ -35,20 +35,45 @@ class Holding(Protocol):
         ...
 
 
+class FrozenPart(Protocol):
+    """The columns of one shard, made in slices."""
+
+    def prepare(self) -> tuple[int, int] | None:
+        """Do a slice of what comes before the columns; at its end return how many blocks there are,
+        and how many bytes the number of a set takes.
+        """
+        ...
+
+    def piece(self) -> bytes | None:
+        """Return the next bytes of the columns, perhaps none; None behind the last ones."""
+        ...
+
+
 class FrozenTable(Protocol):
-    """A table as it was, until `close`; each shard is read once, with either call."""
+    """A table as it was, until `close`; each shard is read once, with any call but `blocks`."""
+
+    def blocks(self, number: int, /) -> int:
+        """Return how many blocks of one shard there are to be read, at most."""
+        ...
 
     def take(self, number: int, /) -> dict[int, int]:
         """Return key -> mask of one shard, not to be changed, or kept for long."""
         ...
 
     def columns(
-        self, number: int, live: int | None, numbers: dict[int, int], /
+        self, number: int, live: int | None, numbers: dict[int, int], /, *older: Self
     ) -> tuple[int, int, bytes]:
-        """Return how many blocks of one shard a snapshot has, in which width, and its columns.
+        """Return how many blocks of one shard, of this table and an older one together, a snapshot
+        has, in which width, and its columns.
 
         See `core.snapshots`. With `live` only its bits count; `numbers` numbers masks, and grows.
         """
+        ...
+
+    def part(
+        self, number: int, live: int | None, numbers: dict[int, int], /, *older: Self
+    ) -> FrozenPart:
+        """Return what makes the same in slices."""
         ...
 
     def close(self) -> None:
@@ -60,7 +85,7 @@ class TableLoader(Protocol):
     """Fills an empty table; number n stands for the n-th of the masks it was made with."""
 
     def add(self, shard: int, keys: memoryview, numbers: memoryview, width: int, /) -> bool:
-        """Add a shard, once: 7 bytes a key, `width` bytes a number; False when a key comes twice.
+        """Add blocks of a shard: 7 bytes a key, `width` bytes a number; False when one comes twice.
 
         Raises `IndexError` for a number that there is not.
         """
@@ -184,8 +209,10 @@ class Table(Protocol):
         """Return how many blocks at least one worker holds, released ones included."""
         ...
 
-    def clear_bits(self, number: int, dead: int, /) -> int:
-        """Clear the bits of `dead` in one shard; return how many blocks it had. O(its blocks)."""
+    def clear_bits(self, number: int, dead: int, place: int, /) -> tuple[int, int]:
+        """Clear the bits of `dead` in a slice of one shard, the first one at place 0; return about
+        how many blocks it had, and the place of the next one, 0 behind the last.
+        """
         ...
 
     def find_drops(self, hashes: Hashes, live: int, older: Self | None = None, /) -> Drops:

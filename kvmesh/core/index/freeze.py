@@ -1,16 +1,29 @@
 """An index as it was at one moment, read while the index moves on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kvmesh.core.blocks.events import Reuse, WorkerId
 from kvmesh.core.index.block_table import FrozenTable, Holding
 from kvmesh.core.index.search import SHARDS
-from kvmesh.core.index.shards import SetNumbers, columns_of, masked
+from kvmesh.core.index.shards import SetNumbers, masked, merged
 
 _U64: Final = (1 << 64) - 1
+
+
+MOST_AT_ONCE: Final = 1 << 15
+"""Blocks of a shard that are written in one go, 1 ms: shards of an index of 8M have so many."""
+
+
+class Part(NamedTuple):
+    """Whose columns these are, of how many blocks, and how many bytes the number of a set takes."""
+
+    tier: int
+    shard: int
+    blocks: int
+    width: int
 
 
 class FrozenWorker(msgspec.Struct, frozen=True):
@@ -84,17 +97,25 @@ class FrozenIndex:
         for tier, shard, tables in self._shards():
             yield tier, shard, self._held(shard, tables)
 
-    def columns(self, numbers: SetNumbers) -> Iterator[tuple[int, int, int, int, bytes]]:
-        """Yield the same as a snapshot has it: tier, shard number, blocks, width, columns.
+    def columns(self, numbers: SetNumbers) -> Iterator[tuple[Part | None, bytes]]:
+        """Yield the same as a snapshot has it: what a shard's part is, and its columns.
 
-        `numbers` gets the number of each mask, in order of appearance.
+        `numbers` gets the number of each mask, in order of appearance. A large shard is yielded in
+        slices: what it is comes once, and before and behind that None with more columns or none.
         """
         live = self._live if self._unclean else None
         for tier, shard, tables in self._shards():
-            if len(tables) == 1:
-                yield tier, shard, *tables[0].columns(shard, live, numbers)
-            else:
-                yield tier, shard, *columns_of(self._held(shard, tables), numbers)
+            young, *older = tables
+            if sum(table.blocks(shard) for table in tables) <= MOST_AT_ONCE:
+                *sizes, columns = young.columns(shard, live, numbers, *older)
+                yield Part(tier, shard, *sizes), columns
+                continue
+            slices = young.part(shard, live, numbers, *older)
+            while (size := slices.prepare()) is None:
+                yield None, b""
+            yield Part(tier, shard, *size), b""
+            while (piece := slices.piece()) is not None:
+                yield None, piece
 
     def close(self) -> None:
         """Let the index go on without copying; safe to call twice."""
@@ -112,14 +133,5 @@ class FrozenIndex:
             self.close()
 
     def _held(self, shard: int, tables: tuple[FrozenTable, ...]) -> dict[int, int]:
-        held = _merge([table.take(shard) for table in tables])
+        held = merged([table.take(shard) for table in tables])
         return masked(held, self._live) if self._unclean else held
-
-
-def _merge(shards: list[dict[int, int]]) -> dict[int, int]:
-    merged = shards[0]
-    for other in shards[1:]:
-        merged = merged.copy()
-        for key, mask in other.items():
-            merged[key] = merged.get(key, 0) | mask
-    return merged

@@ -34,7 +34,7 @@ class IndexImage:
         self._open(0)
 
     def add(self, tier: int, shard: int, keys: memoryview, numbers: memoryview, width: int) -> bool:
-        """Add a shard, once: 7 bytes a key, `width` bytes for the number of its mask.
+        """Add blocks of a shard: 7 bytes a key, `width` bytes for the number of its mask.
 
         False when a block comes twice. Raises `IndexError` for a number that there is not.
         """

@@ -2,7 +2,8 @@
 
 import struct
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Self
 
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.hashing import pack_hashes, unpack_run
@@ -28,6 +29,16 @@ def masked(held: dict[int, int], live: int) -> dict[int, int]:
     return {key: mask & live for key, mask in held.items() if mask & live}
 
 
+def merged(shards: Sequence[dict[int, int]]) -> dict[int, int]:
+    """Return key -> mask of several tables' shards together, those of the first one first."""
+    first = shards[0]
+    for other in shards[1:]:
+        first = first.copy()
+        for key, mask in other.items():
+            first[key] = first.get(key, 0) | mask
+    return first
+
+
 def columns_of(held: dict[int, int], numbers: dict[int, int]) -> tuple[int, int, bytes]:
     """Return how many blocks, the width of their sets' numbers, and the keys and numbers."""
     sets = list(map(numbers.__getitem__, held.values()))
@@ -35,6 +46,22 @@ def columns_of(held: dict[int, int], numbers: dict[int, int]) -> tuple[int, int,
     keys = bytearray(pack_hashes(held))
     del keys[KEY_BYTES::HASH_BYTES]
     return len(held), width, bytes(keys) + struct.pack(f"<{len(sets)}{_CODES[width]}", *sets)
+
+
+class PurePart:
+    """The columns of one shard, made in one go."""
+
+    def __init__(self, blocks: int, width: int, columns: bytes) -> None:
+        self._size = blocks, width
+        self._left = [columns]
+
+    def prepare(self) -> tuple[int, int] | None:
+        """Return how many blocks there are, and how many bytes the number of a set takes."""
+        return self._size
+
+    def piece(self) -> bytes | None:
+        """Return the columns, and None behind them."""
+        return self._left.pop() if self._left else None
 
 
 class FrozenShards:
@@ -60,6 +87,10 @@ class FrozenShards:
             self._pending.discard(number)
             self._copies[number] = self._shards[number].copy()
 
+    def blocks(self, number: int) -> int:
+        """Return how many blocks of one shard there are to be read."""
+        return len(self._copies.get(number, self._shards[number]))
+
     def take(self, number: int) -> dict[int, int]:
         """Return one shard's content once; not to be changed, or kept for long."""
         copy = self._copies.pop(number, None)
@@ -69,11 +100,29 @@ class FrozenShards:
         return copy
 
     def columns(
-        self, number: int, live: int | None, numbers: dict[int, int]
+        self,
+        number: int,
+        live: int | None,
+        numbers: dict[int, int],
+        /,
+        *older: Self,
     ) -> tuple[int, int, bytes]:
-        """Return one shard as a snapshot has it. About 0.15 us a block."""
-        held = self.take(number)
+        """Return one shard, with that of an older table, as a snapshot has it. About 0.15 us a
+        block.
+        """
+        held = merged([one.take(number) for one in (self, *older)])
         return columns_of(held if live is None else masked(held, live), numbers)
+
+    def part(
+        self,
+        number: int,
+        live: int | None,
+        numbers: dict[int, int],
+        /,
+        *older: Self,
+    ) -> PurePart:
+        """Return what yields the same."""
+        return PurePart(*self.columns(number, live, numbers, *older))
 
     def close(self) -> None:
         """Copy no more; safe to call twice."""
@@ -91,7 +140,7 @@ class ShardLoader:
         self._sums = [0] * len(masks)
 
     def add(self, shard: int, keys: memoryview, numbers: memoryview, width: int) -> bool:
-        """Add a shard, once; False when a key comes twice. About 120 ns a block.
+        """Add blocks of a shard; False when a key comes twice. About 120 ns a block.
 
         Raises `IndexError` for a number that there is not.
         """
@@ -101,9 +150,10 @@ class ShardLoader:
         for block, number in zip(hashes, sets, strict=True):
             sums[number] += block
         self._counts.update(sets)
-        held: dict[int, int] = {key: masks[number] for key, number in zip(whole, sets, strict=True)}
-        self._shards[shard] = held
-        return len(held) == len(whole)
+        held = self._shards[shard]
+        before = len(held)
+        held.update({key: masks[number] for key, number in zip(whole, sets, strict=True)})
+        return len(held) - before == len(whole)
 
     def total(self, number: int) -> tuple[int, int]:
         """Return how many blocks a mask got, and the sum of their hashes."""

@@ -216,8 +216,11 @@ class BlockTable:
         """Return how many blocks at least one worker holds, released ones included. O(shards)."""
         return sum(map(len, self.shards))
 
-    def clear_bits(self, number: int, dead: int) -> int:
-        """Clear the bits of `dead` in one shard; return how many blocks it had. O(its blocks)."""
+    def clear_bits(self, number: int, dead: int, place: int) -> tuple[int, int]:
+        """Clear the bits of `dead` in one shard, whatever `place`; return how many blocks it had,
+        and 0: no other place is left. O(its blocks).
+        """
+        del place
         shard = self.shards[number]
         size = len(shard)
         stale = {mask: mask & ~dead for mask in set(shard.values()) if mask & dead}
@@ -232,7 +235,7 @@ class BlockTable:
                     del shard[key]
             if len(shard) < size // 2:
                 self.shards[number] = dict(shard)
-        return size
+        return size, 0
 
     def find_drops(self, hashes: Hashes, live: int, older: "BlockTable | None" = None) -> Drops:
         """Return where along a prompt workers drop out, of this table and an older one together."""
@@ -266,9 +269,13 @@ class BlockTable:
 
 
 def clear_released(slots: Slots, tables: Sequence[Table]) -> Iterator[int]:
-    """Take released bits out of every mask, a shard at a time; yield how many blocks it had."""
+    """Take released bits out of every mask, a slice of a shard at a time; yield its blocks."""
     dead = slots.begin_reclaim()
     for table in tables:
         for number in range(SHARDS):
-            yield table.clear_bits(number, dead)
+            blocks, place = table.clear_bits(number, dead, 0)
+            yield blocks
+            while place:
+                blocks, place = table.clear_bits(number, dead, place)
+                yield blocks
     slots.end_reclaim()

@@ -53,6 +53,7 @@ class CandidateView(msgspec.Struct, frozen=True):
     failure_share: float = 0.0
     failure_ms: float = 0.0
     adapter_ms: float = 0.0
+    slow_ms: float = 0.0
     confidence: float = 1.0
     fetch_ms: float = 0.0
     fetch_from: str = ""
@@ -139,6 +140,7 @@ def view_decision(
             failure_share=one.failure_share,
             failure_ms=one.failure_ms,
             adapter_ms=one.adapter_ms,
+            slow_ms=one.slow_ms,
             confidence=one.confidence,
             fetch_ms=one.fetch_ms,
             fetch_from=one.fetch_from,

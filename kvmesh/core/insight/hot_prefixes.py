@@ -3,11 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import exp
+from operator import itemgetter
 from typing import Final, cast
 
 import msgspec
 
 from kvmesh.compiled import NATIVE
+from kvmesh.core.blocks.hashing import as_key
 
 HALF_LIFE_S: Final = 120.0
 """A request counts half after this long."""
@@ -121,29 +123,28 @@ class HotPrefixes:
         """Return up to `limit` prefixes that more than one request shares, the hottest first.
 
         Of a chain that all the same requests go down only the deepest is named. A parent always
-        stands before its children. O(nodes log nodes).
+        stands before its children, but where somebody made up a block's hash behind two beginnings.
+        O(nodes log nodes).
         """
         unit, total = self._counts.weight(now), self._counts.total()
-        nodes = {row[0]: _Node(*row[1:]) for row in self._counts.rows()}
         shared = [
-            (node.weight, -node.depth, key)
-            for key, node in nodes.items()
+            (node.weight, -node.depth, key, node)
+            for key, node in ((row[0], _Node(*row[1:])) for row in self._counts.rows())
             if node.visits > 1 and node.weight > _FAINT * unit
         ]
-        shared.sort(reverse=True)
-        heaviest: dict[int, int] = {}
-        for _, _, key in shared:
-            heaviest.setdefault(nodes[key].parent, key)
+        shared.sort(key=itemgetter(0, 1, 2), reverse=True)
+        heaviest: dict[bytes, float] = {}
+        for weight, _, _, node in shared:
+            heaviest.setdefault(as_key(node.parent), weight)
         found: list[HotPrefix] = []
-        named: dict[int, int] = {0: 0}
-        for weight, _, key in shared:
-            node = nodes[key]
-            above = named[node.parent]
-            heir = heaviest.get(key)
-            if heir is not None and nodes[heir].weight >= _SAME * weight:
-                named[key] = above
+        named = {as_key(0): 0}
+        for weight, _, key, node in shared:
+            place = as_key(key)
+            above = named.get(as_key(node.parent), 0)
+            if heaviest.get(place, 0.0) >= _SAME * weight:
+                named[place] = above
                 continue
-            named[key] = key
+            named[place] = key
             if len(found) < limit:
                 share, cached = weight / total, node.cached / weight
                 found.append(HotPrefix(key, above, node.depth, weight / unit, share, cached))

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.insight.prefix_families import PrefixFamilies
 
 KEY_TOKENS: Final = 128
@@ -17,7 +17,6 @@ KEY_TOKENS: Final = 128
 ROW_BYTES: Final = 350
 """What a row takes besides its hashes, as measured."""
 
-HASH_BYTES: Final = 8
 SECONDS: Final = 2
 """Seconds are counted apart, for up to so many times the window."""
 
@@ -50,9 +49,10 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
     ttft_ms: float | None = None
     itl_ms: float | None = None
 
-    def beginnings(self) -> Sequence[int]:
-        """Return the hashes of the prompt's beginnings, shortest first."""
-        return array("Q", self.traced.keys)
+    def beginnings(self) -> list[bytes]:
+        """Return the hashes of the prompt's beginnings as keys (`as_key`), shortest first."""
+        keys = self.traced.keys
+        return [keys[at : at + HASH_BYTES] for at in range(0, len(keys), HASH_BYTES)]
 
     @property
     def size(self) -> int:
@@ -201,7 +201,7 @@ def mooncake_lines(rows: Sequence[TraceRow], block_tokens: int) -> Iterator[byte
     Equal beginnings have equal ids, small numbers that tell nothing of the hashes. The part of a
     prompt behind its last full block has an id of its own.
     """
-    numbers: dict[int, int] = {}
+    numbers: dict[bytes, int] = {}
     begin_s = rows[0].at_s if rows else 0.0
     unique = 0
     for row in rows:

@@ -47,6 +47,7 @@ class _Case:
         "asked_s",
         "behind_s",
         "behind_seq",
+        "catching_up",
         "claimed_s",
         "complete",
         "cursor",
@@ -73,6 +74,7 @@ class _Case:
         self.epoch = -1
         self.events = True
         self.complete = True
+        self.catching_up = False
         self.claimed_s: float | None = None
         self.lacked = False
         self.unread = self.writes_unread = False
@@ -134,11 +136,19 @@ class Recovery:
         self._judge(case, now)
 
     def describe(
-        self, worker: WorkerId, *, events: bool, complete: bool, readable: bool = True
+        self,
+        worker: WorkerId,
+        *,
+        events: bool,
+        complete: bool,
+        readable: bool = True,
+        catching_up: bool = False,
     ) -> None:
-        """Note whether the worker sends events at all, knows its whole cache, and can be read."""
+        """Note whether the worker sends events at all, knows its whole cache, and can be read; and
+        whether what it sends is what its engine held some time ago.
+        """
         case = self._case(worker)
-        case.events, case.complete = events, complete
+        case.events, case.complete, case.catching_up = events, complete, catching_up
         case.writes_unread = events and not readable
 
     def forget(self, worker: WorkerId) -> None:
@@ -197,7 +207,7 @@ class Recovery:
         if not case.complete or case.unread or case.writes_unread:
             return Trust.DEGRADED
         if case.doubt_s is None:
-            return Trust.EXACT
+            return Trust.CATCHING_UP if case.catching_up else Trust.EXACT
         young = now < case.doubt_s + self._options.degraded_s
         return Trust.CATCHING_UP if young else Trust.DEGRADED
 

@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from kvmesh.bounds import listed
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.members.signs import NEVER
+from kvmesh.core.members.signs import DEAD_AFTER_S, NEVER
 
 QUIET_S: Final = 1.5
 """Nothing of anybody for so long, where everybody speaks each second: who judges may be deaf."""
@@ -22,10 +23,13 @@ class Hearing:
     Nobody's silence counts until what came meanwhile is read, when the process itself stood still.
     While nothing at all is heard, not even one's own heartbeat, the messages' way is to blame: who
     answers over HTTP is there as last heard of, and members that nobody asks stay.
+    `settled`: connected for so long since it began that everybody who speaks was heard.
     """
 
     def __init__(self, *memberships: Membership) -> None:
         self.deaf = False
+        self.settled = True
+        self._settles_s = -NEVER
         self._memberships = memberships
         self._connected = True
         self._heard_s = self._cut_s = -NEVER
@@ -40,15 +44,21 @@ class Hearing:
         for members in self._memberships:
             members.signs.asked = True
 
+    def begin(self, now: float) -> None:
+        """Note that from now on members are heard."""
+        self.settled = False
+        self._settles_s = now + DEAD_AFTER_S
+
     def warnings(self) -> tuple[str, ...]:
         """Return what people should know of it, one line each."""
         if self.deaf:
             return (WARNING,)
-        silent = self.silent()
+        silent = [name for members in self._memberships for name in members.signs.silent]
         if not silent:
             return ()
         known = sum(map(len, self._memberships))
-        return (f"{silent} of {known} members are not heard over NATS but answer over HTTP",)
+        text = f"{self.silent()} of {known} members are not heard over NATS but answer over HTTP"
+        return (f"{text}: {listed(silent)}",)
 
     def silent(self) -> int:
         """Return how many members are not heard but answer."""
@@ -63,6 +73,9 @@ class Hearing:
         """Judge anew; call it before members are expired, several times a second."""
         if not self._connected:
             self._cut_s = now
+        if not self.settled:
+            self._settles_s = self._settles_s if self._connected else now + DEAD_AFTER_S
+            self.settled = now >= self._settles_s
         late = now > self._looked_s + LATE_S
         self._looked_s = now
         since_s = max(self._heard_s, self._cut_s)

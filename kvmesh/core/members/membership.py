@@ -32,7 +32,7 @@ class ChangeKind(Enum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One change of the view. `RESTARTED`: same name, larger epoch; all it held is gone.
+    """One change of the view. `RESTARTED`: same name, another epoch; all it held is gone.
 
     `SILENT`: no longer heard, though it answers over HTTP; `HEARD`: heard again.
     """
@@ -141,7 +141,8 @@ class Membership:
         draining: bool = False,
         why: str = NOT_READY,
     ) -> Change | None:
-        """Take a heartbeat; return what it changed. One of an older epoch is ignored.
+        """Take a heartbeat; return what it changed. One of an older epoch is ignored, unless the
+        newer one is silent: then it was a clock that went back.
 
         `why` is why it is not ready, for people.
         """
@@ -150,9 +151,9 @@ class Membership:
         if found is None:
             found = self._members[member] = _Member(epoch)
             kind = ChangeKind.JOINED
-        elif epoch < found.epoch:
+        elif epoch < found.epoch and member not in self.signs.silent:
             return None
-        elif epoch > found.epoch:
+        elif epoch != found.epoch:
             found.epoch = epoch
             self.health.forget(member)
             kind = ChangeKind.RESTARTED

@@ -11,7 +11,9 @@ MOST_LOST: Final = 1024
 """Members remembered that were given up; of more, those given up later are not asked."""
 
 LOST_S: Final = 60.0
-"""How long a member that was given up is asked whether it is back."""
+"""How long a member that was given up is asked whether it is back, and people are told of it."""
+
+GIVEN_UP: Final = "not heard any more, and does not answer at its URL"
 
 
 class Addressed(Protocol):
@@ -60,6 +62,10 @@ class SilentMembers(Generic[Beat]):
         if self._membership.signs.asked and not beat.leaving and room:
             self._lost[member] = _Lost(beat, now)
 
+    def lost(self, now: float) -> list[str]:
+        """Return who was given up less than `LOST_S` ago and is not back."""
+        return [name for name, one in self._lost.items() if now < one.until_s]
+
     def heard(self, member: str) -> None:
         """Note a heartbeat: the member is not lost."""
         if self._lost:
@@ -82,7 +88,7 @@ class SilentMembers(Generic[Beat]):
             if lost is not None:
                 return lost.beat
             self._membership.heard_http(member, now)
-        elif answer == "down":
+        elif answer in ("down", "unready"):
             self._membership.signs.refused(member, now)
         return None
 

@@ -42,7 +42,9 @@ _METADATA: Final = frozenset(
 )
 """Besides link-local ones. Source: the manuals of Alibaba Cloud, Azure, Oracle, AWS, Google."""
 
+_THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_LOOPBACK: Final = "loopback, and members may be on other machines: NATS is"
 _NUMBER: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
 _HOST: Final = re.compile(r"[a-z0-9_.*?-]+")
 
@@ -70,12 +72,14 @@ class UrlRules(msgspec.Struct, frozen=True):
     """Judges URLs, and the addresses their hosts turn out to have.
 
     `own` are hosts of this process' own configuration, always admitted. Without `places` all but
-    special addresses (link-local, metadata services of clouds, multicast) are.
+    special addresses (link-local, metadata services of clouds, multicast) are. `apart`: members run
+    on other machines, whose loopback addresses would be this machine's here: they are special, too.
     """
 
     places: tuple[Place, ...] = ()
     own: frozenset[str] = frozenset()
     anything: bool = False
+    apart: bool = False
 
     def why_not(self, url: str) -> str:
         """Return why nothing may be sent to `http[s]://host[:port]`; "" when it may."""
@@ -98,9 +102,8 @@ class UrlRules(msgspec.Struct, frozen=True):
 
     def why_not_peer(self, host: str, port: int, peer: str) -> str:
         """Return why the host, whose address is `peer`, may be sent nothing; "" when it may."""
-        if host in self.own:
-            return ""
-        return self._why_not_address(ip_address(peer), host.removesuffix("."), port)
+        host = host.removesuffix(".")
+        return "" if host in self.own else self._why_not_address(ip_address(peer), host, port)
 
     def _why_not_name(self, host: str, port: int) -> str:
         """Judge a name; where networks are listed, its address is judged when it is known."""
@@ -110,6 +113,8 @@ class UrlRules(msgspec.Struct, frozen=True):
             return ""
         if host in _METADATA_NAMES:
             return f"{host} is a cloud's metadata service"
+        if self.apart and (host == "localhost" or host.endswith(".localhost")):
+            return f"{host} is {_LOOPBACK}"
         waits = any(place.network is not None and port in place.ports for place in self.places)
         return "" if waits or not self.places else f"{host}:{port} is not listed"
 
@@ -119,6 +124,8 @@ class UrlRules(msgspec.Struct, frozen=True):
             return ""
         if special := _special(plain):
             return f"{address} is {special}"
+        if self.apart and plain.is_loopback:
+            return f"{address} is {_LOOPBACK}"
         listed = any(place.has_name(host, port) for place in self.places)
         return "" if listed or not self.places else f"{address}, port {port}, is not listed"
 
@@ -151,21 +158,39 @@ def _special(address: Address) -> str:
     if address in _METADATA:
         return "a cloud's metadata service"
     odd = address.is_reserved and not address.is_loopback
-    if address.is_unspecified or address.is_multicast or odd:
+    if address.is_unspecified or address.is_multicast or odd or address in _THIS_NETWORK:
         return "no address of one host"
     return ""
 
 
-def parse_url_rules(texts: Sequence[str], own_urls: Collection[str] = ()) -> UrlRules:
+def parse_url_rules(
+    texts: Sequence[str], own_urls: Collection[str] = (), *, apart: bool = False
+) -> UrlRules:
     """Return the rules of --upstream-allow, see `FORMS`. Raises `ConfigError` naming the value."""
     own = frozenset(filter(None, (_host_of(url) for url in own_urls)))
     places = tuple(_parse_place(text.strip().lower()) for text in texts if text.strip() != "any")
-    return UrlRules(places, own, anything=len(places) < len(texts))
+    return UrlRules(places, own, anything=len(places) < len(texts), apart=apart)
+
+
+def is_elsewhere(servers: str) -> bool:
+    """Return whether servers, URLs or addresses with commas between them, are not all on loopback:
+    then those who meet there run on several machines. "": nobody meets.
+    """
+    named = [one.strip() for one in servers.split(",") if one.strip()]
+    hosts = [_host_of(one if "://" in one else f"//{one}") or "" for one in named]
+    return not all(map(_is_loopback, hosts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _host_of(url: str) -> str | None:
     try:
-        return urlsplit(url).hostname
+        return (urlsplit(url).hostname or "").removesuffix(".")
     except ValueError:
         return None
 

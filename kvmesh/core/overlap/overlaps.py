@@ -278,8 +278,11 @@ class OverlapView:
         """Return how long a routed prompt counts as cached: briefly where events will confirm it,
         else longer.
         """
-        exact = self.index is not None and worker not in self._distrusted
-        return self._predict_ttl_s if exact else self._approx_ttl_s
+        return self._predict_ttl_s if self.confirms(worker) else self._approx_ttl_s
+
+    def confirms(self, worker: WorkerId) -> bool:
+        """Return whether events say what the worker caches of a prompt once it is computed."""
+        return self.index is not None and worker not in self._distrusted
 
     def retract(self, worker: WorkerId, hashes: Hashes | bytes, known_blocks: int) -> None:
         """Believe of a prompt that was not served no more than its first `known_blocks`.

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.blocks.hashing import Hashes, as_key
 
 
 class ChainOptions(msgspec.Struct, frozen=True):
@@ -38,14 +38,16 @@ class _Mark:
 
 
 class _Chain:
-    """`marks` are the sequence hashes at the depths of `_depths(depth)`, the last one its tip."""
+    """`marks` are the sequence hashes at the depths of `_depths(depth)`, as keys, the last one its
+    tip.
+    """
 
     __slots__ = ("depth", "marks", "tenant", "turns", "used_s")
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.depth = 0
-        self.marks: tuple[int, ...] = ()
+        self.marks: tuple[bytes, ...] = ()
         self.turns = 0
         self.used_s = 0.0
 
@@ -55,7 +57,7 @@ class _Tenant:
 
     def __init__(self) -> None:
         self.keys: OrderedDict[str, None] = OrderedDict()
-        self.marks: dict[int, _Mark] = {}
+        self.marks: dict[bytes, _Mark] = {}
 
 
 class Chains:
@@ -118,14 +120,14 @@ class Chains:
         depth, best, deepest, marks = 0, "", 0, known.marks
         for power in reversed(range(count.bit_length())):
             step = depth + (1 << power)
-            mark = marks.get(values[step - 1]) if step <= count else None
+            mark = marks.get(as_key(values[step - 1])) if step <= count else None
             if mark is None:
                 continue
             depth = step
             for key in (mark.tip, mark.below):
                 chain = self._chains.get(key)
                 if chain is not None and deepest < chain.depth <= step:
-                    there = values[chain.depth - 1] == chain.marks[-1]
+                    there = as_key(values[chain.depth - 1]) == chain.marks[-1]
                     if there and now - chain.used_s <= self.options.ttl_s:
                         best, deepest = key, chain.depth
         return best
@@ -152,16 +154,16 @@ class Chains:
     ) -> None:
         """Mark the way to a new tip."""
         below = ""
-        found: list[int] = []
+        found: list[bytes] = []
         for depth in _depths(count):
-            value = values[depth - 1]
-            mark = known.marks.get(value)
+            key_here = as_key(values[depth - 1])
+            mark = known.marks.get(key_here)
             if mark is None:
-                mark = known.marks[value] = _Mark(below)
+                mark = known.marks[key_here] = _Mark(below)
             mark.users += 1
             below = mark.tip or mark.below or below
-            found.append(value)
-        known.marks[values[count - 1]].tip = key
+            found.append(key_here)
+        known.marks[found[-1]].tip = key
         chain.depth, chain.marks = count, tuple(found)
 
     def _unmark(self, known: _Tenant, key: str, chain: _Chain) -> None:

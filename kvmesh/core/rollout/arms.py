@@ -5,7 +5,8 @@ from typing import Final, Literal
 
 import xxhash
 
-from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.blocks.events import HASH_BYTES
+from kvmesh.core.blocks.hashing import Hashes, as_key, pack_hashes
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.rollout.tally import Counter
 
@@ -42,7 +43,7 @@ class Marks:
 
     def __init__(self, most: int = MOST_MARKS) -> None:
         self._most = most
-        self._marks: OrderedDict[int, tuple[float, str]] = OrderedDict()
+        self._marks: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -53,8 +54,11 @@ class Marks:
         if not marks:
             return None
         known = hashes.upto(hashes.blocks)
-        for at in range(last, max(-1, last - LOOKBACK_BLOCKS), -1):
-            mark = marks.get(known[at])
+        first = max(0, last + 1 - LOOKBACK_BLOCKS)
+        keys = pack_hashes(known[first : last + 1])
+        for at in range(last, first - 1, -1):
+            end = (at + 1 - first) * HASH_BYTES
+            mark = marks.get(keys[end - HASH_BYTES : end])
             # The same end of another request: a sibling, not its next turn.
             if mark is not None and (at < last or mark[1] == request_id):
                 return known[at], mark[0]
@@ -67,8 +71,8 @@ class Marks:
         if not hashes.blocks:
             return
         if before is not None:
-            self._marks.pop(before, None)
-        last = hashes.upto(hashes.blocks)[hashes.blocks - 1]
+            self._marks.pop(as_key(before), None)
+        last = as_key(hashes.upto(hashes.blocks)[hashes.blocks - 1])
         self._marks[last] = (place, request_id)
         self._marks.move_to_end(last)
         if len(self._marks) > self._most:

@@ -186,7 +186,9 @@ class Chooser:
             brought = self._fetches.plan(found, request, options.block_size, now)
         deepest = max(overlaps.values()) if found.slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
-        usual = int(OUTPUT_CAP * self._speeds.output_tokens) or MOST_TOKENS
+        speeds = self._speeds
+        usual = int(OUTPUT_CAP * speeds.output_tokens) or MOST_TOKENS
+        expected = min(request.expected_output_tokens, usual)
         size = options.block_size
         cold: Mapping[WorkerId, float] = {}
         if request.adapter:
@@ -198,14 +200,15 @@ class Chooser:
             block_size=size,
             prompt_tokens=request.prompt_tokens,
             request_blocks=-(-request.prompt_tokens // size),
-            output_blocks=-(-min(request.expected_output_tokens, usual) // size),
+            output_blocks=-(-expected // size),
             overlaps=overlaps,
             groups=groups,
             keys=sharing_keys(blocks) if deepest else (),
             weights=pricing.weights,
-            speeds=self._speeds,
+            speeds=speeds,
             blocks=blocks,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
+            answer_tokens=speeds.answer_tokens(expected),
             brought=brought,
             prefilled=request.prefilled,
             told=found.told,

@@ -5,6 +5,7 @@ takes nothing but prefills, one for decode whole requests as well where its engi
 How the two share the request is the engine's `handshake`.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -43,6 +44,11 @@ def role_marks(role: Role, *, whole: bool) -> Marks:
     if role == "decode":
         return (DECODE,), () if whole else (DECODE,)
     return (), ()
+
+
+def does_whole(taints: Collection[str]) -> bool:
+    """Return whether a worker with these taints does whole requests, as far as its role goes."""
+    return PREFILL not in taints and DECODE not in taints
 
 
 def prefill_request(request: RouteRequest, excluded: frozenset[WorkerId]) -> RouteRequest:

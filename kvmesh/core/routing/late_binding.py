@@ -93,15 +93,31 @@ class LateBinding:
                 self._turns.enter(*self._queue.find(request_id), request.hashes)
         self.bounded = options.max_backlog_ms > 0.0
 
-    def ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
-        """Choose and book, or hold (None: `release` will name the request), or refuse.
+    def bound_ms(self, tenant: str) -> float | None:
+        """Return how long the backlog may be where a request goes at once, None: it has to be asked
+        about.
+        """
+        if self.waiting or (self.bounded and self._shares and self._turns.gives_way(tenant)):
+            return None
+        return self._queue.options.max_backlog_ms or inf
+
+    def charge(self, tenant: str, uncached_tokens: int, expected_output_tokens: int) -> None:
+        """Charge a request that went at once by `bound_ms`, as `ask` charges one that it places."""
+        cost = _price(uncached_tokens, expected_output_tokens)
+        self._ledger.charge(self._ledger.account(tenant), cost)
+
+    def ask(
+        self, request: RouteRequest, now: float, *, tried: bool = False
+    ) -> Decision | Refusal | None:
+        """Choose and book, or hold (None: `release` will name the request), or refuse. `tried`: by
+        `bound_ms` it could not go just now.
 
         Raises `NoWorkerError` when waiting would not help, `UnattainableError` when the request's
         targets would be missed.
         """
         governor, turn = self.governor, request.turn
-        if governor is None or turn is None:
-            return self._ask(request, now)
+        if governor is None or turn is None or tried:
+            return self._ask(request, now, tried=tried)
         try:
             grant = governor.ask(turn, now, self._scheduler.workers.eligible(request, now))
         except NoWorkerError:
@@ -113,8 +129,11 @@ class LateBinding:
             return None
         return self._ask(_narrowed(request, grant), now)
 
-    def _ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
-        if not self.waiting and not (self._shares and self._turns.gives_way(request.tenant)):
+    def _ask(
+        self, request: RouteRequest, now: float, *, tried: bool = False
+    ) -> Decision | Refusal | None:
+        gives_way = self._shares and self._turns.gives_way(request.tenant)
+        if not (self.waiting or tried or gives_way):
             decision = self._try(request, now)
             if decision is not None:
                 key = self._ledger.account(request.tenant)
@@ -187,15 +206,16 @@ class LateBinding:
         workers = max(1, len(self._scheduler.workers.everyone(now)))
         return self._scheduler.speeds.fleet_ms_per_token * tokens / workers
 
-    def settle(self, request: RouteRequest, output_tokens: int) -> None:
-        """Charge an ended request, that was asked about here, for its output instead of what was
-        reserved.
+    def settle(self, tenant: str, expected_output_tokens: int, output_tokens: int) -> None:
+        """Charge `tenant` for the output of a request that has ended, and that was asked about
+        here, instead of what was reserved.
         """
-        used = min(max(0, output_tokens), MOST_TOKENS) - _reserved(request)
+        reserved = _reserved(expected_output_tokens)
+        used = min(max(0, output_tokens), MOST_TOKENS) - reserved
         if used > 0:
-            self._ledger.charge(self._ledger.account(request.tenant), OUTPUT_WEIGHT * used)
+            self._ledger.charge(self._ledger.account(tenant), OUTPUT_WEIGHT * used)
         elif used < 0:
-            self._ledger.give_back(request.tenant, -OUTPUT_WEIGHT * used)
+            self._ledger.give_back(tenant, -OUTPUT_WEIGHT * used)
 
     def _release_governed(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
         """Place the turns that the governor lets go: they have waited, so no backlog holds them."""
@@ -382,8 +402,12 @@ def cost_of(request: RouteRequest, decision: Decision) -> int:
     uncached = chosen.uncached_tokens
     if request.prefilled:
         uncached = max(0, chosen.prompt_tokens - chosen.overlap_blocks * chosen.block_size)
-    return max(1, uncached + OUTPUT_WEIGHT * _reserved(request))
+    return _price(uncached, request.expected_output_tokens)
 
 
-def _reserved(request: RouteRequest) -> int:
-    return min(max(0, request.expected_output_tokens), MOST_RESERVED)
+def _price(uncached_tokens: int, expected_output_tokens: int) -> int:
+    return max(1, uncached_tokens + OUTPUT_WEIGHT * _reserved(expected_output_tokens))
+
+
+def _reserved(expected_output_tokens: int) -> int:
+    return min(max(0, expected_output_tokens), MOST_RESERVED)

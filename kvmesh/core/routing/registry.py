@@ -14,6 +14,7 @@ from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Change, Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.disaggregation import does_whole
 from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.info import NO_ADAPTERS, NO_THRESHOLDS, LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut, find_left_out
@@ -29,8 +30,12 @@ REPORTS_TO_BELIEVE: Final = 3
 """Load nobody here booked counts when so many reports in a row showed it: one is only lag."""
 
 _MODELS_CACHED: Final = 64
+_WISHES_CACHED: Final = 8
+"""Names in what a request asks for up to which it is remembered who may take it."""
+
 _MODELS_REMEMBERED: Final = 256
 _LEFT_REMEMBERED: Final = 1024
+_Wish = tuple[str, WorkerId | None, frozenset[WorkerId] | None, frozenset[str], frozenset[str]]
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
 
@@ -44,7 +49,8 @@ class WorkerRegistry:
     caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
     hold ready. `sizes` tells how many blocks workers have cached; it is asked with each report.
     `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some worker has
-    been known, though perhaps none is now.
+    been known, though perhaps none is now; while it is not `settled` those that are there may only
+    not be heard of yet.
     """
 
     def __init__(
@@ -77,8 +83,11 @@ class WorkerRegistry:
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
         self._plain: dict[str, tuple[WorkerState, ...]] = {}
+        self._wished: dict[_Wish, tuple[WorkerState, ...]] = {}
         self._priced: set[WorkerId] = set()
         self.met_any = False
+        self._whole_left = False
+        self.settled = True
 
     def state(self, worker: WorkerId) -> WorkerState:
         """Return what is known of a worker, also of one that never said anything."""
@@ -95,6 +104,7 @@ class WorkerRegistry:
         state = self.state(worker)
         if info == state.info:
             return
+        self._wished.clear()
         if info.models != state.info.models:
             self._serving.clear()
             self._plain.clear()
@@ -207,13 +217,21 @@ class WorkerRegistry:
             self._tainted -= bool(state.info.taints)
             self._serving.clear()
             self._plain.clear()
+            self._wished.clear()
             self._states_of = ((), ())
             self._away.add(state.info.models)
             self._left.add((worker,))
+            self._whole_left = self._whole_left or does_whole(state.info.taints)
         self.distrusted.discard(worker)
         self._note_access(worker, None)
         self.fetch_times.remove_worker(worker)
         self.late.discard(worker)
+
+    def expects_whole(self) -> bool:
+        """Return whether a worker may come, or come back, that does whole requests. O(workers)."""
+        if self._whole_left or not self.settled:
+            return True
+        return any(does_whole(state.info.taints) for state in self.known.values())
 
     def _note_access(self, worker: WorkerId, access: Access | None) -> None:
         """Note how a worker fetches from others, None if it does not."""
@@ -243,6 +261,7 @@ class WorkerRegistry:
             self._generation = self._sequences.generation
             self._states_of = ((), ())
             self._plain.clear()
+            self._wished.clear()
             for worker, state in self.known.items():
                 state.loads = self._sequences.loads(worker)
         alive = cast("tuple[WorkerId, ...]", self.membership.usable(now))
@@ -250,6 +269,7 @@ class WorkerRegistry:
             self._everyone = alive
             self._serving.clear()
             self._plain.clear()
+            self._wished.clear()
         return alive
 
     def states(self, names: tuple[WorkerId, ...]) -> tuple[WorkerState, ...]:
@@ -270,6 +290,37 @@ class WorkerRegistry:
         found = self._plain.get(model)
         if found is None:
             found = self._find_plain(model, alive)
+        return found
+
+    def all_states(self, now: float) -> tuple[WorkerState, ...]:
+        """Return the states of all that may be given work, the same object until that changes."""
+        alive = self.everyone(now)
+        found = self._plain.get("")
+        return self._find_plain("", alive) if found is None else found
+
+    def wished(self, request: RouteRequest, now: float) -> tuple[WorkerState, ...]:
+        """Return the states of those that may take a request, whatever it asks for; () where only
+        `eligible` can tell why none may. O(1) for what was asked before.
+        """
+        alive = self.everyone(now)
+        wish = (
+            request.model if self._picky else "",
+            request.pinned_worker,
+            request.allowed_workers,
+            request.labels,
+            request.tolerations,
+        )
+        found = self._wished.get(wish) if self.thresholds is NO_THRESHOLDS else None
+        if found is None:
+            names = [one for one in alive if self._refusal(one, request) is None]
+            found = tuple(map(self.state, names))
+            some = (
+                len(request.labels) + len(request.tolerations) + len(request.allowed_workers or ())
+            )
+            if self.thresholds is NO_THRESHOLDS and some <= _WISHES_CACHED:
+                if len(self._wished) == _MODELS_CACHED:
+                    self._wished.clear()
+                self._wished[wish] = found
         return found
 
     def _find_plain(self, model: str, alive: tuple[WorkerId, ...]) -> tuple[WorkerState, ...]:

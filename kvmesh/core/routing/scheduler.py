@@ -7,7 +7,7 @@ import msgspec
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
-from kvmesh.core.blocks.hashing import ALL_BLOCKS
+from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
@@ -28,8 +28,8 @@ from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.late_prompts import LatePrompts
 from kvmesh.core.workers.loads import Booking, Demand
-from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.core.workers.silent_growth import UnseenSpeeds, UnseenWork, grow_unseen
+from kvmesh.core.workers.sequences import OVERDUE, ActiveSequences
+from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.core.workers.state import WorkerState
 from kvmesh.errors import NoWorkerError
@@ -105,7 +105,6 @@ class Scheduler:
         self.trace = False
         self.sequences = sequences
         self.speeds = new_speeds()
-        self.unseen_speeds = UnseenSpeeds()
         self._health = membership.health
         self.fetch_times = FetchTimes(options.tier_weights, fixed=options.fixed_tiers)
         self.workers = WorkerRegistry(membership, sequences, self.speeds, self.fetch_times)
@@ -155,6 +154,10 @@ class Scheduler:
         """Return the formula of mode kv and its weights: the baseline's while two are on trial."""
         return self._chooser.policy
 
+    def pricing(self, request: RouteRequest) -> Pricing:
+        """Return formula and weights of a request. Raises `RequestError` for what there is not."""
+        return self._chooser.pricing(request)
+
     def check(self, request: RouteRequest) -> None:
         """Raise `RequestError` if the request names a formula or a weight that there is not."""
         self._chooser.pricing(request)
@@ -203,8 +206,11 @@ class Scheduler:
         """Note that a request's prefill is done."""
         if self.slo.open:
             self.slo.first_token(request_id, now)
+        live = self.sequences.bookings.get(request_id)
+        expected = None if live is None else live.hashes
         booking = self.sequences.first_token(request_id, now)
         if booking is not None:
+            self._believe_served(booking.worker, expected, now)
             self._health.began(booking.worker, now)
             if self.late.waiting:
                 self.late.begin(booking.worker, now)
@@ -235,12 +241,7 @@ class Scheduler:
         """
         speeds = self.speeds
         self.sequences.settle(now, speeds.ms_per_token)
-        unseen = self.unseen_speeds
-
-        def ms_per_token(worker: WorkerId) -> float:
-            return speeds.ms_per_output_token(worker) or unseen.ms_per_token(worker)
-
-        work = UnseenWork(ms_per_token, self.workers.used_blocks)
+        work = UnseenWork(speeds.ms_per_output_token, self.workers.used_blocks)
         grow_unseen(self.sequences, work, now)
 
     def finish(self, request_id: str, now: float, attempt: Attempt = SERVED) -> Booking | None:
@@ -248,7 +249,8 @@ class Scheduler:
         the first time, else None.
 
         Only what was served teaches speeds and lengths. What the worker was expected to cache of a
-        prompt is believed no longer unless it was served, or showed a first token.
+        prompt is believed from its service on, and no longer unless it was served, or showed a
+        first token.
         """
         self.workers.adapters.ended(request_id)
         on_device = self.fetches.ended(request_id) if self.fetches else None
@@ -256,7 +258,8 @@ class Scheduler:
         if booking is None:
             return None
         worker = booking.worker
-        if self.slo.open and attempt.verdict is Verdict.SERVED:
+        if attempt.verdict is Verdict.SERVED:
+            self._believe_served(worker, booking.hashes, now)
             self.slo.served(request_id, booking.output_tokens, now)
         if self.late.waiting:
             self.late.end(booking, now, served=attempt.verdict is Verdict.SERVED)
@@ -274,6 +277,17 @@ class Scheduler:
             self.workers.note(worker, attempt, now, request_id)
         return booking
 
+    def prefilled_s(self, booking: Booking) -> float:
+        """Return when the prefill of one that has just been released is taken to have ended.
+
+        Of whole answers nobody sees that: it ends in its time, whether it was looked at or not.
+        """
+        if not booking.prefilling:
+            return booking.output_s
+        began_s = max(self.sequences.loads(booking.worker).progress_s, booking.booked_s)
+        ms_per_token = self.speeds.ms_per_token(booking.worker)
+        return began_s + OVERDUE * ms_per_token / 1000.0 * booking.uncached_tokens
+
     def resize(self, block_size: int) -> None:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
         self.options = msgspec.structs.replace(self.options, block_size=block_size)
@@ -288,7 +302,6 @@ class Scheduler:
         self.late.remove_worker(worker)
         self.overlaps.remove_worker(worker)
         self.speeds.remove_worker(worker)
-        self.unseen_speeds.remove_worker(worker)
         released = self.sequences.remove_worker(worker)
         for booking in released:
             self.fetches.ended(booking.request_id)
@@ -303,6 +316,19 @@ class Scheduler:
             counts[2] += self.decider.overlap_blocks
             counts[3] += self.decider.request_blocks
         return SchedulerStatistics(*counts)
+
+    def _believe_served(
+        self, worker: WorkerId, expected: Hashes | bytes | None, now: float
+    ) -> None:
+        """Believe what a booking was expected to cache from its service on: what was believed since
+        it was sent may have been revoked with another request, or be over.
+
+        Where events confirm it they say so by now, and later what was evicted: to believe it anew
+        would hide that.
+        """
+        if expected is None or isinstance(expected, bytes) or self.overlaps.confirms(worker):
+            return
+        self.overlaps.record(worker, expected, now)
 
     def _choose(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker. Of the targets of a request with excluded workers, which failed it, as

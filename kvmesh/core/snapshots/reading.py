@@ -8,6 +8,7 @@ from xxhash import xxh3_64
 
 from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Reuse, WorkerId
 from kvmesh.core.index.block_table import NewTable
+from kvmesh.core.index.freeze import MOST_AT_ONCE
 from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.index import TIERS
@@ -33,6 +34,9 @@ from kvmesh.formats import OWN, FormatRange
 
 _CHECKSUM_SLICE: Final = 1 << 24
 _SLICE_BLOCKS: Final = 16_384
+_SLICE_OF_LARGE: Final = 4_096
+"""Blocks of a part of more than `MOST_AT_ONCE`: they take thrice as long, as its room grows."""
+
 _SLICE_SETS: Final = 1024
 _WIDTHS: Final = (2, 4)
 _U64: Final = (1 << 64) - 1
@@ -219,16 +223,20 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
         if width not in _WIDTHS or len(columns) != count * (KEY_BYTES + width):
             raise _wrong(f"{place} has {len(columns)} bytes for {count} blocks of width {width}")
         keys, numbers = columns[: count * KEY_BYTES], columns[count * KEY_BYTES :]
-        try:
-            once = image.add(tier, shard, keys, numbers, width)
-        except IndexError as error:
-            raise _wrong(f"{place} names an unknown set") from error
-        if not once:
-            raise _wrong(f"{place} has a block twice")
-        blocks += count
-        if blocks >= _SLICE_BLOCKS:
-            blocks = 0
-            yield
+        step = _SLICE_OF_LARGE if count > MOST_AT_ONCE else MOST_AT_ONCE
+        for first in range(0, count, step):
+            end = min(count, first + step)
+            some = keys[first * KEY_BYTES : end * KEY_BYTES]
+            try:
+                once = image.add(tier, shard, some, numbers[first * width : end * width], width)
+            except IndexError as error:
+                raise _wrong(f"{place} names an unknown set") from error
+            if not once:
+                raise _wrong(f"{place} has a block twice")
+            blocks += end - first
+            if blocks >= _SLICE_BLOCKS or step < count:
+                blocks = 0
+                yield
 
 
 def _check_holder(

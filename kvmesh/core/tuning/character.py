@@ -40,8 +40,8 @@ class Character(msgspec.Struct, frozen=True):
 
 def character_of(rows: Sequence[TraceRow], block_tokens: int, share: float = 1.0) -> Character:
     """Return what `rows` (at least two, in order) are like; they are `share` of all. O(blocks)."""
-    seen: set[int] = set()
-    first: Counter[int] = Counter()
+    seen: set[bytes] = set()
+    first: Counter[bytes] = Counter()
     prompt = output = shared = 0
     for row in rows:
         keys, depth = row.beginnings(), 0

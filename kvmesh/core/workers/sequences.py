@@ -24,7 +24,7 @@ LOCAL: Final = ""
 SETTLE_EVERY_S: Final = 0.01
 """So many workers may have prefills nobody sees end that asking each time would be the loop."""
 
-_OVERDUE: Final = 1.5
+OVERDUE: Final = 1.5
 
 
 class ActiveSequences:
@@ -150,7 +150,7 @@ class ActiveSequences:
         self._settled_s = now
         for worker in tuple(self._silent):
             loads = self._loads[worker]
-            per_token_s = _OVERDUE * ms_per_token(worker) / 1000.0
+            per_token_s = OVERDUE * ms_per_token(worker) / 1000.0
             while loads.prefilling:
                 oldest = next(iter(loads.prefilling.values()))
                 done_s = loads.progress_s + per_token_s * oldest.uncached_tokens

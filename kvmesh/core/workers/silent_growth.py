@@ -1,7 +1,6 @@
 """KV blocks of answers that are not streamed: nobody sees their tokens, so growth is inferred."""
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -9,12 +8,6 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import ActiveSequences
-
-MOST_S: Final = 86_400.0
-"""No answer takes longer: a clock was set."""
-
-_WEIGHT: Final = 0.05
-_OUTLIER: Final = 8.0
 
 
 class UnseenWork(msgspec.Struct, frozen=True):
@@ -24,31 +17,6 @@ class UnseenWork(msgspec.Struct, frozen=True):
 
     ms_per_token: Callable[[WorkerId], float]
     used_blocks: Callable[[WorkerId], int | None]
-
-
-class UnseenSpeeds:
-    """Learns the time between two output tokens from whole answers, for workers whose streams tell
-    none. A row a worker until it is removed.
-    """
-
-    def __init__(self) -> None:
-        self._fleet_ms = 0.0
-        self._workers: dict[WorkerId, float] = {}
-
-    def learn(self, worker: WorkerId, tokens: int, decode_s: float) -> None:
-        """Take a whole answer of `tokens` that took `decode_s` behind its prefill."""
-        if tokens > 0 and 0.0 < decode_s < MOST_S:
-            sample = decode_s * 1000.0 / tokens
-            self._workers[worker] = _blend(self._workers.get(worker, 0.0), sample)
-            self._fleet_ms = _blend(self._fleet_ms, sample)
-
-    def ms_per_token(self, worker: WorkerId) -> float:
-        """Return the worker's time between two tokens, ms; the fleet's when unseen, else 0."""
-        return self._workers.get(worker, 0.0) or self._fleet_ms
-
-    def remove_worker(self, worker: WorkerId) -> None:
-        """Forget a worker; the fleet remembers what it contributed."""
-        self._workers.pop(worker, None)
 
 
 def grow_unseen(sequences: ActiveSequences, work: UnseenWork, now: float) -> None:
@@ -99,11 +67,3 @@ def _due_blocks(booking: Booking, block_size: int, ms_per_token: float, now: flo
     tokens = int(min(elapsed_ms / ms_per_token, float(expected * block_size)))
     prompt = booking.prompt_tokens
     return -(-(prompt + tokens) // block_size) + (-prompt // block_size)
-
-
-def _blend(old: float, sample: float) -> float:
-    """Return a mean moved towards a sample, which is clipped to 1/8..8 times the mean."""
-    if old <= 0.0:
-        return sample
-    clipped = min(max(sample, old / _OUTLIER), old * _OUTLIER)
-    return old + _WEIGHT * (clipped - old)

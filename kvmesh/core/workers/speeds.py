@@ -1,4 +1,4 @@
-"""How fast each worker prefills and decodes, learned from first tokens and chunk intervals."""
+"""How fast each worker prefills and decodes, learned from first tokens, chunks and answers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.relative_speed import Ratio, Scatter, new_ratio
+from kvmesh.core.workers.relative_speed import OutputRates, Ratio, Scatter, new_ratio
 from kvmesh.core.workers.step_times import StepTimes
 
 PRIOR_MS_PER_TOKEN: Final = 0.05
@@ -91,6 +91,7 @@ class Speeds:
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
         self.steps = StepTimes()
+        self._answers = OutputRates()
         self._fleet = new_ratio(prior_ms_per_token * _PRIOR_TOKENS, _PRIOR_TOKENS)
         self.fleet_ms_per_token = self._fleet.ms / self._fleet.tokens
         self._workers: dict[WorkerId, _Worker] = {}
@@ -174,9 +175,23 @@ class Speeds:
         if output_tokens > 0:
             self.output_tokens = _blend(self.output_tokens, output_tokens, _RESIDENCE_WEIGHT)
 
+    def answered(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
+        """Learn from an answer's `tokens` of output, which took `elapsed_s` behind its prefill, or
+        behind its first token without that one.
+        """
+        ratio = self.prefill_ratio(worker)
+        self._answers.learn(worker, ratio, tokens, _milliseconds(elapsed_s))
+
+    def answer_tokens(self, expected_tokens: int) -> float:
+        """Return what an answer of so many tokens (0: not known) counts for beside `slow_ms` of a
+        worker's ratio.
+        """
+        return self._answers.answer_tokens(expected_tokens)
+
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
         self._workers.pop(worker, None)
+        self._answers.remove_worker(worker)
 
     def report(self, worker: WorkerId) -> SpeedReport:
         """Return what is believed of a worker, for people."""

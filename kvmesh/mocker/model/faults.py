@@ -6,14 +6,31 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from itertools import accumulate
 from math import fsum, inf, isfinite
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from kvmesh.core.cost.selection import Random
 from kvmesh.errors import ConfigError
 
-FaultKind = Literal["status", "hang", "slow", "reset", "cut", "garbage", "half-head", "dead"]
+FaultKind = Literal[
+    "status", "hang", "slow", "reset", "cut", "garbage", "half-head", "dead", "bad-answer"
+]
+BadAnswer = Literal[
+    "empty-body",
+    "empty-stream",
+    "random-bytes",
+    "html",
+    "error-200",
+    "error-event",
+    "wrong-model",
+    "half-json",
+    "no-done",
+    "no-tokens",
+]
+"""Ways to answer 200 with what is no answer."""
+
+BAD_ANSWERS: Final[Mapping[str, BadAnswer]] = {one: one for one in get_args(BadAnswer)}
 
 MAX_FAULTS: Final = 32
 """Faults of one engine at most."""
@@ -42,18 +59,20 @@ _SHOWN_CHARACTERS: Final = 60
 class Fault(msgspec.Struct, frozen=True):
     """What happens to a request. `status` is that of the kinds `status` and `dead`.
 
-    `retry_after_s` comes with a status, `factor` (1 and more) with `slow`.
+    `retry_after_s` comes with a status, `factor` (1 and more) with `slow`, `answer` with
+    `bad-answer`.
     """
 
     kind: FaultKind
     status: int = 0
     retry_after_s: int | None = None
     factor: float = 1.0
+    answer: BadAnswer | None = None
 
     @property
     def name(self) -> str:
-        """Return what the fault is counted as: its kind, of a status the number."""
-        return str(self.status) if self.kind == "status" else self.kind
+        """Return what the fault is counted as: the word by which it is asked for."""
+        return str(self.status) if self.kind == "status" else self.answer or self.kind
 
     def error_body(self) -> bytes:
         """Return the answer of a status as vLLM words errors."""
@@ -70,12 +89,19 @@ class FaultOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The faults of one engine, as its flags and `POST /kvmesh/faults` tell them.
 
     `fail` has `SHARE:KIND[=VALUE]` each, `flap` is `GOOD:BAD` in seconds or "" for always bad.
+    The others are about the engine, whatever the phase: its steps take `slowdown` times as long,
+    the next one `first_pause_s` more, as one that compiles; with `stall` it takes none, though it
+    keeps its requests; with `hang_health` it answers no GET request.
     """
 
     fail: tuple[str, ...] = ()
     flap: str = ""
     fail_health: bool = False
     fail_seed: int = 0
+    slowdown: float = 1.0
+    first_pause_s: float = 0.0
+    stall: bool = False
+    hang_health: bool = False
 
 
 class FaultCounts(msgspec.Struct, frozen=True):
@@ -92,6 +118,7 @@ class FaultPlan:
 
     def __init__(self, options: FaultOptions, rng: Random, began_s: float) -> None:
         """Raise `ConfigError` naming the value that makes no sense."""
+        check_faults(options)
         faults = parse_faults(options.fail, "--fail")
         edges = accumulate(share for share, _ in faults)
         self._faults = [(edge, fault) for edge, (_, fault) in zip(edges, faults, strict=True)]
@@ -134,6 +161,12 @@ def check_faults(options: FaultOptions) -> None:
     """Raise `ConfigError` naming the value that makes no sense."""
     parse_faults(options.fail, "--fail")
     parse_flap(options.flap)
+    if not 1.0 <= options.slowdown <= MAX_FACTOR:
+        raise ConfigError(f"--slowdown {options.slowdown:g}: must be from 1 to {MAX_FACTOR:,.0f}")
+    if not 0.0 <= options.first_pause_s <= MAX_SECONDS:
+        raise ConfigError(
+            f"--first-pause-s {options.first_pause_s:g}: must be from 0 to {MAX_SECONDS:,}"
+        )
 
 
 def parse_faults(texts: Sequence[str], place: str) -> list[tuple[float, Fault]]:
@@ -183,11 +216,14 @@ def _parse_fault(text: str, place: str) -> tuple[float, Fault]:
         if not equals:
             return share, Fault("status", status)
         return share, Fault("status", status, _retry_after_s(status, value, where))
-    kind = _PLAIN.get(word)
-    if kind is None:
-        raise ConfigError(f"{where}: no such fault; take 400 to 599, slow or {', '.join(_PLAIN)}")
+    kind, answer = _PLAIN.get(word), BAD_ANSWERS.get(word)
+    if kind is None and answer is None:
+        words = ", ".join((*_PLAIN, *BAD_ANSWERS))
+        raise ConfigError(f"{where}: no such fault; take 400 to 599, slow or {words}")
     if equals:
         raise ConfigError(f"{where}: {word} takes no value; leave out ={_shown(value)}")
+    if kind is None:
+        return share, Fault("bad-answer", answer=answer)
     return share, Fault(kind, HTTPStatus.INTERNAL_SERVER_ERROR if kind == "dead" else 0)
 
 

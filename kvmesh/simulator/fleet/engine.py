@@ -37,8 +37,9 @@ class FleetEngine:
     A run is what would be several steps that each only give every request a token: it takes an
     event where a router hears of growth and one at its end, instead of one a step. `strides` False:
     one step at a time, for those who look at the model in between. `turns` counts what was begun,
-    gone on with or cut short. `busy_s` is the time spent in steps that ended. Passages are those
-    of requests added here. `coming` and `going` are the ways of blocks from and to other engines.
+    gone on with or cut short. `busy_s` is the time spent in steps that ended. Passages are those of
+    requests added here. What begins takes `slowness` times as long as it should. `coming` and
+    `going` are the ways of blocks from and to other engines.
     """
 
     def __init__(self, worker: WorkerId, options: EngineOptions, *, strides: bool = True) -> None:
@@ -49,6 +50,8 @@ class FleetEngine:
         self.awake = False
         self.ends_s = 0.0
         self.busy_s = 0.0
+        self.slowness = 1.0
+        self._step_s = 0.0
         self.passages: dict[str, Passage] = {}
         self._ends: list[float] = []
         self._pauses_ms: list[float] = []
@@ -77,7 +80,7 @@ class FleetEngine:
         self._began_s = now
         if self.strides and not self._run_ends:
             self.step = None
-            self._run_s = self.model.foresee(RUN_STEPS)
+            self._run_s = [one * self.slowness for one in self.model.foresee(RUN_STEPS)]
             self._run_ends = list(accumulate(self._run_s, initial=now))[1:]
         if self._run_ends:
             due = self._growing.next_step() - len(self._ends)
@@ -87,7 +90,8 @@ class FleetEngine:
         if step is None:
             self.awake = False
             return None
-        self.ends_s = now + step.duration_s
+        self._step_s = step.duration_s * self.slowness
+        self.ends_s = now + self._step_s
         return self.ends_s
 
     def busy_until(self, now: float) -> float:
@@ -107,7 +111,7 @@ class FleetEngine:
     def end(self, now: float) -> None:
         """Note the end of the step under way, or that a run has come to where `begin` said."""
         if self.step is not None:
-            self.busy_s += self.step.duration_s
+            self.busy_s += self._step_s
             self._pauses_ms.append((now - self._ends[-1]) * 1000.0 if self._ends else 0.0)
             self._ends.append(now)
             return

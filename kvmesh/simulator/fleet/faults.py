@@ -1,9 +1,11 @@
-"""Which engines of a simulated fleet are sick, and how."""
+"""Which engines of a simulated fleet are sick or slow, and how."""
 
 import re
 from collections.abc import Sequence
+from math import inf, isfinite
 from typing import Final
 
+import msgspec
 import xxhash
 
 from kvmesh.errors import ConfigError
@@ -12,7 +14,17 @@ from kvmesh.mocker.model.faults import FaultOptions, FaultPlan, check_faults, pa
 ALL: Final = "all"
 
 _ENGINE: Final = re.compile("(?:worker-|w)?([0-9]{1,6})")
+_SLOW: Final = re.compile(r"(\d{1,9}(?:\.\d+)?)(?:@(\d{1,9}(?:\.\d+)?)(?:-(\d{1,9}(?:\.\d+)?))?)?")
 _SHOWN_CHARACTERS: Final = 60
+
+
+class SlowDown(msgspec.Struct, frozen=True):
+    """Every step of some engines takes `factor` times as long, from `from_s` until `until_s`."""
+
+    engines: frozenset[int]
+    factor: float
+    from_s: float = 0.0
+    until_s: float = inf
 
 
 class HashedDraws:
@@ -49,6 +61,29 @@ def parse_fleet_faults(texts: Sequence[str], flap: str, engines: int) -> tuple[F
     for number, options in enumerate(found):
         parse_faults(options.fail, f"--fail of engine {number}")
     return found
+
+
+def parse_slow_downs(texts: Sequence[str], engines: int) -> tuple[SlowDown, ...]:
+    """Return what texts `WHO=FACTOR[@FROM[-UNTIL]]` say, seconds of virtual time; WHO is as in
+    `parse_fleet_faults`. Raises `ConfigError`.
+    """
+    found: list[SlowDown] = []
+    for text in texts:
+        who, _, what = text.partition("=")
+        place = f"--slow {text[:_SHOWN_CHARACTERS]}"
+        numbers = range(engines) if who == ALL else (_find_engine(who, place, engines),)
+        read = _SLOW.fullmatch(what)
+        factor, from_s, until_s = (
+            (float(one or inf) for one in read.groups()) if read else [0.0] * 3
+        )
+        from_s = from_s if isfinite(from_s) else 0.0
+        if factor <= 0.0 or until_s <= from_s:
+            raise ConfigError(
+                f"{place}: write WHO=FACTOR[@FROM[-UNTIL]], a factor above 0 and rising seconds, "
+                "e.g. 0=10 or all=5@60-120"
+            )
+        found.append(SlowDown(frozenset(numbers), factor, from_s, until_s))
+    return tuple(found)
 
 
 def make_plans(faults: Sequence[FaultOptions], seed: int) -> dict[int, FaultPlan]:

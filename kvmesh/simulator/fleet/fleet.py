@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from math import isfinite
 from typing import Final
 
 import xxhash
@@ -17,7 +18,7 @@ from kvmesh.report.outcome import RequestOutcome
 from kvmesh.runtime.agenda import Agenda
 from kvmesh.simulator.fleet.course import Course
 from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
-from kvmesh.simulator.fleet.faults import make_plans
+from kvmesh.simulator.fleet.faults import SlowDown, make_plans
 from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.oracle import Oracle
 from kvmesh.simulator.fleet.outcome import SERVED, lost, served
@@ -98,6 +99,10 @@ class SimulatedFleet:
         self._sent = 0
         for request, due_s in self._course.begin():
             self._at(due_s, partial(self._send, request))
+        for one in options.slow_downs:
+            self._at(one.from_s, partial(self._slow_down, one, one.factor))
+            if isfinite(one.until_s):
+                self._at(one.until_s, partial(self._slow_down, one, 1.0 / one.factor))
         if options.touches is not None:
             self._at(TOUCH_EVERY_S, self._touch)
         for number, engine in enumerate(self.engines):
@@ -259,6 +264,14 @@ class SimulatedFleet:
             self._ended(engine, step, now)
         self._begin(engine, now)
 
+    def _slow_down(self, which: SlowDown, factor: float, now: float) -> None:
+        """Have what engines begin from now on take so many times as long as before."""
+        for number in which.engines:
+            engine = self.engines[number]
+            engine.slowness *= factor
+            if engine.awake and engine.cut(now):
+                self._at(engine.ends_s, partial(self._end, engine, engine.turns))
+
     def _ended(self, engine: FleetEngine, step: Step, now: float) -> None:
         for model in step.finished:
             passage = engine.passages.pop(model.request_id)
@@ -327,6 +340,7 @@ class SimulatedFleet:
             output_tokens=model.generated,
             computed_tokens=max(0, trace.input_tokens - model.cached_tokens),
             stop=trace.stop,
+            began_s=passage.first_token_s if self._seeing.tokens else None,
         )
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
@@ -364,6 +378,8 @@ class SimulatedFleet:
         self._seeing.report(engine, now)
         if engine is self.engines[0]:
             self._replicas.tell_fetches(now)
+            for router in self.routers:
+                router.scheduler.grow_unseen(now)
         self._at(now + self.options.report_interval_s, partial(self._report, engine))
 
     def _lose(self, errand: Errand, now: float) -> None:

@@ -14,10 +14,12 @@ from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
+from kvmesh.simulator.fleet.faults import SlowDown
 
-Feedback = Literal["full", "ends", "none", "dropped"]
-"""What a router sees of answers: their tokens and their end, their end alone, nothing; dropped: it
-sees nothing, and drops each booking at once.
+Feedback = Literal["full", "whole", "ends", "none", "dropped"]
+"""What a router sees of answers: their tokens and their end; whole: they are not streamed, it sees
+their end and their length; their end alone; nothing; dropped: it sees nothing, and drops each
+booking at once.
 """
 
 _SPLITS: Final = ("prefillers", "prefill_threshold", "transfer_ms", "transfer_ms_per_token")
@@ -51,9 +53,10 @@ class FleetOptions(msgspec.Struct, frozen=True):
     `queue_policy`, shared among tenants by `queue_fairness` and `quantum_tokens`. `seed` spreads
     the requests over the replicas, and draws who meets a fault.
 
-    Engine i has `faults[i]`, () is a healthy fleet. A request that an engine failed before any of
-    its answer came is sent to another, `retries` times at most; a client waits `client_timeout_s`
-    for an answer that never comes. With `peer` engines take blocks from each other's caches.
+    Engine i has `faults[i]`, () is a healthy fleet; `slow_downs` change their speed on the way. A
+    request that an engine failed before any of its answer came is sent to another, `retries` times
+    at most; a client waits `client_timeout_s` for an answer that never comes. With `peer` engines
+    take blocks from each other's caches.
 
     The first `prefillers` engines compute prompts for the others, which can do a whole request,
     too. Of prompts with `prefill_threshold` uncached tokens routers split `split_share`, None:
@@ -83,6 +86,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     quantum_tokens: int = DEFAULT_QUANTUM
     seed: int = 0
     faults: tuple[FaultOptions, ...] = ()
+    slow_downs: tuple[SlowDown, ...] = ()
     retries: int = 2
     client_timeout_s: float = 60.0
     peer: PeerOptions | None = None

@@ -39,7 +39,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh.mocker.model.faults import FaultKind
@@ -57,7 +57,8 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """How an attempt ended, as a router sees it. `status` 0: no answer, or none that is HTTP.
 
     `refused`: the client's own fault. `unwatched`: nobody saw the answer, it is taken to be over.
-    A kind of fault otherwise; after `hang` the client left.
+    A kind of fault otherwise; after `hang` the client left. `began_s` is when the first token of a
+    stream was seen.
     """
 
     request_id: str
@@ -68,6 +69,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     computed_tokens: int = 0
     stop: Stop = ""
+    began_s: float | None = None
 
     def attempt(self, lost_s: float) -> Attempt:
         """Return what the end shows of the worker, as a proxy sees it."""
@@ -82,8 +84,9 @@ class AttemptEnd(msgspec.Struct, frozen=True):
                 return UNKNOWN
             case "reset" | "cut":
                 return failed_attempt(self.kind, lost_s)
-            case "garbage" | "half-head":
-                return failed_attempt("malformed", lost_s)
+            case "garbage" | "half-head" | "bad-answer":
+                kind = "bad_answer" if self.kind == "bad-answer" else "malformed"
+                return failed_attempt(kind, lost_s)
             case _:
                 assert_never(self.kind)
 
@@ -140,7 +143,7 @@ class FleetRouter:
         self._settled_s = 0.0
         self._tells_lengths, self._tells_final = True, False
         self._targets: Targets | None = None
-        self._told = False
+        self._told = self._whole = False
         self.splitting: Splitting | None = None
         self.unwatched: Unwatched | None = None
         self._workers = tuple(workers)
@@ -211,7 +214,7 @@ class FleetRouter:
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
         self._tells_lengths, self._tells_final = fleet.tells_lengths, fleet.tells_final
-        self._told = fleet.feedback == "ends"
+        self._told, self._whole = fleet.feedback == "ends", fleet.feedback == "whole"
         if infers:
             options = UnwatchedOptions(report_age_s=fleet.report_age_s)
             self.unwatched = Unwatched(self.scheduler, options)
@@ -270,6 +273,7 @@ class FleetRouter:
             adapter=trace.lora,
             turn=turn,
             targets=self._targets,
+            streams=not self._whole,
         )
 
     def _turn(self, errand: Errand) -> Turn:
@@ -314,6 +318,8 @@ class FleetRouter:
         booking = self.sequences.bookings.get(end.request_id)
         attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
         self.scheduler.finish(end.request_id, now, attempt)
+        if booking is not None and end.kind == "served":
+            self._learn_pace(booking, end, now)
         turn = self._turns.pop(end.request_id, None)
         if turn is not None and self.governor is not None:
             self.governor.ended(turn, end.turn_end(), now)
@@ -321,6 +327,16 @@ class FleetRouter:
                 self.touches.ended(turn, end.turn_end(), now)
         self._settle(now)
         return attempt
+
+    def _learn_pace(self, booking: Booking, end: AttemptEnd, now: float) -> None:
+        """Learn how long an answer took, as `core.dispatch` does."""
+        speeds = self.scheduler.speeds
+        if end.began_s is not None:
+            speeds.answered(end.worker, end.output_tokens - 1, now - end.began_s)
+        elif self._whole:
+            elapsed_s = now - self.scheduler.prefilled_s(booking)
+            speeds.output(end.worker, end.output_tokens, elapsed_s)
+            speeds.answered(end.worker, end.output_tokens, elapsed_s)
 
     def peer_ended(self, request_id: str, worker: WorkerId, attempt: Attempt, now: float) -> None:
         """Learn how an attempt of a peer's ended, also one that was over before it was told of."""
@@ -349,6 +365,7 @@ class FleetRouter:
             uncached_tokens=booking.uncached_tokens,
             expected_output_tokens=booking.expected_blocks * self.sequences.block_size,
             keys=booking.keys,
+            streams=booking.streams,
             hashes=graded or None,
         )
         return booking.worker, demand

@@ -25,7 +25,7 @@ class Seeing:
         self, options: FleetOptions, routers: Sequence[FleetRouter], replicas: Replicas, at: At
     ) -> None:
         self.tokens = options.feedback == "full"
-        self.ends = options.feedback in ("full", "ends")
+        self.ends = options.feedback in ("full", "whole", "ends")
         self._infers = options.feedback in ("ends", "none")
         self._options = options
         self._routers = routers

@@ -23,11 +23,14 @@ from kvmesh.testing.sim.faults import Faults, SimFaults
 
 
 class Birth(msgspec.Struct, frozen=True):
-    """What a process is born with: the how-many-th life it is (from 1), when, and a seed."""
+    """What a process is born with: the how-many-th life it is (from 1), when, a seed, and what its
+    machine's clock says then, seconds, which is larger than 0.
+    """
 
     incarnation: int
     now: float
     seed: int
+    clock_s: float = 1.0
 
 
 class ProcessPlan(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ class ProcessPlan(msgspec.Struct, frozen=True):
 
 
 class Process:
-    """A process as it is now. Times are virtual seconds."""
+    """A process as it is now. Times are virtual seconds; its actors go by its own clock."""
 
     def __init__(self, plan: ProcessPlan) -> None:
         self.plan = plan
@@ -61,6 +64,12 @@ class Process:
         self.inbox: deque[tuple[str, Message]] = deque()
         self.backlog: deque[tuple[str, Message]] = deque()
         self.held: list[tuple[str, Effect]] = []
+        self.ahead_s = 0.0
+        self.rate = 1.0
+
+    def time(self, now: float) -> float:
+        """Return what its clock says at a virtual time."""
+        return self.ahead_s + self.rate * now
 
     def is_cut_off(self, now: float) -> bool:
         """Return whether its network is down."""
@@ -178,12 +187,23 @@ class Simulation:
         process.alive = True
         process.incarnation += 1
         process.frozen_s = process.cut_off_s = self.now
-        birth = Birth(process.incarnation, self.now, self.rng.getrandbits(32))
+        self._set_clock(process)
+        clock_s = process.time(self.now) + 1.0
+        birth = Birth(process.incarnation, self.now, self.rng.getrandbits(32), clock_s)
         process.actors = {actor.name: actor for actor in process.plan.build(birth)}
         for started in self.on_start:
             started(process)
         for actor in tuple(process.actors):
             self.deliver(process, process.incarnation, actor, Started())
+
+    def _set_clock(self, process: Process) -> None:
+        """Have a process that starts live by another clock: it may be on another machine now."""
+        plan = self.faults.plan
+        if plan.skew_s > 0.0 or plan.drift > 0.0:
+            rate = 1.0 + self.faults.between((-plan.drift, plan.drift))
+            ahead_s = self.faults.between((0.0, plan.skew_s))
+            # A clock may stand before it began to be wrong, and never before 0.
+            process.rate, process.ahead_s = rate, ahead_s + (1.0 - rate) * self.now
 
     def crash(self, process: Process) -> None:
         """Kill a process and let it come back after a while."""
@@ -202,7 +222,7 @@ class Simulation:
         line = f"{self.now:.6f} {process.name} {name} {type(message).__name__}"
         self.fingerprint = crc32(line.encode(), self.fingerprint)
         plan = SimFaults() if process.plan.immortal else self.faults.plan
-        effects = tuple(process.actors[name].receive(message, self.now))
+        effects = tuple(process.actors[name].receive(message, process.time(self.now)))
         for effect in effects:
             for seen in self.on_decided:
                 seen(process, name, effect)
@@ -247,7 +267,7 @@ class Simulation:
     def _carry_wake(self, process: Process, actor: str, effect: Effect) -> None:
         assert isinstance(effect, Wake)
         incarnation, message = process.incarnation, effect.message
-        after_s, plan = effect.after_s, self.faults.plan
+        after_s, plan = effect.after_s / process.rate, self.faults.plan
         if not after_s and self.strike("busy", plan.busy):
             after_s = self.faults.between(plan.busy_s)
         self.at(after_s, lambda: self.deliver(process, incarnation, actor, message))

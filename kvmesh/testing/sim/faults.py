@@ -21,6 +21,9 @@ class SimFaults(msgspec.Struct, frozen=True):
     is stored damaged, and acknowledged all the same. `busy`: the next slice of a long job waits for
     `busy_s`, since other turns take that long. `linger`: an outage lasts `linger_s`, longer than
     any lease. `late_tail`: a tail that was given up delivers for another `slow_s`.
+
+    Each start of a process draws its clock, also when all is calm: ahead of the others by `skew_s`
+    at most, and faster or slower by a share of `drift` at most.
     """
 
     until_s: float = 0.0
@@ -52,6 +55,8 @@ class SimFaults(msgspec.Struct, frozen=True):
     recreate: float = 0.0
     truncate: float = 0.0
     outage_s: Range = (0.05, 2.0)
+    skew_s: float = 0.0
+    drift: float = 0.0
 
 
 _KINDS = (

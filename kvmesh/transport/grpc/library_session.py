@@ -41,6 +41,7 @@ from kvmesh.transport.grpc.session_events import (
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _PREFACE_BYTES: Final = len(_PREFACE)
 _HEAD_BYTES: Final = 9
+_UNDECODED: Final = "a header block that cannot be decoded"
 _DATA: Final = 0
 _HEADERS: Final = 1
 """Kinds of frames."""
@@ -65,7 +66,8 @@ class LibrarySession:
         told[SettingCodes.MAX_CONCURRENT_STREAMS] = LAST_STREAM
         connection.local_settings = Settings(client=False, initial_values=told)
         connection.decoder.max_header_list_size = limits.max_header_bytes
-        connection.increment_flow_control_window(limits.connection_window_bytes - 65_535)
+        if more := limits.connection_window_bytes - 65_535:
+            connection.increment_flow_control_window(more)
         self._sender = LibrarySender(connection, limits)
         self._streams = self._sender.streams
         self._out = bytearray()
@@ -224,7 +226,10 @@ class LibrarySession:
                     take(event, events)
         except ProtocolError as error:
             self._out += self._connection.data_to_send()
-            return self._fail(int(error.error_code), str(error) or type(error).__name__, events)
+            # The library words what a header block lacks with the address of its bytes.
+            undecoded = error.__cause__ is not None
+            text = _UNDECODED if undecoded else str(error) or type(error).__name__
+            return self._fail(int(error.error_code), text, events)
         if sender.idle_frames > limits.max_idle_frames:
             return self._stop(ENHANCE_YOUR_CALM, "too many frames that move nothing", events)
         if self._early_resets > limits.max_early_resets:

@@ -64,7 +64,8 @@ class _Answer:
     def on_due(self) -> None:
         """Not called: there is no `on_chunk`."""
 
-    def on_end(self) -> None:
+    def on_end(self, data: bytes = b"") -> None:
+        self.on_body(data)
         if not self.done.done():
             self.done.set_result("")
 
@@ -73,8 +74,7 @@ class _Answer:
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         self.on_head(head)
-        self.on_body(body)
-        self.on_end()
+        self.on_end(body)
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         if not self.done.done():

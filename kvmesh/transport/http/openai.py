@@ -17,6 +17,7 @@ Kind = Literal[
 
 _POST: Final = frozenset({"POST"})
 _READ: Final = frozenset({"GET", "HEAD"})
+_NO_IDS: Final = msgspec.Raw(b"")
 _FIRST_BYTES: Final = 64
 _SEARCHED_BYTES: Final = 64 * 1024
 """A search for three names costs more than parsing in a longer body."""
@@ -40,6 +41,8 @@ ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
 }
 PASSTHROUGH: Final = ApiEndpoint("passthrough", frozenset())
 _ASKED: Final = ApiEndpoint("passthrough", _POST)
+_RESPONSES: Final = "/v1/responses"
+_BACKGROUND: Final = b'"background"'
 OTHERS: Final[Mapping[str, ApiEndpoint]] = {
     **dict.fromkeys(ENGINE_POSTS, _ASKED),
     "/version": ApiEndpoint("passthrough", _READ),
@@ -78,21 +81,62 @@ def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
     return endpoint
 
 
-class _Model(msgspec.Struct):
+def may_repeat(request: Request) -> bool:
+    """Return whether a request may be sent again that some engine may have begun: it only infers.
+
+    Unknown paths may do anything, and a response that is made in the background goes on without its
+    client.
+    """
+    path = request.path
+    if path == _RESPONSES:
+        return _BACKGROUND not in request.body
+    return path in ENDPOINTS or path in OTHERS or request.method in _READ
+
+
+class _Other(msgspec.Struct):
     model: MaybeName | None = None
+    input_ids: msgspec.Raw = _NO_IDS
+    token_ids: msgspec.Raw = _NO_IDS
 
 
-_models = msgspec.json.Decoder(_Model)
+_others = msgspec.json.Decoder(_Other)
+
+
+def parse_other(body: bytes) -> tuple[str, msgspec.Raw]:
+    """Return the model that any JSON body names, and the token ids that engines' own paths take.
+
+    "" and nothing for none, and for what is no JSON object.
+    """
+    if not body.lstrip().startswith(b"{"):
+        return "", _NO_IDS
+    try:
+        found = _others.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return "", _NO_IDS
+    ids = found.input_ids if memoryview(found.input_ids) else found.token_ids
+    return found.model or "", ids
 
 
 def parse_model(body: bytes) -> str:
     """Return the model that any JSON body names; "" for none, and for what is no JSON object."""
-    if not body.lstrip().startswith(b"{"):
-        return ""
+    return parse_other(body)[0]
+
+
+_ids: Final = msgspec.json.Decoder(list[int | list[int]])
+
+
+def read_ids(raw: msgspec.Raw) -> list[list[int]]:
+    """Return the prompts of a field that holds the token ids of one or of several; none for what is
+    neither, of which the engine is the judge.
+    """
+    if not memoryview(raw):
+        return []
     try:
-        return _models.decode(body).model or ""
+        found: list[int | list[int]] = _ids.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
+        return []
+    batch = [one for one in found if isinstance(one, list)]
+    return [*batch, [one for one in found if isinstance(one, int)]]
 
 
 def prompt_endpoint(body: bytes) -> ApiEndpoint:

@@ -16,9 +16,14 @@ READABLE: Final = int(zmq.POLLIN)
 READS_PER_TURN: Final = 256
 """Messages taken before other work of the loop gets its turn."""
 
+MOST_FRAMES: Final = 8
+"""Frames of one message, twice what any has: more are read and dropped, some each turn."""
+
 
 class LoopSocket:
     """Owns a ZMQ socket and hands each message to `on_message`, on the loop, one at a time.
+
+    A message of more than `MOST_FRAMES` frames is handed on as one without frames.
 
     `on_message` is None for a socket that only sends; what it raises is reported. libzmq's
     descriptor is edge-triggered: it fires once for any number of messages, and sending may eat the
@@ -32,7 +37,7 @@ class LoopSocket:
         self._on_message = on_message and guarded("zmq reader", on_message)
         self._loop = asyncio.get_running_loop()
         self._descriptor = int(socket.getsockopt(zmq.FD))
-        self._closed = self._read_is_due = False
+        self._closed = self._read_is_due = self._dropping = False
         if on_message is not None:
             self._loop.add_reader(self._descriptor, self._read)
             self._read_soon()
@@ -76,14 +81,27 @@ class LoopSocket:
             if self._closed or self._on_message is None:
                 return
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._receive()
             except zmq.Again:
                 return
-            self._on_message(frames)
+            if frames is not None:
+                self._on_message(frames)
             if not number and not self._is_readable():
                 # Most come alone, and asking costs half of what an `Again` does.
                 return
         self._read_soon()
+
+    def _receive(self) -> list[bytes] | None:
+        """Return the next message; None where no more than some of its frames were dropped."""
+        socket = self._socket
+        frames: list[bytes] = []
+        for _ in range(MOST_FRAMES):
+            frames.append(socket.recv(zmq.NOBLOCK))
+            if not socket.getsockopt(zmq.RCVMORE):
+                dropped, self._dropping = self._dropping, False
+                return [] if dropped else frames
+        self._dropping = True
+        return None
 
     def _is_readable(self) -> bool:
         return not self._closed and bool(int(self._socket.getsockopt(EVENTS)) & READABLE)

@@ -15,6 +15,7 @@ from kvmesh.core.engines.kv_events.source_actions import (
     Deliver,
     Lost,
     Restarted,
+    Resumed,
     SourceCaughtUp,
 )
 from kvmesh.errors import TransportError
@@ -47,6 +48,12 @@ class EventListener(Protocol):
 
     def on_lost(self, first: int, last: int) -> None:
         """Learn that batches `first..last` are gone for good: the cache is no longer known."""
+        ...
+
+    def on_resumed(self, seq: int) -> None:
+        """Learn that what was held behind batch `seq` (see `EventSubscription.resume`) counts, in
+        place of all that was delivered: what followed comes now.
+        """
         ...
 
     def on_caught_up(self, last_seq: int) -> None:
@@ -84,7 +91,8 @@ class EventSubscription:
         self._live: LoopSocket | None = None
         self._monitor: LoopSocket | None = None
         self._replay: LoopSocket | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
         self._started = False
         self._connected = False
         self._batches = self._malformed = 0
@@ -126,6 +134,10 @@ class EventSubscription:
     def verify(self) -> None:
         """Find out whether the engine is still the one whose batches were delivered."""
         self._perform(self._source.on_reconnect(self._now()))
+
+    def resume(self, seq: int, digest: int) -> None:
+        """Go on behind batch `seq`, which has that digest, if the publisher still has it."""
+        self._perform(self._source.resume(seq, digest, self._now()))
 
     def close(self) -> None:
         """Stop delivering and close the sockets; safe to call twice."""
@@ -215,18 +227,24 @@ class EventSubscription:
                     self._listener.on_lost(action.first, action.last)
                 case Restarted():
                     self._listener.on_restarted()
+                case Resumed():
+                    self._listener.on_resumed(action.seq)
                 case _:
                     assert_never(action)
 
     def _set_timer(self) -> None:
-        """Look again at the source's deadline; it only ever moves later while a timer runs."""
+        """Look again at the source's deadline; a timer for earlier is left to set the next one.
+
+        The time is kept here: for delays below 0.5 ms uvloop returns a handle without `when()`.
+        """
         deadline = self._source.deadline
         if deadline is None or self._live is None:
             return
         if self._timer is not None:
-            if self._timer.when() <= deadline:
+            if self._timer_s <= deadline:
                 return
             self._timer.cancel()
+        self._timer_s = deadline
         self._timer = asyncio.get_running_loop().call_at(deadline, self._on_timer)
 
     def _ask(self, ask: AskReplay) -> None:

@@ -119,6 +119,7 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
                 prefilled_tokens=200,
                 prefill_busy_us=93_756,
                 total_slots=4096,
+                computed_tokens=424,
             )
             assert set(heard) == {(0, stream)}
 
@@ -126,7 +127,8 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
             await feed.look(pool)
             assert len(heard) == count
             await feed.look(pool)
-            assert heard[-1] == (0, WorkerLoad(running_requests=3, total_blocks=10))
+            page = WorkerLoad(running_requests=3, total_blocks=10, computed_tokens=0)
+            assert heard[-1] == (0, page)
             feed.close()
             feed.close()
     finally:

@@ -11,11 +11,20 @@ from kvmesh.app.engines.load import read_loads
 from kvmesh.tasks import TASK
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Contexts, Eventually
-from tests.integration.http.peers import Turn, Upstream, answer
+from tests.integration.http.peers import Turn, Upstream, answer, chunked
 from tests.integration.support.live_router import chat, router
 
 pytestmark = pytest.mark.integration
 MODELS = b'{"object":"list","data":[{"id":"mock","object":"model"}]}'
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"},"finish_reason":"stop"}]}\n\n'
+
+
+async def serve(turn: Turn) -> None:
+    """Answer as an engine does: with its models, or with a chat of one token."""
+    if turn.head.startswith(b"GET"):
+        turn.send(answer(MODELS, b"Content-Type: application/json"))
+    else:
+        turn.send(chunked(CHUNK, b"data: [DONE]\n\n"))
 
 
 async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the_others(
@@ -25,16 +34,13 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
     good, hung = Upstream(), Upstream()
     hanging = asyncio.Event()
 
-    async def models(turn: Turn) -> None:
-        turn.send(answer(MODELS, b"Content-Type: application/json"))
-
-    async def models_once(turn: Turn) -> None:
+    async def serve_once(turn: Turn) -> None:
         if hanging.is_set():
             await turn.gone()
         else:
-            await models(turn)
+            await serve(turn)
 
-    good.script, hung.script = models, models_once
+    good.script, hung.script = serve, serve_once
     await good.start()
     await hung.start()
     async with (
@@ -102,10 +108,7 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
     monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
     engine = Upstream()
 
-    async def models(turn: Turn) -> None:
-        turn.send(answer(MODELS, b"Content-Type: application/json"))
-
-    engine.script = models
+    engine.script = serve
     await engine.start()
     body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
     async with (
@@ -148,10 +151,7 @@ async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_ot
     monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
     good, odd = Upstream(), Upstream()
 
-    async def models(turn: Turn) -> None:
-        turn.send(answer(MODELS, b"Content-Type: application/json"))
-
-    good.script = odd.script = models
+    good.script = odd.script = serve
     await good.start()
     await odd.start()
 

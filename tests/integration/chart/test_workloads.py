@@ -24,6 +24,7 @@ from tests.integration.chart.rendering import (
     Manifest,
     Values,
     chart,
+    containers,
     named,
     notes,
     pods,
@@ -487,6 +488,75 @@ def sessions(values: Values) -> dict[str, tuple[str, str]]:
             assert item["key"] == item["path"]
             found[name] = (volume["secret"]["secretName"], item["key"])
     return found
+
+
+def hash_keys(values: Values) -> set[tuple[str, str, str]]:
+    """Return (container, Secret, key) of each file that --hash-secret-file names."""
+    found = set()
+    for _, template in pods(render(WITHOUT_POLICIES | values)):
+        spec = template["spec"]
+        for one in containers(template):
+            path = variables(one).get("KVMESH_HASH_SECRET_FILE")
+            if path is None:
+                continue
+            folder, _, name = path.rpartition("/")
+            mounts = {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
+            (secret,) = [v["secret"] for v in spec["volumes"] if v["name"] == mounts[folder]]
+            keys = {item["path"]: item["key"] for item in secret.get("items", ())}
+            found.add((one["name"], secret["secretName"], keys[name] if keys else name))
+    return found
+
+
+def test_routers_pickers_and_sidecars_of_a_bucket_hash_by_its_secret() -> None:
+    mesh: Values = {
+        "buckets": {"chat": {"picker": {"enabled": True}}, "code": {}},
+        "engines": {
+            "a": {"kind": "mocker", "bucket": "chat"},
+            "b": {"kind": "mocker", "bucket": "code"},
+        },
+    }
+    own = {"auth": {"hashSecret": {"existingSecret": "mine", "key": "k"}}}
+    off = {"auth": {"hashSecret": {"enabled": False}}}
+    alone: Values = {"mode": "standalone", "buckets": {"chat": {"workers": ["http://e:8000"]}}}
+
+    assert hash_keys(mesh) == {
+        ("router", "kvmesh-nats-router-chat", "hash.secret"),
+        ("picker", "kvmesh-nats-router-chat", "hash.secret"),
+        ("router", "kvmesh-nats-router-code", "hash.secret"),
+        ("kvmesh-worker", "kvmesh-nats-worker", "chat.hash.secret"),
+        ("kvmesh-worker", "kvmesh-nats-worker", "code.hash.secret"),
+    }
+    of_routers = {(name, "mine", "k") for name in ("router", "picker", "kvmesh-worker")}
+    assert hash_keys(mesh | own) == of_routers
+    assert hash_keys(mesh | off) == set()
+    assert hash_keys(mesh | {"nats": {"auth": {"enabled": False}}}) == set()
+    assert hash_keys(alone) == set()
+
+
+@pytest.mark.parametrize("mode", ["mesh", "standalone"])
+def test_the_dashboard_has_a_port_of_its_own_where_the_values_say_so(mode: str) -> None:
+    own = {"dashboardPort": {"enabled": True, "port": 8055}}
+    values: Values = {"mode": mode, "metaRouter": own, "buckets": {"chat": own}}
+    name = "kvmesh-meta-router"
+    if mode == "standalone":
+        values["buckets"] = {"chat": own | {"workers": ["http://e:8000"]}}
+        name = "kvmesh-router-chat"
+
+    manifests = render(values)
+
+    (front,) = pod(manifests, "Deployment", name)["containers"]
+    assert variables(front)["KVMESH_DASHBOARD_PORT"] == "8055"
+    assert {"name": "dashboard", "containerPort": 8055} in front["ports"]
+    (port,) = named(manifests, "Service")[f"{name}-dashboard"]["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (8055, "dashboard")
+    (rule, *_) = [
+        one
+        for one in named(manifests, "NetworkPolicy")[name]["spec"]["ingress"]
+        if {"port": 8055} in one["ports"]
+    ]
+    assert {"port": 8000} in rule["ports"]
+    told = [where for where, one in pods(manifests) if "KVMESH_DASHBOARD_PORT" in json.dumps(one)]
+    assert told == [f"Deployment/{name}"]
 
 
 def test_replicas_of_the_front_door_seal_logins_by_one_secret() -> None:

@@ -1,5 +1,6 @@
 """The examples for autoscalers: what they ask exists, and gives as many engines as are wanted."""
 
+import copy
 import json
 import os
 import re
@@ -130,7 +131,7 @@ def test_the_autoscaler_alone_says_how_many_engines_there_are(overlay: str, kind
 
 
 def test_a_scaled_object_with_a_field_that_there_is_not_is_refused() -> None:
-    wrong = scaled("keda", "ScaledObject")
+    wrong = copy.deepcopy(scaled("keda", "ScaledObject"))  # `kustomize` keeps the other
     wrong["spec"]["triggers"][0]["metadata"] |= {"metricName": "x"}
 
     assert len(crds.misfits(wrong)) == 1

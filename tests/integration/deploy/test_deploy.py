@@ -395,7 +395,13 @@ def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
         if "secret" in volume
     }
     assert wanted <= set(secrets)
-    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk", "trust.json"}
+    hashes = {"chat.hash.secret", "code.hash.secret"}
+    workers = secrets["kvmesh-nats-worker"]["data"]
+    assert set(workers) == {"chat.nk", "code.nk", "trust.json"} | hashes
+    assert len({workers[name] for name in hashes}) == 2
+    for bucket in ("chat", "code"):
+        routers = secrets[f"kvmesh-nats-router-{bucket}"]["data"]
+        assert routers["hash.secret"] == workers[f"{bucket}.hash.secret"]
     clients = {name: one["data"] for name, one in secrets.items() if name != "kvmesh-nats-config"}
     assert len({data["trust.json"] for data in clients.values()}) == 1
     admins = {"admin.nk", "admin.chat.nk", "admin.code.nk", "trust.json"}
@@ -426,7 +432,20 @@ def test_compose_has_a_whole_mesh_and_a_key_for_each_process() -> None:
     assert [command[0] for command in commands].count("router") == ROUTERS
     assert [command[0] for command in commands].count("mocker") == ENGINES
     assert len([name for name in services if re.fullmatch(r"nats-\d", name)]) == 3
-    assert keys == {member.file_name for member in made}
+    hashes = {"hash.chat.secret", "hash.code.secret"}
+    assert keys == {member.file_name for member in made} | hashes
+
+
+def test_compose_gives_all_of_a_bucket_its_secret_of_hashes_and_nobody_else() -> None:
+    for name, one in COMPOSE["services"].items():
+        held = [text for text in one.get("volumes", []) if "hash." in text]
+        match = re.fullmatch(r"(router|worker)-(chat|code)-\d", name)
+        if match is None:
+            assert not held, name
+            continue
+        assert held == [f"./accounts/seeds/hash.{match[2]}.secret:/run/secrets/hash.secret:ro"]
+        path = one["environment"]["KVMESH_HASH_SECRET_FILE"]
+        assert held[0].endswith(f":{path}:ro")
 
 
 def test_compose_confines_every_container_of_ours() -> None:
@@ -477,6 +496,11 @@ def test_haproxy_knows_every_meta_router() -> None:
     metas = {name for name in COMPOSE["services"] if name.startswith("meta-router")}
     assert {name for pair in servers for name in pair} == metas
     assert len(metas) == 2
+    shown = re.findall(r"^    server (\S+) (\S+):8002$", config.read_text(), re.MULTILINE)
+    own = yaml.safe_load((DEPLOY / "compose/dashboard-port.yaml").read_text())["services"]
+    assert {name for pair in shown for name in pair} == metas == own.keys() - {"edge"}
+    assert {own[name]["environment"]["KVMESH_DASHBOARD_PORT"] for name in metas} == {"8002"}
+    assert own["edge"]["ports"][0].endswith(":8002")
 
 
 def test_compose_variables_are_settings() -> None:

@@ -13,7 +13,7 @@ from kvmesh.version import VERSION
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "deploy/docker"
-EXTRAS = ("kubernetes", "otel", "fast")
+EXTRAS = ("kubernetes", "fast")
 PINNED = re.compile(r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)(?: ; [^\\]+)?(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)  # fmt: skip  # noqa: E501
 
 

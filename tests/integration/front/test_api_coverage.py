@@ -46,7 +46,7 @@ RESPONSE_EVENTS = [
     ("response.completed", {"response": RESPONSE}),
 ]  # fmt: skip
 MESSAGE_EVENTS = [
-    ("message_start", {"message": MESSAGE | {"content": []}}),
+    ("message_start", {"message": MESSAGE | {"content": [], "stop_reason": None}}),
     ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
     ("ping", {}),
     ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "Hel"}}),

@@ -18,7 +18,7 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
-from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.live_router import COMPLETION, MODELS, free_port, serving
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ BODY = {"model": "mock", "max_tokens": 1, "prompt": "hello"}
 
 
 class Engine:
-    """An engine that answers everything and remembers what headers came."""
+    """An engine that answers every completion and remembers what headers came."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, str]] = []
@@ -41,9 +41,10 @@ class Engine:
                 headers = {name.lower(): value for name, _, value in lines}
                 assert len(headers) == len(lines)
                 await reader.readexactly(int(headers.get("content-length", 0)))
+                body = MODELS
                 if head.startswith("POST"):
                     self.seen.append(headers)
-                body = b'{"data": [{"id": "mock"}]}'
+                    body = COMPLETION
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
                     b"content-length: %d\r\n\r\n%b" % (len(body), body)

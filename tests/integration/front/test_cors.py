@@ -1,6 +1,7 @@
 """Pages of other origins: which may call, what a browser is told before, and what stays closed."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 
 from kvmesh.app.front.api_key import ApiKeyOptions, add_key
 from kvmesh.app.front.cors import check_origin
+from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.roles import RouterSettings
-from tests.integration.support.live_router import free_port, serving
+from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from tests.integration.support.live_router import COMPLETION, MODELS, free_port, router, serving
 
 pytestmark = pytest.mark.integration
 
@@ -38,9 +40,10 @@ class OpenEngine:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 length = head.partition("content-length: ")[2].partition("\r\n")[0]
                 await reader.readexactly(int(length or 0))
+                body = MODELS
                 if head.startswith("post"):
                     self.heads.append(head)
-                body = b'{"data": [{"id": "mock"}]}'
+                    body = COMPLETION
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
                     b"access-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n"
@@ -69,14 +72,14 @@ async def door(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     http = HttpSettings(http_port=free_port(), api_keys=keys, cors_origin=origins)
-    router = RouterServer(
+    replica = RouterServer(
         RouterSettings(
             kv_events=False, worker=(f"w0={url}",), router_id="r0", parity_sample=0, http=http
         )
     )
     async with (
         server,
-        serving(router.serve, f"http://127.0.0.1:{http.http_port}") as front,
+        serving(replica.serve, f"http://127.0.0.1:{http.http_port}") as front,
         httpx.AsyncClient(base_url=front, timeout=60) as client,
     ):
         yield Door(client, engine, key)
@@ -197,3 +200,48 @@ def test_origins_are_compared_as_browsers_write_them() -> None:
     assert check_origin("http://localhost:3000") == "http://localhost:3000"
     assert check_origin("http://[::1]:80") == "http://[::1]"
     assert check_origin("*") == "*"
+
+
+@pytest.mark.parametrize("origins", [(), (APP,)])
+async def test_another_sites_page_has_no_engine_work_for_it(origins: tuple[str, ...]) -> None:
+    engine = OpenEngine()
+    server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    text = json.dumps(BODY)
+    site, kinds = "sec-fetch-site", ("text/plain", "application/x-www-form-urlencoded")
+    simple = [{"origin": EVIL, "content-type": kind} for kind in kinds]
+    simple += [{"content-type": kinds[0], site: "cross-site"}, {"origin": "null"}]
+    http = HttpSettings(http_port=free_port(), cors_origin=origins)
+    async with (
+        server,
+        router([url], bucket="b", parity_sample=0) as inner,
+        serving(
+            MetaServer(MetaRouterSettings(replica=(f"b={inner}",), http=http)).serve,
+            f"http://127.0.0.1:{http.http_port}",
+        ) as outer,
+    ):
+        for front in (inner, outer):
+            async with httpx.AsyncClient(base_url=front, timeout=60) as client:
+                for path in ("/v1/completions", "/v1/anything", "/tokenize"):
+                    for headers in simple:
+                        got = await client.post(path, content=text, headers=headers)
+                        assert (got.status_code, got.json()["error"]["code"]) == (
+                            403,
+                            "foreign_page",
+                        )
+                # A browser's connection is kept: the same head again.
+                again = await client.post("/v1/completions", content=text, headers=simple[0])
+                assert again.status_code == 403
+                assert not engine.heads
+        async with httpx.AsyncClient(base_url=outer, timeout=60) as client:
+            page = {"origin": APP, "content-type": "text/plain", site: "cross-site"}
+            allowed = [await client.post("/v1/completions", content=text, headers=page)]
+            allowed.append(await client.post("/v1/completions", content=text, headers=page))
+            curl = await client.post(
+                "/v1/completions", content=text, headers=simple[1] | {"origin": outer}
+            )
+            form = {"content-type": kinds[1]}
+            plain = await client.post("/v1/completions", content=text, headers=form)
+
+    assert {one.status_code for one in allowed} == ({200} if origins else {403})
+    assert (curl.status_code, plain.status_code) == (200, 200)

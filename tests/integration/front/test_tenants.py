@@ -12,6 +12,7 @@ from kvmesh.settings.requests import TenantSettings
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.serve.test_disaggregation import engines, routed, until_idle
+from tests.integration.support.failing_engine import answer_well
 from tests.integration.support.live_router import events, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.integration.support.two_tenants import SECRET, Kind, Tenants, cached, chat, tenants
@@ -257,8 +258,10 @@ async def test_a_path_at_which_an_engine_takes_no_salt_is_refused(tmp_path: Path
 
     def answer(exchange: Exchange) -> None:
         path = exchange.request.path
-        known = path in pages or path.startswith("/v1/")
-        exchange.respond(200 if known else 404, pages.get(path, b"{}"))
+        if path.startswith("/v1/") and exchange.request.method == "POST":
+            answer_well(exchange)
+        else:
+            exchange.respond(200 if path in pages else 404, pages.get(path, b"{}"))
 
     server = HttpServer(answer)
     await server.start("127.0.0.1", 0)

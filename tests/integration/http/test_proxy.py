@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.answer_check import AnswerCheck
 from kvmesh.transport.http.forward.forwarding import GROW_TOKENS, MAX_SCANNED_BYTES
-from kvmesh.transport.http.forward.plan import ForwardOptions, Target, Wait
+from kvmesh.transport.http.forward.plan import MOST_REFUSED, ForwardOptions, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions
 from kvmesh.transport.http.wire.deadlines import ForwardClock
 from kvmesh.transport.http.wire.headers import Headers
@@ -174,7 +175,7 @@ async def test_each_event_is_passed_on_as_soon_as_it_is_whole(
         assert (await client.until(event)).endswith(event)
         step.set()
     assert await client.until(b"0\r\n\r\n")
-    assert proxy.used[0].tokens == [1]
+    assert proxy.used[0].tokens == [1, 5]  # the last, since no usage was reported
 
 
 async def test_a_plan_is_told_of_the_first_token_and_then_now_and_again(
@@ -201,6 +202,24 @@ async def test_a_plan_is_told_of_the_first_token_and_then_now_and_again(
 
     assert proxy.used[0].tokens == [1, 1 + GROW_TOKENS, 1 + 2 * GROW_TOKENS]
     assert proxy.forwards[0].usage() == Usage(7, 1)
+
+
+async def test_a_plan_is_told_of_tokens_that_were_held_to_their_end(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    """A completion of one token says with it why it ended."""
+    event = b'data: {"model":"m","choices":[{"text":"a","finish_reason":"length"}]}\n\n'
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(event, b"data: [DONE]\n\n"))
+
+    upstream.script = script
+    proxy.options = ForwardOptions(form="completions")
+    plan = proxy.plan(Target(upstream.origin, check=AnswerCheck(["m"])))
+    got = await client.ask(POST)
+
+    assert got.body == event + b"data: [DONE]\n\n"
+    assert plan.tokens == [1]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +297,9 @@ async def test_a_dead_worker_is_left_for_the_next(
 async def test_no_more_is_tried_than_the_options_allow(
     proxy: Proxy, client: Client, upstream: Upstream, dead: str
 ) -> None:
-    plan = proxy.plan(Target(dead), Target(dead), Target(dead), Target(upstream.origin))
+    """Upstreams that refuse the connection do not count, up to a bound."""
+    most = MOST_REFUSED + 1 + proxy.options.max_retries
+    plan = proxy.plan(*[Target(dead)] * most, Target(upstream.origin))
 
     got = await client.ask(POST)
 
@@ -286,7 +307,7 @@ async def test_no_more_is_tried_than_the_options_allow(
     assert error_of(got.body)["code"] == "upstream_refused"
     assert error_of(got.body)["request_id"] == got.headers[b"x-request-id"].decode()
     outcome = await plan.outcome()
-    assert (outcome.kind, outcome.status, outcome.attempts) == ("failed", 502, 3)
+    assert (outcome.kind, outcome.status, outcome.attempts) == ("failed", 502, most)
     assert outcome.failure is not None
     assert upstream.turns == []
 
@@ -332,7 +353,10 @@ async def test_a_clients_retries_of_a_deadly_request_end_no_further_workers(
     for _ in range(3):
         proxy.plan(Target(upstream.origin), Target(other_name))
 
-    answers = [await client.ask(deadly) for _ in range(3)]
+    answers = [await client.ask(deadly)]
+    for origin in (upstream.origin, other_name):
+        proxy.pool.poison.gone(origin, asyncio.get_running_loop().time())
+    answers += [await client.ask(deadly) for _ in range(2)]
     other = await client.ask(POST)
 
     assert [got.status for got in answers] == [502, 422, 422]

@@ -1,20 +1,22 @@
 """Either side of a stream vanishes, at every byte; slow readers; a thousand streams."""
 
 import asyncio
+import contextlib
 import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import openai
 import pytest
 
 from kvmesh.core.engines.sse import MAX_HELD_BYTES, SseScanner
-from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.forward.plan import ForwardOptions, Target
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.listener import Listener
+from kvmesh.transport.http.upstream.client import UpstreamOptions
 from kvmesh.transport.http.upstream.response_head import MAX_KEPT_BYTES
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from tests.conftest import Eventually
@@ -29,6 +31,8 @@ from tests.integration.http.peers import (
 )
 from tests.integration.http.proxied import Proxy
 from tests.integration.support.live_router import ended
+from tests.property.bounds.test_answers import one_by_one
+from tests.property.bounds.work import assert_linear
 from tests.unit.transport.http.malformed import post
 
 pytestmark = pytest.mark.integration
@@ -113,6 +117,43 @@ async def test_a_stream_that_said_done_is_whole_though_its_worker_dies(
     assert got.whole
     assert (await plan.outcome()).kind == "finished"
     assert plan.failures == []
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "pause_s"),
+    [
+        (b"0\r\n", b"t: x\r\n" * 100, 0.0),
+        (b"0\r\nt: ", b"x" * 1000, 0.0),
+        (b"5;", b"x" * 1000, 0.0),
+        (b"0\r\nt: ", b"x", 0.05),
+    ],
+)
+async def test_a_stream_that_said_done_ends_for_its_client_though_framing_goes_on(
+    before: bytes, more: bytes, pause_s: float, upstream: Upstream, fronts: Front
+) -> None:
+    proxy = Proxy(upstream)
+    await proxy.start(fronts, upstreams=UpstreamOptions(idle_timeout_s=1.0))
+    whole = chunked(*EVENTS, b"data: [DONE]\n\n", end=False)
+
+    async def script(turn: Turn) -> None:
+        turn.send(whole + before)
+        with contextlib.suppress(ConnectionError):
+            while not turn.writer.transport.is_closing():
+                turn.send(more)
+                await turn.writer.drain()
+                await asyncio.sleep(pause_s)
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    async with asyncio.timeout(10):
+        got = await client.ask(POST)
+        outcome = await plan.outcome()
+
+    assert events_in(got.body) == [*EVENTS, b"data: [DONE]\n\n"]
+    assert got.whole
+    assert outcome.kind == "finished"
+    await proxy.pool.close()
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -600,3 +641,32 @@ async def test_the_client_class_of_the_tests_sees_a_cut(upstream: Upstream) -> N
 
     assert not (await client.ask(POST)).whole
     client.close()
+
+
+async def test_an_error_behind_comments_that_comes_byte_by_byte_costs_as_its_bytes(
+    proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
+) -> None:
+    proxy.options = ForwardOptions(comments_s=0.05)
+    proxy.stream = True
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        await asked.wait()
+        turn.send(b"HTTP/1.1 418 No\r\nTransfer-Encoding: chunked\r\n\r\n")
+        turn.send(b"%x\r\n%b\r\n" % (MAX_KEPT_BYTES + 1, b"x" * (MAX_KEPT_BYTES + 1)))
+        await told.wait()
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    client.send(POST)
+    await client.until(b": waiting\n\n")
+    asked.set()
+    await eventually(lambda: bool(plan.heads))
+    (forward,) = proxy.forwards
+
+    def make(size: int) -> Callable[[], object]:
+        return one_by_one(forward.on_body, b"x" * size)
+
+    assert_linear(make, 2_500)
+    told.set()

@@ -57,10 +57,11 @@ class Sink:
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         self.on_head(head)
-        self.on_body(body)
-        self.on_end()
+        self.on_end(body)
 
-    def on_end(self) -> None:
+    def on_end(self, data: bytes = b"") -> None:
+        if data:
+            self.on_body(data)
         self.calls.append("end")
         self.over.set()
 

@@ -133,8 +133,7 @@ async def test_in_the_mesh_only_workers_at_the_pool_s_endpoints_get_requests(
 ) -> None:
     server = NatsServer(tmp_path / "store", port=fixed_ports(1)[0])
     await server.start()
-    options = ("--inference-pool", "llm/chat", "--wait-for-worker-s", "0.1")
-    mesh = SmallMesh(tmp_path, server.url, *options)
+    mesh = SmallMesh(tmp_path, server.url, "--inference-pool", "llm/chat", hold_s=0.1)
     try:
         async with engines() as (inside, outside):
             sidecars = [

@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kvmesh.app.nats.server import NatsServer
@@ -20,21 +21,24 @@ async def test_a_mesh_that_starts_before_its_server_waits_for_it_and_serves(
     server = NatsServer(tmp_path / "store", port=fixed_ports(1)[0])
     mesh = SmallMesh(tmp_path, server.url)
     prompt = {"model": "mock", "prompt": "hello", "max_tokens": 3}
+    held: list[asyncio.Task[httpx.Response]] = []
     async with running(*mesh.all()) as client:
         for place in (mesh.router, mesh.front):
             waiting = f"waiting for NATS at {server.url}"
             answer = await answer_with(client, place, "/ready", 503, waiting)
             assert answer.json()["reason"] == waiting
             assert (await client.get(f"{place.url}/health")).status_code == 200
-            asked = await client.post(f"{place.url}/v1/completions", json=prompt)
-            assert asked.status_code == 503
+            url = f"{place.url}/v1/completions"
+            held.append(asyncio.create_task(client.post(url, json=prompt, timeout=WITHIN_S)))
         await answer_with(client, mesh.engine, "/health", 200)
         while "waiting for NATS" not in mesh.said(mesh.sidecar):
             assert mesh.sidecar.alive, mesh.sidecar.last_words()
             await asyncio.sleep(0.05)
+        assert not any(one.done() for one in held)
 
         await server.start()
         try:
+            assert [(await one).status_code for one in held] == [200, 200]
             for place in (mesh.router, mesh.front):
                 await answer_with(client, place, "/ready", 200)
             asked = await client.post(f"{mesh.front.url}/v1/completions", json=prompt)

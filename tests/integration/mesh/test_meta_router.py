@@ -11,7 +11,13 @@ import pytest
 
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.server.server import HttpServer
-from tests.integration.support.failing_engine import answer_status, failing_engines, never_answer
+from tests.integration.support.failing_engine import (
+    answer_status,
+    answer_well,
+    close_unanswered,
+    failing_engines,
+    never_answer,
+)
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 from tests.integration.support.live_router import chat, free_port, meta_router, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
@@ -442,3 +448,124 @@ async def test_what_a_client_asks_for_in_vain_is_no_fault_of_a_replica(
     assert {one.headers["x-kvmesh-refused"] for one in refused} == {"wishes"}
     assert served.status_code == 200
     assert "warnings" not in ready
+
+
+async def ask(client: httpx.AsyncClient, **more: Any) -> httpx.Response:
+    return await client.post("/v1/chat/completions", json=body(stream=False, model="m") | more)
+
+
+async def test_a_request_that_was_sent_waits_for_its_replica_to_come_back() -> None:
+    """One replica, and it dies with the request in flight: the client has no byte of an answer."""
+    async with (
+        failing_engines(1) as (replica,),
+        meta_router([f"chat={replica.url}"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        port = replica.server.port
+        replica.answer = never_answer
+        waiting = [asyncio.create_task(ask(client, user=f"{number}")) for number in range(8)]
+        async with asyncio.timeout(10):
+            while len(replica.prompts) < 8:  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.02)
+        await replica.server.close()
+        replica.answer = answer_well
+        await asyncio.sleep(0.5)
+        assert not any(one.done() for one in waiting)
+        replica.server = HttpServer(replica.serve)
+        await replica.server.start("127.0.0.1", port)
+
+        answers = await asyncio.gather(*waiting)
+        again = await ask(client, user="0")
+
+    assert [one.status_code for one in (*answers, again)] == [200] * 9
+    assert len(replica.prompts) == 17
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [("/v1/batches", {}), ("/v1/responses", {"input": "x", "background": True})],
+)
+async def test_what_may_not_be_repeated_is_sent_once(path: str, more: dict[str, Any]) -> None:
+    async with (
+        failing_engines(2) as replicas,
+        meta_router([f"chat={one.url}" for one in replicas]) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        for replica in replicas:
+            replica.answer = close_unanswered
+        answer = await client.post(path, json=more | {"model": "m"})
+
+    assert answer.status_code == 502
+    assert sum(len(one.prompts) for one in replicas) == 1
+
+
+async def test_a_replica_that_dies_is_never_a_requests_doing() -> None:
+    async with (
+        failing_engines(2) as replicas,
+        meta_router([f"chat={one.url}" for one in replicas]) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        for replica in replicas:
+            replica.answer = close_unanswered
+        waiting = asyncio.create_task(ask(client))
+        async with asyncio.timeout(10):
+            while not all(one.prompts for one in replicas):  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.01)
+        for replica in replicas:
+            replica.answer = answer_well
+
+        answers = [await waiting, await ask(client)]
+
+    assert [one.status_code for one in answers] == [200, 200]
+
+
+async def test_a_bucket_without_engines_gives_its_requests_to_another() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        engines, urls = [], []
+        for bucket in ("chat", "code"):
+            (engine,) = await stack.enter_async_context(failing_engines(1))
+            engines.append(engine)
+            url = await stack.enter_async_context(router([engine.url], bucket=bucket))
+            urls.append(f"{bucket}={url}")
+        front = await stack.enter_async_context(meta_router(urls, wait_for_replica_s=1.5))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=front, timeout=30))
+        texts = [body(f"I am {number}")["messages"] for number in range(12)]
+        before = [await ask(client, messages=one) for one in texts]
+        await engines[0].server.close()
+
+        began_s = asyncio.get_running_loop().time()
+        moved = await asyncio.gather(*(ask(client, messages=one) for one in texts))
+        took_s = asyncio.get_running_loop().time() - began_s
+        named = {"x-kvmesh-bucket": "chat"}
+        bound = await client.post(
+            "/v1/chat/completions", json=body(stream=False, model="m"), headers=named
+        )
+
+    assert {one.headers["x-kvmesh-bucket"] for one in before} == {"chat", "code"}
+    assert {(one.status_code, one.headers["x-kvmesh-bucket"]) for one in moved} == {(200, "code")}
+    assert took_s < 1.5, "nobody waited"
+    assert bound.status_code == 503
+    error = bound.json()["error"]
+    assert error["code"] == "no_worker"
+    assert error["message"].endswith("no usable replica: 1 of 1: no worker there can take it")
+    assert bound.headers["retry-after"] == "1"
+
+
+async def test_a_request_waits_for_the_engine_of_the_only_bucket() -> None:
+    async with (
+        failing_engines(1) as (engine,),
+        router([engine.url], bucket="chat") as replica,
+        meta_router([f"chat={replica}"], wait_for_replica_s=20.0) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        port = engine.server.port
+        await engine.server.close()
+        waiting = [asyncio.create_task(ask(client, user=f"{number}")) for number in range(4)]
+        await asyncio.sleep(4.0)  # longer than a replica may let a request wait unasked
+        assert not any(one.done() for one in waiting)
+        engine.server = HttpServer(engine.serve)
+        await engine.server.start("127.0.0.1", port)
+
+        answers = await asyncio.gather(*waiting)
+
+    assert [one.status_code for one in answers] == [200] * 4

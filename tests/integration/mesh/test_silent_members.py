@@ -113,7 +113,7 @@ async def test_a_worker_without_a_sidecar_is_served_approximately_until_its_engi
 
     assert (heard.status_code, heard.headers["x-kvmesh-trust"]) == (200, "exact")
     assert (silent.status_code, silent.headers["x-kvmesh-trust"]) == (200, "approx")
-    assert "1 of 1 members are not heard over NATS but answer over HTTP" in warnings
+    assert "1 of 1 members are not heard over NATS but answer over HTTP: w0" in warnings
     assert "kvmesh_silent_members 1.0" in metrics
     assert status["workers"] == []
 
@@ -167,7 +167,7 @@ async def test_an_exact_probe_takes_nothing_but_200_for_an_answer() -> None:
     assert answers == {
         "well": "ok",
         "unknown path": "ok",
-        "another server": "down",
+        "another server": "unready",
         "nobody": "down",
         "forged path": "ok",
     }

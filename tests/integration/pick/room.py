@@ -29,6 +29,7 @@ from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.info import WorkerInfo
+from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.grpc.stream import ignore
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -199,7 +200,8 @@ class Room:
         tracer: Tracer | None = None,
         **settings: Any,
     ) -> None:
-        given = RouterSettings()
+        # Nobody lets those go on that wait.
+        given = RouterSettings(failure=FailureSettings(wait_for_worker_s=0.0))
         for name, value in settings.items():
             group, _, field = name.partition("__")
             inner = dataclasses.replace(getattr(given, group), **{field: value}) if field else value

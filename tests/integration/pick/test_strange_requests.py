@@ -67,7 +67,8 @@ async def test_with_no_worker_that_can_be_named_the_gateway_hears_why() -> None:
     status, headers, body = stream.refused
     assert status == 503
     assert headers["retry-after"] == "1"
-    assert b".invalid:8000: its name is not resolved" in body
+    assert b"cannot be reached" in body
+    assert b".invalid" not in body
     assert not room.booked()
 
 
@@ -127,7 +128,7 @@ async def test_a_client_whose_worker_hangs_is_answered_before_it_gives_up(room: 
 
     status, headers, body = stream.refused
     assert (status, headers["retry-after"]) == (504, "1")
-    assert b"it gave no answer in 7 s" in body
+    assert b"stopped answering" in body
     assert not room.booked()
     assert not room.context.hangs.waiting
     assert not room.errors

@@ -6,6 +6,7 @@ tools, `KVMESH_RELEASE_PYTHONS` interpreters beside those of PATH and pyenv.
 
 import hashlib
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -23,7 +24,7 @@ import pytest
 from packaging.tags import Tag, sys_tags
 from packaging.utils import parse_wheel_filename
 
-from deploy.release.core import check_core
+from deploy.release.core import check_core, check_hardening
 from deploy.release.headers import interpreters
 from deploy.release.targets import PYTHONS, TARGETS
 from tests.integration.release.clean_room import CleanRoom, clean_room
@@ -142,6 +143,9 @@ def test_the_sdist_builds_with_a_compiler(dist: Path, tmp_path: Path) -> None:
 
         (wheel,) = room.folder.glob("*.whl")
         assert re.search(r"-cp\d+-cp\d+-linux_\w+\.whl$", wheel.name)
+        with zipfile.ZipFile(wheel) as archive:
+            (core,) = (name for name in archive.namelist() if name.endswith(".so"))
+            check_hardening(archive.read(core), glibc=platform.libc_ver()[0] == "glibc")
 
 
 def test_every_wheel_is_there(dist: Path) -> None:
@@ -166,6 +170,7 @@ def test_wheels_differ_in_their_core_alone_and_tell_nothing_of_their_build(dist:
             check_core(
                 archive.read(cores[0]), (Path.home(), ROOT, Path("/usr"), Path(gettempdir()))
             )
+            check_hardening(archive.read(cores[0]), glibc="manylinux" in path.name)
             contents.append(
                 {
                     name: archive.getinfo(name).CRC

@@ -286,7 +286,9 @@ async def connected(connector: str, *roles: str) -> AsyncIterator[httpx.AsyncCli
             stack.push_async_callback(mocker.stop)
             more = f",bootstrap={port}" if port else ""
             urls.append(f"{mocker.url},role={role},connector={connector}{more}")
-        yield await stack.enter_async_context(routed([], *urls))
+        # Longer than the client waits: nobody is expected.
+        failure = FailureSettings(wait_for_worker_s=600.0)
+        yield await stack.enter_async_context(routed([], *urls, failure=failure))
 
 
 @pytest.mark.parametrize("connector", [*connectors()])

@@ -23,7 +23,7 @@ HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n" % len(BODY)
 )
-A_WISH = b"x-kvmesh-priority: 0\r\n"
+A_WISH = b"x-kvmesh-slo-tpot-ms: 1000000000\r\n"
 """Behind which no request goes the compiled way."""
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 BEGUN = (
@@ -40,6 +40,7 @@ KEPT = {
     "EventStream": 1,
     "Exchange": 1,
     "Forward": 1,
+    "ForwardClock": 1,
     "HttpResponseParser": 1,
     "Request": 1,
     "RequestReader": 1,
@@ -48,7 +49,7 @@ KEPT = {
     "UpstreamCall": 1,
     "UpstreamConnection": 1,
 }
-"""Neither a request's body, hashes and clock nor a parser of requests."""
+"""Neither a request's body and hashes nor a parser of requests; a clock for --request-timeout-s."""
 BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 1}
 PURE = {"Booking": 1, "DecisionRecord": 1, "EventGate": 1, "SseScanner": 1}
 BY_DISPATCH |= {} if NATIVE else PURE  # of compiled ones the collector knows nothing
@@ -118,7 +119,7 @@ def per_stream(before: Counter[str]) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("headers", "more"),
-    [(A_WISH, BY_DISPATCH), (b"", {"QuickRequest": 1} if NATIVE else BY_DISPATCH)],
+    [(A_WISH, BY_DISPATCH | {"_Open": 1}), (b"", {"QuickRequest": 1} if NATIVE else BY_DISPATCH)],
     ids=["dispatch", "compiled"],
 )
 async def test_an_open_stream_holds_what_it_needs_and_nothing_else(

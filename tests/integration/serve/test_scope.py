@@ -60,7 +60,7 @@ STREAM = {**CHAT, "stream": True}
 LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT * 10}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
 
-GENERAL = {"x-kvmesh-priority": "0"}
+GENERAL = {"x-kvmesh-slo-tpot-ms": "1000000000"}
 """A wish, with which no request goes the compiled way."""
 
 BEGUN: Points = [
@@ -87,10 +87,10 @@ ANSWERED: Points = [
     (RoutedRequest, "answering"),
     (RoutedRequest, "answer_headers"),
     (Exchange, "pass_head"),
-    (Forward, "on_body"),
     (Exchange, "write"),
     (UpstreamConnection, "_complete"),
 ]
+PIECES: Points = [(Forward, "on_body")]
 PARSED: Points = [(Forward, "on_end"), (Exchange, "end")]
 LAST: Points = [(Forward, "on_last_chunks"), (Exchange, "end_framed")]
 ENDED: Points = [
@@ -367,7 +367,8 @@ async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut(way: Statio
         wrong = await door.check_all([*way.answered, *PARSED], CHAT, "500", "abort", "whole")
         for engine in engines:
             engine.answer = stream_slowly
-        wrong += await door.check_all(way.answered, STREAM, "500", "event", "abort", "whole")
+        points = [*way.answered, *PIECES]
+        wrong += await door.check_all(points, STREAM, "500", "event", "abort", "whole")
         wrong += await door.check_all(way.streamed, STREAM, "event", "abort")
 
     assert wrong == []

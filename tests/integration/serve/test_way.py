@@ -7,9 +7,11 @@ import msgspec
 
 from benchmarks.trace.calls import Crossings
 
-MOST_CALLS = 95
-MOST_FILES = 32
-"""30 and up to 93 calls, by how reads fall together; a timer of the process may fall into it."""
+MOST_CALLS = 105
+MOST_FILES = 34
+"""33 and up to 104 calls, by how reads fall together, 5 of them for judging the answer, 3 for a
+head that is like no other; a timer of the process may fall into it.
+"""
 
 
 def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did() -> None:

@@ -20,12 +20,16 @@ from tests.integration.support.live_router import free_port, serving
 
 Kind = Literal["router", "meta-router"]
 
+# What every API answers, at once: well-formed, whatever the path.
 _ANSWER = json.dumps(
     {
         "id": "x",
         "object": "chat.completion",
         "model": "m",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}}],
+        "content": [{"type": "text", "text": "ok"}],
+        "output": [{"type": "message", "role": "assistant", "content": []}],
+        "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
         "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
     }
 ).encode()

@@ -30,6 +30,13 @@ from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 
 READY_S = 60.0
+MODELS = b'{"data": [{"id": "mock"}]}'
+COMPLETION = (
+    b'{"id": "x", "object": "text_completion", "model": "mock",'
+    b' "choices": [{"index": 0, "text": "m", "finish_reason": "stop"}],'
+    b' "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}'
+)
+"""What a pretend engine answers to GET /v1/models and to POST /v1/completions."""
 WITHOUT_NATS = """
 import sys
 for name in ("nats", "faststream"):

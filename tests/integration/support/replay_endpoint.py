@@ -134,7 +134,7 @@ class ReplayEndpoint:
 def prompt_blocks(request: Mapping[str, object]) -> list[str]:
     prompt = request.get("prompt")
     if isinstance(prompt, list):
-        prompt = "".join(chr(token) for token in prompt)
+        prompt = "".join(chr(token % 0xD800) for token in prompt)
     if not isinstance(prompt, str):
         messages = msgspec.convert(request["messages"], list[dict[str, str]])
         prompt = messages[0]["content"]

@@ -15,19 +15,25 @@ WITHIN_S = 60.0
 
 
 class SmallMesh:
-    """One mesh on the server at `nats_url`, which need not run yet."""
+    """One mesh on the server at `nats_url`, which need not run yet.
 
-    def __init__(self, folder: Path, nats_url: str, *router_options: str) -> None:
+    Its router holds a request that no worker may be given for `hold_s`, its meta-router for long.
+    """
+
+    def __init__(
+        self, folder: Path, nats_url: str, *router_options: str, hold_s: float = WITHIN_S
+    ) -> None:
         self._folder = folder
         self._nats = ["--nats-url", nats_url]
         router, front, engine, events, replay = fixed_ports(5)
         mocker = ("mocker", "--port", str(engine), "--speedup-ratio", "50")
         feeds = ("--kv-events-port", str(events), "--replay-port", str(replay))
         self.engine = self.process("engine", engine, *mocker, *feeds)
+        held = (f"--wait-for-worker-s={hold_s}", f"--wait-for-replica-s={WITHIN_S}")
         self.router = self.process(
-            "router", router, "router", *door(router), *self._nats, *router_options
+            "router", router, "router", *door(router), *self._nats, held[0], *router_options
         )
-        self.front = self.process("front", front, "meta-router", *door(front), *self._nats)
+        self.front = self.process("front", front, "meta-router", *door(front), *self._nats, held[1])
         sidecar = ("worker", "--engine-url", self.engine.url, *self._nats)
         self.sidecar = self.process("sidecar", 0, *sidecar)
         named = ("--worker", self.engine.url, "--no-kv-events")

@@ -320,6 +320,9 @@ class Cache:
     def on_lost(self, first: int, last: int) -> None:
         self.heard.append(f"lost {first}..{last}")
 
+    def on_resumed(self, seq: int) -> None:
+        raise AssertionError(seq)
+
     def on_caught_up(self, last_seq: int) -> None:
         self.heard.append(f"caught up {last_seq}")
 

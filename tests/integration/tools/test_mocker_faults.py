@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -211,6 +212,50 @@ async def test_garbage_and_half_a_head_are_no_answers() -> None:
             await client.post("/v1/completions", json=PROMPT)
 
 
+TOKENS = PROMPT | {"ignore_eos": True}
+STREAM = TOKENS | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("fault", "whole", "stream"),
+    [
+        ("empty-body", b"^$", b"^$"),
+        ("empty-stream", b"^$", b"^$"),
+        ("html", b"^<html>", b"^<html>"),
+        ("error-200", b'^{"error":{"message":"CUDA error', b'^{"error":{"message":"CUDA error'),
+        ("error-event", b'^{"error":', b'^data: {"error":.*\n\ndata: \\[DONE\\]\n\n$'),
+        ("wrong-model", b'"model":"another-model"', b'"model":"another-model"'),
+        ("half-json", b'^{"id":.*[^}]$', b"^data: {[^\n]*}\n\n[^\n]*$"),
+        ("no-done", b'"usage":', b'"finish_reason":null'),
+        ("no-tokens", b'"text":"".*"completion_tokens":0', b'"text":"".*"completion_tokens":0'),
+    ],
+)
+async def test_a_bad_answer_has_status_200_and_ends_as_if_it_were_one(
+    fault: str, whole: bytes, stream: bytes
+) -> None:
+    async with serving(f"1:{fault}") as (mocker, client):
+        for body, expected in ((TOKENS, whole), (STREAM, stream)):
+            reply = await client.post("/v1/completions", json=body)
+            assert reply.status_code == 200
+            assert re.search(expected, reply.content, re.DOTALL), reply.content
+            if fault == "no-done":
+                assert b"[DONE]" not in reply.content
+        await idle(mocker)
+        assert (await client.get("/kvmesh/faults")).json()["met"] == {fault: 2}
+
+
+async def test_random_bytes_are_the_same_for_the_same_seed() -> None:
+    async with serving("1:random-bytes") as (_, client), serving("1:random-bytes") as (__, other):
+        whole, streamed = [
+            (await client.post("/v1/completions", json=one)) for one in (PROMPT, STREAM)
+        ]
+        again = await other.post("/v1/completions", content=b"not even JSON")
+
+    assert whole.content == again.content
+    assert len(whole.content) == len(streamed.content) == 300
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_requests_without_a_fault_are_answered_as_ever() -> None:
     async with serving("0.5:500") as (_, client):
         replies = [(await client.post("/v1/completions", json=PROMPT)) for _ in range(40)]
@@ -224,6 +269,10 @@ async def test_requests_without_a_fault_are_answered_as_ever() -> None:
         "flap": "",
         "fail_health": False,
         "fail_seed": 0,
+        "slowdown": 1.0,
+        "first_pause_s": 0.0,
+        "stall": False,
+        "hang_health": False,
         "bad_now": True,
         "requests": 40,
         "met": {"500": failed},
@@ -289,3 +338,54 @@ def test_flags_reach_the_engine_and_wrong_ones_stop_it() -> None:
     )
     with pytest.raises(ConfigError, match="--fail 2:500"):
         Mocker(options_from(MockerSettings(fail=("2:500",))))
+
+
+async def lasted(client: httpx.AsyncClient) -> float:
+    began = time.monotonic()
+    assert (await client.post("/v1/completions", json=PROMPT)).status_code == 200
+    return time.monotonic() - began
+
+
+async def test_an_engine_is_slowed_down_as_a_whole_and_pauses_once() -> None:
+    async with serving(timing_profile="dynamo") as (_, client):
+        await lasted(client)
+        usual_s = await lasted(client)
+
+        await client.post("/kvmesh/faults", json={"slowdown": 10.0})
+        assert await lasted(client) > 4 * usual_s
+        await client.post("/kvmesh/faults", json={"first_pause_s": 2.0})
+        assert await lasted(client) > 2.0
+        assert await lasted(client) < 2.0
+
+
+async def test_a_stalled_engine_keeps_its_requests_and_its_figures_until_it_goes_on() -> None:
+    async with serving(timing_profile="dynamo") as (mocker, client):
+        await lasted(client)
+        long = {"prompt": "tell me all about caches", "max_tokens": 300}
+        asked = asyncio.create_task(client.post("/v1/completions", json=long))
+        engine = mocker.ranks[0]
+        async with asyncio.timeout(10):
+            while not engine.statistics().running_requests:  # noqa: ASYNC110  it cannot tell
+                await asyncio.sleep(0.005)
+
+        await client.post("/kvmesh/faults", json={"stall": True})
+        before = engine.statistics()
+        assert before.running_requests == 1
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/completions", json=PROMPT, timeout=0.5)
+        assert engine.statistics() == before
+        assert (await client.get("/health")).status_code == 200
+
+        await client.post("/kvmesh/faults", json={"stall": False})
+        assert (await asked).json()["usage"]["completion_tokens"] == 300
+
+
+async def test_an_engine_may_leave_its_probes_unanswered() -> None:
+    async with serving() as (_, client):
+        await client.post("/kvmesh/faults", json={"hang_health": True})
+        for path in PROBES:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.get(path, timeout=0.2)
+
+        await client.post("/kvmesh/faults", json={})
+        assert (await client.get("/health")).status_code == 200

@@ -153,6 +153,7 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
                 "kvmesh_snapshot_",
                 "kvmesh_remote_",
                 "kvmesh_pool_",
+                "kvmesh_otlp_",
                 "kvmesh_sidecar_",
                 *OF_PICKERS,
                 *OF_TOUCHES,

@@ -11,7 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.compiled import NATIVE
+from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
@@ -197,6 +199,25 @@ def seen_of(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
+WISHES: list[dict[str, Any]] = [
+    {"labels": frozenset({"zone=a"})},
+    {"session": "s"},
+    {"session": "t"},
+    {"pinned_worker": WORKERS[0]},
+    {"pinned_worker": WORKERS[2]},
+    {"allowed_workers": frozenset(WORKERS[2:4])},
+    {"temperature": 0.5},
+    {"mode": "random"},
+    {"mode": "kv"},
+    {"mode": "round-robin"},
+    {"cost": "dynamo"},
+    {"cost": "lmetric", "temperature": 1.5},
+    {"overlap_score_weight": 0.5, "cost": "dynamo"},
+    {"output_tokens": 900},
+    {"tenant": "acme", "labels": frozenset({"zone=b"})},
+]
+
+
 class Asked(msgspec.Struct):
     """One request on both sides; `placed` None: both went through `Dispatch`."""
 
@@ -204,6 +225,7 @@ class Asked(msgspec.Struct):
     one: Dispatched
     twin: Dispatched | None
     tokens: int = 0
+    wishes: RequestWishes = NO_WISHES
 
 
 @settings(max_examples=120, stateful_step_count=30, deadline=None)
@@ -352,6 +374,8 @@ class TwoWays(RuleBasedStateMachine):
         model: str,
         choices: int | None,
         named: bool,
+        *,
+        wishes: RequestWishes = NO_WISHES,
     ) -> None:
         visible = f"r{next(self.numbers)}"
         name = f"{visible}#r-1" if named else visible
@@ -363,60 +387,63 @@ class TwoWays(RuleBasedStateMachine):
         # Several answers to one prompt are read by Python.
         assert (scanned is None) == (choices is not None)
         placed = scanned and self.compiled.decide(
-            scanned, None, visible.encode(), "", self.now, name if named else None
+            scanned, None, visible.encode(), wishes, self.now, name if named else None
         )
         size = len(json.dumps(body).encode())
+        output = (limit or 0) if wishes.output_tokens is None else wishes.output_tokens
+        blind = self.blind and wishes.mode != "kv"
         request = RouteRequest(
             request_id=name,
-            hashes=BlockHashes.of((), SIZE) if self.blind else hashes_of(text, self.size),
-            prompt_tokens=size // 4 if self.blind else len(ids_of(text)),
-            expected_output_tokens=(limit or 0) * (choices or 1),
+            hashes=BlockHashes.of((), SIZE) if blind else hashes_of(text, self.size),
+            prompt_tokens=size // 4 if blind else len(ids_of(text)),
+            expected_output_tokens=output * (choices or 1),
             model=model,
             streams=stream,
             choices=choices or 1,
-            estimated=self.blind,
+            estimated=blind,
+            mode=wishes.mode,
+            cost=wishes.cost,
+            temperature=wishes.temperature,
+            overlap_score_weight=wishes.overlap_score_weight,
+            pinned_worker=wishes.pinned_worker,
+            allowed_workers=wishes.allowed_workers,
+            labels=wishes.labels,
+            session=wishes.session,
+            tenant=wishes.tenant,
         )
-        if placed is None:
-            self._ask_both(request, text, visible)
+        if placed is None or isinstance(placed, int | float):
+            self._ask_both(request, text, visible, tried=placed is not None)
             return
         one, error = self._decide(self.spec, request, visible)
         assert one is not None, error
         assert one.decision is not None
         own = {"request_id": visible}
         assert told(placed.record.decision) == told(one.decision) | own
-        self.asked.append(Asked(placed, one, None))
+        self.asked.append(Asked(placed, one, None, wishes=wishes))
 
-    @rule(
-        text=st.sampled_from(TEXTS),
-        wish=st.sampled_from(
-            [
-                {"labels": frozenset({"zone=a"})},
-                {"session": "s"},
-                {"session": "s"},
-                {"pinned_worker": WORKERS[0]},
-                {"temperature": 0.5},
-                {"mode": "random"},
-                {"mode": "kv"},
-                {"cost": "dynamo"},
-            ]
-        ),
-    )
-    def wish(self, text: str, wish: dict[str, Any]) -> None:
-        """Ask for something unusual, which is none of the compiled core's affairs."""
-        name = f"w{next(self.numbers)}"
-        hashes = hashes_of(text, self.size)
-        hashes.upto(hashes.blocks)
-        request = RouteRequest(name, hashes, len(ids_of(text)), **wish)
-        self._ask_both(request, text, name)
+    @rule(text=st.sampled_from(TEXTS), wish=st.sampled_from(WISHES), stream=st.booleans())
+    def wish(self, text: str, wish: dict[str, Any], stream: bool) -> None:
+        """Ask for something of the worker, or of how it is chosen."""
+        wishes = RequestWishes(**wish, chooses=True)
+        self._ask(text, stream, 16, MODEL, None, True, wishes=wishes)
 
-    def _ask_both(self, request: RouteRequest, text: str, visible: str) -> None:
+    @rule(ms=st.sampled_from([0.0, 0.0, 0.5, 20.0, 1e6]))
+    def bound(self, ms: float) -> None:
+        """Hold requests from now on where backlogs are longer; nobody waits on."""
+        for side in self.sides:
+            side.dispatch.binding.change(AdmissionOptions(max_backlog_ms=ms))
+
+    def _ask_both(
+        self, request: RouteRequest, text: str, visible: str, *, tried: bool = False
+    ) -> None:
         one, error = self._decide(self.spec, request, visible)
         # Hashes of its own: how far they are known depends on who asked for them before.
         own = BlockHashes.of((), SIZE) if request.estimated else hashes_of(text, self.size)
         own.upto(own.blocks)
         request = msgspec.structs.replace(request, hashes=own)
-        twin, twin_error = self._decide(self.quick, request, visible)
+        twin, twin_error = self._decide(self.quick, request, visible, tried=tried)
         assert str(error) == str(twin_error)
+        assert not (tried and one is not None)
         if one is not None and twin is not None:
             assert one.decision is not None
             assert twin.decision is not None
@@ -424,13 +451,19 @@ class TwoWays(RuleBasedStateMachine):
             self.asked.append(Asked(None, one, twin))
 
     def _decide(
-        self, side: Side, request: RouteRequest, visible: str
-    ) -> tuple[Dispatched | None, NoWorkerError | None]:
+        self, side: Side, request: RouteRequest, visible: str, *, tried: bool = False
+    ) -> tuple[Dispatched | None, object]:
+        """Return a request that was placed, or why it was not; what would wait is given up."""
         one = side.dispatch.enter(request, visible.encode())
+        one.tried = tried
         try:
-            side.dispatch.decide(one, self.now)
+            answer = side.dispatch.decide(one, self.now)
         except NoWorkerError as error:
             return None, error
+        if not isinstance(answer, Decision):
+            if answer is None:
+                assert side.dispatch.binding.cancel(request.request_id)
+            return None, answer
         side.outbox.placed(side.scheduler.sequences.bookings[request.request_id])
         return one, None
 
@@ -472,7 +505,7 @@ class TwoWays(RuleBasedStateMachine):
         asked = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
         twin = asked.twin
         if asked.placed is not None:
-            twin = self.compiled.continued(asked.placed)
+            twin = self.compiled.continued(asked.placed, None, asked.wishes)
             assert twin.waiting == asked.one.waiting
             assert twin.forecast == asked.one.forecast
             assert twin.families == asked.one.families

@@ -7,11 +7,13 @@ import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import astuple
 
+from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
@@ -57,7 +59,7 @@ def anything(*_: object) -> None:
 class Core:
     """A router's core with four workers, and a decider over its state.
 
-    `health`, `random`, `unseen` and `index` stand in for what the decider asks.
+    `health`, `random` and `index` stand in for what the decider asks.
     """
 
     def __init__(self, mode: RouterMode = "kv", **asked: Any) -> None:
@@ -89,7 +91,6 @@ class Core:
             "out": health.out,
             "health": health,
             "random": scheduler.rng.random,
-            "unseen": scheduler.unseen_speeds,
             "replica": "r",
             "routed": scheduler.overlaps.routed,
             "heard": scheduler.overlaps.heard,
@@ -101,7 +102,8 @@ class Core:
         }
         self.decider = native.Decider(**(given | asked))
         formula = native_formula(native, COST)
-        self.policy = (mode, formula, WEIGHTS, COST.margin, mode, anything, 1.0, 9.0, ROOT)
+        self.course = (mode, False, formula, WEIGHTS, COST.margin, mode, anything, None)
+        self.policy = (native.Course(*self.course), 1.0, 9.0, ROOT)
         self.decider.follow(*self.policy)
         for worker in WORKERS:
             scheduler.workers.membership.add(worker, 0.0)
@@ -113,8 +115,13 @@ class Core:
     def decide(self, request_id: bytes = b"r", now: float = 1.0, **other: Any) -> Any:
         states, whole = other.get("states", self.states), other.get("whole", False)
         return self.decider.decide(
-            self.scanned, other.get("packed"), request_id, "", states, now, whole, other.get("name")
+            *(self.scanned, other.get("packed"), request_id, "", states, now, whole),
+            *(other.get("name"), other.get("course"), other.get("among")),
+            *(other.get("output", -1), other.get("most", inf)),
         )
+
+    def draw(self, draw: Callable[[list[float]], object]) -> Any:
+        return self.decide(course=native.Course(*self.course[:-1], draw))
 
     def use(self) -> None:
         """Go the whole way, with all that there is to see."""
@@ -135,8 +142,8 @@ def _core() -> Core:
     return Core()
 
 
-DECIDE = (None, b"r", "", (), 1.0, False, None)
-FOLLOW = ("kv", None, WEIGHTS, 0.0, "kv", anything, 1.0, 9.0, ROOT)
+DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf)
+COURSE = (False, None, WEIGHTS, 0.0, "kv", anything, None)
 
 MISUSES: dict[str, Callable[[Core], object]] = {
     "a decider of nothing": lambda _: native.Decider(),
@@ -150,15 +157,29 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "a scan of words": lambda _: native.scan("{}", True),
     "a scan that cannot say": lambda _: native.scan(b"{}", Untrue()),
     "follow nothing": lambda core: core.decider.follow(),
-    "follow no formula": lambda core: core.decider.follow(*FOLLOW),
-    "follow another mode": lambda core: core.decider.follow("direct", *core.policy[1:]),
-    "follow no weights": lambda core: core.decider.follow("kv", core.policy[1], (), *FOLLOW[3:]),
-    "follow many weights": lambda core: core.decider.follow(
-        "kv", core.policy[1], (1.0,) * 99, *FOLLOW[3:]
+    "follow no course": lambda core: core.decider.follow(None, *core.policy[1:]),
+    "follow words": lambda core: core.decider.follow(core.policy[0], "1", 9.0, ROOT),
+    "a course of nothing": lambda _: native.Course(),
+    "a course by name": lambda core: native.Course(*core.course, mode="kv"),
+    "a course of no formula": lambda _: native.Course("kv", *COURSE),
+    "a course of another mode": lambda core: native.Course("direct", *core.course[1:]),
+    "a course of no weights": lambda core: native.Course(*core.course[:3], (), *core.course[4:]),
+    "a course of many weights": lambda core: native.Course(
+        *core.course[:3], (1.0,) * 99, *core.course[4:]
     ),
-    "follow words": lambda core: core.decider.follow(
-        "kv", core.policy[1], ("1",) * len(WEIGHTS), *FOLLOW[3:]
+    "a course of words": lambda core: native.Course(
+        *core.course[:3], ("1",) * len(WEIGHTS), *core.course[4:]
     ),
+    "decide by no course": lambda core: core.decide(course="kv"),
+    "decide among a list": lambda core: core.decide(among=[*core.states]),
+    "decide among numbers": lambda core: core.decide(among=(1, 2)),
+    "decide for so many": lambda core: core.decide(output=1 << 99),
+    "decide for words": lambda core: core.decide(output="9"),
+    "decide soon": lambda core: core.decide(most="soon"),
+    "draw nobody": lambda core: core.draw(lambda _: 4),
+    "draw none": lambda core: core.draw(lambda _: -1),
+    "draw by no number": lambda core: core.draw(lambda _: "w0"),
+    "draw and fail": lambda core: core.draw(lambda _: 1 // 0),
     "blocks of nothing": lambda core: core.decider.resize(0),
     "blocks too large": lambda core: core.decider.resize(1 << 21),
     "blocks beyond all": lambda core: core.decider.resize(1 << 99),
@@ -172,7 +193,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide never": lambda core: core.decide(now=float("nan")),
     "decide later than all": lambda core: core.decide(now=float("inf")),
     "decide for nobody": lambda core: core.decider.decide(
-        core.scanned, None, b"r", 1, core.states, 1.0, False, None
+        *(core.scanned, None, b"r", 1, core.states, 1.0, False, None), *(None, None, -1, inf)
     ),
     "decide by a number": lambda core: core.decide(name=1),
     "decide in words": lambda core: core.decide(packed="tokens"),
@@ -217,13 +238,15 @@ def test_a_decider_that_follows_nothing_decides_nothing() -> None:
     names = ["sequences", "speeds", "lengths", "ring", "totals", "tokens"]
     empty = native.Decider(
         **dict(zip(names, given, strict=True)),
-        distrusted=set(), out=set(), health=None, random=None, unseen=None, replica="",
+        distrusted=set(), out=set(), health=None, random=None, replica="",
         routed=None, heard=None, index=None, decide_s=None,
         late=None, late_workers=set(), late_waiting={},
     )  # fmt: skip
 
     with pytest.raises(RuntimeError, match="follows no policy"):
-        empty.decide(core.scanned, None, b"r", "", core.states, 1.0, False, None)
+        empty.decide(
+            *(core.scanned, None, b"r", "", core.states, 1.0, False, None), *(None, None, -1, inf)
+        )
 
 
 def test_a_request_that_ended_does_not_end_again(core: Core) -> None:
@@ -422,7 +445,7 @@ def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> No
     waiting: dict[WorkerId, object] = {WORKERS[0]: {}}
     core = Core(
         mode,
-        health=asked, random=asked, unseen=asked, index=asked, late=asked, late_waiting=waiting,
+        health=asked, random=asked, index=asked, late=asked, late_waiting=waiting,
     )  # fmt: skip
     asked.index = core.index
     core.scheduler.workers.late.update(WORKERS)
@@ -496,7 +519,8 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
     failed = 0
     for number in range(200):
         core = Core()
-        arguments = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
+        asked = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
+        arguments = (*asked, None, None, -1, inf)
         placed = starved(number, core.decider.decide, *arguments)
         if placed is None:
             failed += 1
@@ -527,7 +551,7 @@ def test_no_memory_for_what_comes_later_is_an_error_too(call: str) -> None:
 
 def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
     asked = Asked()
-    core = Core(health=asked, unseen=asked)
+    core = Core(health=asked)
     asked.do = core.decider.decide
     core.decide(b"r")
     gone = weakref.ref(asked)
@@ -541,7 +565,7 @@ def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
 def test_a_compiled_dispatch_lets_its_core_go() -> None:
     core = Core()
     compiled = CompiledDispatch(core.dispatch)
-    placed = compiled.decide(core.scanned, None, b"r", "", 1.0)
+    placed = compiled.decide(core.scanned, None, b"r", NO_WISHES, 1.0)
     assert placed is not None
     gone = weakref.ref(core.dispatch)
 

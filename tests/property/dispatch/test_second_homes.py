@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
@@ -162,12 +163,13 @@ def test_the_compiled_way_takes_the_same_worker(
         message = {"role": "user", "content": text}
         body = {"model": "m", "stream": True, "messages": [message]}
         scanned = NATIVE.scan(json.dumps(body).encode(), True)
-        placed = compiled.decide(scanned, None, f"r{number}".encode(), "", NOW, None)
+        placed = compiled.decide(scanned, None, f"r{number}".encode(), NO_WISHES, NOW)
         hashes = hashes_of(text)
         tokens = len(tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}])))
         decision = twin.schedule(RouteRequest(f"r{number}", hashes, tokens, streams=True), NOW)
 
         assert placed is not None
+        assert not isinstance(placed, int | float)
         assert placed.record.worker == decision.worker
         assert placed.record.decision.score == decision.score
 

@@ -3,13 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, EventSource, SourceOptions
+from kvmesh.core.engines.kv_events.event_source import (
+    END_OF_REPLAY,
+    EventSource,
+    SourceOptions,
+    batch_digest,
+)
 from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,
     Lost,
     Restarted,
+    Resumed,
     SourceCaughtUp,
 )
 
@@ -44,6 +50,16 @@ class Follower:
         self.known: int | None = None
         self.caught_up = False
         self.ask: AskReplay | None = None
+        self.saved: bytes | None = None
+
+    def save_or_resume(self, ago: object, now: float) -> None:
+        """Note a batch of so many ago; or go on behind it, as a process after this one would."""
+        batches = self.publisher.batches
+        if isinstance(ago, int):
+            self.saved = batches[max(0, len(batches) - 1 - ago)] if batches else self.saved
+        elif self.saved is not None:
+            seq = int(self.saved.split(b"/")[1])
+            self.take(self.source.resume(seq, batch_digest(self.saved), now))
 
     def take(self, actions: list[Action]) -> None:
         for action in actions:
@@ -59,6 +75,12 @@ class Follower:
                     self.expected = action.last + 1
                 case Restarted():
                     self.known, self.expected = None, 0
+                case Resumed():
+                    assert self.saved is not None
+                    incarnation, seq = map(int, self.saved.split(b"/"))
+                    assert action.seq == seq
+                    assert self.publisher.batches[seq] == self.saved, "of another engine"
+                    self.known, self.expected = incarnation, seq + 1
                 case AskReplay():
                     self.ask = action
                 case SourceCaughtUp():
@@ -76,6 +98,8 @@ steps = st.lists(
         st.tuples(st.just("restart"), losses),
         st.tuples(st.just("time"), st.sampled_from([0.5, 3.0, 40.0])),
         st.tuples(st.just("stale"), losses),
+        st.tuples(st.just("save"), st.integers(0, 9)),
+        st.tuples(st.just("resume"), st.none()),
     ),
     max_size=40,
 )
@@ -102,7 +126,9 @@ def test_every_batch_is_delivered_in_order_or_said_to_be_lost(
     now = 0.0
     follower.take(source.start(now))
     for kind, argument in plan:
-        if kind == "publish":
+        if kind in {"save", "resume"}:
+            follower.save_or_resume(argument, now)
+        elif kind == "publish":
             seq, payload = publisher.publish()
             if argument:
                 follower.take(source.on_live(seq, payload, now))

@@ -26,6 +26,7 @@ from kvmesh.core.engines.kv_events import closure, residency
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.groups import hits
+from kvmesh.core.engines.kv_events.saved_cache import pack_block, unpack_blocks
 from kvmesh.errors import CodecError
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled core is not there")
@@ -87,6 +88,18 @@ class Twins:
         assert self.pure.block_size == self.compiled.block_size
         assert self.pure.complete == self.compiled.complete
         return answers[0]
+
+    def save_and_load(self) -> None:
+        """Have both go on from what the pure one saved; both must save the same blocks."""
+        saved, compiled = self.pure.save(), self.compiled.save()
+        assert (saved is None) == (compiled is None)
+        if saved is None or compiled is None:
+            return
+        assert msgspec.structs.replace(compiled, blocks=saved.blocks) == saved
+        assert sorted(map(pack_block, unpack_blocks(compiled))) == sorted(
+            map(pack_block, unpack_blocks(saved))
+        )
+        self.tell("load", saved)
 
     @staticmethod
     def _answer(call: Callable[..., object], *args: object) -> object:
@@ -201,7 +214,7 @@ steps = st.lists(
         st.tuples(st.just("take"), batches),
         st.tuples(st.just("take"), batches),
         st.tuples(st.just("take"), batches),
-        st.sampled_from([("lose",), ("restart",), ("dump",)]),
+        st.sampled_from([("lose",), ("restart",), ("dump",), ("save",), ("save",)]),
     ),
     max_size=25,
 )
@@ -209,6 +222,9 @@ steps = st.lists(
 
 def play(twins: Twins, plan: list[tuple[object, ...]]) -> None:
     for name, *args in plan:
+        if name == "save":
+            twins.save_and_load()
+            continue
         told = twins.tell(str(name), *args)
         if isinstance(told, str):
             twins.tell("lose")
@@ -220,6 +236,56 @@ def test_both_say_the_same_of_any_engine(
     plan: list[tuple[object, ...]], size: int | None, secret: bytes
 ) -> None:
     play(Twins(size, secret=secret), plan)
+
+
+@given(steps, st.sampled_from([None, 2, 4]), st.sampled_from([EngineCache, CompiledEngineCache]))
+def test_who_goes_on_from_what_was_saved_holds_what_the_other_does(
+    plan: list[tuple[object, ...]],
+    size: int | None,
+    made: type[EngineCache] | type[CompiledEngineCache],
+) -> None:
+    kept, going_on = made(size), made(size)
+    for name, *args in plan:
+        if name == "save":
+            saved = going_on.save()
+            if saved is not None:
+                going_on = made(size)
+                going_on.load(saved)
+            continue
+        for cache in (kept, going_on):
+            try:
+                getattr(cache, str(name))(*args)
+            except CodecError:
+                cache.lose()
+        assert going_on.dump() == kept.dump()
+        assert going_on.block_size == kept.block_size
+
+
+@given(steps, st.data())
+def test_both_load_or_refuse_the_same_damaged_blocks(
+    plan: list[tuple[object, ...]], data: st.DataObject
+) -> None:
+    twins = Twins(2)
+    with narrow():
+        twins = Twins(2)
+        play(twins, plan)
+        saved = twins.pure.save()
+        if saved is None or not saved.blocks:
+            return
+        damaged = bytearray(saved.blocks)
+        for position in data.draw(st.lists(st.integers(0, len(damaged) - 1), max_size=4)):
+            damaged[position] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.integers(0, len(damaged)) | st.just(len(damaged)))
+        hostile = msgspec.structs.replace(saved, blocks=bytes(damaged[:cut]))
+        loaded = []
+        for cache in (twins.pure, twins.compiled):
+            try:
+                loaded.append(cache.load(hostile))
+            except CodecError:
+                cache.lose()
+                loaded.append([])
+        assert loaded[0] == loaded[1]
+        assert twins.pure.complete == twins.compiled.complete
 
 
 FOUR_ENDS: dict[str, object] = {

@@ -2,7 +2,7 @@
 
 from itertools import accumulate, pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvmesh.core.engines.event_stream import ENDED, new_event_stream
@@ -52,6 +52,32 @@ def facts(reader: RequestReader) -> list[object]:
         else (item.status, item.code)
         for item in reader.ready
     ]
+
+
+WHOLE = [
+    post(b"X: y", b"Content-Length: 3", body=b"abc"),
+    post(b"Connection: keep-alive", b"Content-Length:  3 ", b"X-A:\ty\xe9", body=b"abc"),
+    post(b"Content-Length: 0", b"X-Request-Id: r", b"A: "),
+    get(b"Host: a", b"Accept: */*", b"Cookie: a=b; c"),
+    b"POST /a?b=c?d HTTP/1.1\r\nhost: a:1\r\ncontent-length: 1\r\n\r\nz",
+]
+ODD = [*BITS, b"\t", b"?", b"#", b"%", b"Content-Length: 3\r\n", b"Connection: close\r\n", b"\x7f"]
+
+
+@settings(max_examples=1000)
+@given(st.sampled_from(WHOLE), st.lists(st.tuples(st.integers(0, 130), st.sampled_from(ODD))))
+def test_what_is_taken_whole_is_what_llhttp_reads(
+    data: bytes, odd: list[tuple[int, bytes]]
+) -> None:
+    for at, bits in odd[:3]:
+        data = data[:at] + bits + data[at:]
+    whole, pieces = RequestReader(LIMITS), RequestReader(LIMITS)
+
+    whole.feed(data)
+    for piece in (data[:1], data[1:]):
+        pieces.feed(piece)
+
+    assert facts(whole) == facts(pieces)
 
 
 @given(mutated(SEEDS), st.integers(0, 300), st.integers(0, 300))

@@ -11,8 +11,10 @@ from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.implementation import TABLE
+from kvmesh.core.index.search import SHARDS
 from kvmesh.core.index.shards import SetNumbers
-from kvmesh.core.index.table import BlockTable
+from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.table import BlockTable, clear_released
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
@@ -90,12 +92,119 @@ def test_a_shard_grows_changes_and_shrinks_as_a_dict_does() -> None:
     twins.check(known)
 
     twins.freeze()
-    pure, native = (table.clear_bits(SHARD, 1) for table in twins.tables)
-    assert native == pure
+    for table in twins.tables:
+        clear_all(table)
     twins.remove(1, known[::3])
     while twins.views:
         twins.check_view(0)
     twins.check(known)
+
+
+def clear_all(table: Any) -> int:
+    """Take the first worker out of all blocks; return in how many calls."""
+    calls, place = 0, -1
+    while place:
+        _, place = table.clear_bits(SHARD, 1, max(place, 0))
+        calls += 1
+    return calls
+
+
+def test_released_bits_leave_a_large_part_in_slices() -> None:
+    table: Any = TABLE()
+    slots = Slots()
+    mask = slots.assign(NAMES[0])
+    blocks = list(islice(blocks_of_one_shard(random.Random(1)), 60_000))
+    table.store(table.admit(NAMES[0], mask), pack_hashes(blocks))
+    slots.release(NAMES[0])
+
+    cleared = list(clear_released(slots, [table]))
+
+    assert len(cleared) > SHARDS
+    assert sum(cleared) >= len(blocks)
+    assert {table.mask(block) for block in blocks} == {0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_part_made_in_slices_is_that_of_the_moment_whatever_changes_between_them(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    twins, older = Twins(), Twins()
+    known = list(islice(blocks_of_one_shard(rng), 60_000))
+    twins.store(0, known[:40_000])
+    twins.store(1, rng.sample(known[:40_000], 9_000))
+    older.store(1, rng.sample(known, 30_000))
+    twins.remove(0, rng.sample(known, 5_000))
+    (pure, native), numbers = (
+        [table.freeze() for table in twins.tables],
+        [SetNumbers(), SetNumbers()],
+    )
+    pure_older, native_older = [table.freeze() for table in older.tables]
+    live = rng.choice((None, 1))
+    wanted = pure.columns(SHARD, live, numbers[0], pure_older)
+
+    part = native.part(SHARD, live, numbers[1], native_older)
+    steps = 0
+    while (size := part.prepare()) is None:
+        steps += 1
+        twins.store(0, list(islice(blocks_of_one_shard(rng), 2_000)))
+        older.remove(1, rng.sample(known, 2_000))
+        if steps % 5 == 0:
+            for table in twins.tables:
+                clear_all(table)
+    pieces = []
+    while (piece := part.piece()) is not None:
+        pieces.append(piece)
+    for view in (pure, native, pure_older, native_older):
+        view.close()
+
+    assert (*size, b"".join(pieces)) == wanted
+    assert numbers[0] == numbers[1]
+    assert steps > 10
+    assert max(map(len, pieces)) < 8 * 16_384
+    del part, native, native_older
+    twins.check(known)
+    older.check(known)
+    for pair in (twins, older):
+        assert [table.size() for table in pair.tables] == [pair.tables[0].size()] * 2
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 9, 14, 20, 30, 40, 50])
+def test_a_part_given_up_half_way_lets_its_table_go(steps: int) -> None:
+    rng = random.Random(steps)
+    table = TABLE()
+    first, second = (table.admit(NAMES[one], 1 << one) for one in range(2))
+    known = list(islice(blocks_of_one_shard(rng), 50_000))
+    table.store(first, pack_hashes(known))
+    table.store(second, pack_hashes(known[::2]))
+
+    view = table.freeze()
+    part = view.part(SHARD, None, SetNumbers())
+    ready = False
+    for _ in range(steps):
+        if ready:
+            part.piece()
+        ready = ready or part.prepare() is not None
+    view.close()
+    del part, view
+
+    for worker, blocks in ((first, known), (second, known[::2])):
+        assert table.remove(worker, pack_hashes(blocks)) == []
+    assert table.size() == 0
+
+
+def test_a_large_shard_is_cleared_in_slices_and_gives_its_memory_back() -> None:
+    rng = random.Random(3)
+    table = TABLE()
+    known = list(islice(blocks_of_one_shard(rng), 100_000))
+    table.store(table.admit(NAMES[0], 1), pack_hashes(known))
+    table.store(table.admit(NAMES[1], 2), pack_hashes(known[:50]))
+
+    assert clear_all(table) >= 100_000 // 16_384
+
+    assert table.size() == 50
+    assert [table.mask(block) for block in known[:51]] == [2] * 50 + [0]
+    assert clear_all(table) == 1
 
 
 def made_up(rng: random.Random, bits: int, count: int) -> list[int]:

@@ -192,7 +192,7 @@ def test_two_tables_stay_alike_through_growth_and_churn(seed: int) -> None:
                 table.remove(holding, run)
         if step % 50 == 0:
             dead = bits[rng.choice(busy)] | bits[rng.randrange(130)]
-            assert len({table.clear_bits(1, dead) for table in tables}) == 1
+            assert len({table.clear_bits(1, dead, 0) for table in tables}) == 1
         pure, native = (table.admit(WorkerId(f"w{number}"), bits[number]) for table in tables)
         assert (native.bit, native.digest) == (pure.bit, pure.digest & U64)
         assert native.blocks == pure.blocks

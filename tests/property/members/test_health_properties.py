@@ -229,7 +229,7 @@ class HealthAgainstModel(RuleBasedStateMachine):
         if one is None or one.stage in (Stage.IN, Stage.TRICKLE):
             return
         one.single = False
-        if answer == "down":
+        if answer in {"down", "unready"}:
             one.go_down()
         elif answer == "slow":
             one.until = max(one.until, self.now)

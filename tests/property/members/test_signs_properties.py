@@ -65,9 +65,9 @@ class SignsAgainstModel(RuleBasedStateMachine):
         if one is None:
             one = self.model[name] = NaiveMember(epoch)
             kind = ChangeKind.JOINED
-        elif epoch < one.epoch:
+        elif epoch < one.epoch and not one.silent:
             return None
-        elif epoch > one.epoch:
+        elif epoch != one.epoch:
             one.epoch = epoch
             kind = ChangeKind.RESTARTED
         elif (one.ready, one.draining) != (ready, draining):

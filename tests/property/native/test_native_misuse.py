@@ -28,6 +28,17 @@ def filled(count: int = 100) -> Any:
     return table
 
 
+def prepared(part: Any) -> Any:
+    while part.prepare() is None:
+        pass
+    return part
+
+
+def closed(frozen: Any) -> Any:
+    frozen.close()
+    return frozen
+
+
 MISUSES: dict[str, Callable[[Any], object]] = {
     "made with arguments": lambda table: type(table)(1),
     "a holding made by hand": lambda table: type(table.admit(A, 1))(),
@@ -64,11 +75,21 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "move to a dict": lambda table: table.move(b"", 1, {}),
     "move with a bad mask": lambda table: table.move(b"", -1, type(table)()),
     "move numbers": lambda table: table.move([1], 1, type(table)()),
-    "clear shard -1": lambda table: table.clear_bits(-1, 1),
-    "clear shard 256": lambda table: table.clear_bits(256, 1),
-    "clear shard x": lambda table: table.clear_bits("x", 1),
-    "clear negative bits": lambda table: table.clear_bits(1, -1),
+    "clear shard -1": lambda table: table.clear_bits(-1, 1, 0),
+    "clear shard 256": lambda table: table.clear_bits(256, 1, 0),
+    "clear shard x": lambda table: table.clear_bits("x", 1, 0),
+    "clear negative bits": lambda table: table.clear_bits(1, -1, 0),
     "clear alone": lambda table: table.clear_bits(1),
+    "clear from a word": lambda table: table.clear_bits(1, 1, "0"),
+    "clear from before": lambda table: table.clear_bits(1, 1, -1),
+    "blocks of shard 256": lambda table: table.freeze().blocks(256),
+    "part of shard -1": lambda table: table.freeze().part(-1, None, {}),
+    "part into a list": lambda table: table.freeze().part(1, None, []),
+    "part with a number": lambda table: table.freeze().part(1, None, {}, 1),
+    "part before it is prepared": lambda table: table.freeze().part(1, None, {}).piece(),
+    "part of bad numbers": lambda table: prepared(table.freeze().part(1, None, {1: "one"})),
+    "part prepared twice": lambda table: prepared(prepared(table.freeze().part(1, None, {}))),
+    "part of what is closed": lambda table: prepared(closed(table.freeze()).part(1, None, {})),
     "take shard 256": lambda table: table.freeze().take(256),
     "take shard 2^80": lambda table: table.freeze().take(1 << 80),
     "columns of shard -1": lambda table: table.freeze().columns(-1, None, {}),
@@ -347,7 +368,13 @@ def everything_once(rng: random.Random) -> None:
     view.find_hits(BlockHashes.of(list(range(1, 300)), 1, bytes(800)))
     view.find_matches(BlockHashes.of(list(range(1, 300)), 1))
     again.move(pack_hashes([1, 2]), 1, table)
-    again.clear_bits(3, 1)
+    again.clear_bits(3, 1, 0)
+    part = table.freeze().part(1, 1 | 1 << 70, {}, again.freeze())
+    for steps in range(8):
+        part = table.freeze().part(1, 1 | 1 << 70, {}, again.freeze())
+        for _ in range(steps):
+            part.prepare()
+    prepared(part).piece()
     again.pieces()
     again.holds(1, ROOT)
     chain(1, bytes(4096), 0, 64, 64)

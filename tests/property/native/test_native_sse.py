@@ -64,6 +64,7 @@ def facts(stream: EventStream) -> tuple[object, ...]:
     return (
         stream.tokens,
         stream.done,
+        stream.reasoned,
         stream.errors,
         stream.error,
         stream.usage,

@@ -60,6 +60,7 @@ def make_candidate(draw: st.DrawFn, size: int = 16, prompt: int | None = None) -
         arrivals_per_ms=draw(st.floats(0, 1e3)),
         memory_wait_ms=draw(times),
         lost_tokens=draw(st.floats(0, 1)) * overlap * size,
+        slow_ms=draw(times),
     )
 
 
@@ -130,6 +131,7 @@ def test_more_load_never_costs_less(
         cache_usage=data.draw(st.floats(one.cache_usage, 1)),
         wait_ms=one.wait_ms + data.draw(times),
         memory_wait_ms=one.memory_wait_ms + data.draw(times),
+        slow_ms=one.slow_ms + data.draw(times),
     )
 
     idle, busy = (cost.formula.function(each, whole, weights) for each in (one, busier))

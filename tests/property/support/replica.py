@@ -26,11 +26,16 @@ BOOKED = (
 
 class Replica:
     """A scheduler over `members`, and what it knows of its peers; record by record in Python unless
-    `compiled`.
+    `compiled`. One that does not `believe` takes no prompt for cached where a peer sent it.
     """
 
     def __init__(
-        self, *members: str, block_size: int = 4, compiled: bool = True, lease_s: float = 10.0
+        self,
+        *members: str,
+        block_size: int = 4,
+        compiled: bool = True,
+        lease_s: float = 10.0,
+        believes: bool = True,
     ) -> None:
         self.membership = Membership()
         for member in members:
@@ -41,7 +46,8 @@ class Replica:
             options, random.Random(1), membership=self.membership, sequences=self.sequences
         )
         self.heard = new_approx(graded=True)
-        self.scheduler.overlaps.listen(self.heard)
+        if believes:
+            self.scheduler.overlaps.listen(self.heard)
         self.peers = PeerBookings(self.scheduler, compiled=compiled)
 
     def events(self) -> EventFold:

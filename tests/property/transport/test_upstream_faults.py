@@ -56,10 +56,11 @@ class Sink:
         if self.n not in self._trial.ledger.open:
             return  # what a `finally` still tells one that has crashed
         self.on_head(head)
-        self.on_body(body)
-        self.on_end()
+        self.on_end(body)
 
-    def on_end(self) -> None:
+    def on_end(self, data: bytes = b"") -> None:
+        if data:
+            self.on_body(data)
         self._end("answered")
         self._trial.count("on_end")
 

@@ -24,6 +24,7 @@ from kvmesh.formats import OWN, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
+from tests.simulation.planes.constants import USUAL, Constants
 from tests.simulation.planes.history import BookedHistory
 from tests.simulation.planes.teller import Teller
 
@@ -117,8 +118,10 @@ class BookingPlane:
         replicas: int,
         stop_s: float,
         formats: Callable[[str, float], Formats] = new_formats,
+        constants: Constants = USUAL,
     ) -> None:
         self.sim = Simulation(seed, plan)
+        self.constants = constants
         self.serial = count(1)
         self.stop_s = stop_s
         self._formats = formats
@@ -227,9 +230,18 @@ class BookingPlane:
         def build(birth: Birth) -> Sequence[Actor]:
             scheduler = new_scheduler(birth.seed)
             sequences = self.sequences[router] = scheduler.sequences
-            formats, epoch = self._formats(router, birth.now), birth.incarnation
+            formats, constants = self._formats(router, birth.now), self.constants
+            epoch = int(birth.clock_s * 1000.0) if constants.by_clock else birth.incarnation
             options = ReplicaSyncOptions(
-                router, "code", epoch, max_events=4, reads=formats, state_slice=3
+                router,
+                "code",
+                epoch,
+                flush_s=constants.sync_flush_s,
+                state_pause_s=constants.state_pause_s,
+                max_events=constants.sync_events,
+                max_bytes=constants.sync_bytes,
+                reads=formats,
+                state_slice=constants.state_slice,
             )
             replica = self._replicas[router] = ReplicaSync(scheduler, options)
 

@@ -5,11 +5,19 @@ from collections import Counter
 
 import msgspec
 
-from kvmesh.actors.engine_messages import EngineLost, EnginePayload, EngineRestarted
+from kvmesh.actors.checkpoints import EngineResumed
+from kvmesh.actors.engine_messages import (
+    EngineCaughtUp,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+)
 from kvmesh.actors.kernel import Effect, Message, Send, Wake
 from kvmesh.actors.messages import Started, Tick
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import sequence_hashes
+from kvmesh.core.engines.kv_events.checkpoint import EngineCheckpoint
+from kvmesh.core.engines.kv_events.event_source import batch_digest
 
 BLOCK_SIZE = 2
 CAPACITY = 60
@@ -23,11 +31,14 @@ def engine_hash(prefix: Prefix) -> int:
 
 
 class Engine:
-    """The engine's process, which outlives its sidecar, and its replay buffer."""
+    """The engine's process, which outlives its sidecar, and its replay buffer. `restarts`: now and
+    then, by itself.
+    """
 
     def __init__(self, rng: random.Random, buffer_steps: int = 10_000) -> None:
         self.rng = rng
         self.generation = 1
+        self.restarts = True
         self.first_batch = 0
         self.batches: list[bytes] = []
         self._buffer_steps = buffer_steps
@@ -38,7 +49,7 @@ class Engine:
     def step(self) -> None:
         """Do one scheduler step and publish its events."""
         dice = self.rng.random()
-        if dice < 0.004:
+        if dice < 0.004 and self.restarts:
             self.restart()
             return
         events: list[dict[str, object]] = []
@@ -50,7 +61,7 @@ class Engine:
             events.append(
                 self._store() if self.rng.random() < 0.75 or not self._stored else self._remove()
             )
-        self.batches.append(msgspec.msgpack.encode([0.0, events, 0]))
+        self.batches.append(msgspec.msgpack.encode([float(self.generation), events, 0]))
         self.first_batch = max(0, len(self.batches) - self._buffer_steps)
 
     def restart(self) -> None:
@@ -123,9 +134,16 @@ class Engine:
 
 
 class EngineLink:
-    """The sidecar's reader of one engine: everything once, in order, also after a restart."""
+    """The sidecar's reader of one engine: everything once, in order, also after a restart.
 
-    def __init__(self, engine: Engine, to: str = "publisher") -> None:
+    `kept` is what an earlier sidecar knew: where batches are gone it is gone on from, if the engine
+    is the same still and has what followed.
+    """
+
+    def __init__(
+        self, engine: Engine, to: str = "publisher", kept: EngineCheckpoint | None = None
+    ) -> None:
+        self._kept = kept
         self.name = "engine_link"
         self._engine = engine
         self._to = to
@@ -142,7 +160,18 @@ class EngineLink:
         if self._next < engine.first_batch:
             self._next = engine.first_batch
             effects.append(Send(self._to, EngineLost("replay buffer too short")))
-        new = engine.batches[self._next :]
-        effects.extend(Send(self._to, EnginePayload(payload)) for payload in new)
+            effects += self._go_on()
+        new = enumerate(engine.batches[self._next :], self._next)
+        effects.extend(Send(self._to, EnginePayload(payload, seq)) for seq, payload in new)
         self._next = len(engine.batches)
-        return [*effects, Wake(0.01, Tick("poll"))]
+        return [*effects, Send(self._to, EngineCaughtUp()), Wake(0.01, Tick("poll"))]
+
+    def _go_on(self) -> list[Effect]:
+        kept, self._kept = self._kept, None
+        engine = self._engine
+        if kept is None or not engine.first_batch <= kept.seq < len(engine.batches):
+            return []
+        if batch_digest(engine.batches[kept.seq]) != kept.batch:
+            return []
+        self._next = kept.seq + 1
+        return [Send(self._to, EngineResumed(kept))]

@@ -16,8 +16,12 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.kv_events.checkpoint import (
+    EngineCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.journal.event_sender import SenderLimits
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.members.membership import Membership
@@ -29,11 +33,11 @@ from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
 from kvmesh.testing.sim.journal import SimJournal
+from tests.simulation.planes.constants import USUAL, Constants
 from tests.simulation.planes.engine import BLOCK_SIZE, Engine, EngineLink
 from tests.simulation.planes.history import PerfectReader, PublishedHistory
 
 SUBJECTS = Subjects("kvmesh", "code")
-LIMITS = SenderLimits(flush_events=8, window=16, max_pending_events=64, ring_s=3.0)
 
 
 class EventPlane:
@@ -43,15 +47,26 @@ class EventPlane:
     """
 
     reload_to = ""
+    buffer_steps = 10_000
 
-    def __init__(self, seed: int, plan: SimFaults, *, workers: int = 2, replicas: int = 2) -> None:
+    def __init__(
+        self,
+        seed: int,
+        plan: SimFaults,
+        *,
+        workers: int = 2,
+        replicas: int = 2,
+        constants: Constants = USUAL,
+    ) -> None:
         self.sim = Simulation(seed, plan)
+        self.constants = constants
         self.journal = SimJournal(self.sim)
         self.bus = SimBus(self.sim)
         self.history = PublishedHistory()
         self.reader = PerfectReader(self.journal)
         self.engines: dict[WorkerId, Engine] = {}
         self.routers: list[str] = []
+        self.kept: dict[WorkerId, EngineCheckpoint] = {}
         self._claims: dict[tuple[str, int, int], int] = {}
         self._positions: dict[tuple[object, ...], int] = {}
         self._applied: dict[str, int] = {}
@@ -92,6 +107,16 @@ class EventPlane:
             for number in range(steps):
                 self.sim.at(every_s * (number + self._engine_rng.random()), engine.step)
 
+    def keep_checkpoints(self, every_s: float) -> None:
+        """Keep what sidecars know of their engines, from now on."""
+        for worker in self.engines:
+            if self.sim.processes[worker].alive:
+                checkpoint = self.publisher(worker).checkpoint()
+                if checkpoint is not None:
+                    # It travels, and comes back as another object.
+                    self.kept[worker] = decode_checkpoint(encode_checkpoint(checkpoint))
+        self.sim.at(every_s, lambda: self.keep_checkpoints(every_s))
+
     def check(self, process: Process, actor: str, message: Message) -> None:
         """What holds after every turn."""
         if actor == "publisher":
@@ -120,7 +145,8 @@ class EventPlane:
         if isinstance(message, JournalOpened):
             assert not indexer.caught_up, "claims to be warm with its history unread"
         if isinstance(message, JournalGap | JournalRecreated):
-            trusts = {indexer.trust(worker, self.sim.now) for worker in replica.workers()}
+            now = process.time(self.sim.now)
+            trusts = {indexer.trust(worker, now) for worker in replica.workers()}
             assert Trust.EXACT not in trusts, "trusted though records were missed"
 
     def _forget_applied(self, process: Process) -> None:
@@ -151,7 +177,6 @@ class EventPlane:
 
     def is_settled(self) -> bool:
         """Whether every replica knows every worker exactly, and everything was said."""
-        now = self.sim.now
         for worker in self.engines:
             process = self.sim.processes[worker]
             if not process.alive or self.publisher(worker).statistics().sender.window.in_flight:
@@ -162,6 +187,7 @@ class EventPlane:
             indexer = self.indexer(router)
             if not indexer.caught_up:
                 return False
+            now = self.sim.processes[router].time(self.sim.now)
             if any(indexer.trust(worker, now) is not Trust.EXACT for worker in self.engines):
                 return False
         return self._agrees()
@@ -187,7 +213,8 @@ class EventPlane:
                 if self.sim.processes[router].alive:
                     indexer = self.indexer(router)
                     held = indexer.replica.index.worker_digest(worker)
-                    trust = indexer.trust(worker, self.sim.now)
+                    now = self.sim.processes[router].time(self.sim.now)
+                    trust = indexer.trust(worker, now)
                     cursor = indexer.replica.cursors().get(worker)
                     lines.append(f"  {router}: {held:x} {trust} {cursor}")
         return [
@@ -200,20 +227,23 @@ class EventPlane:
         ]
 
     def _add_worker(self, worker: WorkerId) -> None:
-        engine = self.engines[worker] = Engine(random.Random(self._engine_rng.getrandbits(32)))
+        rng = random.Random(self._engine_rng.getrandbits(32))
+        engine = self.engines[worker] = Engine(rng, self.buffer_steps)
 
         def build(birth: Birth) -> Sequence[Actor]:
             options = PublisherOptions(
                 worker=worker,
                 bucket="code",
-                epoch=birth.incarnation * 10,
+                epoch=self.epoch_of(birth, 10),
                 url=f"http://{worker}",
                 block_size=BLOCK_SIZE,
-                limits=LIMITS,
+                flush_s=self.constants.flush_s,
+                limits=self.constants.sender,
                 version=self.version_of(worker),
                 formats=self.formats_of(worker),
+                incarnation=birth.seed,
             )
-            return [Publisher(options), EngineLink(engine)]
+            return [Publisher(options), EngineLink(engine, kept=self.kept.get(worker))]
 
         control = ((SUBJECTS.control(worker), "publisher"),)
         self.sim.add(ProcessPlan(worker, build, subscriptions=control))
@@ -224,12 +254,18 @@ class EventPlane:
 
         def build(birth: Birth) -> Sequence[Actor]:
             version, formats = self.version_of(router), self.formats_of(router)
-            replica = IndexReplica(KvIndex(), reads=formats.journal)
+            constants = self.constants
+            replica = IndexReplica(KvIndex(), constants.recovery, reads=formats.journal)
             options = IndexerOptions(
                 router,
                 "code",
                 listeners=("registry",),
                 reload_to=self.reload_to,
+                check_s=constants.check_s,
+                retain_s=constants.retain_s,
+                first_beats_s=constants.first_beats_s,
+                mismatch_pause_s=constants.mismatch_pause_s,
+                sweep_budget=constants.sweep_budget,
                 formats=formats,
                 version=version,
             )
@@ -243,7 +279,7 @@ class EventPlane:
                     bucket="code",
                     url="",
                     ready=self.is_ready(router, indexer),
-                    epoch=birth.incarnation,
+                    epoch=self.epoch_of(birth),
                     applied_sequence=claim.sequence,
                     created=replica.created,
                     digest=claim.digest,
@@ -270,6 +306,11 @@ class EventPlane:
             waits_for_tail=bool(self.reload_to),
         )
         self.sim.add(plan)
+
+    def epoch_of(self, birth: Birth, step: int = 1) -> int:
+        """Return the epoch of a process that is born."""
+        by_clock = int(birth.clock_s * 1000.0)
+        return by_clock if self.constants.by_clock else birth.incarnation * step
 
     def version_of(self, process: str) -> str:
         """Return the version of kvmesh that a process has when it is started."""

@@ -105,9 +105,9 @@ class LivenessPlane:
     def usable(self, process: str) -> tuple[str, ...]:
         """Return whom a process may give a request now, by the names of their processes."""
         if process == FRONT:
-            names = self.front().table.membership.usable(self.sim.now)
+            names = self.front().table.membership.usable(self.local(process))
             return tuple(name.partition("/")[2] for name in names)
-        return self.registry(process).workers.membership.usable(self.sim.now)
+        return self.registry(process).workers.membership.usable(self.local(process))
 
     def answers(self, process: str) -> bool:
         """Return whether a process answers over HTTP now, a router that it is ready."""
@@ -115,6 +115,10 @@ class LivenessPlane:
         if found is None or not found.alive or self.sim.now < found.frozen_s:
             return False
         return process in self.engines() or bool(self.usable(process))
+
+    def local(self, process: str) -> float:
+        """Return what a process's clock says."""
+        return self.sim.processes[process].time(self.sim.now)
 
     def engines(self) -> list[str]:
         return [engine_of(worker) for worker in self.workers]
@@ -213,13 +217,13 @@ class LivenessPlane:
         now, name = self.sim.now, process.name
         if now >= process.frozen_s:
             if name == FRONT:
-                for member, beat in self.front().silent.due(now):
+                for member, beat in self.front().silent.due(self.local(name)):
                     self._ask(process, "front", member, beat.router, ready=True)
             else:
                 registry = self.registry(name)
-                for member, _ in registry.silent_workers.due(now):
+                for member, _ in registry.silent_workers.due(self.local(name)):
                     self._ask(process, "registry", WORKER + member, engine_of(member), ready=False)
-                for member, _ in registry.silent_routers.due(now):
+                for member, _ in registry.silent_routers.due(self.local(name)):
                     self._ask(process, "registry", ROUTER + member, member, ready=False)
         self.sim.at(LOOK_S, lambda: self._look(process, incarnation))
 
@@ -255,7 +259,7 @@ class LivenessPlane:
         def build(birth: Birth) -> Sequence[Actor]:
             def status() -> RouterHeartbeat:
                 # The first heartbeat is made while the process is still being born.
-                ready = bool(workers.membership.usable(self.sim.now))
+                ready = bool(workers.membership.usable(self.local(router)))
                 return RouterHeartbeat(
                     router, "code", f"http://{router}", ready=ready, epoch=birth.incarnation
                 )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kvmesh.actors.journal.indexer import Indexer
+from kvmesh.actors.journal.snapshotter import Snapshotter
 from kvmesh.actors.kernel import Effect, Publish
 from kvmesh.actors.members.registry import Registry
 from kvmesh.core.blocks.events import WorkerId
@@ -72,6 +73,12 @@ class SkewPlane(SnapshotPlane):
     def serves(self, router: str) -> bool:
         """Whether a replica takes requests now."""
         return self.is_ready(router, self.indexer(router))
+
+    def warns(self, router: str) -> bool:
+        """Whether a replica says that it writes no snapshots."""
+        snapshotter = self.sim.processes[router].actors["snapshotter"]
+        assert isinstance(snapshotter, Snapshotter)
+        return any("no snapshots are written" in line for line in snapshotter.warnings())
 
     def ask_for(self, seconds: float, every_s: float = 0.05) -> None:
         """Send a request each `every_s` from now on, for so long."""

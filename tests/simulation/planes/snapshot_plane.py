@@ -34,6 +34,7 @@ from kvmesh.errors import CodecError
 from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults
 from kvmesh.testing.sim.stores import SimStores
+from tests.simulation.planes.constants import USUAL, Constants
 from tests.simulation.planes.event_plane import EventPlane
 from tests.simulation.planes.history import ALL
 
@@ -54,11 +55,19 @@ class SnapshotPlane(EventPlane):
 
     reload_to = "loader"
 
-    def __init__(self, seed: int, plan: SimFaults, *, workers: int = 2, replicas: int = 2) -> None:
+    def __init__(
+        self,
+        seed: int,
+        plan: SimFaults,
+        *,
+        workers: int = 2,
+        replicas: int = 2,
+        constants: Constants = USUAL,
+    ) -> None:
         self.purges = 0
         self.rotten: set[str] = set()
         self.manifests: list[Manifest] = []
-        super().__init__(seed, plan, workers=workers, replicas=replicas)
+        super().__init__(seed, plan, workers=workers, replicas=replicas, constants=constants)
 
     def prepare(self) -> None:
         self.stores = SimStores(self.sim)
@@ -81,9 +90,9 @@ class SnapshotPlane(EventPlane):
         options = SnapshotterOptions(
             router,
             "code",
-            every_messages=20,
-            every_s=0.5,
-            keep_s=2.0,
+            every_messages=self.constants.every_messages,
+            every_s=self.constants.every_s,
+            keep_s=self.constants.keep_s,
             formats=formats,
             version=version,
             reload_to=self.reload_to,

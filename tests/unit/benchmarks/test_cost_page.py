@@ -5,6 +5,7 @@ import pytest
 from benchmarks.cost import page as page_module
 from benchmarks.cost.page import ADDED, BYTES, DIRECT, TOKENS, Row, Run, page
 from benchmarks.proxy.bench_proxy import ALONE, SHORT
+from benchmarks.proxy.bench_wishes import TITLE
 from benchmarks.proxy.peers import BASELINE
 
 
@@ -22,6 +23,7 @@ LINES = [
     line(ALONE, BASELINE, "p50 us", 300.0, 1.0),
     line(ALONE, BYTES, "p50 us", 500.0, 1.7),
     line(ALONE, DIRECT, "p50 us", 100.0, 0.3),
+    line(f"{TITLE}400 B", "kvmesh, bytes: API keys", "cpu us", 150.0, 3.1),
     line("instructions a request", BYTES, "400 B kinstr", 704.3, 3.8),
     line("processor time a request, 400 B, 64 in flight", "400 B", "sibling us", 100.0, 1.0),
     line("requests a second, modelled, 400 B, 64 in flight", "1 processors", "balancer", 9e3, 1.0),
@@ -50,10 +52,15 @@ def test_added_latency_is_what_is_above_no_proxy() -> None:
 def test_tables_are_there_for_what_was_measured_alone() -> None:
     whole, first = page(Run(LINES)), page(Run(LINES[:4]))
 
-    for heading in ("## Instructions", "## Where the time goes"):
+    for heading in (
+        "## Requests as clients send them",
+        "## Instructions",
+        "## Where the time goes",
+    ):
         assert heading in whole
         assert heading not in first
     assert "| 704 |" in whole
+    assert "| 400 B | kvmesh, bytes: API keys | 3.10 | 150 | 5% |" in whole
     assert "kvmesh/core/tiny" not in whole
 
 

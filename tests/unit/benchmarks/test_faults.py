@@ -34,8 +34,8 @@ from benchmarks.faults.scenes import (
 )
 
 NAMED = {fault.name: fault for fault in FAULTS}
-WHOLE = b'{"choices":[{"index":0,"message":{},"finish_reason":"length"}]}'
-CHUNK = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":null}]}\n\n'
+WHOLE = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"length"}]}'
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{}}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -166,7 +166,9 @@ def test_the_table_of_a_fault_has_a_row_a_door_and_columns_a_load() -> None:
         (WHOLE, ""),
         (WHOLE[:-9], "garbage"),
         (b"\xff", "garbage"),
-        (b'{"choices":[]}', "not whole"),
+        (b'{"choices":[]}', "no text"),
+        (b'{"choices":[{"message":{},"finish_reason":"stop"}]}', "no text"),
+        (WHOLE[:-1] + b',"model":"another"}', "another model"),
         (b'{"choices":[{"finish_reason":null}]}', "not whole"),
         (b'{"error":{"message":"CUDA error"}}', "not whole"),
     ],
@@ -180,6 +182,7 @@ def test_a_whole_answer_has_finished_choices(body: bytes, problem: str) -> None:
     [
         (CHUNK + LAST + USAGE + DONE, ""),
         (CHUNK + LAST, "not whole"),
+        (LAST + DONE, "no text"),
         (CHUNK + DONE, "not whole"),
         (b"", "not whole"),
         (CHUNK + b'data: {"error":{"message":"gone"}}\n\n' + DONE, "error in stream"),
@@ -250,3 +253,22 @@ def test_the_healthy_fleet_is_told_no_fault() -> None:
     assert NO_FAULT.fail == ()
     assert NO_FAULT.name == HEALTHY
     assert HEALTHY not in NAMED
+
+
+def test_long_answers_have_each_length_from_one_token_on_and_the_same_each_time() -> None:
+    [load] = loads_for(NAMED["long answers, 20 x"], quick=False)
+    tokens = [load.tokens(number) or 0 for number in range(load.requests)]
+
+    assert load.requests == 1000
+    assert (min(tokens), max(tokens) > 4000, max(tokens) <= 4096) == (1, True, True)
+    assert sum(one > 64 for one in tokens) == pytest.approx(500, abs=15)
+    assert tokens == [load.tokens(number) for number in range(load.requests)]
+    assert NAMED["long answers, 20 x"].slowdown == 20.0
+    assert EIGHT.tokens(3) is None
+
+
+def test_a_first_call_may_pause_for_as_long_as_it_likes() -> None:
+    [load] = loads_for(NAMED["first call pauses 60 s"], quick=True)
+
+    assert load.in_flight == 8
+    assert load.timeout_s > 60.0

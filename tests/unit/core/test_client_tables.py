@@ -83,7 +83,7 @@ def noted_failures() -> Table:
 def poison() -> Table:
     table = PoisonGuard()
     return Table(
-        lambda n: table.died(b"body %d" % n, "w", float(n)),
+        lambda n: table.died(b"body %d" % n, "w", n / 1000),
         lambda: len(table.deaths),
         MAX_REMEMBERED,
     )

@@ -32,6 +32,13 @@
 {{- toJson $out -}}
 {{- end -}}
 
+{{/* "true" where the Secret of a NATS key has the hash secret of its bucket, too. */}}
+{{- define "kvmesh.auth.hashSecret" -}}
+{{- $mesh := and (eq .root.Values.mode "mesh") .root.Values.nats.auth.enabled (ne .component "meta-router") -}}
+{{- $hash := .root.Values.auth.hashSecret -}}
+{{- if and $mesh $hash.enabled (not $hash.existingSecret) -}}true{{- end -}}
+{{- end -}}
+
 {{/* The Secret that seals browsers' logins, the same in every process behind the front door. */}}
 {{- define "kvmesh.auth.sessionSecret" -}}
 {{- .Values.auth.session.existingSecret | default (printf "%s-session" (include "kvmesh.fullname" .)) -}}
@@ -41,6 +48,9 @@
 {{- range include "kvmesh.auth.files" . | fromJsonArray }}
 - name: {{ .variable }}
   value: /run/secrets/kvmesh-{{ .name }}/{{ .key }}
+{{- end }}
+{{- if include "kvmesh.auth.hashSecret" . }}
+- {name: KVMESH_HASH_SECRET_FILE, value: /run/secrets/kvmesh/hash.secret}
 {{- end }}
 {{- if include "kvmesh.auth.https" . }}
 - name: KVMESH_TLS_CERT

@@ -145,7 +145,7 @@ annotations:
   "KVMESH_KV_CONNECTOR" "engines.NAME.kvTransfer.connector" "KVMESH_BOOTSTRAP_PORT" "engines.NAME.kvTransfer.sideChannelPort"
   "KVMESH_KV_EVENTS_ENDPOINT" "engines.NAME.kvEvents.port" "KVMESH_KV_REPLAY_ENDPOINT" "engines.NAME.kvEvents.replayPort"
   "KVMESH_HTTP_HOST" "nothing: pods listen on all addresses" "KVMESH_HTTP_PORT" "service.port (containers listen on 8000), or sidecar.httpPort"
-  "KVMESH_ADMIN_HOST" "adminPort" "KVMESH_ADMIN_PORT" "adminPort" "KVMESH_DRAIN_S" "drainS" "KVMESH_TOKENIZER" "tokenizer"
+  "KVMESH_ADMIN_HOST" "adminPort" "KVMESH_ADMIN_PORT" "adminPort" "KVMESH_DASHBOARD_PORT" "dashboardPort" "KVMESH_DRAIN_S" "drainS" "KVMESH_TOKENIZER" "tokenizer"
   "KVMESH_WORKER" "buckets.NAME.workers" "KVMESH_DISCOVER" "discovery" "KVMESH_INFERENCE_POOL" "gateway.inferencePool"
   "KVMESH_NOTICE_S" "picker.noticeS" "KVMESH_NATS_URL" "nats.url" "KVMESH_NATS_MONITOR_URL" "nats.monitorUrl"
   "KVMESH_NATS_CREDS" "nats.auth" "KVMESH_NATS_NKEY_SEED" "nats.auth" "KVMESH_NATS_TRUST" "nats.auth" "KVMESH_NATS_TLS_CA" "nats.tls"

@@ -89,6 +89,9 @@
     items:
       - {key: {{ .engine.bucket }}.{{ $suffix }}, path: nats.{{ $suffix }}}
       - {key: trust.json, path: trust.json}
+      {{- if include "kvmesh.auth.hashSecret" (dict "root" .root "component" "worker") }}
+      - {key: {{ .engine.bucket }}.hash.secret, path: hash.secret}
+      {{- end }}
 {{- end }}
 {{- with $nats.tls.existingSecret }}
 - name: nats-ca

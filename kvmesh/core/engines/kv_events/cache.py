@@ -1,5 +1,6 @@
 """One engine's batches in, prefix-closed events out: what it holds, in content hashes."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -19,6 +20,7 @@ from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
 from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
+from kvmesh.core.engines.kv_events.saved_cache import SavedCache
 from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Opened, TierStored
 from kvmesh.errors import CodecError
 
@@ -141,17 +143,27 @@ class EngineCache:
         Raises `CodecError` for bytes that are none: the engine's state is then unknown, which
         `lose` must be told.
         """
+        return self.fold(self.read(payload))
+
+    def read(self, payload: bytes) -> EngineBatch:
+        """Return the batch in these bytes, to be folded. Raises `CodecError` for bytes that are
+        none.
+        """
         try:
             batch = self._decode(payload)
         except CodecError:
             self._undecodable += 1
             raise
-        self._unknown_fields += batch.unknown_fields
-        self._unknown_tags += batch.unknown_tags
         if batch.odd:
             self.odd.add(batch.odd)
         if self._grouped is None and self._must_turn(batch.events):
             self._turn()
+        return batch
+
+    def fold(self, batch: EngineBatch) -> list[Event]:
+        """Fold a batch, or part of one, that was read."""
+        self._unknown_fields += batch.unknown_fields
+        self._unknown_tags += batch.unknown_tags
         if self._grouped is not None:
             told = self._grouped.take(batch.events)
             self.complete |= any(isinstance(event, EngineCleared) for event in batch.events)
@@ -176,6 +188,49 @@ class EngineCache:
         if self._grouped is not None:
             return self._grouped.clear()
         return self._close(self._residency.clear())
+
+    @property
+    def group(self) -> int | None:
+        """Return the only cache group, None while no event told."""
+        return self._residency.group
+
+    def references(self, engine_hash: int) -> int | None:
+        """Return how often the nearest tier stored a block of the engine's only group; None for one
+        that is not known.
+        """
+        return self._residency.references(engine_hash)
+
+    def add(self, saved: SavedCache) -> list[Event]:
+        """Hold saved blocks of the nearest tier beside what is held. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then `lose` must be told.
+        """
+        return self._close(self._residency.add(saved))
+
+    def save(self) -> SavedCache | None:
+        """Return what is held, for another process that follows this engine later; None for one of
+        several cache groups. O(blocks).
+        """
+        return None if self._grouped is not None else self._residency.save()
+
+    def load(self, saved: SavedCache) -> list[Event]:
+        """Hold what was saved, which is all that the engine held then. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then nothing is held, which `lose` must
+        be told.
+        """
+        self._grouped = None
+        self._closures.clear()
+        # Children may come before their parents: nothing is forgotten before all are there.
+        bound, self._max_hidden = self._max_hidden, sys.maxsize
+        try:
+            self._close(self._residency.load(saved))
+        finally:
+            self._max_hidden = bound
+        for closure in self._closures.values():
+            closure.max_hidden = bound
+        self.complete = True
+        return [Cleared(), *self.dump()]
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""

@@ -35,7 +35,7 @@ class Closure:
 
     def __init__(self, tier: int = 0, *, max_hidden: int = MAX_HIDDEN) -> None:
         self.tier = tier
-        self._max_hidden = max_hidden
+        self.max_hidden = max_hidden
         self._parent: dict[int, int] = {}
         self._children: dict[int, int | set[int]] = {}
         self._hidden: dict[int, None] = {}
@@ -70,7 +70,7 @@ class Closure:
                 if parent != ROOT:
                     self._link(parent, block)
             parent = block
-        if len(hidden) > self._max_hidden:
+        if len(hidden) > self.max_hidden:
             self._forget()
         return runs.take()
 
@@ -92,7 +92,7 @@ class Closure:
             del self._parent[block]
             if parent != ROOT:
                 self._unlink(parent, block)
-        if len(self._hidden) > self._max_hidden:
+        if len(self._hidden) > self.max_hidden:
             self._forget()
         return [
             Removed(pack_hashes(gone[start : start + MAX_RUN]), self.tier)
@@ -116,7 +116,7 @@ class Closure:
 
     def copy(self, tier: int) -> "Closure":
         """Return another that holds, and hides, the same in another tier."""
-        made = Closure(tier, max_hidden=self._max_hidden)
+        made = Closure(tier, max_hidden=self.max_hidden)
         made._parent = self._parent.copy()
         made._children = {
             parent: children if isinstance(children, int) else children.copy()
@@ -171,7 +171,7 @@ class Closure:
             self._children[parent] = known.pop()
 
     def _forget(self) -> None:
-        while len(self._hidden) > self._max_hidden:
+        while len(self._hidden) > self.max_hidden:
             block = next(iter(self._hidden))
             del self._hidden[block]
             self._unlink(self._parent.pop(block), block)

@@ -32,6 +32,7 @@ from kvmesh.core.engines.kv_events.dialect import (
 )
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.residency import Handover, HeldBlock, ResidencyStatistics
+from kvmesh.core.engines.kv_events.saved_cache import SavedCache, check_saved
 from kvmesh.errors import CodecError
 
 _ROOTS: Final = 4096
@@ -67,6 +68,24 @@ class NativeCache(Protocol):
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible."""
+        ...
+
+    def references(self, engine_hash: int, /) -> int | None:
+        """Return how often the nearest tier stored a block, None for an unknown one."""
+        ...
+
+    def add(self, blocks: bytes, /) -> list[Event] | None:
+        """Hold saved blocks, too; None, and nothing is held, for other bytes."""
+        ...
+
+    def save(self) -> tuple[int, int, tuple[int, ...], bytes]:
+        """Return what `SavedCache` has."""
+        ...
+
+    def load(
+        self, group: int, block_size: int, tiers: tuple[int, ...], blocks: bytes, /
+    ) -> list[Event] | None:
+        """Hold what `save` returned, return the events that follow; None for other bytes."""
         ...
 
     def statistics(self) -> tuple[Any, ...]:
@@ -129,6 +148,31 @@ class CompiledEngineCache:
         """Return whether all is known since the engine started or cleared."""
         return self._native.complete
 
+    @complete.setter
+    def complete(self, complete: bool) -> None:
+        self._native.complete = complete
+
+    @property
+    def group(self) -> int | None:
+        """Return the only cache group, None while no event told."""
+        return self._native.group
+
+    def references(self, engine_hash: int) -> int | None:
+        """Return how often the nearest tier stored a block of the engine's only group; None for one
+        that is not known.
+        """
+        return self._native.references(engine_hash)
+
+    def add(self, saved: SavedCache) -> list[Event]:
+        """Hold saved blocks of the nearest tier beside what is held. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then `lose` must be told.
+        """
+        events = self._native.add(saved.blocks)
+        if events is None:
+            raise CodecError(f"saved blocks of {len(saved.blocks)} bytes are none, or too many")
+        return events
+
     @property
     def block_size(self) -> int:
         """Return the engine's block size in tokens; 0 while it is unknown."""
@@ -147,7 +191,7 @@ class CompiledEngineCache:
         """
         try:
             events = self._native.take(payload) if self._is_direct else None
-            return self._fold(payload) if events is None else events
+            return self._fold(self.read(payload)) if events is None else events
         except MemoryError as error:
             why = str(error) or "no memory for what it changes"
             raise CodecError(f"engine batch of {len(payload)} bytes: {why}") from error
@@ -163,6 +207,26 @@ class CompiledEngineCache:
         self._lost += 1
         events = self._native.lose()
         return events if self._grouped is None else self._grouped.clear()
+
+    def save(self) -> SavedCache | None:
+        """Return what is held, for another process that follows this engine later; None for one of
+        several cache groups. O(blocks).
+        """
+        return None if self._grouped is not None else SavedCache(*self._native.save())
+
+    def load(self, saved: SavedCache) -> list[Event]:
+        """Hold what was saved, which is all that the engine held then. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then nothing is held, which `lose` must
+        be told.
+        """
+        self._grouped = None
+        self._is_direct = self._is_common and not self._drops
+        check_saved(saved)
+        events = self._native.load(*msgspec.structs.astuple(saved))
+        if events is None:
+            raise CodecError(f"saved blocks of {len(saved.blocks)} bytes are none, or too many")
+        return events
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
@@ -186,7 +250,10 @@ class CompiledEngineCache:
             groups=() if grouped is None else grouped.groups(),
         )
 
-    def _fold(self, payload: bytes) -> list[Event]:
+    def read(self, payload: bytes) -> EngineBatch:
+        """Return the batch in these bytes, to be folded. Raises `CodecError` for bytes that are
+        none.
+        """
         try:
             batch = self._decode(payload)
         except CodecError:
@@ -198,6 +265,16 @@ class CompiledEngineCache:
             self._drops or shows_groups(batch.events, self._native.group)
         ):
             self._turn()
+        return batch
+
+    def fold(self, batch: EngineBatch) -> list[Event]:
+        """Fold a batch, or part of one, that was read. Raises `CodecError` where memory ends."""
+        try:
+            return self._fold(batch)
+        except MemoryError as error:
+            raise CodecError(str(error) or "no memory for what an engine batch changes") from error
+
+    def _fold(self, batch: EngineBatch) -> list[Event]:
         if self._grouped is None:
             return self._native.fold(batch)
         marks = tuple(event for event in batch.events if isinstance(event, EngineCleared))

@@ -21,11 +21,17 @@ from kvmesh.core.engines.kv_events.source_actions import (
     Deliver,
     Lost,
     Restarted,
+    Resumed,
     SourceCaughtUp,
 )
 
 END_OF_REPLAY: Final = 2**64 - 1
 """Sequence number of the reply that ends an answer."""
+
+
+def batch_digest(payload: bytes) -> int:
+    """Return what tells a batch from any other: payloads have a timestamp."""
+    return xxh3_64_intdigest(payload)
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
@@ -57,10 +63,12 @@ class EventSource:
         self.lost_batches = 0
         self.restarts = 0
         self.rounds = 0
-        self._asking = False
+        self._asking = self._current = False
         self._anchor = -1
         self._answered = False
         self._verify_restart = False
+        self._anew = False
+        self._resume: tuple[int, int] | None = None
         self._progress_mark = -1
         self._failures = 0
         self._no_replay_before = 0.0
@@ -73,10 +81,15 @@ class EventSource:
 
     def on_live(self, seq: int, payload: bytes, now: float) -> list[Action]:
         """Take a batch that was just published."""
-        if seq == self.last_seq + 1 and not self._pending and not self._verify_restart:
-            if not self._asking:
+        waits = self._pending or self._verify_restart or self._resume
+        if seq == self.last_seq + 1 and not waits:
+            if not self._asking or not self._current:
                 self._set_probe(now)
-            return [self._deliver(seq, payload)]
+            if self._current:
+                return [self._deliver(seq, payload)]
+            # Nothing was published between: what a replay under way brings is known.
+            self._asking = False
+            return [self._deliver(seq, payload), *self._caught_up()]
         if self._asking and self._pending and seq <= self._pending.last[0]:
             self._pending.clear()
             self._pending.add(seq, payload)
@@ -92,6 +105,8 @@ class EventSource:
         first, self._answered = not self._answered, True
         if first and self._anew:
             return list(self._anew_or_not(seq, now))
+        if first and self._resume:
+            return list(self._resumed_or_not(seq, payload, self._resume, now))
         if seq == END_OF_REPLAY:
             return list(self._end_round(now, empty=first))
         if first and self._is_other_engine(seq, payload):
@@ -106,6 +121,7 @@ class EventSource:
         # What is pending may be the engine's before; if not, the replay has it again.
         self._pending.clear()
         self._verify_restart = True
+        self._current = False
         self._failures = 0
         self._no_replay_before = now
         return list(self._ask(now))
@@ -116,6 +132,20 @@ class EventSource:
             return []
         asked = list(self._ask(now, first=0))
         self._anew = True
+        return asked
+
+    def resume(self, seq: int, digest: int, now: float) -> list[Action]:
+        """Go on behind batch `seq`, with all it led to known, if the publisher still has it and it
+        has that digest (see `batch_digest`): else nothing changes.
+
+        What comes live meanwhile waits. It takes the place of a replay under way, unless that one
+        is to show whether the engine is still the same.
+        """
+        anew = self._asking and self._anew
+        if not self._may_ask(now) or self._verify_restart or anew:
+            return []
+        asked = list(self._ask(now, first=seq))
+        self._resume = (seq, digest)
         return asked
 
     def on_time(self, now: float) -> list[Action]:
@@ -152,7 +182,7 @@ class EventSource:
 
     def _deliver(self, seq: int, payload: bytes) -> Deliver:
         self.last_seq = seq
-        self._digests[seq % self._options.remembered] = xxh3_64_intdigest(payload)
+        self._digests[seq % self._options.remembered] = batch_digest(payload)
         return Deliver(seq, payload)
 
     def _skip_to(self, seq: int, payload: bytes) -> Iterator[Action]:
@@ -174,7 +204,7 @@ class EventSource:
         if seq <= self.last_seq - self._options.remembered:
             return False
         known = self._digests[seq % self._options.remembered]
-        return known == xxh3_64_intdigest(payload) or (known == 0 and self._can_replay)
+        return known == batch_digest(payload) or (known == 0 and self._can_replay)
 
     def _is_stuck(self) -> bool:
         """Return whether this round, the last one to be tried, got no further than those before."""
@@ -203,7 +233,24 @@ class EventSource:
         self._set_probe(now)
         yield from self._drain(now)
         if not self._asking:
-            yield SourceCaughtUp(self.last_seq)
+            yield from self._caught_up()
+
+    def _caught_up(self) -> Iterator[Action]:
+        self._current = True
+        yield SourceCaughtUp(self.last_seq)
+
+    def _resumed_or_not(
+        self, seq: int, payload: bytes, wanted: tuple[int, int], now: float
+    ) -> Iterator[Action]:
+        self._resume = None
+        if (seq, batch_digest(payload)) != wanted:
+            yield from self._ask(now)
+            return
+        self.last_seq = self._anchor = self._progress_mark = seq
+        self._digests[seq % self._options.remembered] = wanted[1]
+        self._failures = 0
+        self._current = False
+        yield Resumed(seq)
 
     def _ask(self, now: float, first: int | None = None) -> Iterator[Action]:
         """Ask for the last delivered batch, to compare it, and all behind it."""
@@ -212,6 +259,7 @@ class EventSource:
         self._anchor = self._progress_mark = self.last_seq
         self.deadline = now + self._options.reply_timeout_s
         self._anew = False
+        self._resume = None
         yield AskReplay(self.rounds, max(0, self.last_seq) if first is None else first)
 
     def _next_round(self, now: float) -> Iterator[Action]:
@@ -225,6 +273,7 @@ class EventSource:
             return
         self._failures = 0
         self._asking = False
+        self._resume = None
         self._no_replay_before = now + self._options.retry_replay_after_s
         self._set_probe(now)
         yield from self._drain(now)
@@ -245,14 +294,15 @@ class EventSource:
         self._set_probe(now)
         yield from self._drain(now)
         if not self._asking:
-            yield SourceCaughtUp(self.last_seq)
+            yield from self._caught_up()
 
     def _restart(self, now: float) -> Iterator[Action]:
         """Begin at 0 again; what is pending is the new engine's."""
         self.restarts += 1
         self.last_seq = -1
         self._failures = 0
-        self._asking = self._verify_restart = False
+        self._asking = self._verify_restart = self._current = False
+        self._resume = None
         yield Restarted()
         if self._may_ask(now):
             yield from self._ask(now)

@@ -8,7 +8,15 @@ import msgspec
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
 from kvmesh.core.engines.engine_events import EngineEvent, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.saved_cache import (
+    SavedBlock,
+    SavedCache,
+    check_saved,
+    pack_block,
+    unpack_blocks,
+)
 from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, Opened, TierTable
+from kvmesh.errors import CodecError
 
 _BITS: Final = 24
 _TOKEN_BYTES: Final = 4
@@ -57,6 +65,10 @@ class _Block(msgspec.Struct, gc=False):
     contents: tuple[int, ...]
     root: int
     references: int = 0
+
+    def counts(self, tiers: Sequence[int]) -> tuple[int, ...]:
+        """Return how often each of `tiers` stored it."""
+        return tuple(self.references >> tier * _BITS & MOST_REFERENCES for tier in tiers)
 
 
 class HeldBlock(msgspec.Struct, frozen=True):
@@ -130,6 +142,72 @@ class Residency:
         self._counts.clear()
         self.restart()
         return handover
+
+    def save(self) -> SavedCache:
+        """Return what is held, for another process. O(blocks)."""
+        tiers = tuple(table.tier for table in self._tables)
+        packed = [
+            pack_block(
+                SavedBlock(engine_hash, one.parent, one.root, one.contents, one.counts(tiers))
+            )
+            for engine_hash, first in self._blocks.items()
+            for one in (first, *self._twins.get(engine_hash, ()))
+        ]
+        group = -1 if self.group is None else self.group
+        return SavedCache(group, self.block_size or 0, tiers, b"".join(packed))
+
+    def references(self, engine_hash: int) -> int | None:
+        """Return how often the nearest tier stored a block, None for one that is not known."""
+        block = self._blocks.get(engine_hash)
+        return None if block is None else block.references & MOST_REFERENCES
+
+    def add(self, saved: SavedCache) -> Sequence[Change]:
+        """Hold saved blocks of the nearest tier beside what is held. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved.
+        """
+        for block in unpack_blocks(saved):
+            self._load(block, saved.tiers)
+        return self._take(held=True)
+
+    def load(self, saved: SavedCache) -> Sequence[Change]:
+        """Hold what was saved in place of what is held; return how that changes it. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then nothing is held.
+        """
+        check_saved(saved)
+        changes = [*self.restart()]
+        for tier in saved.tiers:
+            changes += self._open_tier(tier)
+        try:
+            for block in unpack_blocks(saved):
+                self._load(block, saved.tiers)
+        except CodecError:
+            self.restart()
+            raise
+        self.group = None if saved.group < 0 else saved.group
+        self.block_size = saved.block_size or self.block_size
+        self._size_confirmed = saved.block_size > 0
+        return [*changes, *self._take(held=True)]
+
+    def _load(self, block: SavedBlock, tiers: Sequence[int]) -> None:
+        engine_hash, contents = block.engine_hash, block.contents
+        if max(block.counts) > MOST_REFERENCES:
+            raise CodecError(f"saved block {engine_hash:016x} is stored {max(block.counts)} times")
+        references = sum(n << tier * _BITS for tier, n in zip(tiers, block.counts, strict=True))
+        held = _Block(block.parent, contents, block.root, references)
+        if engine_hash in self._blocks:
+            twins = self._twins.setdefault(engine_hash, [])
+            if len(twins) >= MOST_TWINS:
+                raise CodecError(f"saved block {engine_hash:016x} has over {MOST_TWINS} contents")
+            twins.append(held)
+        elif len(self._blocks) >= MOST_BLOCKS:
+            raise CodecError(f"saved cache has over {MOST_BLOCKS} blocks")
+        else:
+            self._blocks[engine_hash] = held
+        for table in self._tables:
+            if references & _upto(table.tier):
+                table.add(block.parent, contents)
 
     def statistics(self) -> ResidencyStatistics:
         """Return the present counts."""

@@ -14,6 +14,14 @@ class Restarted(msgspec.Struct, frozen=True):
     """The engine began anew: all that was delivered is void, batches count from 0 again."""
 
 
+class Resumed(msgspec.Struct, frozen=True):
+    """The publisher still has batch `seq` as it was: what was held behind it is so again, and what
+    followed comes now, also what was delivered before.
+    """
+
+    seq: int
+
+
 class Lost(msgspec.Struct, frozen=True):
     """Batches `first..last` are gone for good: the engine's cache is no longer known."""
 
@@ -38,5 +46,5 @@ class AskReplay(msgspec.Struct, frozen=True):
     first: int
 
 
-Action = Deliver | Restarted | Lost | SourceCaughtUp | AskReplay
+Action = Deliver | Restarted | Resumed | Lost | SourceCaughtUp | AskReplay
 """What the caller must do; several are done in the order given."""

@@ -10,6 +10,7 @@ from typing import Annotated, Final, cast
 import msgspec
 from msgspec import Meta
 
+from kvmesh.bounds import MAX_COUNT
 from kvmesh.core.engines.load import MAX_RANKS, EngineFigures, Gauge, LoadStream
 from kvmesh.errors import CodecError
 
@@ -25,6 +26,7 @@ GAUGES: Final = {
     "sglang:max_total_num_tokens": (Gauge("total_tokens"),),
     "sglang:page_size": (Gauge("block_size"),),
     "sglang:lora_pool_slots_total": (Gauge("adapter_slots"),),
+    "sglang:realtime_tokens_total": (Gauge("computed"),),
 }
 
 
@@ -52,6 +54,7 @@ class _Snapshot(msgspec.Struct):
     num_waiting_uncached_tokens: int | None = None
     total_prefill_uncached_tokens: int = 0
     total_prefill_busy_us: int = 0
+    decode_moments: list[float] | None = None
     max_running_requests: int = 0
     cache_hit_rate: float = 0.0
     lora: object = None
@@ -72,6 +75,17 @@ _stats = msgspec.msgpack.Decoder(LoadStat)
 _pages = msgspec.json.Decoder(_Loads)
 
 
+def _computed(prefilled: int, used: int, moments: list[float] | None = None) -> int | None:
+    """Return what changes with each step, None for what is no count: tokens prefilled, cache slots
+    in use, of which decoding takes some, and the decode steps (the first of the `moments`).
+    """
+    steps = moments[0] if moments else 0.0
+    if not 0.0 <= steps < MAX_COUNT:
+        return None
+    computed = prefilled + used + int(steps)
+    return computed if 0 <= computed < MAX_COUNT else None
+
+
 def decode_load_stat(payload: bytes) -> EngineFigures:
     """Return the figures in one message of the load stream. Raises `CodecError`."""
     try:
@@ -88,6 +102,7 @@ def decode_load_stat(payload: bytes) -> EngineFigures:
         prefilled_tokens=stat.prefilled_tokens,
         prefill_busy_us=stat.prefill_busy_us,
         total_slots=stat.running_limit,
+        computed_tokens=_computed(stat.prefilled_tokens, stat.used_tokens),
     )
 
 
@@ -110,6 +125,9 @@ def decode_loads(page: bytes) -> dict[int, EngineFigures]:
             total_slots=one.max_running_requests,
             prefix_hit_rate=one.cache_hit_rate,
             adapter_slots=one.adapter_slots(),
+            computed_tokens=_computed(
+                one.total_prefill_uncached_tokens, one.num_used_tokens, one.decode_moments
+            ),
         )
         for one in loads
     }

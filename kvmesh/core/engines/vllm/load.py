@@ -13,6 +13,8 @@ GAUGES: Final = {
     "vllm:gpu_cache_usage_perc": (Gauge("usage"),),
     "vllm:prefix_cache_queries_total": (Gauge("queried"),),
     "vllm:prefix_cache_hits_total": (Gauge("hit"),),
+    "vllm:generation_tokens_total": (Gauge("computed"),),
+    "vllm:prompt_tokens_total": (Gauge("computed"),),
     "vllm:lora_requests_info": (
         Gauge("adapter_slots", label="max_lora"),
         Gauge("adapters", label="running_lora_adapters"),

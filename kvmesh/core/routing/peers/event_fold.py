@@ -14,7 +14,7 @@ from kvmesh.core.routing.booking_events import (
     Prefilled,
     StateBegins,
 )
-from kvmesh.core.routing.peers.peer import Peer
+from kvmesh.core.routing.peers.peer import Peer, as_name_key
 from kvmesh.core.routing.peers.records import (
     Named,
     PlacedRecord,
@@ -126,17 +126,21 @@ class EventFold:
                 del self.strangers[worker]
 
     def _name(self, peer: Peer, event: Named) -> None:
-        if event.worker not in peer.workers:
+        number = as_name_key(event.worker)
+        if number not in peer.workers:
             if len(peer.workers) >= MOST_NAMED:
                 self.forget(peer)
             if self._names >= MOST_NAMES:
                 self.refused += 1
                 return
             self._names += 1
-        peer.workers[event.worker] = event.name
+        peer.workers[number] = event.name
 
     def _fold_placed(self, peer: Peer, event: Placed | PlacedRecord, now: float) -> None:
-        name = event.worker if isinstance(event, Placed) else peer.workers.get(event.worker)
+        if isinstance(event, Placed):
+            name: str | None = event.worker
+        else:
+            name = peer.workers.get(as_name_key(event.worker))
         if name is None:
             # Its name was lost, or never told: the state that is asked for now tells it.
             booking = self._sequences.bookings.get(event.request_id)

@@ -9,8 +9,8 @@ class Peer:
     """How far a peer was heard, whether all of it, and which bookings a state leaves out.
 
     `retold` are bookings that came with a state: when they really began is not known. `workers` are
-    the names that its records give by number. In C where there is a compiled core
-    (kvmesh/native/peer.c), which finds bookings by their number: `new_peer` knows.
+    the names that its records give by number, `as_name_key` of it. In C where there is a compiled
+    core (kvmesh/native/peer.c), which finds bookings by their number: `new_peer` knows.
     """
 
     __slots__ = (
@@ -34,9 +34,14 @@ class Peer:
         self.complete = True
         self.unconfirmed: set[str] | None = None
         self.retold: set[str] = set()
-        self.workers: dict[int, str] = {}
+        self.workers: dict[bytes, str] = {}
         self.booked = 0
         self.counted_s = now
+
+
+def as_name_key(number: int) -> bytes:
+    """Return the number of a worker's name as a key: an int of its choice would be placed by it."""
+    return number.to_bytes(4, "little")
 
 
 new_peer: Final = cast("type[Peer]", NATIVE.Peer) if NATIVE else Peer

@@ -44,6 +44,7 @@ def find_second_home(
             continue
         tokens = (overlap - held) * weighing.block_size
         ms = speeds.fleet_ms_per_token * state.prefill.factor * tokens
+        ms += state.prefill.slow_ms * weighing.answer_tokens
         if ms < least_ms and (weighing.now - loads.progress_s) * 1000.0 >= REST * ms:
             found, least_ms = state, ms
     return found

@@ -13,7 +13,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, Hashes
-from kvmesh.core.routing.overdue import SLACK, UNKNOWN_INTERVAL_MS, UNKNOWN_OUTPUT_TOKENS
+from kvmesh.core.routing.overdue import SLACK
 from kvmesh.core.routing.peers.placed import expected_blocks
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.followed import Followed
@@ -26,6 +26,10 @@ Why = Literal["report", "predicted", "expired", "gone"]
 """What ended it: the engine has fewer requests than are booked; its predicted end; it was there for
 too long; its booking was released by others.
 """
+
+UNKNOWN_OUTPUT_TOKENS: Final = 512
+UNKNOWN_INTERVAL_MS: Final = 50.0
+"""An answer whose length nobody knows, and a token's time where nothing has shown any."""
 
 GRACE_S: Final = 0.2
 """Events may be so late however short a prompt is."""

@@ -1,9 +1,10 @@
 """The state machine of one forwarded exchange: attempts, the answer, its end.
 
-How an answer can end early, and what the client sees:
-before its first byte: another upstream is tried, at last 502 or 504;
-in an event stream: an error event, then the connection is closed without the last chunk, so that
-neither a client that reads events nor one that reads HTTP takes the answer for whole;
+How an answer can end early, or badly (`core.health.answer_check`), and what the client sees:
+before its first byte: another upstream is tried, at last 502 or 504; for a redirect 502 at once;
+in an event stream: one error event, the upstream's own where it sent any, then the connection is
+closed without the last chunk, so that neither a client that reads events nor one that reads HTTP
+takes the answer for whole;
 a request whose body has ended two upstreams within a minute is refused (422), whoever sends it;
 in any other answer: the connection is closed without the last chunk, or short of its length.
 An error of ours is told in the same ways, as 500.
@@ -12,12 +13,29 @@ An error of ours is told in the same ways, as 500.
 from math import ceil
 from typing import Final
 
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import LAST_CHUNK, EventStream, new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
+from kvmesh.core.health.answer_check import (
+    DOUBTFUL,
+    SHORT_EVENTS,
+    AnswerCheck,
+    BadAnswer,
+    Sickness,
+    judge_start,
+    says_no_token,
+)
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import (
+    MOST_REFUSED,
+    NO_HOLD,
+    ForwardOptions,
+    ForwardPlan,
+    Outcome,
+    Target,
+    Wait,
+)
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.request import forwarded_block
+from kvmesh.transport.http.server.request import forwarded_block, patience_s
 from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.upstream.client import (
     OnChunk,
@@ -26,10 +44,11 @@ from kvmesh.transport.http.upstream.client import (
     UpstreamPool,
     UpstreamRequest,
 )
+from kvmesh.transport.http.upstream.messages import bad_answer
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
 from kvmesh.transport.http.wire.deadlines import NEVER, ForwardClock
 from kvmesh.transport.http.wire.headers import Headers, retry_after_s
-from kvmesh.transport.http.wire.problem import WISHED, Problem
+from kvmesh.transport.http.wire.problem import WISHED, WORKERLESS, Problem
 
 _COMMENTED: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
@@ -40,11 +59,14 @@ _MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_SCANNED_BYTES: Final = 1 << 20
 GROW_TOKENS: Final = 16
 """A plan is told of the first token, and then of so many more."""
+_OK: Final = 200
 _SUCCESS: Final = range(200, 300)
-_ROUTED: Final = frozenset({b"x-kvmesh-worker", WISHED[0]})
-"""An answer that names its worker comes from a router that has tried the others already; one that
-was refused for its own wishes would be refused by others, too.
-"""
+_REDIRECTS: Final = frozenset({300, 301, 302, 303, 305, 307, 308})
+_ANSWERED: Final = frozenset({"status", "bad_answer", "no_worker"})
+"""Failures by which an upstream shows that it lives."""
+
+_ROUTED: Final = b"x-kvmesh-worker"
+"""An answer that names its worker comes from a router that has tried the others already."""
 POISON: Final = Problem(
     422,
     "this very request ended two workers within the last minute: do not send it",
@@ -52,8 +74,8 @@ POISON: Final = Problem(
     final=True,
 )
 _NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
-
-
+_FAILED: Final = Problem(502, "upstream failed")
+_NOWHERE: Final = Target("")
 DEFAULT_OPTIONS: Final = ForwardOptions()
 
 
@@ -64,9 +86,9 @@ class Forward:
     """
 
     __slots__ = (
-        "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
-        "_head", "_held", "_options", "_origin", "_plan", "_pool", "_stream", "_verdict", "_whole",
-        "on_chunk", "scope",
+        "_answering", "_attempts", "_call", "_check", "_clock", "_counted", "_deaths", "_doubted",
+        "_error", "_exchange", "_failure", "_head", "_held", "_options", "_plan", "_pool",
+        "_refused", "_said", "_stream", "_target", "_usage", "_whole", "on_chunk", "scope",
     )  # fmt: skip
 
     def __init__(
@@ -83,15 +105,20 @@ class Forward:
         self._call: UpstreamCall | None = None
         self._clock: ForwardClock | None = None
         self._head: ResponseHead | None = None
-        self._error: list[bytes] | None = None
+        self._error: bytearray | None = None
         self._failure: UpstreamFailure | None = None
         self._held: HeldAnswer | None = None
         self._stream: EventStream | None = None
-        self._whole: bytes | None = b""
-        self._verdict: Problem | None = None
-        self._origin = ""
+        self._check: AnswerCheck | None = None
+        self._usage: Usage | None = None
+        self._said = b""
+        self._doubted = False
+        self._whole: bytes | bytearray | None = b""
+        self._target = _NOWHERE
         self._attempts = 0
+        self._counted = 0
         self._deaths = 0
+        self._refused = 0
         self._answering = False
         self.on_chunk: OnChunk | None = None
 
@@ -104,14 +131,20 @@ class Forward:
         exchange, pool, options = self._exchange, self._pool, self._options
         self.scope.held.append(self._over)
         self.scope.tell = self._tell_crash
+        if self.scope.trace is not None:
+            self.scope.trace.stream = stream
         if pool.poison.deaths and pool.refuses(exchange.request.body):
             self._answer(POISON, "refused")
             return
         exchange.on_pause = self._pause
         exchange.on_resume = self._resume
         comments_s = options.comments_s if stream else None
-        if comments_s is not None or options.deadline_s is not None:
-            self._clock = ForwardClock(self, pool.wheel, options.deadline_s, comments_s)
+        deadline_s = options.deadline_s
+        if not stream and deadline_s is not None and deadline_s >= pool.first_byte_s:
+            deadline_s = None  # a whole answer has ended by then: its connection keeps that time
+        if comments_s is not None or deadline_s is not None:
+            self._clock = clock = ForwardClock(self, pool.wheel, deadline_s, comments_s)
+            self.scope.held.append(clock.stop)
         self._take(plan.next_target())
 
     @property
@@ -119,9 +152,15 @@ class Forward:
         """Return None: a failed attempt leaves the request here."""
         return None
 
+    @property
+    def may_hold(self) -> bool:
+        """Return whether it may be held while nobody can take it."""
+        return self._exchange.request.header(NO_HOLD[0]) != NO_HOLD[1]
+
     def proceed(self) -> None:
         """Ask the plan for the next target; a plan that said `Wait` calls this."""
         if not self.scope.over:
+            self._refused = 0
             self._take(self._plan.next_target())
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
@@ -134,9 +173,15 @@ class Forward:
 
     def on_head(self, head: ResponseHead) -> None:
         """Keep the head until the answer cannot be taken back any more, or leave this upstream."""
-        if head.status in self._options.retry_statuses and self._leave(head):
+        status = head.status
+        if status in self._options.retry_statuses and self._leave(head):
+            return
+        if status in _REDIRECTS:
+            self._refuse_redirect(head)
             return
         self._head = head
+        if head.status == _OK and not head.opaque and self._options.form:
+            self._check = self._target.check
         if head.events:
             self._stream = new_event_stream()
         else:
@@ -156,9 +201,11 @@ class Forward:
                 self._pool.wheel.discard(clock)
                 self._clock = None
         added = self._plan.on_head(status, head.headers)
+        if self.scope.trace is not None:
+            self.scope.trace.answered(added)
         if exchange.started:
             if not head.events or status not in _SUCCESS:
-                self._error = []
+                self._error = bytearray()
                 return
             exchange.write(_told_late(added or head.headers))
         else:
@@ -174,8 +221,8 @@ class Forward:
         head, stream = self._head, self._stream
         if stream is not None:
             data = stream.feed(data)
-        elif self._held is not None:
-            data = self._held.take(data)
+        if head is not None and data:
+            data = self._begin(data, stream)
         if not data:
             return
         if head is not None:
@@ -187,9 +234,29 @@ class Forward:
             elif stream.tokens >= stream.due:
                 self.on_due()
         else:
-            self._error.append(data)
-            if sum(map(len, self._error)) > _MAX_ERROR_BYTES:
-                self._error = [b""]
+            self._error += data
+            if len(self._error) > _MAX_ERROR_BYTES:
+                self._error.clear()
+
+    def _begin(self, data: bytes, stream: EventStream | None) -> bytes:
+        """Return what may pass of an answer of which nothing has: what it begins with is judged."""
+        held, check = self._held, self._check
+        if stream is None:
+            assert held is not None
+            data = held.take(data)
+            return b"" if data and check is not None and self._is_bad(judge_start(data)) else data
+        if check is None:
+            return data
+        if held is not None:
+            return held.take(data) or (held.body() if stream.tokens > SHORT_EVENTS else b"")
+        sickness = check.judge_first(data, stream, self._exchange.request.body)
+        if sickness and self._is_bad(sickness, stream.error):
+            return b""
+        if stream.reasoned and stream.tokens <= SHORT_EVENTS and not self._doubted:
+            # What may be its end, too, shows only then whether there was any output.
+            self._held = HeldAnswer()
+            return self._held.take(data)
+        return data
 
     def on_due(self) -> None:
         """Tell the plan of the tokens so far."""
@@ -201,59 +268,188 @@ class Forward:
 
     def on_last_chunks(self, data: bytes) -> None:
         """Pass the last chunks on."""
+        stream, check, on_chunk = self._stream, self._check, self.on_chunk
+        if stream is not None:
+            self._count_rest(stream)
         self._call = None
+        if check is not None and stream is not None and on_chunk is not None:
+            sickness = check.judge_end(self._options.form, stream)
+            failure = self._failure_of(sickness, stream.error) if sickness else None
+            if failure is not None:
+                on_chunk[1](data.removesuffix(LAST_CHUNK))
+                self._end_badly(failure)
+                return
         self.scope.kind = "finished"
         self._exchange.end_framed(data)
 
+    def _count_rest(self, stream: EventStream) -> None:
+        """Tell the plan of the last tokens of a stream whose length its engine does not report."""
+        usage = stream.usage
+        reported = usage is not None and usage.completion_tokens
+        if not reported and 1 < stream.due < stream.tokens + GROW_TOKENS:
+            self.on_due()
+
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """Pass an answer on that came at once."""
-        exchange, options = self._exchange, self._options
-        if head.events or exchange.started or head.status in options.retry_statuses:
+        exchange = self._exchange
+        if head.events or exchange.started or head.status >= _SUCCESS.stop:
             self.on_head(head)
             if self._head is head:
-                self.on_body(body)
-                self.on_end()
+                self.on_end(body)
             return
         self._call = None
+        check, form = self._target.check, self._options.form
+        judged = check is not None and form and head.status == _OK and not head.opaque
+        if judged and check is not None and not self._is_good(check, body):
+            return
         self._answering = True
         exchange.request.release_body()
         added = self._plan.on_head(head.status, head.headers)
-        self._whole = body
+        if self.scope.trace is not None:
+            self.scope.trace.answered(added)
+        self._whole = None if judged else body
         self.scope.kind = "finished"
         lines = head.foreign_lines if added else head.all_lines
         lines = head.lines(ours=not added) if lines is None else lines
         exchange.pass_whole(head.status, lines, added, body)
 
-    def on_end(self) -> None:
+    def on_end(self, data: bytes = b"") -> None:
         """Complete the answer."""
-        head, stream = self._head, self._stream
-        held = stream.flush() if stream is not None else self._held.body() if self._held else b""
-        if head is not None:
-            self._commit(head)
-            self._keep(held)
         self._call = None
+        if self._stream is not None:
+            self._end_stream(self._stream, data)
+            return
+        head, held, check = self._head, self._held, self._check
+        if held is not None:
+            held.take(data)
+            data = held.body()
+        if head is not None:
+            if check is not None and not self._is_good(check, data):
+                return
+            self._commit(head)
+        if head is None or check is None:
+            self._keep(data)
+        self._complete(data)
+
+    def _end_stream(self, stream: EventStream, data: bytes) -> None:
+        head, held, check = self._head, self._held, self._check
+        events = stream.feed(data) if data else b""
+        if held is not None:
+            held.take(events)
+            events = held.body()
+        rest = stream.flush()
+        if check is not None:
+            sickness = self._judge_stream(check, stream, events, rest)
+            if head is not None:
+                if self._is_bad(sickness, stream.error):
+                    return
+            elif (failure := self._failure_of(sickness, stream.error)) is not None:
+                self._exchange.write(events)
+                self._end_badly(failure)
+                return
+        if head is None:
+            self._count_rest(stream)
+        else:
+            self._commit(head)
+            if stream.tokens >= stream.due:
+                self.on_due()  # nothing of it has passed before
+        self._complete(events + rest)
+
+    def _judge_stream(
+        self, check: AnswerCheck, stream: EventStream, events: bytes, rest: bytes
+    ) -> Sickness:
+        """Return what is wrong with a stream that has ended: with all of it, if nothing of it was
+        passed on yet.
+        """
+        form, body = self._options.form, self._exchange.request.body
+        if self._head is None:
+            return check.judge_end(form, stream, rest)
+        sickness = check.judge_first(events or rest, stream, body) if self._held is None else ""
+        sickness = sickness or check.judge_end(form, stream, rest)
+        if not sickness and stream.tokens <= SHORT_EVENTS:
+            return "no_tokens" if says_no_token(form, stream, events, body) else ""
+        return sickness
+
+    def _complete(self, data: bytes) -> None:
+        """Pass on what is left of an answer that is whole."""
         self.scope.kind = "finished"
         if self._error is not None:
-            self._error.append(held)
-            text = b"".join(self._error) or Problem(502, "upstream failed").body()
+            whole = self._error + data
+            text = bytes(whole) if 0 < len(whole) <= _MAX_ERROR_BYTES else _FAILED.body()
             self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
             self._break_off()
         else:
-            if held:
-                self._exchange.write(held)
+            if data:
+                self._exchange.write(data)
             self._exchange.end()
+
+    def _is_good(self, check: AnswerCheck, body: bytes) -> bool:
+        """Return whether a whole answer may be passed on; else it was left."""
+        found = check.judge_whole(self._options.form, body, self._exchange.request.body)
+        if isinstance(found, BadAnswer):
+            if self._is_bad(found.sickness, found.error):
+                return False
+            found = found.usage
+        self._usage = found
+        return True
+
+    def _is_bad(self, sickness: Sickness, error: bytes = b"") -> bool:
+        """Leave an answer that shows such a sickness; False: it may be passed on after all, as the
+        client's own doing, or because it is well-formed and nobody gives a better one.
+        """
+        failure = self._failure_of(sickness, error)
+        if failure is None:
+            return False
+        if self._try_another(failure):
+            return True
+        if sickness in DOUBTFUL:
+            self._doubted = True
+            return False
+        self._cancel()
+        self._failure = failure
+        self._give_up()
+        return True
+
+    def _failure_of(self, sickness: Sickness, error: bytes) -> UpstreamFailure | None:
+        if not sickness:
+            return None
+        failure = bad_answer(sickness, error, self._target.origin)
+        if failure is None:
+            self._said = error
+        return failure
+
+    def _end_badly(self, failure: UpstreamFailure) -> None:
+        """End a stream, part of which the client has, behind one error event."""
+        self._failure = failure
+        self.scope.kind = "cut"
+        text = f"upstream failed: {failure.told(self._target.worker)}"
+        self._break(Problem(502, text, f"upstream_{failure.kind}"))
 
     def _keep(self, data: bytes) -> None:
         """Keep an answer that is no stream for the usage in it, unless it is long."""
-        if self._options.reads_usage and self._whole is not None:
-            short = len(self._whole) + len(data) <= MAX_SCANNED_BYTES
-            self._whole = self._whole + data if short else None
+        whole = self._whole
+        if whole is None or not self._options.reads_usage:
+            return
+        if len(whole) + len(data) > MAX_SCANNED_BYTES:
+            self._whole = None
+        elif not whole:
+            self._whole = data
+        else:
+            # One array for all pieces: an answer may come byte by byte.
+            kept = self._whole = whole if isinstance(whole, bytearray) else bytearray(whole)
+            kept += data
+
+    def patience_s(self) -> float:
+        """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
+        return patience_s(self._exchange.request)
 
     def usage(self) -> Usage | None:
         """Return what the upstream reported of its tokens, if it did."""
         if self._stream is not None:
             return self._stream.usage
-        return find_usage(self._whole) if self._whole else None
+        if self._usage is not None:
+            return self._usage
+        return find_usage(bytes(self._whole)) if self._whole else None
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Try another upstream, or tell the client."""
@@ -261,7 +457,8 @@ class Forward:
         self._drop()
         self._failure = failure
         if self._answering:
-            self._cut(Problem(502, f"upstream failed: {failure.message}", "upstream_failed"))
+            text = f"upstream failed: {failure.told(self._target.worker)}"
+            self._cut(Problem(502, text, "upstream_failed"))
         elif self._may_retry(failure):
             self._take(self._plan.next_target())
         else:
@@ -310,12 +507,15 @@ class Forward:
             return
         request = self._exchange.request
         self._attempts += 1
-        self._origin = target.origin
+        self._target = target
         own = self._pool.own_headers
-        twin = request.twin or request
-        block = None if target.headers or own else twin.block
-        if block is None:
-            block = forwarded_block(request, (*target.headers, *own))
+        replaced = (*target.headers, *own) if target.headers or own else ()
+        line = b""
+        if (trace := self.scope.trace) is not None:
+            trace.sent(target.origin)
+            line = trace.line
+            replaced = (*replaced, *trace.left_out)
+        block = forwarded_block(request, replaced)
         # An id is printable: see `RequestIds`.
         name = target.request_id or self._exchange.request_id
         message = UpstreamRequest(
@@ -324,7 +524,7 @@ class Forward:
             request.target if target.path is None else target.path,
             target.headers,
             request.body if target.body is None else target.body,
-            b"".join((block, b"x-request-id: ", name, b"\r\n")),
+            b"".join((block, b"x-request-id: ", name, b"\r\n", line)),
         )
         try:
             self._call = self._pool.send(message, self)
@@ -336,32 +536,46 @@ class Forward:
         upstream may still be at work, and the next would be as slow.
         """
         allowed = self._plan.on_attempt_failed(failure)
-        if isinstance(allowed, Problem):
-            self._verdict, allowed = allowed, False
-        sent = failure.stage != "before_send"
-        if sent and failure.kind != "status":
+        if self.scope.trace is not None:
+            self.scope.trace.failed(failure.message)
+        sent, options = failure.stage != "before_send", self._options
+        if sent and failure.kind not in _ANSWERED:
             self._deaths += 1
-            self._pool.note_death(failure, self._exchange.request.body)
+            if not options.blameless:
+                self._pool.note_death(failure, self._exchange.request.body)
+        begun = failure.kind != "no_worker" and (sent or failure.kind != "refused")
+        if begun or self._refused >= MOST_REFUSED:
+            self._counted += 1
+        else:
+            self._refused += 1
         return (
             allowed
-            and self._attempts <= self._options.max_retries
-            and self._deaths <= self._options.max_deaths
+            and self._counted <= options.max_retries
+            and self._deaths <= options.max_deaths
             and not (sent and failure.kind == "timeout")
         )
 
     def _leave(self, head: ResponseHead) -> bool:
-        """Go to another upstream if there is one; else this one's answer is passed on."""
-        if any(name in _ROUTED for name, _ in head.headers):
+        """Go to another upstream if there is one; else this one's answer is passed on.
+
+        One that was refused for its own wishes would be refused by others, too.
+        """
+        if WISHED in head.headers or any(name == _ROUTED for name, _ in head.headers):
             return False
-        status, origin = head.status, self._origin
+        workerless = self._options.blameless and WORKERLESS in head.headers
+        status, origin = head.status, self._target.origin
         failure = UpstreamFailure(
             stage="mid_response",
-            kind="status",
+            kind="no_worker" if workerless else "status",
             message=f"{origin}: answered {status}",
             origin=origin,
             status=status,
             retry_after_s=retry_after_s(head.headers),
         )
+        return self._try_another(failure)
+
+    def _try_another(self, failure: UpstreamFailure) -> bool:
+        """Send the request to another upstream if it may be, and there is one."""
         if not self._may_retry(failure):
             return False
         target = self._plan.next_target()
@@ -372,13 +586,26 @@ class Forward:
         self._take(target)
         return True
 
+    def _refuse_redirect(self, head: ResponseHead) -> None:
+        """Answer in place of a redirect: where it leads is inside, and the engine's to say."""
+        added = tuple(self._plan.on_head(head.status, head.headers))
+        self._cancel()
+        text = (
+            f"{self._target.worker or 'upstream'} answered {head.status}, a redirect, which is "
+            "neither followed nor passed on: send to the path that it serves, perhaps without a "
+            "slash at its end"
+        )
+        problem = Problem(502, text, "upstream_redirect", final=True, also=added)
+        self._answer(problem, "failed")
+
     def _give_up(self) -> None:
         failure = self._failure
-        if failure is None or self._verdict is not None:
-            self._answer(self._verdict or _NO_WORKER, "failed")
+        if failure is None:
+            self._answer(_NO_WORKER, "failed")
             return
         status = failure.status or (504 if failure.kind in {"timeout", "hung"} else 502)
-        text = f"no upstream answered in {self._attempts} attempts; the last: {failure.message}"
+        last = failure.told(self._target.worker)
+        text = f"no worker answered in {self._attempts} attempts; the last: {last}"
         wait_s = ceil(failure.retry_after_s)
         problem = Problem(status, text, f"upstream_{failure.kind}", retry_after_s=wait_s)
         self._answer(problem, "failed")
@@ -394,7 +621,8 @@ class Forward:
 
     def _cut(self, problem: Problem) -> None:
         """Break an answer off that has begun; one that lacks but its end is completed."""
-        if self._stream is not None and self._stream.is_complete():
+        stream = self._stream
+        if stream is not None and stream.is_complete() and not stream.errors:
             self.on_end()
         else:
             self.scope.kind = "cut"
@@ -404,6 +632,8 @@ class Forward:
         exchange, stream = self._exchange, self._stream
         if stream is None:
             exchange.abort()
+        elif stream.errors:
+            self._break_off()  # the client has one
         else:
             event = problem.event(exchange.request_id.decode("latin-1"))
             exchange.write(b"\n\n" + event if stream.torn else event)
@@ -431,22 +661,25 @@ class Forward:
     def _drop(self) -> None:
         """Forget what an upstream has begun to answer, if nothing of it was passed on."""
         if not self._answering:
-            self._head = self._held = self._stream = None
+            self._head = self._held = self._stream = self._check = None
 
     def _over(self) -> None:
         """Let go of all that the forwarding holds, and tell the plan."""
         plan, scope, stream = self._plan, self.scope, self._stream
-        error = stream.error if stream is not None and stream.errors else b""
+        error = stream.error if stream is not None and stream.errors else self._said
+        outcome = Outcome(
+            scope.kind, scope.status, self._attempts, self._failure, error, doubted=self._doubted
+        )
+        if scope.trace is not None and self._failure is not None:
+            scope.trace.failure = self._failure.message
         self.on_chunk = None
         del self._plan  # a cycle: the plan knows the forwarding
         try:
             if self._call is not None:
                 self._cancel()
-            if self._clock is not None:
-                self._pool.wheel.discard(self._clock)
-                self._clock = None
+            self._clock = None  # a cycle, too
         finally:
-            plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure, error))
+            plan.on_finish(outcome)
 
 
 def _told_late(headers: Headers) -> bytes:

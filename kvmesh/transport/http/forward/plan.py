@@ -6,11 +6,17 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.answer_check import AnswerCheck, Form
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.scope import End, Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
-from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.headers import Header, Headers
 from kvmesh.transport.http.wire.problem import Problem
+
+NO_HOLD: Final[Header] = (b"x-kvmesh-wait-for-worker-s", b"0")
+"""Of a request that is to be answered 503 at once where no worker can take it: whoever sent it
+holds it instead, or knows another bucket.
+"""
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +24,8 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
     `request_id` is what the request is called there, "" by its own id. `headers` replace the
     client's of the same name. `alternatives` are origins that would do as well, the best first,
-    where somebody asked for them.
+    where somebody asked for them. `worker` is its name in errors, which tell clients no address.
+    `check` judges its answers; None: they are believed.
     """
 
     origin: str
@@ -27,6 +34,8 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     body: bytes | None = None
     request_id: bytes = b""
     alternatives: tuple[str, ...] = ()
+    worker: str = ""
+    check: AnswerCheck | None = None
 
 
 class Wait(Enum):
@@ -40,9 +49,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     finished: all of an upstream's answer was passed on, whatever its status. client_gone: the
     client left. failed: no upstream answered, the client got 502 or 504. cut: the upstream
-    (`failure`), or the deadline (None), ended an answer that had begun. refused: the plan gave a
-    `Problem`. crashed: an error of ours; the client got 500, or its answer was broken off.
-    `error` is the data of an event stream's last error event, b"" where it had none.
+    (`failure`), or the deadline (None), ended an answer that had begun, or ended it badly. refused:
+    the plan gave a `Problem`. crashed: an error of ours; the client got 500, or its answer was
+    broken off.
+    `error` is the error that an answer of status 200 held or ended with, b"" where it had none.
+    `doubted`: what was passed on failed its check, and nobody gave a better answer.
     `watched` False: finished, as far as is known; nobody saw the answer.
     """
 
@@ -52,6 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     failure: UpstreamFailure | None = None
     error: bytes = b""
     watched: bool = True
+    doubted: bool = False
 
 
 class Forwarding(Protocol):
@@ -70,12 +82,21 @@ class Forwarding(Protocol):
         """
         ...
 
+    @property
+    def may_hold(self) -> bool:
+        """Return whether the plan may say `Wait` while nobody can take it (no `NO_HOLD`)."""
+        ...
+
     def proceed(self) -> None:
         """Ask the plan for the next target: it said `Wait`."""
         ...
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         """Give the present attempt up, unless its answer has begun."""
+        ...
+
+    def patience_s(self) -> float:
+        """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
         ...
 
     def usage(self) -> Usage | None:
@@ -93,9 +114,9 @@ class ForwardPlan(Protocol):
         """Return the next attempt's target, or what to answer; None when nothing is left to try."""
         ...
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Learn of an attempt that failed before its answer began; False forbids another (the
-        options may forbid it, too), a `Problem` is what to answer instead.
+        options may forbid it, too).
         """
         ...
 
@@ -132,25 +153,31 @@ class Booked(Protocol):
         ...
 
 
+MOST_REFUSED: Final = 64
+
 DEFAULT_RETRY_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Retries and deadlines of one exchange.
 
-    `max_retries`: further attempts, only before the client's first byte. `max_deaths`: upstreams
-    that may close the connection on this request unanswered; one more and it is taken for a
-    request that kills them. `retry_statuses`: answers that mean "ask another", unless a kvmesh
-    router says that it has.
+    `max_retries`: further attempts, only before the client's first byte; upstreams that refuse the
+    connection, or have no worker, do not count, up to `MOST_REFUSED` until the plan says `Wait`.
+    `max_deaths`: upstreams that may close the connection on this request unanswered; one more and
+    it is taken for a request that kills them, unless it is `blameless`: its upstreams are routers.
+    `retry_statuses`: answers that mean "ask another", unless a kvmesh router says that it has.
     `reads_usage`: the plan may ask for `usage`, so a whole answer of up to 1 MiB is kept.
+    `form` is the API that was asked, "" where an answer of status 200 is believed unseen.
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
     gets its head and then a comment each so many seconds while the first byte is awaited.
     """
 
     max_retries: int = 2
     max_deaths: int = 1
+    blameless: bool = False
     retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
     reads_usage: bool = False
+    form: Form = ""
     deadline_s: float | None = None
     comments_s: float | None = None
 

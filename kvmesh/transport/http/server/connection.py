@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         before = reader.phase
         try:
             if before is IDLE and self._exchange is None and not self._writing_paused:
-                request = reader.match(data)
+                request = reader.take(data)
                 if request is not None:
                     self.deadline_s = NEVER
                     self._handle(request)
@@ -293,12 +293,12 @@ class Connection(asyncio.Protocol):
         listener.requests += 1
         request.client = self._client
         request.secure = self._secure
-        ids, twin = listener.request_ids, request.twin
-        if twin is not None and twin.values_seen and b"x-request-id" not in twin.values_seen:
-            ids.count += 1  # as `accept`, which is asked when a header may have an id
+        ids, sent = listener.request_ids, request.head.get(b"x-request-id")
+        if sent is None:
+            ids.count += 1  # as `accept` does
             request_id = b"%b-%x" % (ids.prefix, ids.count)
         else:
-            request_id = ids.accept(request.header(b"x-request-id"))
+            request_id = ids.accept(sent)
         exchange = Exchange(request, self, request_id)
         self._exchange = exchange
         try:

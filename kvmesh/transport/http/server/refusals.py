@@ -2,6 +2,7 @@
 
 from kvmesh.core.prompts.json_size import NUMBERS_A_VALUE, JsonSize
 from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.wire.headers import MAX_FRAMING_BYTES
 from kvmesh.transport.http.wire.problem import Problem
 
 
@@ -14,6 +15,12 @@ def head_too_large(limits: HttpLimits) -> Problem:
 def body_too_long(limits: HttpLimits) -> Problem:
     """Return the answer to a body of too many bytes."""
     return Problem(413, f"body exceeds {limits.max_body_bytes} bytes", code="body_too_large")
+
+
+def framing_too_long() -> Problem:
+    """Return the answer to a chunked body that goes on without content."""
+    text = f"chunk extensions or trailers exceed {MAX_FRAMING_BYTES} bytes: send content"
+    return Problem(431, text, code="framing_too_large")
 
 
 def why_too_much(size: JsonSize, limits: HttpLimits) -> Problem | None:

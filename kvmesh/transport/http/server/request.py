@@ -1,15 +1,18 @@
 """One whole request, as handlers see it, and the headers it goes on with."""
 
-from collections.abc import Callable
-from typing import Final, cast
+from math import inf
+from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_SECONDS, real_number
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.wire.head import Head, Names, names_of, new_head
 from kvmesh.transport.http.wire.headers import (
+    HOP_BY_HOP,
+    PLAIN_CONNECTION,
     Headers,
-    HeadPattern,
     end_to_end,
     render,
 )
@@ -26,18 +29,27 @@ _REPLACED: Final = frozenset(
         b"x-request-id",
     }
 )
+_NO_HEAD: Final = new_head(())
+_CONNECTION: Final = names_of((b"connection",))
+_SECURE: Final = (b"x-forwarded-proto", b"https")
+_BARE: Final = (b"x-forwarded-proto", b"http")
+_NOT_FORWARDED: Final = names_of(_REPLACED | HOP_BY_HOP)
+
+_PATIENCE: Final = (b"x-kvmesh-timeout-s", b"x-stainless-read-timeout", b"x-stainless-timeout")
+"""Headers in which clients say how many seconds they wait; the SDKs of OpenAI and Anthropic send
+the latter two with each request.
+"""
 
 
 class Request(msgspec.Struct, eq=False):
     """A request without its framing (content-length, transfer-encoding): the body is whole.
 
-    `target` is the raw origin-form, `path` and `query` are its halves. Header names are lower
-    case, in the order sent. `client` is the peer's address without port. `keep_alive` is what the
-    client asked for. `items` counts the values in a JSON body of more than `COUNT_ABOVE` bytes, 0
-    of any other. `twin` stands for all requests of a connection with one and the same head;
-    `block` of a twin is that head rendered for forwarding, once it was, `notes` what handlers read
-    of it, by whatever they find it under. `allowed`: the workers that alone may serve it, by the
-    word of who brought it, None for any.
+    `target` is the raw origin-form, `path` and `query` are its halves, made of it where they are
+    not given. Headers are asked for at `head`; all of them are the `sent` ones, made at need.
+    `client` is the peer's address without port. `keep_alive` is what the client asked for. `items`
+    counts the values in a JSON body of more than `COUNT_ABOVE` bytes, 0 of any other. `allowed`:
+    the workers that alone may serve it, by the word of who brought it, None for any. `vetted`: no
+    page of another site forced it on a browser.
 
     A struct, because C makes and copies it: 0.1 us a request where a class took 1.
 
@@ -47,39 +59,49 @@ class Request(msgspec.Struct, eq=False):
 
     method: str
     target: bytes
-    headers: Headers
+    sent: Headers | None
     body: bytes = b""
     path: str = ""
     query: str = ""
+    head: Head = _NO_HEAD
+    budget: BodyBudget | None = None
     items: int = 0
     client: str = ""
     secure: bool = False
     http_1_0: bool = False
     keep_alive: bool = True
-    budget: BodyBudget | None = None
     holders: int = 0
     owed_bytes: int = 0
-    twin: "Request | None" = None
-    block: bytes | None = None
-    values_seen: dict[bytes, bytes] | None = None
-    notes: dict[object, object] | None = None
     allowed: frozenset[WorkerId] | None = None
+    vetted: bool = False
 
     def __post_init__(self) -> None:
-        self.path, _, self.query = self.target.decode("ascii").partition("?")
+        if not self.path:
+            self.path, _, self.query = self.target.decode("ascii").partition("?")
+        if self.sent is not None:
+            self.head = new_head(self.sent)
+
+    @property
+    def headers(self) -> Headers:
+        """Return the headers: names are lower case, in the order sent."""
+        sent = self.sent
+        if sent is None:
+            sent = self.sent = self.head.headers()
+        return sent
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the first value of header `name` (lower case), as it was at the first question."""
-        first = self.twin or self
-        seen = first.values_seen
-        if seen is None:
-            seen = first.values_seen = dict(reversed(first.headers))
-        return seen.get(name)
+        """Return the first value of header `name` (lower case)."""
+        return self.head.get(name)
 
     def replace_headers(self, headers: Headers) -> None:
-        """Have other headers than were sent: whatever was made of those is forgotten."""
-        self.headers = headers
-        self.twin = self.block = self.values_seen = None
+        """Have other headers than were sent."""
+        self.sent = headers
+        self.head = new_head(headers)
+
+    def change_headers(self, dropped: Names, added: Headers) -> None:
+        """Have no header that `dropped` names any more, and `added` behind the others."""
+        self.head = self.head.replaced(dropped, added)
+        self.sent = None
 
     def replace_body(self, body: bytes) -> None:
         """Have another body than was sent; it is charged in its place."""
@@ -88,17 +110,13 @@ class Request(msgspec.Struct, eq=False):
         self.body = body
 
     def release_body(self) -> None:
-        """Drop the body: once an answer has begun nobody needs it, and streams are long.
-
-        What can be made again goes with it.
-        """
+        """Drop the body: once an answer has begun nobody needs it, and streams are long."""
         if self.holders:
             self.uncharge()
         elif self.budget is not None:
             self.budget.used -= len(self.body)
             self.budget = None
         self.body = b""
-        self.block = self.values_seen = None
 
     def uncharge(self) -> None:
         """Take the body off its budget, once: now, or when nobody holds it any more."""
@@ -122,52 +140,29 @@ class Request(msgspec.Struct, eq=False):
             self.budget = None
 
 
-copied: Final = cast("Callable[[Request], Request]", getattr(Request, "__copy__"))  # noqa: B009  not in its stubs
-"""`copy.copy` is 1 us of Python around this."""
-
-
-class RepeatedHead:
-    """A head that a connection may send again: `match_head` finds a request with it.
-
-    Such a request is a copy of `first`, which has no body; all have its twin.
-    """
-
-    __slots__ = ("before", "behind", "first")
-
-    def __init__(self, pattern: HeadPattern, first: Request) -> None:
-        self.before = pattern.before
-        self.behind = pattern.behind
-        self.first = first
-
-    @classmethod
-    def learn(cls, data: bytes, request: Request) -> "RepeatedHead | None":
-        """Return the head of `data`, which was parsed as just `request`; None if unfit."""
-        pattern = HeadPattern.learn(data, request.body)
-        if pattern is None:
-            return None
-        twin = Request(request.method, request.target, request.headers)
-        twin.http_1_0 = request.http_1_0
-        first = copied(twin)
-        first.twin = request.twin = twin
-        first.budget = request.budget
-        return cls(pattern, first)
-
-
 def forwarded_block(request: Request, replaced: Headers = ()) -> bytes:
     """Return the lines of the client's end-to-end headers with x-forwarded-for, -proto, -host.
 
-    Left out besides: host, origin, x-request-id, and what `replaced` names. Without `replaced`
-    requests with the same head share one block.
+    Left out besides: host, origin, x-request-id, and what `replaced` names.
     """
-    drop = _REPLACED
-    if replaced:
-        names = {name for name, _ in replaced}
-        if not names.isdisjoint([name for name, _ in request.headers]):
-            return _render(request, drop | names)
-    twin = request.twin or request
-    if twin.block is None:
-        twin.block = _render(request, drop)
-    return twin.block
+    head = request.head
+    get = head.get
+    if (get(b"connection") is not None and not _is_plain(head)) or (
+        replaced and any(get(name) is not None for name, _ in replaced)
+    ):
+        return _render(request, _REPLACED.union([name for name, _ in replaced]))
+    before, client = get(b"x-forwarded-for"), request.client.encode()
+    own = [(b"x-forwarded-for", b"%b, %b" % (before, client) if before else client)]
+    if get(b"x-forwarded-proto") is None:
+        own.append(_SECURE if request.secure else _BARE)
+    if get(b"x-forwarded-host") is None and (host := get(b"host")) is not None:
+        own.append((b"x-forwarded-host", host))
+    return head.render(_NOT_FORWARDED) + render(own)
+
+
+def _is_plain(head: Head) -> bool:
+    """Return whether its Connection headers name no other headers as of this hop only."""
+    return all(value.lower() in PLAIN_CONNECTION for _, value in head.select(_CONNECTION))
 
 
 def _render(request: Request, drop: frozenset[bytes]) -> bytes:
@@ -181,3 +176,12 @@ def _render(request: Request, drop: frozenset[bytes]) -> bytes:
     if b"x-forwarded-host" not in sent and (host := request.header(b"host")) is not None:
         headers.append((b"x-forwarded-host", host))
     return render(headers)
+
+
+def patience_s(request: Request) -> float:
+    """Return for how many seconds the client waits for a byte, by the least of its headers; what is
+    no such number is ignored. Infinite: it does not say.
+    """
+    told = [value for name in _PATIENCE if (value := request.header(name)) is not None]
+    read = (real_number(one.decode("latin-1").strip(), 0.0, MAX_SECONDS) for one in told)
+    return min((seconds for seconds in read if seconds), default=inf)

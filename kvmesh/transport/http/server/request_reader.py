@@ -1,6 +1,8 @@
 """Bytes of one client connection in, whole requests out; strict where request smuggling starts.
 
-llhttp parses. What it leaves to its user is done here: Host, transfer codings, versions, sizes.
+What comes whole and is like most is taken in one compiled pass (kvmesh/native/take.c), which leaves
+all else to llhttp. What that leaves to its user is done here: Host, transfer codings, versions,
+sizes.
 Source: RFC 9112; what llhttp refuses by itself is pinned in tests/unit/transport/http.
 """
 
@@ -11,20 +13,32 @@ from typing import Final, NoReturn
 
 import httptools
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.prompts.json_size import JsonSize
 from kvmesh.transport.http.server.arriving_body import ArrivingBody
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
-from kvmesh.transport.http.server.refusals import body_too_long, head_too_large, why_too_much
-from kvmesh.transport.http.server.request import RepeatedHead, Request, copied
-from kvmesh.transport.http.wire.headers import Header, match_head
+from kvmesh.transport.http.server.refusals import (
+    body_too_long,
+    framing_too_long,
+    head_too_large,
+    why_too_much,
+)
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import (
+    EAGER_HEAD_BYTES,
+    MAX_FRAMING_BYTES,
+    Header,
+)
 from kvmesh.transport.http.wire.problem import Problem
 
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 _CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"content-length", b"expect"})
 _FRAMING: Final = frozenset({b"transfer-encoding", b"content-length"})
-_MAX_LESSONS: Final = 8
+_MOST_TAKEN_HEAD: Final = 16 * 1024
+"""Bytes of a head that is looked at before it is known whether the request is whole."""
+
 _MEMORY_FULL: Final = Problem(
     503, "too many large requests at once", code="too_many_bodies", retry_after_s=1
 )
@@ -65,9 +79,9 @@ class RequestReader:
 
     __slots__ = (
         "_arrived_bytes", "_body", "_budget", "_charged", "_closing", "_framing", "_head_bytes",
-        "_headers", "_http_1_0", "_keep_alive", "_lessons", "_limits", "_long", "_method",
-        "_parser", "_rejected", "_repeated", "_replaying", "_screen", "_target", "_upgrading",
-        "body_bytes", "crowded", "phase", "ready", "wants_continue",
+        "_headers", "_http_1_0", "_keep_alive", "_limits", "_line", "_long", "_method",
+        "_most_head", "_most_taken", "_parser", "_rejected", "_replaying", "_screen", "_target",
+        "_upgrading", "body_bytes", "crowded", "phase", "ready", "wants_continue",
     )  # fmt: skip
 
     def __init__(
@@ -83,8 +97,11 @@ class RequestReader:
         self.wants_continue = False
         self.body_bytes = 0
         self._rejected: Problem | None = None
-        self._repeated: RepeatedHead | None = None
-        self._lessons = 0
+        # What `screen` may want to see before its body comes is parsed piece by piece.
+        self._most_taken = limits.max_body_bytes
+        if screen is not None:
+            self._most_taken = min(COUNT_ABOVE, self._most_taken)
+        self._most_head = min(limits.max_header_bytes, _MOST_TAKEN_HEAD)
         self._closing = False
         self._upgrading = False
         self._replaying = False
@@ -94,6 +111,7 @@ class RequestReader:
         self._head_bytes = self._arrived_bytes = 0
         self._target = b""
         self._headers: list[Header] = []
+        self._line: bytearray | None = None
         self._framing: list[Header] = []
         self._body = b""
         self._long: ArrivingBody | None = None
@@ -104,37 +122,42 @@ class RequestReader:
         self._parser = None
         self._fail(None)
 
-    def match(self, data: bytes) -> Request | None:
-        """Take `data` if it is one whole request with the head that is known here, and return it;
-        else None, and `data` is to be fed.
+    def take(self, data: bytes) -> Request | None:
+        """Take `data` if it is one whole request such as most are, and return it; else None, and
+        `data` is to be fed.
         """
-        if self._repeated is None or self.phase is not IDLE or self._closing:
+        if NATIVE is None or self.phase is not IDLE or self._closing:
             return None
-        repeated = self._repeated
-        body = match_head(data, repeated.before, repeated.behind, self._limits.max_body_bytes)
-        if body is None:
+        budget, limits = self._budget, self._limits
+        room = min(self._most_taken, budget.limit - budget.used)
+        found = NATIVE.take_request(
+            data, self._most_head, limits.max_target_bytes, limits.max_headers, room
+        )
+        if found is None:
             return None
-        request = copied(repeated.first)
-        request.body = body
+        method, target, body, path, query, head = found
+        request = Request(method, target, None, body, path, query, head, budget)
         size = len(body)
         if size > COUNT_ABOVE and not self._counts(request):
             return None
-        self._budget.used += size
+        budget.used += size
         return request
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; never raises."""
         phase = self.phase
-        if (request := self.match(data)) is not None:
+        if len(self.ready) < self._limits.max_pipelined and (request := self.take(data)):
             self.ready.append(request)
             return
         if phase is not BROKEN and not self._closing:
-            before = len(self.ready)
+            before, body_bytes, size = len(self.ready), self.body_bytes, len(data)
+            if phase is HEAD and self._arrived_bytes > EAGER_HEAD_BYTES:
+                data = self._whole_lines(data)
             self._parse(data)
-            if phase is IDLE and self.phase is IDLE and len(self.ready) == before + 1:
-                self._learn(data)
-            elif self.phase is HEAD:
-                self._count_head(data, fresh=len(self.ready) > before)
+            if self.phase is HEAD:
+                self._count_head(size, fresh=len(self.ready) > before)
+            elif phase is BODY and self.phase is BODY and self.body_bytes == body_bytes:
+                self._count_framing(size)
             elif self._long is not None:
                 self.crowded = self._long.crowded()
                 if (problem := self._why_too_much(self._long)) is not None:
@@ -153,22 +176,26 @@ class RequestReader:
         if self.phase is IDLE:
             self._parser = None
 
-    def _learn(self, data: bytes) -> None:
-        """Remember the head of the request that just arrived in one piece, if it may come again.
+    def _whole_lines(self, data: bytes) -> bytes:
+        """Return what the parser is given of a long head: nothing before a line has ended."""
+        line = self._line = self._line or bytearray()
+        line += data
+        if b"\n" not in data:
+            return b""
+        self._line = None
+        return bytes(line)
 
-        Not of a connection's first: it may stay the only one, and its answer be long.
-        """
-        request = self.ready[-1]
-        if isinstance(request, Request) and request.keep_alive and self._lessons < _MAX_LESSONS:
-            self._lessons += 1
-            if self._lessons > 1:
-                self._repeated = RepeatedHead.learn(data, request)
-
-    def _count_head(self, data: bytes, *, fresh: bool) -> None:
+    def _count_head(self, size: int, *, fresh: bool) -> None:
         """Bound a head that is still arriving: llhttp keeps one long header to itself."""
-        self._arrived_bytes = 0 if fresh else self._arrived_bytes + len(data)
+        self._arrived_bytes = 0 if fresh else self._arrived_bytes + size
         if self._arrived_bytes > self._limits.max_header_bytes + self._limits.max_target_bytes:
             self._fail(head_too_large(self._limits))
+
+    def _count_framing(self, size: int) -> None:
+        """Bound what comes of a body without content: llhttp keeps one long trailer, too."""
+        self._arrived_bytes += size
+        if self._arrived_bytes > MAX_FRAMING_BYTES:
+            self._fail(framing_too_long())
 
     def _problem_of(self, error: Exception) -> Problem | None:
         """Return what to answer; None for bytes behind a last request: they mean nothing."""
@@ -180,6 +207,7 @@ class RequestReader:
 
     def _fail(self, problem: Problem | None) -> None:
         self.phase = BROKEN
+        self._line = None
         self._headers = []
         self._body = b""
         self._long = None
@@ -249,11 +277,12 @@ class RequestReader:
                 self._reject(problem)
         self._upgrading = parser.should_upgrade()
         self.phase = BODY
-        self.body_bytes = 0
+        self.body_bytes = self._arrived_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
         self.body_bytes += len(body)
+        self._arrived_bytes = 0
         self._check_length(self.body_bytes)
         self._charged += len(body)
         self._budget.used += len(body)

@@ -9,6 +9,7 @@ from typing import Final, Literal, ParamSpec
 import msgspec
 
 from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.transport.http.wire.trace import Trace
 
 End = Literal["finished", "client_gone", "failed", "cut", "refused", "crashed"]
 """How a request ended: see `Outcome`."""
@@ -49,7 +50,7 @@ class Scope(msgspec.Struct, eq=False):
     Whoever calls into a request from the event loop, a timer or another request does so by `enter`,
     or catches what it raises and passes it to `crash`.
 
-    `last`, if there is one, is called behind all of them.
+    `trace`, if there is one, is ended behind all of them, then `last` is called.
 
     A struct, because C makes it, in a third of the time.
 
@@ -65,6 +66,7 @@ class Scope(msgspec.Struct, eq=False):
     tell: Callable[[Problem], None] | None = None
     last: Callable[[], object] | None = None
     held: list[Callable[[], object]] = []
+    trace: Trace | None = None
 
     def enter(self, entry: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Call into the request from outside: not when it is over; what it raises ends it."""
@@ -109,9 +111,12 @@ class Scope(msgspec.Struct, eq=False):
             except Exception as error:  # noqa: BLE001  the others must be released
                 self.report(error, self.request_id)
         last, self.last = self.last, None
-        if last is not None:
+        if last is not None or self.trace is not None:
             try:
-                last()
+                if self.trace is not None:
+                    self.trace.end(self.kind, self.status)
+                if last is not None:
+                    last()
             except Exception as error:  # noqa: BLE001  the end of a request never raises
                 self.report(error, self.request_id)
 

@@ -58,18 +58,23 @@ class HttpServer:
         *,
         ssl: tls.SSLContext | None = None,
         backlog: int = BACKLOG,
+        own_port: int | None = None,
     ) -> None:
         """Listen on every address of `host`; afterwards `port` is the real one.
 
-        Raises `TransportError` when the address cannot be bound.
+        With an `own_port` other processes share `port`, and `self.port` is the former, which this
+        one alone has, too; 0: none. Raises `TransportError` when the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         wheel = DeadlineWheel(loop)
         listener = Listener(self._handler, self.limits, wheel, self._screen, self.bodies)
         wheel.on_tick = listener.date.refresh
         listener.on_connection_gone = self._check_quiet
-        sockets = listen(host, port, backlog=backlog)
+        sockets = listen(host, port, backlog=backlog, shared=own_port is not None)
         self.port = sockets[0].getsockname()[1]
+        if own_port:
+            sockets += listen(host, own_port, backlog=backlog)
+            self.port = own_port
         self._listener = listener
         await accept(sockets, lambda: Connection(listener), self._servers, ssl=ssl, backlog=backlog)
 

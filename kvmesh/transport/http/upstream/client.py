@@ -57,8 +57,7 @@ class UpstreamHost:
 
     def __init__(self, pool: PoolState, origin: Origin) -> None:
         self._pool = pool
-        own = pool.options.authorization
-        credential = render(((b"authorization", own),)) if own else b""
+        credential = render(pool.options.own_headers())
         self.first_line_end = b" HTTP/1.1\r\nhost: %b\r\n%b" % (origin.authority, credential)
         self.origin = origin
         self.idle: list[UpstreamConnection] = []
@@ -242,8 +241,8 @@ class UpstreamPool:
     ) -> None:
         self._state = PoolState(options or UpstreamOptions(), ssl)
         self.wheel = self._state.wheel
-        own = self._state.options.authorization
-        self.own_headers: Headers = ((b"authorization", own),) if own else ()
+        self.first_byte_s = self._state.options.first_byte_timeout_s
+        self.own_headers: Headers = self._state.options.own_headers()
         self.poison = PoisonGuard()
 
     def send(self, request: UpstreamRequest, sink: UpstreamSink) -> UpstreamCall:
@@ -291,6 +290,18 @@ class UpstreamPool:
             call.cancel()
             raise
         return call
+
+    def quiet_s(self, origin: str) -> float:
+        """Return for how long no answer under way there has brought a byte; infinite for none.
+
+        O(connections to it).
+        """
+        state = self._state
+        host = state.hosts.get(origin)
+        heard_s = (
+            max((one.heard_s() for one in host.connections), default=-NEVER) if host else -NEVER
+        )
+        return max(0.0, state.loop.time() - heard_s)
 
     def note_death(self, failure: UpstreamFailure, body: bytes) -> None:
         """Remember a request whose upstream closed the connection on it."""

@@ -124,6 +124,12 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             self.connection_lost(None)
 
+    def heard_s(self) -> float:
+        """Return when a byte of the answer under way last came; -inf where none has, or unknown."""
+        heard_s = self.deadline_s - self._deadlines.idle_s
+        answering = self._sink is not None and self._responded
+        return heard_s if answering and heard_s <= self._wheel.now_s else -NEVER
+
     def pause(self, attempt: CarriedRequest) -> None:
         """Stop reading; TCP holds the upstream back, and its idle deadline is suspended."""
         if self._attempt is attempt and not self._paused and not self.transport.is_closing():
@@ -204,13 +210,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._begin_response(sink, data, body)
             if self._sink is not sink:
                 return
+        if after is COMPLETE:
+            self._complete(reader.reusable, sink.on_end, body)
+            return
         if body:
             sink.on_body(body)
             if self._sink is not sink:
                 return
-        if after is COMPLETE:
-            self._complete(reader.reusable, sink.on_end)
-        elif not self._paused:
+        if (body or before is HEAD) and not self._paused:
             self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def _take_known(self, sink: UpstreamSink, data: bytes) -> bool:

@@ -1,15 +1,29 @@
 """What goes to an upstream, what comes back, and the bounds of both."""
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
+from kvmesh.core.engines.sse import error_status
+from kvmesh.core.health.answer_check import SICK_WORDS, Sickness, error_words
+from kvmesh.core.health.outcomes import Verdict, judge_status
 from kvmesh.transport.http.upstream.response_head import ResponseHead
 from kvmesh.transport.http.wire.headers import Headers
 
 Stage = Literal["before_send", "after_send", "mid_response"]
-Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status", "hung"]
+Kind = Literal[
+    "timeout",
+    "refused",
+    "reset",
+    "truncated",
+    "malformed",
+    "busy",
+    "status",
+    "no_worker",
+    "hung",
+    "bad_answer",
+]
 
 
 class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,20 +33,26 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     `stale_window_s`: a pooled connection reset this soon after a request was closed while idle,
     so the request is sent once more; later than that the upstream may have died of the request.
     `max_connections` bounds each origin; more requests wait for up to `connect_timeout_s`.
-    `authorization`, if not empty, is sent with every request in place of its own.
+    `authorization`, if not empty, and `also` are sent with every request in place of its own.
     `why_not_peer` is told a host, its port and the address found for it, and returns why nothing
     may be sent there, or "".
     """
 
     connect_timeout_s: float = 2.0
-    first_byte_timeout_s: float = 600.0
+    first_byte_timeout_s: float = 1800.0
     idle_timeout_s: float = 120.0
     keepalive_s: float = 4.0
     stale_window_s: float = 1.0
     max_connections: int | None = None
     max_idle: int = 512
     authorization: bytes = b""
+    also: Headers = ()
     why_not_peer: Callable[[str, int, str], str] | None = None
+
+    def own_headers(self) -> Headers:
+        """Return what is sent with every request."""
+        key = ((b"authorization", self.authorization),) if self.authorization else ()
+        return (*key, *self.also)
 
 
 class Deadlines(msgspec.Struct, frozen=True):
@@ -66,22 +86,77 @@ class UpstreamStatistics(msgspec.Struct, frozen=True):
     stale_retries: int
 
 
+_TOLD: Final[dict[Kind, str]] = {
+    "timeout": "did not answer in time",
+    "refused": "cannot be reached",
+    "reset": "closed the connection before it answered",
+    "truncated": "closed the connection in the middle of its answer",
+    "malformed": "sent what is no HTTP answer",
+    "busy": "has no free connection",
+    "status": "answered {status}",
+    "hung": "stopped answering",
+    "no_worker": "has no worker that can take the request",
+    "bad_answer": "gave a bad answer",
+}
+
+
+_GONE: Final[frozenset[Kind]] = frozenset({"refused", "reset", "truncated", "no_worker"})
+
+
 class UpstreamFailure(msgspec.Struct, frozen=True):
     """Why a request got no whole response.
+
+    `message` is for logs: it may name addresses. Clients are shown what `told` returns.
 
     `stage`: before_send, no byte of the request left, so repeating it is always safe; after_send,
     the upstream may have begun to work on it; mid_response, a part of the response arrived.
     `status` is set only for kind "status": the upstream answered, but not with an answer;
-    `retry_after_s` is then what it asked for, 0 for nothing. "hung": whoever watches the upstream
-    gave it up.
+    `retry_after_s` is then what it asked for, 0 for nothing. "no_worker" is the same of a router
+    that says why: it did not begin. "hung": whoever watches the upstream gave it up. "bad_answer":
+    it answered 200, and `sickness` is what is wrong with that.
     """
 
     stage: Literal["before_send", "after_send", "mid_response"]
-    kind: Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status", "hung"]
+    kind: Kind
     message: str
     origin: str
     status: int = 0
     retry_after_s: float = 0.0
+    sickness: Sickness = ""
+
+    @property
+    def name(self) -> str:
+        """Return what it is counted as: its kind, of a bad answer with what is wrong."""
+        return f"{self.kind}:{self.sickness}" if self.sickness else self.kind
+
+    @property
+    def lost(self) -> bool:
+        """Return whether the upstream is gone, or has nobody: another one may be waited for."""
+        return self.stage == "before_send" or self.kind in _GONE
+
+    def told(self, worker: str) -> str:
+        """Return what a client is told of it: no address, no text of the operating system."""
+        if self.sickness:
+            return f"{worker or 'upstream'} answered 200 {SICK_WORDS[self.sickness]}"
+        return f"{worker or 'upstream'} {_TOLD[self.kind].format(status=self.status)}"
+
+
+def bad_answer(sickness: Sickness, error: bytes, origin: str) -> UpstreamFailure | None:
+    """Return how the upstream failed whose answer of status 200 is so, or holds that error; None
+    for an error that is the client's own doing.
+    """
+    words = SICK_WORDS[sickness]
+    if sickness == "error":
+        status = error_status(error)
+        verdict = judge_status(status) if status else Verdict.WORKER
+        if verdict is Verdict.CLIENT:
+            return None
+        words = f"{words}: {error_words(error)}"
+        if verdict is Verdict.OVERLOAD:
+            text = f"{origin}: answered 200 {words}"
+            return UpstreamFailure("mid_response", "status", text, origin, status)
+    text = f"{origin}: answered 200 {words}"
+    return UpstreamFailure("mid_response", "bad_answer", text, origin, sickness=sickness)
 
 
 OnChunk = tuple[Callable[[bytes, object], int], Callable[[bytes], None]]
@@ -113,8 +188,8 @@ class UpstreamSink(Protocol):
         """Learn that `on_chunk` has something to tell."""
         ...
 
-    def on_end(self) -> None:
-        """Learn that the response is complete for certain."""
+    def on_end(self, data: bytes = b"") -> None:
+        """Learn that the response is complete for certain with the `data` that came last."""
         ...
 
     def on_last_chunks(self, data: bytes) -> None:

@@ -5,54 +5,47 @@ from collections.abc import Callable
 from typing import Final
 
 from kvmesh.compiled import NATIVE
-from kvmesh.transport.http.wire.headers import Header, Headers, end_to_end, render
+from kvmesh.transport.http.upstream.passed_headers import passed_headers
+from kvmesh.transport.http.wire.headers import Header, Headers, render
 
 _EVENT_STREAM: Final = b"text/event-stream"
+_BINARY: Final = (b"application/octet-stream", b"audio/", b"image/", b"multipart/")
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 MAX_KEPT_BYTES: Final = 64 * 1024
 """Of a whole answer; a longer one is passed on from there."""
-_OURS: Final = b"x-kvmesh-"
-"""Whoever adds such headers to an answer is the last word: an upstream's are dropped."""
 _DATE: Final = re.compile(
     rb"[a-z]{3}, [0-9]{2} [a-z]{3} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT", re.IGNORECASE
 )
 _DATE_LINE: Final = re.compile(rb"\r\ndate: (%b)\r\n" % _DATE.pattern, re.IGNORECASE)
-_REPLACED: Final = frozenset(
-    {
-        b"access-control-allow-credentials",  # a front door says which pages may read its answers
-        b"access-control-allow-headers",
-        b"access-control-allow-methods",
-        b"access-control-allow-origin",
-        b"access-control-expose-headers",
-        b"access-control-max-age",
-        b"content-length",
-        b"date",
-        b"x-request-id",
-    }
-)
 
 
 class ResponseHead:
     """Status and headers (lower-case names), those of one hop included.
 
-    `length` is that of the body, None when not told; `events`: the body is an event stream.
+    `length` is that of the body, None when not told; `events`: the body is an event stream;
+    `opaque`: it is compressed, of a kind that nobody looks into, or a router has looked into it.
     One object may stand for responses that differ in their length or date alone: then `headers` do
     not tell it, and what is made of them is made once: `all_lines` and `foreign_lines` are what
     `lines` returned.
     """
 
-    __slots__ = ("all_lines", "events", "foreign_lines", "headers", "length", "status")
+    __slots__ = ("all_lines", "events", "foreign_lines", "headers", "length", "opaque", "status")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
         self.headers = headers
         self.length: int | None = None
-        self.events = False
+        self.events = self.opaque = False
         for name, value in headers:
             if name == b"content-length":
                 self.length = int(value)
             elif name == b"content-type":
                 self.events = value.startswith(_EVENT_STREAM)
+                self.opaque = self.opaque or value.startswith(_BINARY)
+            elif name == b"content-encoding":
+                self.opaque = self.opaque or value.lower() != b"identity"
+            elif name == b"x-kvmesh-worker":
+                self.opaque = True
         self.all_lines: bytes | None = None
         self.foreign_lines: bytes | None = None
 
@@ -69,14 +62,14 @@ class ResponseHead:
         """
         lines = self.all_lines if ours else self.foreign_lines
         if lines is None:
-            kept = end_to_end(self.headers, _REPLACED)
+            kept = passed_headers(self.headers, ours=ours)
             if self.events and _UNBUFFERED not in kept:
                 kept.append(_UNBUFFERED)
+            lines = render(kept)
             if ours:
-                lines = self.all_lines = render(kept)
+                self.all_lines = lines
             else:
-                kept = [header for header in kept if not header[0].startswith(_OURS)]
-                lines = self.foreign_lines = render(kept)
+                self.foreign_lines = lines
         return lines
 
 

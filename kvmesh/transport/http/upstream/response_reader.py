@@ -7,7 +7,12 @@ from typing import Final
 
 import httptools
 
-from kvmesh.transport.http.wire.headers import Header, Headers
+from kvmesh.transport.http.wire.headers import (
+    EAGER_HEAD_BYTES,
+    MAX_FRAMING_BYTES,
+    Header,
+    Headers,
+)
 
 _MAX_HEAD_BYTES: Final = 128 * 1024
 _MAX_HEADERS: Final = 256
@@ -58,17 +63,21 @@ class ResponseReader:
     `between_chunks`: the parser, which stands between two chunks, need not see bytes that are whole
     chunks. `unseen` is the head that it has not seen either, so it need not see the last chunk.
     `fresh`: nothing was read since `begin`.
+
+    Trailers are dropped. The first one that does not end in the piece it came in makes the response
+    COMPLETE, as nothing of it can follow; the connection is then not `reusable`.
     """
 
     __slots__ = (
-        "_after_chunk", "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
-        "_pieces", "between_chunks", "fresh", "headers", "reusable", "stage", "status", "unseen",
-        "until_close",
+        "_after_chunk", "_expect_body", "_framing_bytes", "_head_bytes", "_interim", "_keep_alive",
+        "_line", "_parser", "_pieces", "_trailing", "between_chunks", "fresh", "headers",
+        "reusable", "stage", "status", "unseen", "until_close",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
+        self._line: bytearray | None = None
         self.begin()
 
     def begin(self, *, expect_body: bool = True) -> None:
@@ -76,8 +85,9 @@ class ResponseReader:
         self.fresh = expect_body
         self.unseen = b""
         self._expect_body = expect_body
-        self._head_bytes = 0
-        self._interim = False
+        self._head_bytes = self._framing_bytes = 0
+        self._interim = self._trailing = False
+        self._line = None
         self._keep_alive = False
         self.reusable = False
         self._after_chunk = False
@@ -156,6 +166,9 @@ class ResponseReader:
             parser.feed_data(self.unseen)
             self.unseen = b""
         self._after_chunk = False
+        size = len(data)
+        if self._head_bytes > EAGER_HEAD_BYTES and self.stage is HEAD:
+            data = self._whole_lines(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
@@ -165,9 +178,13 @@ class ResponseReader:
                 raise ValueError(f"malformed response: {error.__context__ or error}") from error
             self.reusable = False
         if self.stage is HEAD:
-            self._head_bytes += len(data)
+            self._head_bytes += size
             if self._head_bytes > _MAX_HEAD_BYTES:
                 raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
+        elif self.stage is BODY:
+            self._framing_bytes = 0 if self._pieces else self._framing_bytes + size
+            if self._framing_bytes > MAX_FRAMING_BYTES:
+                raise ValueError(f"{self._framing_bytes} bytes of chunk framing without content")
         # What a chunk's end or the head is followed by up to a line's end could only be the next
         # chunk's size, and that would have been told.
         self.between_chunks = self._after_chunk and data.endswith(b"\r\n")
@@ -175,10 +192,22 @@ class ResponseReader:
         self._pieces.clear()
         return body
 
+    def _whole_lines(self, data: bytes) -> bytes:
+        """Return what the parser is given of a long head: nothing before a line has ended."""
+        line = self._line = self._line or bytearray()
+        line += data
+        if b"\n" not in data:
+            return b""
+        self._line = None
+        return bytes(line)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header; trailers are dropped."""
+        """Take one header; a trailer is dropped, and means that no content follows."""
         if self.stage is HEAD:
             self.headers.append((name, value))
+        elif self.stage is BODY:
+            self._trailing = True
+            self.stage = COMPLETE
 
     def on_headers_complete(self) -> None:
         """Take the status; an interim response (1xx) is forgotten, but for the end of HTTP."""
@@ -226,6 +255,7 @@ class ResponseReader:
         self._after_chunk = False
         if self._interim:
             self._interim = False
-        elif self.stage is not COMPLETE:
+        elif self.stage is not COMPLETE or self._trailing:
+            self._trailing = False
             self.reusable = self._keep_alive
             self.stage = COMPLETE

@@ -19,6 +19,12 @@ _LONGEST_DATE: Final = 64
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 4096
+MAX_FRAMING_BYTES: Final = 16 * 1024
+"""What may come of a body's framing (size lines, extensions, trailers) without any content."""
+EAGER_HEAD_BYTES: Final = 4096
+"""Beyond so many bytes of a head its parser is given whole lines: it copies a line that it has the
+beginning of with each piece.
+"""
 _DIGITS: Final = re.compile(rb"[0-9]{1,12}")
 
 HOP_BY_HOP: Final = frozenset(
@@ -36,6 +42,9 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 """Headers of one hop, never forwarded. Source: RFC 9110, 7.6.1; RFC 9113, 8.2.2."""
+
+PLAIN_CONNECTION: Final = frozenset({b"keep-alive", b"close"})
+"""Connection headers, in lower case, that name no other header."""
 
 _REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
 STATUS_LINES: Final = {
@@ -89,13 +98,10 @@ def end_to_end(headers: Headers, also_drop: frozenset[bytes]) -> list[Header]:
     """Return `headers` without those of one hop and without `also_drop`."""
     drop = also_drop
     for name, value in headers:
-        if name == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+        if name == b"connection" and value.lower() not in PLAIN_CONNECTION:
             drop = also_drop | connection_options(headers)
             break
     return [header for header in headers if header[0] not in drop and header[0] not in HOP_BY_HOP]
-
-
-_PLAIN_CONNECTION: Final = frozenset({b"keep-alive", b"close"})
 
 
 class HttpDate:

@@ -27,6 +27,10 @@ WISHED: Final = (b"x-kvmesh-refused", b"wishes")
 """Of a request that nobody may take for what it asks itself: that is no fault of who answers."""
 
 
+WORKERLESS: Final = (b"x-kvmesh-refused", b"no-worker")
+"""Of a request that no worker of a router can take now, where the client holds it itself."""
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One error answer. `code` is a constant for programs, `message` is for people.
 

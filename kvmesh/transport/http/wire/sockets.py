@@ -57,11 +57,14 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(level, option, value)
 
 
-def listen(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socket]:
+def listen(
+    host: str, port: int, *, backlog: int = BACKLOG, shared: bool = False
+) -> list[socket.socket]:
     """Return one listening socket per address of `host` ("" for all), all on the same port.
 
-    Port 0 takes a free one. An address family this machine does not have is left out. Raises
-    `TransportError` naming the address.
+    `shared`: other processes of this user may listen there, too, and each gets a part of the
+    connections. Port 0 takes a free one. An address family this machine does not have is left out.
+    Raises `TransportError` naming the address.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None
@@ -71,7 +74,8 @@ def listen(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socke
         )
         for family, _, _, _, address in dict.fromkeys(found):
             try:
-                sock = _listen(family, (address[0], port, *address[2:]), backlog)
+                place = address[0], port, *address[2:]
+                sock = _listen(family, place, backlog, shared=shared)
             except OSError as error:
                 if error.errno not in _NO_FAMILY:
                     raise
@@ -111,10 +115,14 @@ async def accept(
         servers.append(server)
 
 
-def _listen(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
+def _listen(
+    family: int, address: tuple[object, ...], backlog: int, *, shared: bool
+) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         tune(sock)

@@ -44,7 +44,7 @@ def pure_state() -> WorkerState:
     return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
 
 
-REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 0.05, (), lambda _: "long", lambda _: "all")
+REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 8.0, 0.05, (), lambda _: "long", lambda _: "all")
 WEIGHTS = (1.0, 0.4)
 FORMULA = ("ms_per_token", 0, "*", "memory_wait_ms", "+", 1, "decode_blocks", "*", "+")
 
@@ -61,7 +61,7 @@ def ask(
     native: Any = NATIVE
     asked = list(REQUEST)
     for name, value in request.items():
-        asked[("size", "prompt", "", "", "", "", "", "", "", "keys").index(name)] = value
+        asked[("size", "prompt", "", "", "", "", "", "", "", "", "keys").index(name)] = value
     return native.Formula(formula, ("failure_ms",)).find_ties(
         states,
         {W: 1} if known is None else known,

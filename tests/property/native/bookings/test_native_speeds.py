@@ -90,6 +90,23 @@ class BothSpeeds(RuleBasedStateMachine):
     def finished(self, worker: WorkerId, residence_s: float, tokens: int) -> None:
         self.each(lambda one: one.finished(worker, residence_s, tokens))
 
+    @rule(worker=workers, tokens=tokens, elapsed_s=seconds)
+    def answered(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
+        self.each(lambda one: one.answered(worker, tokens, elapsed_s))
+
+    @rule(seed=st.integers(0, 1 << 30), answers=st.integers(1, 200), busy=st.integers(1, 5))
+    def answer(self, *, seed: int, answers: int, busy: int) -> None:
+        rng = random.Random(seed)
+        paces = [rng.choice([20.0, 20.0, 200.0, rng.uniform(0.3, 90.0)]) for _ in WORKERS]
+        for _ in range(answers):
+            place, size = rng.randrange(busy), rng.choice([1, 5, 100, rng.randrange(1, 2000)])
+            spent = (30.0 + paces[place] * size * rng.uniform(0.8, 1.5)) / 1000.0
+            self.answered(WORKERS[place], size, spent)
+
+    @rule(expected=st.integers(0, 9000))
+    def answer_tokens(self, expected: int) -> None:
+        self.each(lambda one: one.answer_tokens(expected))
+
     @rule(worker=workers)
     def remove(self, worker: WorkerId) -> None:
         self.each(lambda one: one.remove_worker(worker))
@@ -117,6 +134,9 @@ class BothSpeeds(RuleBasedStateMachine):
         for worker in (*WORKERS, WorkerId("stranger")):
             assert pure.ms_per_output_token(worker) == native.ms_per_output_token(worker)
             assert pure.residence_ms(worker) == native.residence_ms(worker)
+        for worker in WORKERS:
+            slow = [one.prefill_ratio(worker).slow_ms for one in self.twins]
+            assert slow[0] == slow[1]
 
 
 TestBothSpeeds = BothSpeeds.TestCase

@@ -9,12 +9,15 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
     EngineServed,
+    PromptServed,
     RouterResized,
 )
 from kvmesh.actors.journal.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
+from kvmesh.core.engines.kv_events.regaining import PROOF_RUNS
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.workers.info import Trust
 from tests.unit.actors.effects import of, sent
@@ -38,9 +41,9 @@ def store(block_size: int = 4, blocks: int = 3) -> object:
 
 
 class Driver:
-    def __init__(self) -> None:
+    def __init__(self, *, replays: bool = False) -> None:
         self.index = KvIndex()
-        options = FollowerOptions(W, 4, silent_requests=3, silent_s=10.0)
+        options = FollowerOptions(W, 4, silent_requests=3, silent_s=10.0, replays=replays)
         self.follower = EngineFollower(self.index, options, name="follower-w")
         self.trust: list[tuple[Trust, str]] = []
 
@@ -163,3 +166,37 @@ def test_a_few_answers_without_events_are_nothing() -> None:
 
 def test_messages_of_no_concern_are_ignored() -> None:
     assert Driver().tell(Message()) == []
+
+
+def test_what_is_replayed_is_not_what_the_engine_holds_now() -> None:
+    driver = Driver(replays=True)
+
+    driver.tell(EngineConnected(connected=True), batch(store()))
+    driver.tell(EngineCaughtUp(), EngineRestarted())
+
+    trusts = [trust for trust, _ in driver.trust]
+    assert trusts == [Trust.CATCHING_UP, Trust.EXACT, Trust.CATCHING_UP]
+
+
+def test_what_was_lost_is_known_again_by_answers() -> None:
+    driver = caught_up()
+    driver.tell(EngineLost("batches 0..1 cannot be replayed"))
+    assert driver.follower.wants_answers
+    run = {
+        "type": "BlockStored",
+        "block_hashes": [12],
+        "parent_block_hash": 11,
+        "token_ids": TOKENS[4:8],
+        "block_size": 4,
+    }
+    driver.tell(batch(run))
+    hashes = pack_hashes(sequence_hashes(TOKENS[:8], 4))
+
+    driver.tell(PromptServed(W, hashes, 1, 0.1))
+    for number in range(PROOF_RUNS):
+        known = {**run, "block_hashes": [100 + number], "parent_block_hash": None}
+        driver.tell(batch({**known, "token_ids": [number + 50] * 4}), now=1.0)
+
+    assert driver.blocks() == 2 + PROOF_RUNS
+    assert driver.trust[-1] == (Trust.EXACT, "")
+    assert not driver.follower.wants_answers

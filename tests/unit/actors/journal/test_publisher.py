@@ -90,6 +90,7 @@ class Driver:
                 events=events,
                 log_batches=log_batches,
                 formats=formats,
+                incarnation=7,
             )
         )
         self.stores = stores
@@ -334,6 +335,22 @@ def test_a_replica_that_misses_everything_gets_a_dump(on_bus: bool) -> None:
     assert driver.batches()[-1] == Batch(1, 5, 3, [Cleared(), stored(ROOT, H1, H2)])
     assert driver.publisher.statistics().resyncs == 1
     assert driver.publisher.publish_seconds().cumulative()[-1][1] == len(driver.appends)
+
+
+def test_a_higher_epoch_is_gone_above_and_said_at_once_by_the_incarnation_that_was_asked() -> None:
+    driver = Driver()
+    driver.tell(payload(store(11, 12, tokens=TOKENS[:8])))
+    driver.tell(Tick("flush"))
+
+    assert driver.tell(Resync(W, 9, 0, "r1", incarnation=8)) == []
+    assert driver.heartbeat().epoch == 5
+
+    driver.tell(Resync(W, 9, 0, "r1", incarnation=7))
+    assert driver.heartbeat().epoch == 10
+    assert driver.heartbeat().incarnation == 7
+    driver.now = 1.0
+    driver.tell(Tick("flush"))
+    assert driver.batches()[-1] == Batch(1, 10, 1, [Cleared(), stored(ROOT, H1, H2)])
 
 
 def test_requests_about_another_worker_and_garbage_are_ignored() -> None:

@@ -8,6 +8,7 @@ from kvmesh.actors.wire import encode
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.health.outcomes import failed_attempt
+from kvmesh.core.members.silent_members import GIVEN_UP
 from kvmesh.errors import NoWorkerError, RequestError
 
 
@@ -325,3 +326,33 @@ def test_statistics_tell_what_chose_buckets_and_how_many_homes_are_known() -> No
 
     assert statistics.homes == len(meta.homes) == 1
     assert statistics.placed == {"round-robin": 2, "session": 1}
+
+
+def test_requests_wait_for_replicas_that_may_only_not_be_heard_of_yet() -> None:
+    meta = MetaRouter("kvmesh")
+    assert not meta.awaits_replicas(), "from the configuration, and there are none"
+
+    meta.listening = True
+    assert meta.awaits_replicas()
+    meta.receive(AllHeard(), 1.0)
+    meta.hearing.set_connected(up=False)
+    meta.receive(Tick("check"), 4.5)
+    assert meta.awaits_replicas(), "nobody could be heard"
+    meta.hearing.set_connected(up=True)
+    meta.receive(Tick("check"), 8.0)
+    assert not meta.awaits_replicas()
+
+    meta.receive(beat("a", "r0"), 8.0)
+    assert meta.awaits_replicas()
+
+
+def test_a_replica_that_was_lost_is_named() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.hearing.set_asked()
+    meta.receive(beat("a", "r0"), 0.0)
+    for now in (2.2, 2.5):
+        meta.receive(Answered("a/r0", "down"), now)
+
+    assert meta.given_up(2.5) == [("a/r0", GIVEN_UP)]
+    meta.receive(beat("a", "r0"), 3.0)
+    assert meta.given_up(3.0) == []

@@ -7,6 +7,7 @@ from kvmesh.actors.members.load_readings import STALE_BEATS
 from kvmesh.actors.members.registry import ENGINE_HANGS, Registry, RegistryOptions
 from kvmesh.actors.messages import (
     BusMessage,
+    Resync,
     RouterGone,
     RouterHeartbeat,
     RouterSeen,
@@ -19,8 +20,10 @@ from kvmesh.actors.messages import (
     WorkerSeen,
 )
 from kvmesh.actors.wire import decode, encode
+from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.silent_members import GIVEN_UP
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import LoadReport, Trust
 from kvmesh.core.workers.sequences import new_sequences
@@ -40,7 +43,9 @@ def router(name: str = "r2", epoch: int = 1) -> RouterHeartbeat:
 
 
 class Driver:
-    def __init__(self, *, speaks: bool = True, kv_events: bool = True) -> None:
+    def __init__(
+        self, *, speaks: bool = True, kv_events: bool = True, secret_mark: int | None = None
+    ) -> None:
         self.workers = WorkerRegistry(Membership(), new_sequences(16))
         self.routers = Membership()
         self.registry = Registry(
@@ -49,6 +54,7 @@ class Driver:
                 workers_to=("indexer",),
                 routers_to=("sync",),
                 kv_events=kv_events,
+                secret_mark=secret_mark,
             ),
             self.workers,
             self.routers,
@@ -102,6 +108,40 @@ def test_a_larger_epoch_is_a_restart_and_a_smaller_one_is_old_news() -> None:
     ]
     assert driver.tell(worker(epoch=2)) == []
     assert driver.registry.statistics().outdated == 1
+
+
+def test_a_low_epoch_of_a_new_incarnation_is_raised_by_those_who_know_it() -> None:
+    driver = Driver()
+    driver.tell(worker(epoch=9, incarnation=7))
+
+    effects = driver.tell(worker(epoch=2, incarnation=8))
+
+    (asked,) = of(Publish, effects)
+    assert asked.subject == "kvmesh.ctl.code.a"
+    assert decode(asked.data, Resync) == Resync(A, 9, 0, "r1", incarnation=8)
+    assert driver.registry.heartbeat(A) == worker(epoch=9, incarnation=7)
+
+
+def test_who_only_listens_asks_nobody_for_another_epoch() -> None:
+    driver = Driver(speaks=False)
+    driver.tell(worker(epoch=9, incarnation=7))
+
+    assert driver.tell(worker(epoch=2, incarnation=8)) == []
+
+
+def test_a_worker_that_is_silent_is_heard_again_under_an_older_epoch() -> None:
+    driver = Driver()
+    driver.registry.hearing.set_asked()
+    driver.tell(worker(epoch=9))
+    driver.now = 4.0
+    driver.tell(Answered("worker/a", "ok"))
+    driver.tell(Tick("check"))
+    assert driver.workers.info(A).trust is Trust.APPROX
+
+    effects = driver.tell(worker(epoch=2))
+
+    assert sent(effects, "indexer") == [WorkerSeen(worker(epoch=2), restarted=True)]
+    assert driver.workers.info(A).trust is Trust.EXACT
 
 
 def test_a_draining_worker_gets_nothing_new() -> None:
@@ -263,6 +303,17 @@ def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
     assert sent(pass_time(driver, 603.25), "indexer") == []
     assert (driver.usable(), driver.routers.members()) == ((A,), ("r2",))
     assert sent(pass_time(driver, 603.75), "indexer") == [WorkerGone(A)]
+
+
+def test_of_who_hashes_by_another_secret_only_what_was_sent_there_counts() -> None:
+    driver = Driver(secret_mark=7)
+
+    driver.tell(worker(secret_mark=8))
+    assert driver.workers.distrusted == {A}
+    driver.tell(worker(secret_mark=7))
+    assert driver.workers.distrusted == set()
+    driver.tell(worker())
+    assert driver.workers.info(A).trust is Trust.APPROX
 
 
 def test_trust_is_kept_across_heartbeats() -> None:
@@ -430,3 +481,38 @@ def test_a_sidecar_that_does_not_count_its_readings_is_believed_each_time() -> N
         driver.tell(worker())
 
     assert driver.workers.state(A).loads.unseen_requests == 3
+
+
+def test_the_last_epoch_of_all_is_not_asked_to_be_gone_above() -> None:
+    driver = Driver()
+    driver.tell(worker(epoch=MAX_ORDINAL, incarnation=7))
+
+    assert of(Publish, driver.tell(worker(epoch=2, incarnation=8))) == []
+
+
+def test_workers_are_awaited_until_all_that_are_there_had_time_to_be_heard() -> None:
+    driver = Driver()
+    driver.tell(Started())
+    seen: list[bool] = []
+
+    for now in (0.25, 3.25, 3.5):
+        driver.now = now
+        driver.tell(Tick("check"))
+        seen.append(driver.workers.settled)
+
+    assert seen == [False, False, True]
+
+
+def test_members_that_were_lost_are_named() -> None:
+    driver = Driver()
+    driver.registry.hearing.set_asked()
+    driver.tell(worker())
+    driver.tell(router())
+    driver.now = 10.0
+    driver.tell(Tick("check"))  # it stood still
+    driver.now = 10.25
+    for member in ("worker/a", "router/r2"):
+        for _ in range(2):
+            driver.tell(Answered(member, "down"))
+
+    assert driver.registry.given_up(10.25) == [("a", GIVEN_UP), ("r2", GIVEN_UP)]

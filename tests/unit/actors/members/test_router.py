@@ -5,10 +5,17 @@ import pytest
 
 from kvmesh.actors.kernel import Log
 from kvmesh.actors.members.router import MOST_LEFT_OUT, Router
-from kvmesh.actors.messages import Tick, WorkerGone, WorkerHeartbeat, WorkerSeen
+from kvmesh.actors.messages import (
+    Tick,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerLoad,
+    WorkerSeen,
+)
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import failed_attempt
+from kvmesh.core.health.progress import Due
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.disaggregation import PREFILL
@@ -94,6 +101,18 @@ def test_who_prefills_for_others_is_known_while_it_does() -> None:
     router.receive(WorkerGone(BEAT.worker), 0.0)
 
     assert (before, after, router.prefillers) == ({BEAT.worker}, set(), set())
+
+
+def test_who_wants_to_be_told_of_answers_is_known_while_it_does() -> None:
+    router = make_router()
+    wanting = msgspec.structs.replace(BEAT, wants_answers=True)
+
+    for beat in (wanting, BEAT, wanting):
+        router.receive(WorkerSeen(beat), 0.0)
+        assert router.wanting == ({BEAT.worker} if beat is wanting else set())
+    router.receive(WorkerGone(BEAT.worker), 0.0)
+
+    assert router.wanting == set()
 
 
 def test_other_messages_are_ignored() -> None:
@@ -218,3 +237,43 @@ def test_who_wants_to_know_is_told_when_a_worker_joins_or_moves() -> None:
     assert len(told) == 1
     router.receive(WorkerSeen(msgspec.structs.replace(BEAT, url="http://w9:8000")), 2.0)
     assert len(told) == 2
+
+
+def beat(reading: int, computed: int, **more: object) -> WorkerSeen:
+    load = WorkerLoad(running_requests=1, computed_tokens=computed)
+    return WorkerSeen(msgspec.structs.replace(BEAT, reading=reading, load=load, **more))
+
+
+def is_stalled(router: Router, now: float) -> bool:
+    return router.progress.is_stalled(WorkerId("w1"), [Due(0.0)], now)
+
+
+def test_an_engine_whose_figures_stand_still_in_its_heartbeats_is_known_to_hang() -> None:
+    router = make_router()
+    for second in range(7):
+        router.receive(beat(second + 1, 500), float(second))
+
+    assert is_stalled(router, 6.0)
+    router.receive(WorkerGone(WorkerId("w1")), 6.0)
+    assert not is_stalled(router, 6.0)
+
+
+@pytest.mark.parametrize("shown", ["tokens", "events"])
+def test_tokens_and_events_of_its_heartbeats_show_that_it_works(shown: str) -> None:
+    router = make_router()
+    for second in range(7):
+        more = {"last_seq": second} if shown == "events" else {}
+        router.receive(beat(second + 1, 500 + second * (shown == "tokens"), **more), float(second))
+
+    assert not is_stalled(router, 6.5)
+
+
+def test_figures_that_a_heartbeat_repeats_show_nothing() -> None:
+    router = make_router()
+    for second in range(60):
+        router.receive(beat(1, 500), float(second))
+    assert not is_stalled(router, 60.0)
+
+    for second in range(60, 70):
+        router.receive(beat(0, 500), float(second))
+    assert is_stalled(router, 69.5), "a router alone does not number what it reads"

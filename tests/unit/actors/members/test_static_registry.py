@@ -1,8 +1,8 @@
 import msgspec
 
 from kvmesh.actors.engine_messages import EngineSilent
-from kvmesh.actors.kernel import Log, Message, Wake
-from kvmesh.actors.members.static_registry import CHECK_S, StaticRegistry
+from kvmesh.actors.kernel import Log, Message, Send, Wake
+from kvmesh.actors.members.static_registry import CHECK_S, SILENT, StaticRegistry
 from kvmesh.actors.messages import (
     Started,
     Tick,
@@ -103,6 +103,19 @@ def test_an_engine_that_never_answered_is_told_of_once_too() -> None:
 
     assert [(line.level, line.fields["answering"]) for line in first] == [("warning", False)]
     assert again == []
+
+
+def test_an_engine_that_never_answered_is_known_by_its_configuration() -> None:
+    driver = Driver()
+    silent = EngineSilent(W, beat=BEAT)
+
+    first = of(Send, driver.registry.receive(silent, 0.0))
+    again = list(driver.registry.receive(silent, 1.0))
+
+    assert first == [Send("router", WorkerSeen(BEAT))]
+    assert again == []
+    assert driver.workers.membership.why_not(W, 1.0) == SILENT
+    assert not driver.workers.met_any
 
 
 def test_trust_follows_the_events_and_says_why() -> None:

@@ -56,7 +56,7 @@ class Fleet:
 @contextlib.asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[None]:
     pool = UpstreamPool()
-    tasks = [asyncio.create_task(one) for one in fleet.care.running(pool)]
+    tasks = [asyncio.create_task(one) for one in fleet.care.running(pool, pool)]
     try:
         yield
     finally:

@@ -1,25 +1,57 @@
-from kvmesh.app.care.hang_watch import ASK_AFTER_S, ASK_EVERY_S, HangWatch
+from collections.abc import Sequence
+
+import pytest
+
+from kvmesh.app.care.hang_watch import (
+    ASK_AFTER_S,
+    ASK_EVERY_S,
+    SLOW_ANSWERS,
+    SLOW_FLEET,
+    SLOW_S,
+    HangWatch,
+)
+from kvmesh.core.health.health import Answer
+from kvmesh.core.health.progress import Due
 from kvmesh.transport.http.forward.plan import Forwarding
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
+
+SILENT = "w1 gave no answer in 10.0 s: it does not answer its health check"
+STALLED = "w1 gave no answer in 10.0 s: its engine has requests and makes no progress"
+
+
+class Signs:
+    """What engines show; `stalled` stand still."""
+
+    def __init__(self, *stalled: str) -> None:
+        self.stalled = stalled
+        self.shown: dict[str, float] = {}
+        self.asked: list[Sequence[Due]] = []
+
+    def shown_s(self, worker: str) -> float:
+        return self.shown.get(worker, -1.0)
+
+    def is_stalled(self, worker: str, dues: Sequence[Due]) -> bool:
+        self.asked.append(dues)
+        return worker in self.stalled
 
 
 class Waiting:
     """A request at a worker, and its way."""
 
-    def __init__(self, worker: str, sent_s: float, *, overdue: bool = False) -> None:
+    def __init__(self, worker: str, sent_s: float, *, due: bool = True) -> None:
         self.crashes: list[str] = []
         self.scope = Scope(b"q", lambda error, _: self.crashes.append(str(error)))
         self.forwarding: Forwarding = self
         self.worker = worker
         self.sent_s = sent_s
-        self.overdue = overdue
+        self.due = Due(sent_s) if due else None
         self.given_up: list[str] = []
         self.bound = None
+        self.may_hold = True
 
-    def is_overdue(self, now: float) -> bool:
-        del now
-        return self.overdue
+    def patience_s(self) -> float:
+        return 1.0
 
     def proceed(self) -> None:
         """Nothing waits here."""
@@ -32,8 +64,9 @@ class Waiting:
         self.given_up.append(failure.message)
 
 
-def make_watch(*waiting: Waiting) -> HangWatch:
-    watch = HangWatch(lambda: 10.0)
+def make_watch(*waiting: Waiting, signs: Signs | None = None, members: int = 9) -> HangWatch:
+    watch = HangWatch(lambda: 10.0, lambda: "w" * members)
+    watch.evidence = signs
     for one in waiting:
         watch.waiting[one] = None
     return watch
@@ -72,37 +105,108 @@ def test_a_request_sent_once_more_waits_from_then_on() -> None:
     assert watch.due(4.0) == ["w2"]
 
 
-def test_a_worker_that_is_not_there_is_given_up_by_all_that_wait() -> None:
-    here, there = Waiting("w1", 0.0), Waiting("w2", 0.0, overdue=True)
-    watch = make_watch(here, Waiting("w1", 9.0), there)
+@pytest.mark.parametrize("answer", ["down", "unready"])
+def test_a_worker_that_is_not_there_is_given_up_by_all_that_wait(answer: Answer) -> None:
+    here, there = Waiting("w1", 0.0), Waiting("w2", 0.0)
+    watch = make_watch(here, Waiting("w1", 9.0), there, signs=Signs())
 
-    watch.answered("w1", "down")
+    watch.answered("w1", answer)
 
-    assert here.given_up == ["w1 gave no answer in 10.0 s: it does not answer its health check"]
+    assert here.given_up == [SILENT]
     assert there.given_up == []
     assert watch.given_up == 2
 
 
-def test_two_answers_in_a_row_that_come_too_late_are_as_good_as_none() -> None:
+def test_a_replica_that_answers_holds_its_requests_whatever_it_says() -> None:
+    one = Waiting("w1", 0.0, due=False)
+    watch = make_watch(one)
+
+    for answer in ("ok", "unready", "ok", "slow", "slow", "unready"):
+        watch.answered("w1", answer)
+
+    assert one.given_up == []
+    watch.answered("w1", "down")
+    assert one.given_up == [SILENT]
+
+
+def test_answers_in_a_row_that_come_too_late_are_as_good_as_none() -> None:
     one = Waiting("w1", 0.0)
     watch = make_watch(one)
 
-    for answer in ("slow", "ok", "slow"):
+    late: list[Answer] = ["slow"] * (SLOW_ANSWERS - 1)
+    answers: list[Answer] = ["slow", "slow", "ok", *late]
+    for answer in answers:
         watch.answered("w1", answer)
         assert one.given_up == []
     watch.answered("w1", "slow")
 
-    assert one.given_up == ["w1 gave no answer in 10.0 s: it does not answer its health check"]
+    assert one.given_up == [SILENT]
 
 
-def test_a_worker_that_answers_is_given_up_only_by_requests_long_overdue() -> None:
-    late, fine = Waiting("w1", 0.0, overdue=True), Waiting("w1", 0.0)
-    watch = make_watch(late, fine)
+def test_one_that_shows_progress_may_answer_its_health_check_late() -> None:
+    signs = Signs()
+    signs.shown["w1"] = 10.1
+    one = Waiting("w1", 0.0)
+    watch = make_watch(one, signs=signs)
 
+    for _ in range(2 * SLOW_ANSWERS):
+        watch.answered("w1", "slow")
+
+    assert one.given_up == []
+
+
+def test_most_workers_answering_late_are_a_slow_machine() -> None:
+    waiting = [Waiting("w1", 0.0), Waiting("w2", 0.0)]
+    watch = make_watch(*waiting, signs=Signs(), members=3)
+
+    for _ in range(SLOW_ANSWERS * SLOW_FLEET - 1):
+        for one in waiting:
+            watch.answered(one.worker, "slow")
+    assert [one.given_up for one in waiting] == [[], []]
+
+    watch.answered("w1", "slow")
+    assert waiting[0].given_up == [SILENT]
+
+
+def test_who_answered_late_long_ago_is_not_slow_now() -> None:
+    now = 10.0
+    one = Waiting("w1", 0.0)
+    watch = HangWatch(lambda: now, lambda: "ww")
+    watch.waiting[one] = None
+    watch.answered("w2", "slow")
+    now += SLOW_S
+
+    for _ in range(SLOW_ANSWERS):
+        watch.answered("w1", "slow")
+
+    assert len(one.given_up) == 1
+
+
+def test_a_worker_that_answers_is_given_up_by_all_if_its_engine_stands_still() -> None:
+    signs = Signs("w1")
+    first, last = Waiting("w1", 0.0), Waiting("w1", 9.0)
+    watch = make_watch(first, last, Waiting("w2", 0.0), signs=signs)
+
+    watch.answered("w2", "ok")
+    assert first.given_up == []
     watch.answered("w1", "ok")
 
-    assert late.given_up == ["w1 gave no answer in 10.0 s: its requests are overdue"]
-    assert fine.given_up == []
+    assert first.given_up == [STALLED]
+    assert len(last.given_up) == 1
+    assert signs.asked == [[Due(0.0)], [Due(0.0), Due(9.0)]]
+
+
+def test_only_requests_that_an_engine_owes_something_show_that_it_stands_still() -> None:
+    signs = Signs("w1")
+    owed, not_yet = Waiting("w1", 0.0), Waiting("w1", 0.0, due=False)
+    watch = make_watch(not_yet, signs=signs)
+    assert not watch.is_stalled(not_yet)
+
+    watch.answered("w1", "ok")
+    assert (signs.asked, not_yet.given_up) == ([], [])
+
+    assert watch.is_stalled(owed)
+    assert signs.asked == [[Due(0.0)]]
 
 
 def test_one_that_fails_as_it_is_given_up_leaves_the_others_given_up() -> None:

@@ -86,8 +86,8 @@ async def asking() -> AsyncIterator[Asking]:
 
 @pytest.mark.parametrize(
     ("status", "exact", "answer"),
-    [(200, False, "ok"), (404, False, "ok"), (500, False, "down"), (503, False, "down"),
-     (200, True, "ok"), (404, True, "down")],
+    [(200, False, "ok"), (404, False, "ok"), (500, False, "unready"), (503, False, "unready"),
+     (200, True, "ok"), (404, True, "unready")],
 )  # fmt: skip
 async def test_any_answer_but_a_server_error_is_one_unless_it_must_be_exact(
     status: int, exact: bool, answer: Answer, eventually: Eventually

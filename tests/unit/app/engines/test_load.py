@@ -1,7 +1,10 @@
 import msgspec
+import pytest
 
+from kvmesh.actors.messages import WorkerLoad
 from kvmesh.app.engines.load import MAX_LINES, load_of, load_of_figures, parse_gauges
 from kvmesh.core.engines.load import EngineFigures
+from kvmesh.core.health.progress import EngineReading
 from kvmesh.core.workers.info import NO_ADAPTERS, AdapterReport
 
 VLLM = """\
@@ -97,3 +100,40 @@ def test_a_pool_of_adapters_is_read_of_figures_too() -> None:
 def test_a_page_that_is_no_metrics_page_says_nothing() -> None:
     assert parse_gauges("<html>") == {}
     assert parse_gauges("vllm:num_requests_running{ 3") == {}
+
+
+@pytest.mark.parametrize(
+    ("page", "computed"),
+    [
+        ("", None),
+        ("vllm:num_requests_running 1.0", None),
+        ('vllm:generation_tokens_total{engine="0"} 40.0\nvllm:prompt_tokens_total 2.0', 42),
+        ("vllm:generation_tokens_total 0.0", 0),
+        ("vllm:generation_tokens_total 1e25", None),
+        ("vllm:generation_tokens_total NaN\nvllm:prompt_tokens_total 2.0", None),
+        ("vllm:generation_tokens_total -1.0", None),
+        ("vllm:generation_tokens_total 9e15\nvllm:prompt_tokens_total 9e15", None),
+        ('sglang:realtime_tokens_total{mode="decode"} 7.0', 7),
+        ('sglang:realtime_tokens_total{mode="a"} 7\nsglang:realtime_tokens_total{mode="b"} 90', 97),
+        ("llamacpp:n_decode_total 125", 125),
+    ],
+)
+def test_each_kind_of_engine_shows_its_progress_by_counters_of_its_own(
+    page: str, computed: int | None
+) -> None:
+    gauges = parse_gauges(f"vllm:num_requests_waiting 0.0\n{page}\n")[0]
+
+    load = load_of(gauges)
+
+    assert load.reading().computed == computed
+    assert (load.computed_tokens is msgspec.UNSET) == (computed is None)
+
+
+def test_progress_is_read_of_figures_too_and_travels_in_heartbeats_alone() -> None:
+    told = load_of_figures(EngineFigures(1, 2, 32, 0, computed_tokens=9), 16)
+    untold = load_of_figures(EngineFigures(0, 0, 0, 0), 16)
+
+    assert told.reading() == EngineReading(9, running=1, waiting=2, used_blocks=2)
+    assert b"computed_tokens" not in msgspec.msgpack.encode(untold)
+    earlier = msgspec.msgpack.encode({"running_requests": 3})
+    assert msgspec.msgpack.decode(earlier, type=WorkerLoad).reading().computed is None

@@ -24,6 +24,7 @@ def test_seeds_are_secret_and_kept_until_deleted(tmp_path: Path) -> None:
     assert set(seeds) == {
         "admin.nk",
         "admin.code.nk",
+        "hash.code.secret",
         "meta-router.nk",
         "router.code.any.nk",
         "worker.code.w7.nk",

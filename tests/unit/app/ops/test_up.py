@@ -1,4 +1,5 @@
 import socket
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -6,9 +7,11 @@ import pytest
 
 from kvmesh.app.envoy.options import GatewayOptions
 from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
-from kvmesh.app.ops.up import mesh_ports, plan_mesh, small_streams
+from kvmesh.app.ops.up import describe_mesh, mesh_ports, plan_mesh, small_streams, with_secret
+from kvmesh.app.process.supervisor import ChildSpec
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import UpSettings
+from kvmesh.settings.secret_file import read_hash_secret
 
 
 def test_engines_are_dealt_to_buckets_and_each_bucket_gets_its_replicas() -> None:
@@ -67,6 +70,25 @@ def test_the_secret_of_hashes_goes_to_routers_and_sidecars_and_nobody_else() -> 
     assert given == [spec.name for spec in (*plan.sidecars, *plan.routers)]
 
 
+def test_a_secret_is_made_once_kept_and_found_again(tmp_path: Path) -> None:
+    settings = UpSettings(data_dir=tmp_path)
+
+    first = with_secret(settings)
+    assert first.hash_secret_file is not None
+    kept = read_hash_secret(first.hash_secret_file)
+    again = with_secret(settings)
+
+    assert first.hash_secret_file == again.hash_secret_file == tmp_path / "hash.secret"
+    assert read_hash_secret(tmp_path / "hash.secret") == kept
+    assert stat.S_IMODE((tmp_path / "hash.secret").stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="--data-dir"):
+        with_secret(UpSettings(data_dir=tmp_path / "nowhere"))
+    given = UpSettings(hash_secret_file=tmp_path / "mine", data_dir=tmp_path)
+    assert with_secret(given) is given
+    described = describe_mesh(first, plan_mesh(first, "nats://n:1"), "nats://n:1")
+    assert described.hash_secret_file == str(tmp_path / "hash.secret")
+
+
 def test_every_port_of_the_plan_is_claimed() -> None:
     settings = UpSettings(engines=3, buckets="chat,code", replicas=2)
     plan, ports = plan_mesh(settings, "nats://n:1"), mesh_ports(settings)
@@ -76,6 +98,19 @@ def test_every_port_of_the_plan_is_claimed() -> None:
     }
     assert named < set(ports)
     assert len(ports) == len(set(ports)) == 1 + 4 + 3 * 3
+
+
+def test_a_dashboard_port_is_the_front_doors_alone_and_claimed() -> None:
+    settings = UpSettings(dashboard_port=8099, http_port=8000)
+
+    given = [one.name for one in plan_mesh(settings, "nats://n:1").all() if "8099" in one.args]
+
+    assert given == ["meta-router"]
+    assert mesh_ports(settings)[-1] == 8099
+    with pytest.raises(ConfigError, match="--dashboard-port 8001"):
+        mesh_ports(UpSettings(dashboard_port=8001, http_port=8000))
+    with pytest.raises(ConfigError, match="--gateway --dashboard-port 8099"):
+        plan_mesh(UpSettings(dashboard_port=8099, gateway=True), "nats://n:1")
 
 
 def test_a_gateway_stands_before_the_pickers_of_one_bucket() -> None:
@@ -169,3 +204,24 @@ def test_streams_share_half_of_a_small_disk(
     has_free(0)
     monkeypatch.setenv("KVMESH_STREAM_MAX_BYTES", "7")
     assert small_streams(settings) == []
+
+
+def test_routers_serve_one_bucket_behind_the_front_doors_port() -> None:
+    settings = UpSettings(engines=2, routers=3, http_port=9000, hash_secret_file=Path("secret"))
+
+    plan = plan_mesh(settings, "nats://n:1")
+
+    assert plan.routers == []
+    assert isinstance(plan.front, ChildSpec)
+    assert plan.front.args[:5] == ["router", "--processes", "3", "--bucket", "chat"]
+    assert mesh_ports(settings)[:5] == [9000, 9001, 9002, 9003, 9004]
+    described = describe_mesh(settings, plan, "nats://n:1")
+    assert described.view_url.endswith(":9004")
+    assert {one.router_url for one in described.engines} == {"http://127.0.0.1:9001"}
+
+
+def test_routers_are_of_one_bucket_and_have_nobody_in_front() -> None:
+    with pytest.raises(ConfigError, match="--routers --buckets a,b"):
+        plan_mesh(UpSettings(routers=2, buckets="a,b"), "nats://n:1")
+    with pytest.raises(ConfigError, match="--gateway --routers 2"):
+        plan_mesh(UpSettings(routers=2, gateway=True), "nats://n:1")

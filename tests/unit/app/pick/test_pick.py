@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.transport.http.forward.plan import ForwardPlan, Target, Wait
-from kvmesh.transport.http.server.incoming import Incoming
-from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.app.front.tracing import tracer_for
 from tests.integration.pick.room import CHAT, Asking, Room
 
 EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
@@ -46,7 +44,7 @@ async def test_usage_and_tokens_of_a_stream_are_learned(room: Room) -> None:
 
 
 async def test_usage_of_a_whole_answer_is_learned_in_pieces(room: Room) -> None:
-    answer = b'{"id":"a","usage":{"prompt_tokens":9,"completion_tokens":3}}'
+    answer = b'{"choices":[{"text":"x"}],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
     stream = room.ask().head().body(CHAT).answered(kind="application/json")
     stream.came(answer[:30]).came(answer[30:], end=True)
 
@@ -226,42 +224,25 @@ async def test_alternatives_follow_in_order_within_the_subset() -> None:
     await room.close()
 
 
-class Telling:
-    """A tracer whose plans say something to the worker in a header."""
-
-    def __init__(self, header: bytes) -> None:
-        self._header = header
-
-    def watch(self, _: Incoming, plan: ForwardPlan) -> ForwardPlan:
-        return _Told(plan, self._header)
-
-    def close(self) -> None:
-        """Nothing is sent anywhere."""
-
-
-class _Told:
-    def __init__(self, plan: ForwardPlan, header: bytes) -> None:
-        self._plan = plan
-        self._header = header
-        self.on_attempt_failed = plan.on_attempt_failed
-        self.on_head = plan.on_head
-        self.on_tokens = plan.on_tokens
-        self.on_finish = plan.on_finish
-
-    def next_target(self) -> Target | Problem | Wait | None:
-        target = self._plan.next_target()
-        assert isinstance(target, Target)
-        return msgspec.structs.replace(target, headers=((self._header, b"1"),))
-
-
-@pytest.mark.parametrize(("header", "endpoints"), [(b"traceparent", 3), (b"x-rank", 1)])
-async def test_what_is_said_to_the_chosen_worker_alone_is_said_to_no_other(
-    header: bytes, endpoints: int
-) -> None:
-    room = Room(4, alternatives=2, tracer=Telling(header))
+async def test_a_trace_goes_on_and_costs_no_alternative() -> None:
+    room = Room(4, alternatives=2, tracer=tracer_for("http://127.0.0.1:9", "picker"))
     stream = room.ask().head().body(CHAT)
 
-    assert len(stream.picked.split(",")) == endpoints
+    assert len(stream.picked.split(",")) == 3
+    told = stream.set_in(stream.heard[0].request_headers.response.header_mutation)
+    assert told["traceparent"].endswith("-01")
+    stream.on_reset(8)
+    await room.close()
+
+
+async def test_what_is_said_to_the_chosen_worker_alone_is_said_to_no_other() -> None:
+    room = Room(0, alternatives=2)
+    for number in range(3):
+        url = f"http://10.0.0.{number + 1}:8000"
+        room.introduce(f"r{number}", url, dp_rank=number, engine="vllm")
+    stream = room.ask().head().body(CHAT)
+
+    assert len(stream.picked.split(",")) == 1
     stream.on_reset(8)
     await room.close()
 
@@ -340,6 +321,10 @@ async def test_a_request_that_ended_two_workers_is_refused(room: Room) -> None:
         pin = ("x-kvmesh-worker-id", f"w{worker}")
         stream = room.ask().head("/v1/chat/completions", pin).body(CHAT)
         stream.answered(503, attributes=gone).came(b"", end=True)
+    guard = room.pool.poison
+    assert len(guard.suspects) == 2
+    for origin in guard.suspects:
+        guard.gone(origin, asyncio.get_running_loop().time())
 
     stream = room.ask().head().body(CHAT)
 

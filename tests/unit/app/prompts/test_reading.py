@@ -3,6 +3,7 @@ import struct
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
@@ -20,7 +21,7 @@ from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
-from kvmesh.transport.http.openai import ENDPOINTS, find_endpoint, parse_request
+from kvmesh.transport.http.openai import ENDPOINTS, OTHERS, find_endpoint, parse_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from tests.unit.app.prompts.tokenizer_models import write_model
@@ -73,6 +74,23 @@ def test_an_id_outside_the_vocabulary_is_refused_anywhere_in_a_batch(tmp_path: P
     for directory, limit in ((model, 0), (None, size), (model, size)):
         with pytest.raises(RequestError, match=rf"token id {size} at position 1 .* 0..{size - 1}"):
             read([[1], [2, size]], model=directory, vocab_size=limit)
+
+
+@pytest.mark.parametrize("field", ["input_ids", "token_ids"])
+def test_ids_are_checked_on_engines_own_paths_and_read_no_further(field: str) -> None:
+    def pass_on(ids: object) -> RouteRequest:
+        body = msgspec.json.encode({"model": "m", "text": "x", field: ids})
+        reader = Reader(PromptReader(load_tokenizer(None), 16, 99), "router")
+        asked = cast("Exchange", Asked(body))
+        found: list[RouteRequest] = []
+        reader.read(asked, OTHERS["/generate"], lambda _, request: found.append(request))
+        return found[0]
+
+    for fine in ([1, 98], [[1], [98]], [], None, "1", {"a": 500}, [1.5], ["500"]):
+        assert pass_on(fine).prompt_tokens == 0
+    for wrong in ([1, 99], [[1], [2, 99]], [-1]):
+        with pytest.raises(RequestError, match=r"token id (99 at position 1|-1 at position 0)"):
+            pass_on(wrong)
 
 
 def test_a_chats_own_ids_are_believed_and_checked() -> None:
@@ -164,6 +182,17 @@ def test_a_secret_gives_all_prompts_other_hashes() -> None:
     expected = sequence_hashes(tokens, 16, root)
     assert list(spoken.hashes.upto(9)) == list(packed.hashes.upto(9)) == expected
     assert expected[0] != sequence_hashes(tokens, 16)[0]
+
+
+def test_hashes_are_refused_where_no_client_can_know_the_secret() -> None:
+    asked = Asked(pack_hashes([5]))
+    headers = [(b"x-kvmesh-body", b"hashes")]
+    asked.request = Request("POST", b"/v1/route", headers, pack_hashes([5]))
+    reader = Reader(PromptReader(load_tokenizer(None), 16, 0), "router", secret=b"k" * 32)
+    reader.keeps_secret = True
+
+    with pytest.raises(RequestError, match=r"send tokens, or .*--hash-secret-file"):
+        reader.read_binary(cast("Exchange", asked))
 
 
 USER = {"role": "user", "content": "Tell me of the sea. " * 9}

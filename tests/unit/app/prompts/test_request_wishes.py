@@ -71,6 +71,7 @@ ALL = RequestWishes(
     output_tokens=7,
     priority=-3,
     overridden=True,
+    chooses=True,
 )
 
 
@@ -100,6 +101,7 @@ def test_a_header_wins_over_the_body_and_the_body_over_the_models_policy() -> No
         overlap_score_weight=3.0,
         labels=frozenset(["gpu:l4"]),
         tolerations=frozenset(["spot"]),
+        chooses=True,
     )
     assert read(request(), body(model="other")) == RequestWishes()
 
@@ -167,6 +169,7 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
         session=session,
         output_tokens=7,
         names=TurnNames(session, session, "kvmesh"),
+        chooses=True,
     )
 
 

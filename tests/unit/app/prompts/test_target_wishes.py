@@ -4,12 +4,10 @@ import msgspec
 import pytest
 
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes, WishOptions, WishReader
-from kvmesh.app.prompts.wiring import target_defaults
 from kvmesh.core.chat.inference import InferenceRequest
 from kvmesh.core.cost.targets import TargetDefaults, Targets
 from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy, parse_model_policy
-from kvmesh.errors import ConfigError, RequestError
-from kvmesh.settings.requests import SloSettings
+from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import find_endpoint, parse_request
 from kvmesh.transport.http.server.request import Request
 
@@ -54,7 +52,6 @@ def test_targets_come_from_headers(headers: dict[str, str], targets: Targets | N
     wishes = reader().read(request(**headers), body())
 
     assert wishes.targets == targets
-    assert reader().plain_head(request(**headers)) is None or not headers
 
 
 def test_what_the_body_asks_for_counts_behind_headers() -> None:
@@ -84,31 +81,10 @@ def test_a_model_a_tenant_and_all_have_targets_of_their_own() -> None:
     assert found.read(opted_out, body()).targets is None
 
 
-def test_only_requests_with_targets_leave_the_quick_way() -> None:
+def test_a_request_without_targets_of_its_own_has_its_tenants() -> None:
     found = reader(defaults=TargetDefaults(tenants=[("acme", Targets(300.0, None))]))
 
-    assert found.plain_head(request()) is not None
-    assert found.plain_head(request(x_tenant="acme")) is None
-    assert found.read(request(), body()) is NO_WISHES
+    assert found.read(request(), body()) == NO_WISHES
     assert found.read(request(x_tenant="acme"), body()) == RequestWishes(
-        tenant="acme", targets=Targets(300.0, None)
+        tenant="acme", targets=Targets(300.0, None), chooses=True
     )
-
-
-def test_clients_that_may_not_choose_get_the_operators_targets() -> None:
-    found = reader(defaults=TargetDefaults(Targets(1000.0, None)), obeyed=False)
-    asked = request(x_kvmesh_slo_ttft_ms="1", x_llm_d_slo_ttft_ms="2")
-
-    assert found.read(asked, body(kvmesh={"slo_tpot_ms": 3})).targets == Targets(1000.0, None)
-
-
-def test_settings_become_defaults() -> None:
-    defaults = target_defaults(
-        SloSettings(slo_ttft_ms=2000.0, tenant_slo=("tenant=acme*,slo-tpot-ms=50",))
-    )
-
-    assert defaults.find("other") == Targets(2000.0, None)
-    assert defaults.find("acme-1") == Targets(None, 50.0)
-    assert not target_defaults(SloSettings()).any
-    with pytest.raises(ConfigError, match="--tenant-slo 'acme'"):
-        target_defaults(SloSettings(tenant_slo=("acme",)))

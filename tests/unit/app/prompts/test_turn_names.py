@@ -246,22 +246,11 @@ def test_hints_count_behind_what_is_said_to_kvmesh() -> None:
     assert (engines.priority, engines.output_tokens) == (-3, None)
 
 
-def test_a_request_that_names_itself_alone_wishes_nothing_unusual() -> None:
-    lines = [(b"x-kvmesh-program", b"p"), (b"x-kvmesh-program-final", b"1")]
+def test_who_names_itself_leaves_the_choice_to_the_router() -> None:
+    named = wishes({"x-kvmesh-program": "p", "x-kvmesh-program-final": "1"})
+    kept = wishes({"x-kvmesh-session": "p", "x-kvmesh-priority": "1", "x-kvmesh-timeout-s": "9"})
 
-    head = READER.plain_head(Request("POST", CHAT.encode(), lines))
-
-    assert head is not None
-    assert head.names == of("p", "kvmesh", final=True)
-    assert READER.plain_head(Request("POST", CHAT.encode(), [(b"x-kvmesh-session", b"p")])) is None
-
-
-def test_a_repeated_head_is_read_once() -> None:
-    request = Request("POST", CHAT.encode(), [(b"session-id", b"s")])
-    request.twin = Request("POST", CHAT.encode(), request.headers)
-
-    first = READER.plain_head(request)
-
-    assert first is not None
-    assert READER.plain_head(request) is first
-    assert first.names == of("s", "codex")
+    assert named.names == of("p", "kvmesh", final=True)
+    assert not named.chooses
+    assert not kept.chooses
+    assert wishes({"x-kvmesh-worker-id": "w0"}).chooses

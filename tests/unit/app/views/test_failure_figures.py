@@ -1,6 +1,6 @@
 from kvmesh.app.care.failure_care import FailureCare
-from kvmesh.app.care.warning_lines import MOST_NAMED
 from kvmesh.app.figures.workers import WORKER_CARE
+from kvmesh.bounds import MOST_NAMED
 from kvmesh.core.health.outcomes import status_attempt
 from kvmesh.core.members.membership import Membership
 
@@ -31,6 +31,14 @@ def test_who_is_left_out_is_named_with_the_reason() -> None:
     fail(members, 1)
 
     assert care.warnings() == ("w000: gets no requests: ejected, requests fail there (500)",)
+
+
+def test_who_is_not_ready_is_named_and_who_drains_is_not() -> None:
+    members, care = fleet(3)
+    members.observe("w000", 1, 1.0, ready=False, why="its engine hangs")
+    members.observe("w001", 1, 1.0, draining=True)
+
+    assert care.warnings() == ("w000: gets no requests: its engine hangs",)
 
 
 def test_a_fleet_that_fails_makes_two_lines() -> None:

@@ -43,6 +43,20 @@ def test_a_tenant_sees_its_own_rows_and_of_shared_blocks_nothing() -> None:
 
 
 @pytest.mark.parametrize("viewer", [ANN, APART])
+def test_a_tenant_is_told_who_failed_and_not_where(viewer: Viewer) -> None:
+    why = "w0: http://10.1.2.3:8000: [Errno 111] Connection refused"
+    row = msgspec.structs.replace(rows()[0], failures=(why, "w1: answered 500"))
+
+    (seen,) = rows_for([row], viewer)
+    told = detail_for(TenantDetail("r", "note", row), viewer)
+
+    assert seen.failures == ("w0 failed", "w1 failed")
+    assert told is not None
+    assert b"10.1.2.3" not in told
+    assert b"10.1.2.3" in (detail_for(TenantDetail("r", "note", row), None) or b"")
+
+
+@pytest.mark.parametrize("viewer", [ANN, APART])
 def test_an_overview_counts_and_lists_nobody_elses(viewer: Viewer) -> None:
     prefix = PrefixRow("a", "", "chat", 3, 5.0, 0.5, 0.5, ("w0",))
     whole = overview(

@@ -128,7 +128,7 @@ def test_a_bucket_whose_replicas_are_gone_says_why() -> None:
     table.membership.health.asks = True
     table.membership.note("a1", failed_attempt("refused"), 0.0)
 
-    with pytest.raises(NoWorkerError, match=r"a1: does not answer.*; a2: tried"):
+    with pytest.raises(NoWorkerError, match=r"1 of 2: does not answer.*; 1 of 2: tried"):
         table.route(BucketRequest(bucket="chat"), 0.0, tried=["a2"])
 
 
@@ -139,7 +139,9 @@ def test_a_bucket_is_not_rejected_while_one_of_its_replicas_may_be_well() -> Non
 
     assert [table.route(named, 0.0).replica.name for _ in range(3)] == ["a2"] * 3
     assert table.route(named, 0.0, tried=["a2"]).replica.name == "a1"
-    with pytest.raises(NoWorkerError, match=r"a1: ejected, 1 of 1 failed \(cut\).*; a2: tried"):
+    with pytest.raises(
+        NoWorkerError, match=r"1 of 2: ejected, 1 of 1 failed \(cut\).*; 1 of 2: tried"
+    ):
         table.route(named, 0.0, tried=["a1", "a2"])
 
 
@@ -411,3 +413,39 @@ def test_buckets_that_left_are_not_counted_any_more() -> None:
 
     assert table.buckets() == ("chat",)
     assert table.route(ANY, 0.0).bucket == "chat"
+
+
+def test_a_request_stays_in_its_bucket_while_that_has_usable_replicas() -> None:
+    table = make_table("chat/a1", "chat/a2", "code/b1")
+
+    first = table.route(ANY, 0.0)
+    second = table.route(ANY, 0.0, tried=[first.replica.name], last=first)
+    third = table.route(ANY, 0.0, tried=["a1", "a2"], last=second)
+
+    assert [one.replica.name for one in (first, second, third)] == ["a1", "a2", "b1"]
+    with pytest.raises(NoWorkerError, match="bucket 'code' has no usable replica: 1 of 1: tried"):
+        table.route(ANY, 0.0, tried=["a1", "a2", "b1"], last=third)
+
+
+@pytest.mark.parametrize("bound", [BucketRequest(bucket="chat"), BucketRequest(model="chat-m")])
+def test_what_is_bound_to_its_bucket_goes_to_no_other(bound: BucketRequest) -> None:
+    table = make_table("chat/a1", "code/b1", rules=("bucket=chat,model=chat-*",))
+    first = table.route(bound, 0.0)
+
+    with pytest.raises(NoWorkerError, match="bucket 'chat' has no usable replica"):
+        table.route(bound, 0.0, tried=["a1"], last=first)
+
+
+def test_a_replica_without_workers_is_left_out_for_its_model_alone() -> None:
+    table = make_table("chat/a1", "code/b1")
+    small, large = BucketRequest(model="small"), BucketRequest(bucket="chat", model="large")
+    table.workerless.refused("a1", "large", 0.0)
+
+    assert {table.route(BucketRequest(model="large"), 0.0).bucket for _ in range(3)} == {"code"}
+    assert {table.route(small, 0.0).bucket for _ in range(2)} == {"chat", "code"}
+    with pytest.raises(NoWorkerError, match="1 of 1: no worker there can take it"):
+        table.route(large, 0.0)
+    assert table.route(large, 1.0).replica.name == "a1"
+    with pytest.raises(NoWorkerError):
+        table.route(large, 1.0)
+    assert [table.route(large, 1.25).replica.name for _ in range(2)] == ["a1", "a1"]

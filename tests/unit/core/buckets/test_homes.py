@@ -116,6 +116,9 @@ def test_garbage_in_the_table_hurts_nobody(key: str, value: str) -> None:
     homes.learn(key, value, 0.0)
     homes.learn(KEY, value, 0.0)
     homes.learn("not hexadecimal!", "a", 0.0)
+    homes.learn("00 00 00 00 00 0", "a", 0.0)
+    homes.learn("00000000 0000000", "a", 0.0)
+    homes.learn("000000  00000000", "a", 0.0)
     homes.learn(KEY, "a" * 2000, 0.0)
 
     assert len(homes) <= 2

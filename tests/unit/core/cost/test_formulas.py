@@ -250,11 +250,12 @@ def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
         wait_ms=50.0,
         ms_per_token=0.1,
         memory_wait_ms=7.0,
+        slow_ms=300.0,
     )
 
     cost = PREDICTED_TIME.formula.function(candidate, ALONE, PREDICTED_TIME.weights.default)
 
-    assert cost == pytest.approx((50 + 100) * 5.0 + 0.05 * 0.1 * 20_000 + 7)
+    assert cost == pytest.approx((50 + 100) * 5.0 + 0.05 * 0.1 * 20_000 + 7 + 300)
 
 
 def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() -> None:
@@ -274,7 +275,7 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
     )
     assert line == (
         "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0 + 0.25 * 0.0) * (1 + 0.4 * 0"
-        " + 2.0 * 0.0020 * 1.0 * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
+        " + 2.0 * 0.0020 * 1.0 * 100.0) + 0.05 * 0.1000 * 0 + 0.0 + 0.0 (cached_blocks: 0)"
     )
 
 

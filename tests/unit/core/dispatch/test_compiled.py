@@ -3,22 +3,32 @@
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
+from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.admission.ledger import Ledger
+from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch import compiled
-from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
+from kvmesh.core.dispatch.compiled import MOST_COURSES, CompiledDispatch, Placed
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import AnswerSeen, Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import WorkerInfo
+from kvmesh.core.routing.sessions import SessionOptions, Sessions
+from kvmesh.core.workers.info import BusyThresholds, WorkerInfo
+from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.errors import RequestError
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason=CORE)
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"long " * 30)
@@ -48,7 +58,9 @@ def decide(one: CompiledDispatch, name: str = "r", body: bytes = BODY) -> Placed
     assert NATIVE is not None
     scanned = NATIVE.scan(body, True)
     assert scanned is not None
-    return one.decide(scanned, None, name.encode(), "", 1.0)
+    placed = one.decide(scanned, None, name.encode(), NO_WISHES, 1.0)
+    assert not isinstance(placed, int | float)
+    return placed
 
 
 def test_there_is_no_compiled_way_without_a_compiled_core(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +76,7 @@ def test_nobody_to_choose_is_the_affair_of_dispatch() -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("options", [{"cost": "dynamo"}, {"temperature": 0.5}])
+@pytest.mark.parametrize("options", [{"cost": "dynamo"}, {"smallest_tree_ties": True}])
 def test_a_policy_that_is_not_compiled_is_the_affair_of_dispatch(options: dict[str, Any]) -> None:
     assert decide(CompiledDispatch(dispatch_to("w", **options))) is None
 
@@ -110,12 +122,35 @@ def test_what_the_engine_found_cached_is_held_against_what_was_predicted() -> No
 
 
 @needs_native
+@pytest.mark.parametrize("token", [True, False])
+def test_what_was_revoked_with_another_request_is_believed_again_once_served(token: bool) -> None:
+    dispatch = dispatch_to("w")
+    one, routed = CompiledDispatch(dispatch), dispatch.scheduler.overlaps.routed
+    assert routed is not None
+    placed, other = decide(one, "r1"), decide(one, "r2")
+    assert placed is not None
+    assert other is not None
+    blocks = routed.sizes([WorkerId("w")])
+    dispatch.scheduler.finish("r2", 1.1, UNKNOWN)
+    assert routed.sizes([WorkerId("w")]) == blocks, "known of the first, which may yet be served"
+    dispatch.scheduler.overlaps.retract(WorkerId("w"), other.hashes or b"", 0)
+    assert routed.sizes([WorkerId("w")]) == [0]
+
+    if token:
+        one.seen(placed, 1, 1.2)
+        assert routed.sizes([WorkerId("w")]) == blocks
+    one.finish(placed, 200, None, 1.3)
+
+    assert routed.sizes([WorkerId("w")]) == blocks
+
+
+@needs_native
 def test_a_request_to_go_on_with_is_what_dispatch_would_have_made() -> None:
     one = CompiledDispatch(dispatch_to("w"))
     placed = decide(one)
     assert placed is not None
 
-    twin = one.continued(placed)
+    twin = one.continued(placed, None, NO_WISHES)
 
     assert (twin.request.request_id, twin.visible_id, twin.waiting) == ("r", b"r", True)
     assert twin.decision is not None
@@ -136,3 +171,184 @@ def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
     one.finish(first, 200, None, 2.0)
 
     assert not scheduler.late.waiting
+
+
+def ask(one: CompiledDispatch, name: str = "r", **wishes: Any) -> Placed | float | None:
+    """Return what becomes of a chat with wishes."""
+    assert NATIVE is not None
+    scanned = NATIVE.scan(BODY, True)
+    assert scanned is not None
+    return one.decide(scanned, None, name.encode(), RequestWishes(**wishes, chooses=True), 1.0)
+
+
+def left(ledger: Ledger) -> int:
+    return ledger.left(ledger.account("acme"))
+
+
+def placed_of(answer: Placed | float | None) -> Placed:
+    assert answer is not None
+    assert not isinstance(answer, int | float)
+    return answer
+
+
+@needs_native
+def test_targets_are_the_affair_of_dispatch() -> None:
+    assert ask(CompiledDispatch(dispatch_to("w")), targets=Targets(100.0, None)) is None
+
+
+@needs_native
+def test_a_formula_or_weight_that_there_is_not_is_refused() -> None:
+    one = CompiledDispatch(dispatch_to("w"))
+
+    with pytest.raises(RequestError, match="x-kvmesh-cost"):
+        ask(one, cost="nonsense")
+    with pytest.raises(RequestError, match="x-kvmesh-overlap-score-weight"):
+        ask(one, cost="lmetric", overlap_score_weight=1.0)
+
+
+@needs_native
+@pytest.mark.parametrize("wish", [{"mode": "direct"}, {"pinned_worker": WorkerId("gone")}])
+def test_what_the_compiled_core_cannot_choose_is_the_affair_of_dispatch(
+    wish: dict[str, Any],
+) -> None:
+    assert ask(CompiledDispatch(dispatch_to("w")), **wish) is None
+
+
+@needs_native
+def test_policies_of_requests_are_made_once_and_no_more_are_kept_than_a_bound() -> None:
+    one = CompiledDispatch(dispatch_to("w"))
+    first = placed_of(ask(one, "r", temperature=0.5))
+
+    for number in range(MOST_COURSES + 1):
+        ask(one, f"r{number}", temperature=1.0 + number)
+
+    assert first.record.decision.candidates
+    assert placed_of(ask(one, "last", temperature=0.5)).record.worker == "w"
+
+
+@needs_native
+def test_who_names_a_policy_is_on_record_where_it_is_another() -> None:
+    one = CompiledDispatch(dispatch_to("w", "v"))
+
+    other = placed_of(ask(one, "r1", mode="random", overridden=True))
+    same = placed_of(ask(one, "r2", mode="kv", overridden=True))
+
+    assert (other.record.overridden, same.record.overridden) == (True, False)
+    assert other.record.decision.policy == "random"
+
+
+@needs_native
+def test_of_a_blind_router_prompts_are_looked_at_where_backlogs_count() -> None:
+    dispatch = dispatch_to("w", mode="round-robin")
+    one = CompiledDispatch(dispatch)
+
+    assert ask(one, "r1", mode="random") is not None
+    dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
+
+    assert ask(one, "r2", mode="random") is None
+    assert ask(one, "r3", mode="kv") is not None
+
+
+@needs_native
+def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
+    dispatch = dispatch_to("w", "v")
+    sessions = dispatch.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
+    one = CompiledDispatch(dispatch)
+    home = placed_of(ask(one, "r1", session="s")).record.worker
+
+    kept = placed_of(ask(one, "r2", session="s"))
+    assert (kept.record.worker, kept.record.decision.kept) == (home, True)
+    assert ask(one, "r3", session="s", labels=frozenset({"none"})) is None
+
+    sessions.options = SessionOptions(affinity="soft", slack_ms=0.0)
+    moved = placed_of(ask(one, "r4", session="s"))
+    assert not moved.record.decision.kept
+
+
+@needs_native
+def test_a_request_that_goes_at_once_is_charged_and_settled() -> None:
+    dispatch = dispatch_to("w")
+    dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
+    one, ledger = CompiledDispatch(dispatch), dispatch.scheduler.ledger
+    full = left(ledger)
+
+    placed = placed_of(ask(one, tenant="acme"))
+    charged = left(ledger)
+    assert placed.record.held_ms == 0.0
+    one.finish(placed, 200, Usage(165, 5000, None), 2.0)
+
+    assert charged < full
+    assert left(ledger) < charged
+    again = one.continued(placed_of(ask(one, "r2")), None, NO_WISHES)
+    assert (again.charged, again.asked_s) == (True, 1.0)
+
+
+@needs_native
+def test_a_request_whose_id_is_booked_already_is_charged_for_what_was_decided() -> None:
+    dispatch = dispatch_to("w")
+    dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
+    one, ledger = CompiledDispatch(dispatch), dispatch.scheduler.ledger
+    ask(one, tenant="acme")
+    before = left(ledger)
+
+    placed = placed_of(ask(one, tenant="acme"))
+
+    assert placed.booking is None
+    assert left(ledger) < before
+
+
+@needs_native
+def test_a_backlog_that_is_too_long_is_told_and_what_waits_has_to_be_asked_about() -> None:
+    dispatch = dispatch_to("w")
+    one = CompiledDispatch(dispatch)
+    placed_of(ask(one, "r1"))
+    dispatch.scheduler.speeds.first_token(WorkerId("w"), 100, 1.0, 1.0)
+    dispatch.binding.change(AdmissionOptions(max_backlog_ms=0.001))
+
+    wait_ms = ask(one, "r2")
+
+    assert isinstance(wait_ms, float)
+    assert wait_ms > 0.001
+    assert list(dispatch.scheduler.sequences.bookings) == ["r1"]
+    request = RouteRequest("r2", BlockHashes.of((), 4), 100)
+    twin = dispatch.enter(request, b"r2")
+    twin.tried = True
+    assert dispatch.decide(twin, 1.0) is None
+    assert ask(one, "r3") is None, "nobody goes before those that wait"
+
+
+@needs_native
+def test_who_is_left_out_is_on_record_where_all_were_weighed() -> None:
+    dispatch = dispatch_to("w", "v")
+    left_out = LeftOut(count=1)
+    dispatch.log.left_out = lambda _now: left_out
+    one = CompiledDispatch(dispatch)
+
+    alone = placed_of(ask(one, "r1", pinned_worker=WorkerId("w")))
+    chosen = placed_of(ask(one, "r2", labels=frozenset()))
+
+    assert alone.record.left_out is left_out
+    assert chosen.record.left_out is not left_out
+
+
+@needs_native
+def test_workers_that_may_be_taken_are_found_anew_where_load_or_what_they_are_matters() -> None:
+    dispatch = dispatch_to("w", "v")
+    workers, one = dispatch.scheduler.workers, CompiledDispatch(dispatch)
+    workers.describe(WorkerId("w"), WorkerInfo(models=("m",), labels=frozenset({"a"})))
+    labelled = RouteRequest("", BlockHashes.of((), 4), 0, labels=frozenset({"a"}))
+
+    first = workers.wished(labelled, 1.0)
+    assert [one.worker for one in first] == ["w"]
+    assert workers.wished(labelled, 1.0) is first
+    workers.describe(WorkerId("v"), WorkerInfo(labels=frozenset({"a"})))
+    assert [one.worker for one in workers.wished(labelled, 1.0)] == ["v", "w"]
+
+    many = msgspec.structs.replace(labelled, tolerations=frozenset(map(str, range(9))))
+    assert workers.wished(many, 1.0) is not workers.wished(many, 1.0)
+    for number in range(70):
+        wish = msgspec.structs.replace(labelled, tolerations=frozenset({str(number)}))
+        assert workers.wished(wish, 1.0)
+    workers.thresholds = BusyThresholds(active_prefill_tokens=1)
+    ask(one, "r1", pinned_worker=WorkerId("w"))
+    assert [one.worker for one in workers.wished(labelled, 1.0)] == ["v"]

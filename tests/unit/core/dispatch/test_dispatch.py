@@ -7,9 +7,10 @@ import pytest
 
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import ROOT, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
+from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
 from kvmesh.core.index.index import KvIndex
@@ -25,7 +26,8 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.core.workers.sequences import OVERDUE, new_sequences
+from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN
 from kvmesh.errors import NoWorkerError, RequestError
 from tests.unit.core.programs.program_cases import SmallFleet, key, make_governor, make_turn
 
@@ -434,16 +436,20 @@ def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> 
     }
 
 
+UNSETTLED_MS = (3000.0 - OVERDUE * PRIOR_MS_PER_TOKEN * (512 - 128)) / 4
+"""Of a prefill that nobody looked at it is known when it should have ended at the latest."""
+
+
 @pytest.mark.parametrize(
     ("streams", "settled", "usage", "ms"),
     [
         (False, True, USAGE, 500.0),
         (False, True, None, 0.0),
-        (False, False, USAGE, 0.0),
+        (False, False, USAGE, UNSETTLED_MS),
         (True, True, USAGE, 0.0),
     ],
 )
-def test_a_whole_answer_whose_prefill_had_ended_teaches_the_time_per_token(
+def test_a_whole_answer_teaches_the_time_per_token_behind_its_prefill(
     streams: bool, settled: bool, usage: Usage | None, ms: float
 ) -> None:
     routers = Routers()
@@ -454,7 +460,7 @@ def test_a_whole_answer_whose_prefill_had_ended_teaches_the_time_per_token(
     routers.dispatch.release(one, SERVED, 3.0)
     routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
 
-    assert routers.scheduler.unseen_speeds.ms_per_token(W1) == ms
+    assert routers.scheduler.speeds.ms_per_output_token(W1) == pytest.approx(ms)
 
 
 def on_trial(routers: Routers) -> Arm:
@@ -652,3 +658,42 @@ def test_a_turn_that_was_given_to_nobody_is_over() -> None:
 
     assert routers.governor.table.agents[key("a")].running == 0
     assert routers.phase("a") == "paused"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_worker_that_wants_answers_is_told_what_was_cached_of_a_prompt(*, seen: bool) -> None:
+    routers = Routers()
+    told: list[tuple[WorkerId, CacheHit]] = []
+    routers.dispatch.on_served = lambda worker, hit: told.append((worker, hit))
+    routers.dispatch.wanting = {W1}
+    one = routers.decided()
+    if seen:
+        routers.dispatch.seen(one, 1, 2.0)
+        assert one.request.hashes is NO_HASHES
+
+    routers.dispatch.finished(one, SERVED, "finished", 200, USAGE, 3.0)
+
+    [(worker, hit)] = told
+    assert (worker, list(hit.hashes), hit.cached, hit.lasted_s) == (W1, HASHES[:9], 8, 2.0)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        Usage(prompt_tokens=512, completion_tokens=4, cached_tokens=0),
+        Usage(prompt_tokens=512, completion_tokens=4, cached_tokens=512),
+        Usage(prompt_tokens=500, completion_tokens=4, cached_tokens=128),
+        Usage(prompt_tokens=512, completion_tokens=4),
+    ],
+)
+def test_an_answer_that_shows_no_place_is_not_told(usage: Usage) -> None:
+    routers = Routers()
+    told: list[CacheHit] = []
+    routers.dispatch.on_served = lambda _, hit: told.append(hit)
+    routers.dispatch.wanting = {W1, W2}
+
+    routers.dispatch.finished(routers.decided(), SERVED, "finished", 200, usage, 3.0)
+    routers.dispatch.on_served = None
+    routers.dispatch.finished(routers.decided(name="r"), SERVED, "finished", 200, USAGE, 3.0)
+
+    assert told == []

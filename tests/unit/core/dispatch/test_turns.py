@@ -95,6 +95,20 @@ def test_what_cannot_wait_need_not_be_asked_about() -> None:
     assert not turns.may_hold(make_turn("a", 9000, patience_s=0.0), 3.0)
 
 
+def test_a_turn_that_is_begun_as_if_it_had_been_asked_about_waits_for_nothing() -> None:
+    turns = turns_of()
+    play(turns, 9000, 9000, agent="b")
+    play(turns, 9000, 9000, agent="c", at=W2)
+    assert turns.governor is not None
+
+    turns.begin(make_turn("a", 9000), W1, 3.0, asked=True)
+
+    agent = turns.governor.table.find(key("a"))
+    assert agent is not None
+    assert agent.running == 1
+    assert not turns.governor.waiting
+
+
 @pytest.mark.parametrize(
     ("usage", "computed", "output"),
     [
@@ -139,8 +153,8 @@ def test_a_placed_prompt_is_followed_as_well() -> None:
     turns = turns_of()
     requests = [prompt(300), prompt(301)]
 
-    told = [turns.follow_placed(one, "", 1.0) for one in requests]  # type: ignore[arg-type]
-    gone = turns.follow_placed(Gone(), "", 2.0)  # type: ignore[arg-type]
+    told = [turns.follow_placed(one, "", 0, 1.0) for one in requests]  # type: ignore[arg-type]
+    gone = turns.follow_placed(Gone(), "", 0, 2.0)  # type: ignore[arg-type]
 
     assert told[0] is None
     assert told[1] is not None

@@ -241,3 +241,20 @@ def test_an_answer_that_can_be_gone_on_from_has_its_id(body: bytes, response: st
 
     assert usage is not None
     assert (usage.response, usage.prompt_tokens) == (response, 3)
+
+
+def test_usage_without_output_tokens_is_taken_as_it_is() -> None:
+    found = find_usage(b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":5}}')
+
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens) == (5, 0)
+
+
+def test_no_more_of_a_prompt_is_cached_than_it_has() -> None:
+    found = find_usage(
+        b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":1,'
+        b'"prompt_tokens_details":{"cached_tokens":9}}}'
+    )
+
+    assert found is not None
+    assert (found.prompt_tokens, found.cached_tokens) == (5, 5)

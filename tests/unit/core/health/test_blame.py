@@ -1,3 +1,5 @@
+import pytest
+
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import SERVED, Verdict, failed_attempt, status_attempt
 
@@ -54,4 +56,15 @@ def test_several_workers_without_room_may_have_none_for_this_client() -> None:
     rejected.append(blame.rejected_by_all)
 
     assert rejected == [False, True]
+    assert not blame.prompt
+
+
+@pytest.mark.parametrize("kind", ["hung", "timeout"])
+def test_no_prompt_is_to_blame_for_a_worker_that_was_late(kind: str) -> None:
+    blame, late = Blame(), failed_attempt(kind)
+
+    for _ in range(3):
+        assert blame.judge(late, sent=True, suspect=False) is late
+    assert blame.judge(RESET, sent=True, suspect=False) is RESET
+
     assert not blame.prompt

@@ -561,3 +561,28 @@ def test_where_a_member_stands_is_said_in_a_word_and_why_in_words_that_last() ->
         "down",
         "does not answer its health check",
     )
+
+
+def test_a_bad_answer_is_named_in_words() -> None:
+    health = make_health()
+    for _ in range(EJECT_STREAK):
+        health.note("w0", failed_attempt("bad_answer:html", 0.1), 0.0)
+        health.note("w1", failed_attempt("bad_answer", 0.1), 0.0)
+
+    html = "bad_answer:html, it answers 200 that is a web page"
+    assert health.reason("w0") == f"ejected, requests fail there ({html})"
+    assert health.words("w0", 0.5) == f"ejected, 3 of 3 failed ({html}), asked again in 0.5 s"
+    assert health.reason("w1").endswith("(bad_answer, it answers 200 that is none)")
+
+
+def test_whose_answers_were_bad_is_back_with_a_whole_one() -> None:
+    health = make_health()
+    for _ in range(EJECT_STREAK):
+        health.note("w0", failed_attempt("bad_answer:unfinished", 0.1), 0.0)
+    health.answered("w0", "ok", 2.0)
+    assert health.stage("w0") is Stage.TRICKLE
+
+    assert not health.began("w0", 3.0)
+    assert health.stage("w0") is Stage.TRICKLE
+    health.note("w0", SERVED, 4.0)
+    assert health.stage("w0") is Stage.IN

@@ -35,6 +35,18 @@ def test_a_chain_that_all_go_down_is_named_once_at_its_deepest() -> None:
     assert (only.requests, only.share, only.cached_share) == (2.0, 1.0, 1.0)
 
 
+def test_a_hash_made_up_behind_two_beginnings_hurts_nobody() -> None:
+    """Who chooses hashes may have a child that is heavier than the parent it came behind first."""
+    prefixes = HotPrefixes()
+    prefixes.record((1, 7), 0, 0.0)
+    for _ in range(2):
+        prefixes.record((2, 7), 0, 0.0)
+
+    found = [(one.key, one.parent, one.depth) for one in hottest(prefixes)]
+
+    assert found == [(7, 0, 2), (2, 0, 1)]
+
+
 def test_branches_stand_below_what_they_go_on_from() -> None:
     prefixes = HotPrefixes()
     for last in (1, 1, 1, 2, 2):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.blocks.hashing import as_key
 from kvmesh.core.insight.trace_ring import (
-    HASH_BYTES,
     ROW_BYTES,
     Traced,
     TraceRing,
@@ -43,7 +43,7 @@ def test_a_hash_is_kept_for_every_128_tokens() -> None:
 
     assert held.block_tokens == 128
     assert kept is not None
-    assert row(0.0, kept).beginnings() == array("Q", [107, 115])
+    assert row(0.0, kept).beginnings() == [as_key(107), as_key(115)]
 
 
 def test_engine_blocks_that_are_larger_are_kept_as_they_are() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.hashing import BlockHashes, as_key
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
@@ -47,7 +47,7 @@ def test_a_request_that_ended_is_a_row_of_the_trace() -> None:
     (row,) = rows(ring)
     assert (row.at_s, row.prompt_tokens, row.output_tokens) == (8.0, 320, 21)
     assert row.worker == record.decision.worker
-    assert list(row.beginnings()) == [HASHES.upto(20)[7], HASHES.upto(20)[15]]
+    assert row.beginnings() == [as_key(HASHES.upto(20)[at]) for at in (7, 15)]
     assert row.ttft_ms == pytest.approx(500.0)
     assert row.itl_ms == pytest.approx(100.0)
 

@@ -123,7 +123,8 @@ def test_a_live_connection_that_hears_only_some_does_not_give_up_the_others() ->
         assert gone(workers, second) == gone(routers, second) == []
 
     assert not is_deaf(hearing)
-    assert hearing.warnings() == ("3 of 4 members are not heard over NATS but answer over HTTP",)
+    said = "3 of 4 members are not heard over NATS but answer over HTTP"
+    assert hearing.warnings() == (f"{said}: r1, w2, w3",)
     assert workers.usable(60.0) == ("w1", "w2", "w3")
 
 
@@ -142,3 +143,25 @@ def test_who_judges_late_gives_everybody_time_to_be_heard() -> None:
         look(hearing, second + 0.25, second + 0.75)
     assert gone(members, 12.4) == []
     assert gone(members, 12.5) == ["a"]
+
+
+def test_it_is_settled_once_it_was_connected_for_as_long_as_anybody_is_silent() -> None:
+    hearing = Hearing(Membership())
+    assert hearing.settled
+    found: list[tuple[float, bool]] = []
+
+    def note(now: float) -> None:
+        hearing.look(now)
+        found.append((now, hearing.settled))
+
+    hearing.begin(0.0)
+    note(3.0)
+    hearing.set_connected(up=False)  # a server that was frozen is found so now
+    note(3.5)
+    hearing.set_connected(up=True)
+    note(6.75)
+    note(7.0)
+    hearing.set_connected(up=False)
+    note(7.5)
+
+    assert found == [(3.0, False), (3.5, False), (6.75, False), (7.0, True), (7.5, True)]

@@ -1,7 +1,7 @@
 import msgspec
 
 from kvmesh.core.members.membership import ChangeKind, Membership
-from kvmesh.core.members.silent_members import SilentMembers
+from kvmesh.core.members.silent_members import LOST_S, SilentMembers
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -120,3 +120,17 @@ def test_nobody_is_asked_at_an_address_that_another_speaks_from_or_at_none() -> 
     assert world.asked(3.0) == []
     del world.beats["new"]
     assert world.asked(4.0) == ["old"]
+
+
+def test_who_was_given_up_is_named_until_it_is_back_or_a_minute_is_over() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    world.beat("b", 0.0)
+    assert world.silent.lost(0.0) == []
+
+    world.expire(3.5)
+
+    assert world.silent.lost(3.5) == ["a", "b"]
+    world.beat("a", 5.0)
+    assert world.silent.lost(5.0) == ["b"]
+    assert world.silent.lost(3.5 + LOST_S) == []

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.members.url_rules import UrlRules, parse_url_rules
+from kvmesh.core.members.url_rules import UrlRules, is_elsewhere, parse_url_rules
 from kvmesh.errors import ConfigError
 
 DEFAULT = UrlRules()
@@ -43,6 +43,9 @@ def test_by_default_engines_may_be_anywhere(url: str) -> None:
         ("http://169.254.43518", "hides it"),
         ("http://0251.0376.0251.0376", "hides it"),
         ("http://0.0.0.0:8000", "no address of one host"),
+        ("http://0.0.0.1:8000", "no address of one host"),
+        ("http://[::]:8000", "no address of one host"),
+        ("http://[ff02::1]:8000", "no address of one host"),
         ("http://224.0.0.1:8000", "no address of one host"),
         ("http://255.255.255.255", "no address of one host"),
         ("http://engine:0", "port 0"),
@@ -65,6 +68,49 @@ def test_by_default_engines_may_be_anywhere(url: str) -> None:
 )
 def test_what_is_no_engine_is_refused_with_the_reason(url: str, why: str) -> None:
     assert why in DEFAULT.why_not(url)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.9.9.9",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "a.localhost",
+        "LocalHost.",
+    ],
+)
+def test_loopback_is_of_others_where_members_meet_on_another_machine(host: str) -> None:
+    url = f"http://{host}:8222"
+    apart = parse_url_rules((), apart=True)
+
+    assert DEFAULT.why_not(url) == ""
+    assert "loopback" in apart.why_not(url)
+    assert "loopback" in apart.why_not_peer("engine.svc", 8222, "127.0.0.1")
+    assert apart.why_not("http://10.0.0.1:8000") == ""
+    assert parse_url_rules((), [url], apart=True).why_not(url) == ""
+    listed = parse_url_rules(("127.0.0.0/8:8222", "::1", "*localhost"), apart=True)
+    assert listed.why_not(url) == ""
+    assert parse_url_rules(("any",), apart=True).why_not(url) == ""
+
+
+@pytest.mark.parametrize(
+    ("servers", "elsewhere"),
+    [
+        ("", False),
+        ("nats://127.0.0.1:4222", False),
+        ("localhost:4222, tls://[::1]:4222", False),
+        ("nats://user:pw@127.0.0.1:4222", False),
+        ("nats://nats:4222", True),
+        ("nats://127.0.0.1:4222,nats://10.0.0.1:4222", True),
+        ("10.0.0.1", True),
+        ("nats://[", True),
+    ],
+)
+def test_who_meets_on_loopback_is_on_one_machine(servers: str, elsewhere: bool) -> None:
+    assert is_elsewhere(servers) is elsewhere
 
 
 def test_a_list_admits_what_is_on_it_and_nothing_else() -> None:

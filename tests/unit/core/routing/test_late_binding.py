@@ -254,11 +254,11 @@ def test_a_tenant_is_charged_for_what_its_worker_computes_and_generates() -> Non
     assert released_ids(binding, 0.8) == ["r2"]
 
     assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * MOST_RESERVED
-    binding.settle(asked, 100)
+    binding.settle("a", 10**6, 100)
     assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 100
-    binding.settle(asked, MOST_RESERVED)
+    binding.settle("a", 10**6, MOST_RESERVED)
     assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 100
-    binding.settle(asked, MOST_RESERVED + 5)
+    binding.settle("a", 10**6, MOST_RESERVED + 5)
     assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 105
 
 

@@ -551,6 +551,30 @@ def test_workers_left_out_of_a_request_are_told_with_the_reason_of_each() -> Non
     assert registry.left_out(make_request(), 0.0).count == 1
 
 
+def test_a_worker_for_whole_requests_is_expected_where_one_is_or_left_or_may_not_be_known_yet() -> (
+    None
+):
+    registry, _ = make_registry()
+    half = WorkerInfo(taints=frozenset(["kvmesh/decode"]))
+    expected = [registry.expects_whole()]
+
+    registry.describe(W1, half)
+    registry.describe(W2, WorkerInfo())
+    expected.append(registry.expects_whole())
+    registry.describe(W2, half)  # its engine told what it is
+    expected.append(registry.expects_whole())
+    registry.remove(W2)
+    registry.settled = False
+    expected.append(registry.expects_whole())
+    registry.settled = True
+    expected.append(registry.expects_whole())
+    registry.describe(W2, WorkerInfo(taints=frozenset(["gpu"])))
+    registry.remove(W2)
+    expected.append(registry.expects_whole())
+
+    assert expected == [False, True, False, True, False, True]
+
+
 def test_a_registry_remembers_that_it_met_workers_though_all_are_gone() -> None:
     registry, _ = make_registry()
     assert not registry.met_any

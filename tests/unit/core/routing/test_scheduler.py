@@ -26,7 +26,7 @@ from kvmesh.core.health.outcomes import (
 )
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
@@ -818,6 +818,58 @@ def test_a_prompt_that_was_served_is_believed_cached() -> None:
     assert scheduler.speeds.residence_ms(W1) == pytest.approx(100.0)
 
 
+@pytest.mark.parametrize("token", [True, False])
+def test_what_one_request_revoked_is_believed_again_once_another_was_served(token: bool) -> None:
+    scheduler, _ = make_scheduler(W1, W2, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
+    for name in ("failed", "served"):
+        scheduler.schedule(make_request(name, pinned_worker=W1, streams=token), 0.0)
+    scheduler.finish("failed", 0.1, UNKNOWN)
+    assert scheduler.explain(make_request("x"), 0.1).best_overlap_blocks == 0
+
+    if token:
+        scheduler.first_token("served", 0.2)
+        assert scheduler.explain(make_request("x"), 0.2).best_overlap_blocks == 10
+    scheduler.finish("served", 0.3)
+
+    assert scheduler.explain(make_request("x"), 0.3).best_overlap_blocks == 10
+
+
+def test_a_prompt_is_believed_cached_from_its_service_on() -> None:
+    scheduler, _ = make_scheduler(W1, routed=True, approx_ttl_s=5.0)
+    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
+    scheduler.schedule(make_request("r1"), 0.0)
+
+    scheduler.first_token("r1", 60.0)
+
+    assert scheduler.explain(make_request("x"), 64.0).best_overlap_blocks == 10
+    assert scheduler.explain(make_request("x"), 66.0).best_overlap_blocks == 0
+
+
+def test_what_events_confirm_is_not_believed_anew_when_it_is_served() -> None:
+    scheduler, index = make_scheduler(W1, routed=True, predict_ttl_s=5.0)
+    scheduler.schedule(make_request("r1"), 0.0)
+
+    scheduler.first_token("r1", 4.0)
+    store(index, W1, 10)
+    scheduler.finish("r1", 4.5)
+    index.clear(W1)  # evicted
+
+    assert scheduler.explain(make_request("x"), 5.5).best_overlap_blocks == 0
+
+
+def test_prompts_that_are_never_served_leave_nothing_to_search() -> None:
+    scheduler, _ = make_scheduler(W1, W2, approx_ttl_s=1e6)
+    routed = scheduler.overlaps.routed = new_approx(thinned=True)
+
+    for number in range(300):
+        name = f"r{number}"
+        scheduler.schedule(make_request(name, family=1 + number, approximate=True), 0.0)
+        scheduler.finish(name, 0.1, status_attempt(400) if number % 2 else UNKNOWN)
+
+    assert routed.statistics().entries == 0
+
+
 def test_without_expectations_there_is_nothing_to_take_back() -> None:
     scheduler, _ = make_scheduler(W1, W2)
     scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
@@ -875,7 +927,6 @@ def test_answers_that_are_not_streamed_grow_at_the_pace_that_streams_show() -> N
     scheduler.schedule(make_request("stream", expected_output_tokens=64), 0.0)
     scheduler.first_token("stream", 0.1)
     scheduler.grow("stream", 11, 1.1)
-    scheduler.unseen_speeds.learn(W1, 1, 60.0)
     scheduler.finish("stream", 1.1)
     scheduler.schedule(make_request("q", streams=False, expected_output_tokens=64), 2.0)
     loads = scheduler.sequences.loads(W1)
@@ -894,13 +945,45 @@ def test_answers_that_are_not_streamed_grow_at_the_pace_that_streams_show() -> N
 
 def test_what_was_learned_of_whole_answers_goes_with_the_worker() -> None:
     scheduler, _ = make_scheduler(W1, W2)
-    scheduler.unseen_speeds.learn(W1, 1, 0.5)
-    scheduler.unseen_speeds.learn(W2, 1, 0.5)
-    scheduler.unseen_speeds.learn(W2, 1, 0.9)
+    for _ in range(4):
+        scheduler.speeds.answered(W1, 1, 9.0)
+        scheduler.speeds.answered(W2, 1, 0.5)
+    before = scheduler.speeds.prefill_ratio(W1).slow_ms
 
     scheduler.remove_worker(W1)
 
-    assert scheduler.unseen_speeds.ms_per_token(W1) == 520.0
+    assert before == 7500.0
+    assert scheduler.speeds.prefill_ratio(W1).slow_ms == 0.0
+
+
+LONG_BLOCKS = 2048
+"""Their prefill takes 1.6 s where nothing else was learned."""
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("held", "tokens", "worker"),
+    [
+        (LONG_BLOCKS, 4, W1),  # 0.8 s at a slow worker that holds it, 1.7 s at one that does not
+        (LONG_BLOCKS, 400, W2),  # 80 s, and 10 s
+        (40, 4, W2),  # a short prefix saves nothing worth 0.8 s
+    ],
+)
+def test_a_slow_worker_gets_what_it_answers_sooner_by_its_cache(
+    held: int, tokens: int, worker: WorkerId, *, streams: bool
+) -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, held)
+    for _ in range(4):
+        scheduler.speeds.answered(W1, 50, 10.0)
+        scheduler.speeds.answered(W2, 50, 1.0)
+
+    wanted = make_request("q", held, streams=streams, expected_output_tokens=tokens)
+    decision = scheduler.schedule(wanted, 0.0)
+
+    assert decision.worker == worker
+    shown = {one.worker: one.slow_ms for one in scheduler.explain(wanted, 0.0).candidates}
+    assert shown == {W1: pytest.approx((200.0 - 3 * 20.0) * tokens), W2: 0.0}
 
 
 BASELINE = PolicySpec("predicted-time").find(PUBLISHED)

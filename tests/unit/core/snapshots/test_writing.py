@@ -11,6 +11,7 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.index import TIERS, KvIndex
 from kvmesh.core.index.shards import FrozenShards
+from kvmesh.core.index.table import BlockTable
 from kvmesh.core.snapshots.reading import decode_in_slices, decode_snapshot
 from kvmesh.core.snapshots.writing import (
     HEAD,
@@ -198,6 +199,27 @@ def test_a_large_snapshot_is_read_in_more_slices() -> None:
 
     assert snapshot is not None
     assert len(steps) == len(fewer) + 2
+
+
+def test_blocks_of_one_lowest_byte_are_read_in_slices_whatever_part_they_are_of() -> None:
+    """Whoever makes up blocks puts all of them into one part of a snapshot, which has 256."""
+    index = KvIndex()
+    index.apply(A, Stored(ROOT, pack_hashes(range(1 << 8 | 7, 40_000 << 8, 256))))
+    frozen = index.freeze()
+    index.clear(A)
+
+    *pieces, last = encode_snapshot(frozen, Position())
+    *steps, snapshot = decode_in_slices(b"".join((*pieces, last)))
+
+    assert snapshot is not None
+    assert snapshot.image.holding(0, A) is not None
+    loaded = KvIndex()
+    loaded.load(snapshot.image, snapshot.truncated)
+    assert loaded.blocks(A) == 39_999
+    assert len(steps) >= 40_000 // 4_096
+    if not isinstance(loaded.tiers[0].young, BlockTable):
+        assert len(pieces) > 10
+        assert max(map(len, pieces)) <= 8 * 16_384
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

@@ -3,7 +3,7 @@ import pytest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
-from kvmesh.core.workers.silent_growth import MOST_S, UnseenSpeeds, UnseenWork, grow_unseen
+from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 W = WorkerId("w")
 TOKEN_S = 0.01
@@ -108,19 +108,3 @@ def test_another_block_size_begins_anew() -> None:
     sequences.resize(32)
 
     assert sequences.loads(W).active_blocks == 7
-
-
-def test_the_time_per_token_is_learned_from_whole_answers() -> None:
-    speeds, other = UnseenSpeeds(), WorkerId("other")
-    assert speeds.ms_per_token(W) == 0.0
-
-    speeds.learn(W, 100, 2.0)
-    for tokens, decode_s in ((0, 1.0), (10, 0.0), (10, -1.0), (10, MOST_S)):
-        speeds.learn(W, tokens, decode_s)
-
-    assert speeds.ms_per_token(W) == speeds.ms_per_token(other) == 20.0
-    speeds.learn(W, 1, 1000.0)
-    assert speeds.ms_per_token(W) == pytest.approx(20.0 + 0.05 * (160.0 - 20.0))
-    speeds.remove_worker(W)
-    speeds.remove_worker(W)
-    assert speeds.ms_per_token(W) == pytest.approx(27.0)

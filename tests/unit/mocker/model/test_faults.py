@@ -40,6 +40,7 @@ def plan(*fail: str, flap: str = "", fail_health: bool = False, seed: int = 0) -
         ("0.3:garbage", Fault("garbage")),
         ("0.3:half-head", Fault("half-head")),
         ("0.3:dead", Fault("dead", 500)),
+        ("0.3:html", Fault("bad-answer", answer="html")),
     ],
 )
 def test_every_kind_is_parsed_with_its_value(text: str, fault: Fault) -> None:
@@ -63,6 +64,7 @@ def test_every_kind_is_parsed_with_its_value(text: str, fault: Fault) -> None:
         (["0.3:explode"], "no such fault"),
         (["0.3:"], "no such fault"),
         (["0.3:hang=2"], "hang takes no value; leave out =2"),
+        (["0.3:html=2"], "html takes no value; leave out =2"),
         (["0.3:500=2"], "only 429 and 503"),
         (["0.3:429=1.5"], "whole seconds"),
         (["0.3:429=-1"], "whole seconds"),
@@ -115,6 +117,13 @@ def test_each_fault_is_met_by_its_share_of_the_requests() -> None:
     assert faults.counts() == FaultCounts(10_000, {"500": met["500"], "hang": met["hang"]})
 
 
+def test_a_bad_answer_is_counted_by_its_own_name() -> None:
+    faults = plan("1:wrong-model")
+    faults.draw(0.0)
+
+    assert faults.counts() == FaultCounts(1, {"wrong-model": 1})
+
+
 def test_the_same_seed_draws_the_same_and_no_fault_has_share_zero() -> None:
     first, second = plan("0.5:cut", "0:500", seed=7), plan("0.5:cut", "0:500", seed=7)
     drawn = [first.draw(0.0) for _ in range(200)]
@@ -164,3 +173,20 @@ def test_errors_are_worded_as_vllm_does() -> None:
     assert error(Fault("status", 404))["type"] == "NotFoundError"
     assert error(Fault("status", 503))["type"] == "Service Unavailable"
     assert error(Fault("status", 599))["code"] == 599
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (FaultOptions(slowdown=0.5), "--slowdown 0.5: must be from 1 to 1,000"),
+        (FaultOptions(slowdown=1e25), "--slowdown 1e.25"),
+        (FaultOptions(slowdown=float("nan")), "--slowdown nan"),
+        (FaultOptions(first_pause_s=-1.0), "--first-pause-s -1: must be from 0 to 86,400"),
+        (FaultOptions(first_pause_s=float("inf")), "--first-pause-s inf"),
+    ],
+)
+def test_a_pace_that_no_engine_has_is_refused(options: FaultOptions, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_faults(options)
+    with pytest.raises(ConfigError, match=message):
+        FaultPlan(options, random.Random(0), 0.0)

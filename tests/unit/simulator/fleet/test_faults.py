@@ -21,7 +21,7 @@ from kvmesh.simulator.fleet.router import AttemptEnd, AttemptKind
 from kvmesh.traces.trace import TraceRequest
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet
 
-AT_ONCE = ("500", "429=1", "dead", "reset", "garbage", "half-head")
+AT_ONCE = ("500", "429=1", "dead", "reset", "garbage", "half-head", "empty-body")
 W0, W1 = WorkerId("worker-0"), WorkerId("worker-1")
 POLICIES = ("round-robin", "kv", "oracle")
 
@@ -336,7 +336,7 @@ EVERY_POLICY = (
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
-@pytest.mark.parametrize("kind", ["500", "reset", "garbage"])
+@pytest.mark.parametrize("kind", ["500", "reset", "garbage", "empty-body", "no-tokens"])
 def test_an_engine_that_fails_everything_at_once_gets_a_handful_of_requests(
     kind: str, policy: str
 ) -> None:
@@ -383,6 +383,7 @@ def test_who_asked_for_rest_has_it() -> None:
         ("cut", 200, Attempt(Verdict.WORKER, "cut", 0.5)),
         ("garbage", 0, Attempt(Verdict.WORKER, "malformed", 0.5)),
         ("half-head", 0, Attempt(Verdict.WORKER, "malformed", 0.5)),
+        ("bad-answer", 0, Attempt(Verdict.WORKER, "bad_answer", 0.5)),
     ],
 )
 def test_routers_judge_an_end_as_a_proxy_would(

@@ -1,6 +1,10 @@
+from collections.abc import Callable
+
 import pytest
 
+from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
+from kvmesh.transport.grpc.session import Session, make_session
 
 
 @pytest.mark.parametrize("size", [-1, 0, 2**31, 10**25])
@@ -13,3 +17,10 @@ def test_a_stream_window_that_http2_does_not_have_is_refused(size: int) -> None:
 def test_a_connection_window_below_the_default_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="connection_window_bytes"):
         GrpcLimits(connection_window_bytes=size)
+
+
+@pytest.mark.parametrize("make", [LibrarySession, make_session])
+def test_the_smallest_connection_window_is_one_that_both_sessions_have(
+    make: Callable[[GrpcLimits], Session],
+) -> None:
+    assert make(GrpcLimits(connection_window_bytes=65_535)).take()

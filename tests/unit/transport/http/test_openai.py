@@ -12,6 +12,7 @@ from kvmesh.transport.http.openai import (
     ApiEndpoint,
     find_endpoint,
     first_prompt,
+    may_repeat,
     parse_request,
     read_request,
 )
@@ -230,3 +231,24 @@ def test_a_message_of_an_error_is_short_whatever_was_sent() -> None:
         parse_request(b'{"messages":[],"max_tokens":-1' + b"0" * 300 + b"}", CHAT)
 
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "may"),
+    [
+        ("POST", "/v1/chat/completions", b'{"background":true}', True),
+        ("POST", "/v1/responses", b'{"input":"x"}', True),
+        ("POST", "/v1/responses", b'{"input":"x","background":true}', False),
+        ("POST", "/rerank", b"{}", True),
+        ("POST", "/v1/batches", b"{}", False),
+        ("GET", "/v1/batches/b1", b"", True),
+        ("DELETE", "/v1/files/f1", b"", False),
+    ],
+)
+def test_what_only_infers_may_be_sent_again(
+    method: str, path: str, body: bytes, *, may: bool
+) -> None:
+    request = Request(method, path.encode(), ())
+    request.replace_body(body)
+
+    assert may_repeat(request) is may

@@ -35,6 +35,9 @@ class Listener:
     def on_lost(self, first: int, last: int) -> None:
         raise AssertionError(f"lost {first}..{last}")
 
+    def on_resumed(self, seq: int) -> None:
+        raise AssertionError(seq)
+
     def on_caught_up(self, last_seq: int) -> None:
         pass
 

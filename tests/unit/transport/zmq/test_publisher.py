@@ -47,6 +47,10 @@ class Recorder:
     def on_lost(self, first: int, last: int) -> None:
         self.heard.append(("lost", first, last))
 
+    def on_resumed(self, seq: int) -> None:
+        self.heard.append(("resumed", seq))
+        self.caught_up = None
+
     def on_caught_up(self, last_seq: int) -> None:
         self.caught_up = last_seq
 
@@ -103,6 +107,28 @@ async def test_a_late_subscriber_gets_what_was_published_before_and_after() -> N
             assert recorder.batches[7] == (7, b"payload 7")
             assert recorder.batches[500] == (500, b"live")
             assert subscription.statistics().connected
+
+
+def test_a_deadline_that_uvloop_makes_a_turn_of_its_loop_stops_nobody() -> None:
+    """uvloop's handles for delays below 0.5 ms have no `when()`."""
+    impatient = SourceOptions(reply_timeout_s=1.0, silence_timeout_s=0.0, probe_interval_s=0.0)
+    reported: list[dict[str, object]] = []
+
+    async def follow() -> list[object]:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        async with publishing() as publisher:
+            for number in range(300):
+                publisher.publish(b"payload %d" % number)
+            async with following(publisher, source=impatient) as (_, recorder):
+                await recorder.wait(lambda r: len(r.batches) == 300)
+                return recorder.heard
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        heard = runner.run(follow())
+
+    assert heard == list(range(300))
+    assert not reported
 
 
 async def test_replies_dropped_by_the_publisher_are_asked_for_again() -> None:

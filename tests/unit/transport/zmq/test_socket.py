@@ -1,9 +1,11 @@
-"""A ZMQ socket on the event loop whose reader has a bug."""
+"""A ZMQ socket on the event loop: readers with a bug, messages without an end."""
+
+import asyncio
 
 import zmq
 
 from kvmesh.tasks import TASK
-from kvmesh.transport.zmq.socket import LoopSocket
+from kvmesh.transport.zmq.socket import MOST_FRAMES, READS_PER_TURN, LoopSocket
 from tests.conftest import Contexts, Eventually
 
 
@@ -28,6 +30,34 @@ async def test_a_readers_bug_is_reported_and_what_waits_is_read_all_the_same(
     await eventually(lambda: heard == [b"1", b"2", b"3"])
 
     assert [one[TASK] for one in reported] == ["zmq reader"]
+    socket.close()
+    sending.close(linger=0)
+    context.term()
+
+
+async def test_a_message_of_endless_frames_is_dropped_in_turns(eventually: Eventually) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sending, receiving = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    sending.bind("inproc://endless")
+    receiving.connect("inproc://endless")
+    heard: list[list[bytes]] = []
+    frames = 100 * READS_PER_TURN * MOST_FRAMES
+    sending.send_multipart([b"topic"] * frames)
+    sending.send_multipart([b"next"] * MOST_FRAMES)
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if len(heard) < 2:
+            asyncio.get_running_loop().call_soon(turn)
+
+    socket = LoopSocket(receiving, heard.append)
+    turn()
+    await eventually(lambda: len(heard) == 2)
+
+    assert heard == [[], [b"next"] * MOST_FRAMES]
+    assert turns >= 100
     socket.close()
     sending.close(linger=0)
     context.term()

@@ -82,3 +82,25 @@ def test_a_decoder_without_memory_is_a_batch_that_cannot_be_read(why: str) -> No
 
     with pytest.raises(CodecError, match="bytes: no memory"):
         CompiledEngineCache(4, decode=decode).take(STORE)
+
+
+@native
+def test_blocks_to_add_that_are_none_are_refused_and_so_is_what_memory_ends_in() -> None:
+    cache = CompiledEngineCache(4)
+    cache.take(STORE)
+    saved = cache.save()
+    assert saved is not None
+
+    with pytest.raises(CodecError, match="are none, or too many"):
+        cache.add(msgspec.structs.replace(saved, blocks=b"none"))
+    assert cache.dump() == []
+
+    class Full:
+        group = 0
+
+        def fold(self, _: EngineBatch) -> None:
+            raise MemoryError("no memory")
+
+    cache._native = Full()  # type: ignore[assignment]
+    with pytest.raises(CodecError, match="no memory"):
+        cache.fold(cache.read(STORE))

@@ -1,12 +1,18 @@
 from collections.abc import Iterable
 
-from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, EventSource, SourceOptions
+from kvmesh.core.engines.kv_events.event_source import (
+    END_OF_REPLAY,
+    EventSource,
+    SourceOptions,
+    batch_digest,
+)
 from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,
     Lost,
     Restarted,
+    Resumed,
     SourceCaughtUp,
 )
 
@@ -333,3 +339,60 @@ def test_what_cannot_be_asked_for_is_kept() -> None:
 
     assert source.begin_again(0) == []
     assert source.last_seq == 0
+
+
+def test_it_goes_on_behind_a_batch_that_the_publisher_has_unchanged() -> None:
+    source = EventSource(OPTIONS, can_replay=True)
+    source.start(0)
+
+    assert source.resume(5, batch_digest(payload(5)), 0) == [AskReplay(2, 5)]
+    assert source.on_live(8, payload(8), 0) == []
+    assert source.on_reply(2, 5, payload(5), 0) == [Resumed(5)]
+    assert delivered(source.on_reply(2, 6, payload(6), 0)) == [6]
+    assert delivered(source.on_reply(2, 7, payload(7), 0)) == [7]
+    last = source.on_reply(2, END_OF_REPLAY, b"", 0)
+
+    assert last == [Deliver(8, payload(8)), SourceCaughtUp(8)]
+
+
+def test_it_stays_where_it_is_when_that_batch_is_gone_or_another() -> None:
+    source = caught_up(9)
+
+    for seq, digest in ((5, batch_digest(payload(5, "b"))), (4, batch_digest(payload(4)))):
+        [asked] = source.resume(seq, digest, 0)
+        assert isinstance(asked, AskReplay)
+        [again] = source.on_reply(asked.round, 5, payload(5), 0)
+        assert again == AskReplay(asked.round + 1, 8)
+        assert source.on_reply(again.round, 8, payload(8), 0) == []
+        assert source.on_reply(again.round, END_OF_REPLAY, b"", 0) == [SourceCaughtUp(8)]
+
+
+def test_it_does_not_go_on_while_it_finds_out_whether_the_engine_is_the_same() -> None:
+    source = caught_up(9)
+    source.on_reconnect(0)
+    assert source.resume(5, 1, 0) == []
+
+    source = caught_up(9)
+    source.begin_again(0)
+    assert source.resume(5, 1, 0) == []
+    assert caught_up(can_replay=False).resume(5, 1, 0) == []
+
+
+def test_what_came_live_meanwhile_is_delivered_when_no_answer_comes() -> None:
+    source = caught_up(9)
+    source.resume(5, batch_digest(payload(5)), 0)
+    source.on_live(9, payload(9), 0)
+
+    asked = source.on_time(2)
+    assert asked == [AskReplay(3, 8)]
+
+    assert delivered(source.on_time(4)) == [9]
+
+
+def test_a_live_batch_that_is_the_next_ends_a_replay_that_nobody_answers() -> None:
+    source = EventSource(OPTIONS, can_replay=True)
+    source.start(0)
+
+    assert source.on_live(0, payload(0), 0) == [Deliver(0, payload(0)), SourceCaughtUp(0)]
+    assert source.on_time(2) == []
+    assert source.on_live(1, payload(1), 3) == [Deliver(1, payload(1))]

@@ -6,6 +6,7 @@ from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.residency import Residency
+from kvmesh.core.engines.kv_events.saved_cache import SavedBlock, SavedCache, pack_block
 from kvmesh.core.engines.kv_events.tier_table import Dropped, Emptied, Opened, TierStored
 
 TOKENS = list(range(8))
@@ -304,3 +305,20 @@ def test_clearing_empties_every_tier() -> None:
     assert list(residency.apply(EngineCleared())) == [Emptied()]
     assert residency.statistics().blocks == 0
     assert list(residency.apply(stored(11, tokens=TOKENS[:4]))) == [TierStored(ROOT, (FIRST,))]
+
+
+def test_a_saved_block_is_loaded_into_its_own_tier_and_those_further_away() -> None:
+    near, far = (
+        SavedBlock(11, ROOT, 0, (5,), (1, 0)),
+        SavedBlock(12, ROOT, 0, (6,), (0, 1)),
+    )
+    residency = Residency(4)
+
+    changes = residency.load(SavedCache(0, 4, (0, 1), pack_block(near) + pack_block(far)))
+
+    stored = [(one.tier, one.hashes) for one in changes if isinstance(one, TierStored)]
+    assert sorted((tier, one) for tier, hashes in stored for one in hashes) == [
+        (0, 5),
+        (1, 5),
+        (1, 6),
+    ]

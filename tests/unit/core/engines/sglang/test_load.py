@@ -25,6 +25,7 @@ def test_a_message_of_the_load_stream_is_read_by_position() -> None:
         prefilled_tokens=200,
         prefill_busy_us=93_756,
         total_slots=4096,
+        computed_tokens=200 + 224,
     )
 
 
@@ -32,7 +33,7 @@ def test_shorter_messages_of_older_versions_and_longer_ones_are_read_too() -> No
     older = decode_load_stat(msgspec.msgpack.encode(["LoadStat", 4, 2, 100, 1000, 1]))
     newer = decode_load_stat(msgspec.msgpack.encode([*msgspec.msgpack.decode(LIVE), 5, "more"]))
 
-    assert older == EngineFigures(4, 2, 100, 1000, rank=1)
+    assert older == EngineFigures(4, 2, 100, 1000, rank=1, computed_tokens=100)
     assert older.waiting_tokens is None
     assert newer.prefilled_tokens == 200
 
@@ -40,10 +41,35 @@ def test_shorter_messages_of_older_versions_and_longer_ones_are_read_too() -> No
 def test_a_page_of_loads_is_read_per_rank() -> None:
     assert decode_loads(PAGE) == {
         1: EngineFigures(
-            3, 2, 512, 4096, 1, 700, 25, 154_883, total_slots=64, prefix_hit_rate=0.4321
+            *(3, 2, 512, 4096, 1, 700, 25, 154_883),
+            total_slots=64,
+            prefix_hit_rate=0.4321,
+            computed_tokens=25 + 512,
         )
     }
-    assert decode_loads(b'{"loads":[{}]}') == {0: EngineFigures(0, 0, 0, 0)}
+    assert decode_loads(b'{"loads":[{}]}') == {0: EngineFigures(0, 0, 0, 0, computed_tokens=0)}
+
+
+@pytest.mark.parametrize(
+    ("told", "computed"),
+    [
+        ({"decode_moments": [7.0, 70.0, 3.0]}, 7 + 40),
+        ({"decode_moments": []}, 40),
+        ({"decode_moments": None}, 40),
+        ({"decode_moments": [1e25]}, None),
+        ({"decode_moments": [-1.0]}, None),
+        ({"total_prefill_uncached_tokens": 2**60}, None),
+        ({"total_prefill_uncached_tokens": -50}, None),
+    ],
+)
+def test_what_shows_progress_is_read_unless_it_is_no_count(
+    told: dict[str, object], computed: int | None
+) -> None:
+    page = msgspec.json.encode({"loads": [{"num_used_tokens": 40, **told}]})
+
+    [figures] = decode_loads(page).values()
+
+    assert figures.computed_tokens == computed
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from kvmesh.compiled import NATIVE
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.peers.message_fold import MessageFold, new_message_fold
-from kvmesh.core.routing.peers.peer import Peer, new_peer
+from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
 from kvmesh.errors import CodecError
 from tests.property.support.records import bare, failed, message, named, placed
 from tests.property.support.replica import Replica
@@ -108,7 +108,7 @@ def test_an_error_of_what_it_asks_ends_the_call(told: tuple[bytes, ...], asked: 
     fold = new_message_fold(replica.scheduler, Failing())  # type: ignore[arg-type]
     assert fold is not None
     peer = new_peer("p", 1, 0.0)
-    peer.workers[0] = "w"
+    peer.workers[as_name_key(0)] = "w"
 
     with pytest.raises(RuntimeError, match=asked):
         fold.fold(peer, message(*told), 0.0)
@@ -131,7 +131,7 @@ def test_shares_that_cannot_be_read_refuse_the_message() -> None:
 def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
-    peer.workers.update({0: 7, 1: "w"})  # type: ignore[dict-item]
+    peer.workers.update({as_name_key(0): 7, as_name_key(1): "w"})  # type: ignore[dict-item]
     peer.unconfirmed = 7  # type: ignore[assignment]
 
     with pytest.raises((AttributeError, TypeError)):
@@ -144,7 +144,7 @@ def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
 def test_a_bookings_number_is_forgotten_with_its_end() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
-    peer.workers[0] = "w"
+    peer.workers[as_name_key(0)] = "w"
     first = 1
     for number in range(0, 3000, 3):
         told = [
@@ -168,9 +168,9 @@ def test_a_bookings_number_is_forgotten_with_its_end() -> None:
 def test_folding_keeps_no_reference() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
-    peer.workers[0] = name = "w-with-a-name-of-its-own"
+    peer.workers[as_name_key(0)] = name = "w-with-a-name-of-its-own"
     replica.membership.add(name, 0.0)
-    worker = peer.workers[0]
+    worker = peer.workers[as_name_key(0)]
 
     def turn(first: int) -> None:
         told = (placed(1, 0, AMOUNTS, [1, 2]), bare(1, 1), bare(3, 1))

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from kvmesh.compiled import NATIVE
-from kvmesh.core.routing.peers.peer import Peer, new_peer
+from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
 
 CORES: Final = [Peer, new_peer] if NATIVE else [Peer]
 
@@ -30,11 +30,15 @@ def test_what_is_known_of_a_peer_is_changed_in_place(
 
     peer.next_seq, peer.booked, peer.complete = 2**62 + 2**32, 7, False
     peer.unconfirmed = {"p#1"}
-    peer.workers[3] = "w"
+    peer.workers[as_name_key(3)] = "w"
     peer.retold.add("p#2")
 
     assert (peer.next_seq, peer.booked, peer.complete) == (2**62 + 2**32, 7, False)
-    assert (peer.unconfirmed, peer.workers, peer.retold) == ({"p#1"}, {3: "w"}, {"p#2"})
+    assert (peer.unconfirmed, peer.workers, peer.retold) == (
+        {"p#1"},
+        {as_name_key(3): "w"},
+        {"p#2"},
+    )
 
 
 @pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")

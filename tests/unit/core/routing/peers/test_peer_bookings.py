@@ -253,7 +253,7 @@ def test_a_peers_turn_counts_as_this_replicas_own_and_is_counted_once() -> None:
 def test_answers_that_are_not_streamed_grow_alike_at_both_replicas() -> None:
     home, heard = Heard(), Heard()
     for scheduler in (home.scheduler, heard.scheduler):
-        scheduler.unseen_speeds.learn(W, 100, 2.0)
+        scheduler.speeds.output(W, 100, 2.0)
     home.sequences.add("q", W, Demand(40, 30, 20, streams=False), 0.0)
     heard.hear(1, Placed("q", W, 40, 30, 5, streams=False))
 

@@ -113,6 +113,17 @@ def test_a_worker_that_fails_or_works_is_none() -> None:
     assert found([BUSY, failing, working], weigh(busy=64)) == "busy"
 
 
+def test_a_slow_worker_is_none() -> None:
+    slow = make_state("slow")
+    slow.prefill.slow_ms = 7.0
+    weighing = weigh(busy=64)
+
+    assert found([BUSY, slow], weighing) == "slow"
+    long = msgspec.structs.replace(weighing, answer_tokens=100.0)
+    assert found([BUSY, slow, make_state("idle")], long) == "idle"
+    assert found([BUSY, slow], long) == "busy"
+
+
 @pytest.mark.parametrize(("rests", "home"), [(REST + 0.01, "idle"), (REST - 0.01, "busy")])
 def test_a_worker_has_rested_many_times_as_long_as_the_prefix_takes(
     rests: float, home: str

@@ -8,10 +8,11 @@ from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
-from kvmesh.core.routing.overdue import UNKNOWN_INTERVAL_MS, UNKNOWN_OUTPUT_TOKENS
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.reports import TRIES
 from kvmesh.core.routing.unwatched.unwatched import (
+    UNKNOWN_INTERVAL_MS,
+    UNKNOWN_OUTPUT_TOKENS,
     Over,
     Prefilled,
     Unwatched,

@@ -1,22 +1,17 @@
+from math import inf
+
 import pytest
 
 from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.limits import HttpLimits
-from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
+from kvmesh.transport.http.server.request import Request, patience_s
 from kvmesh.transport.http.server.request_reader import RequestReader
+from kvmesh.transport.http.wire.head import names_of
+from kvmesh.transport.http.wire.problem import Problem
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
 LIMITS = HttpLimits(max_body_bytes=1000)
 FIRST = post(b"X: y", b"Content-Length: 3", b"Accept: */*", body=b"abc")
-
-
-def taught(first: bytes) -> RequestReader:
-    """Return the reader of a connection that has taken `first` twice: a first is not learnt."""
-    reader = RequestReader(LIMITS)
-    reader.feed(first)
-    reader.feed(first)
-    reader.ready.clear()
-    return reader
 
 
 FACTS = ("method", "target", "path", "query", "headers", "body", "http_1_0", "keep_alive")
@@ -52,40 +47,20 @@ FOLLOWERS = [
 ]
 
 
-@pytest.mark.parametrize("first", [FIRST, get(b"Host: a"), get(b"Host: a", b"X: y")])
-@pytest.mark.parametrize("follower", FOLLOWERS)
-def test_a_repeated_head_changes_nothing_but_the_time_it_takes(
-    first: bytes, follower: bytes
-) -> None:
-    fresh = RequestReader(LIMITS)
-    fresh.feed(follower)
-    reader = taught(first)
+@pytest.mark.parametrize("data", FOLLOWERS)
+def test_what_comes_whole_is_taken_as_llhttp_takes_it_from_pieces(data: bytes) -> None:
+    whole, pieces = RequestReader(LIMITS), RequestReader(LIMITS)
 
-    for _ in range(2):
-        reader.feed(follower)
-        if len(reader.ready) == len(fresh.ready):
-            break
+    whole.feed(data)
+    for piece in (data[:1], data[1:]):
+        pieces.feed(piece)
 
-    assert facts(reader)[: len(fresh.ready)] == facts(fresh)
-    assert reader.phase is fresh.phase or len(reader.ready) > len(fresh.ready)
+    assert facts(whole) == facts(pieces)
+    assert whole.phase is pieces.phase
 
 
-def test_requests_with_one_head_have_one_twin() -> None:
+def test_the_parser_goes_on_behind_a_request_that_came_whole() -> None:
     reader = RequestReader(LIMITS)
-    for body in (b"a", b"abc", b"abcdefghijkl", b""):
-        reader.feed(post(b"X: y", b"Content-Length: %d" % len(body), body=body))
-
-    first, *requests = [item for item in reader.ready if isinstance(item, Request)]
-
-    assert first.twin is None
-    assert [request.body for request in requests] == [b"abc", b"abcdefghijkl", b""]
-    assert len({id(request.twin) for request in requests}) == 1
-    assert requests[0].twin is not None
-    assert requests[0].twin.body == b""
-
-
-def test_the_parser_goes_on_where_a_repeated_head_left_it() -> None:
-    reader = taught(FIRST)
     reader.feed(FIRST)
 
     reader.feed(post(b"Transfer-Encoding: chunked", body=b"1\r\nz\r\n0\r\n\r\n"))
@@ -95,16 +70,49 @@ def test_the_parser_goes_on_where_a_repeated_head_left_it() -> None:
     assert bodies == [b"abc", b"z", b"abc"]
 
 
-def test_a_client_that_never_repeats_itself_is_soon_left_alone() -> None:
-    reader = RequestReader(LIMITS)
-    for number in range(20):
-        reader.feed(get(b"Host: a", b"X: %d" % number))
+def test_a_body_beyond_what_is_left_of_the_budget_is_refused_when_it_comes_whole() -> None:
+    reader = RequestReader(LIMITS, BodyBudget(2))
 
-    assert len({id(item.twin) for item in reader.ready if isinstance(item, Request)}) == 8
+    reader.feed(FIRST)
+
+    assert [item.status for item in reader.ready if isinstance(item, Problem)] == [503]
+
+
+def test_requests_that_come_whole_count_as_pipelined() -> None:
+    reader = RequestReader(HttpLimits(max_pipelined=2))
+
+    for _ in range(3):
+        reader.feed(FIRST)
+
+    assert [isinstance(item, Problem) for item in reader.ready] == [False, False, True]
+
+
+def test_a_long_body_is_screened_though_it_came_whole() -> None:
+    refused = Problem(401, "no key")
+    reader = RequestReader(HttpLimits(), screen=lambda _head: refused)
+    size = COUNT_ABOVE + 1
+
+    reader.feed(post(b"Content-Length: %d" % size, body=b"a" * size))
+
+    assert reader.ready == [refused]
+
+
+def test_headers_are_made_once_and_of_what_was_put_in_their_place() -> None:
+    reader = RequestReader(LIMITS)
+    reader.feed(FIRST)
+    (request,) = [item for item in reader.ready if isinstance(item, Request)]
+    before = request.headers
+    assert request.headers is before
+
+    request.change_headers(names_of((b"x", b"accept")), ((b"t", b"1"),))
+
+    assert request.headers == [(b"host", b"a"), (b"t", b"1")]
+    assert request.header(b"x") is None
+    assert request.header(b"t") == b"1"
 
 
 def test_headers_put_in_place_of_those_sent_are_what_is_asked_for_from_then_on() -> None:
-    reader = taught(FIRST)
+    reader = RequestReader(LIMITS)
     reader.feed(FIRST)
     reader.feed(FIRST)
     changed, other = [item for item in reader.ready if isinstance(item, Request)]
@@ -116,15 +124,6 @@ def test_headers_put_in_place_of_those_sent_are_what_is_asked_for_from_then_on()
 
     assert [one.header(b"tenant") for one in (changed, fresh, other)] == [b"t", b"t", None]
     assert [one.header(b"x") for one in (changed, fresh, other)] == [None, None, b"y"]
-
-
-def test_a_long_head_is_not_kept() -> None:
-    reader = RequestReader(LIMITS)
-    long = get(b"Host: a", b"X: " + b"a" * 5000)
-    reader.feed(long)
-    reader.feed(long)
-
-    assert [item.twin for item in reader.ready if isinstance(item, Request)] == [None, None]
 
 
 def test_a_released_body_is_gone() -> None:
@@ -145,3 +144,33 @@ def test_a_replaced_body_is_charged_in_place_of_the_one_sent() -> None:
     request.replace_body(b"")
 
     assert (charged, budget.used) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, inf),
+        ({b"x-stainless-read-timeout": b"600"}, 600.0),
+        ({b"x-stainless-read-timeout": b" 12.5 "}, 12.5),
+        ({b"x-stainless-timeout": b"60", b"x-stainless-read-timeout": b"600.0"}, 60.0),
+        ({b"x-kvmesh-timeout-s": b"5", b"x-stainless-timeout": b"60"}, 5.0),
+        ({b"x-stainless-timeout": b"0"}, inf),
+        ({b"x-stainless-timeout": b"-4"}, inf),
+        ({b"x-stainless-timeout": b"1e25", b"x-stainless-read-timeout": b"7"}, 7.0),
+        ({b"x-stainless-timeout": b"nan"}, inf),
+        ({b"x-stainless-timeout": b"NOT_GIVEN"}, inf),
+        ({b"x-stainless-timeout": b"9" * 400}, inf),
+        ({b"x-stainless-timeout": b"\xff\xfe"}, inf),
+        ({b"x-stainless-timeout": b""}, inf),
+    ],
+)
+def test_a_clients_patience_is_the_least_of_what_it_says_and_rubbish_is_nothing(
+    headers: dict[bytes, bytes], seconds: float
+) -> None:
+    lines = [name + b": " + value for name, value in headers.items()]
+    reader = RequestReader(LIMITS)
+    reader.feed(post(*lines, b"Content-Length: 3", body=b"abc"))
+    [request] = reader.ready
+    assert isinstance(request, Request)
+
+    assert patience_s(request) == seconds

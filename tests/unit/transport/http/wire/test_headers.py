@@ -117,13 +117,6 @@ def test_a_target_replaces_the_clients_header_of_the_same_name() -> None:
     assert b"rank: 7" in forwarded_block(sent, ((b"x-other", b"1"),))
 
 
-def test_requests_of_one_twin_share_their_block() -> None:
-    first, second = request((b"a", b"b")), request((b"a", b"b"))
-    first.twin = second.twin = request()
-
-    assert forwarded_block(first) is forwarded_block(second)
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -1,5 +1,7 @@
 """Well-formed engine events, chosen by bytes: they reach what random bytes never do."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 TOKENS_A_BLOCK = 4
@@ -77,3 +79,48 @@ def _stored(chooser: Chooser) -> object:
         return ["BlockStored", *values[: 4 + chooser.below(7)]]
     named = {"type": "BlockStored"} | dict(zip(STORED, values, strict=True))
     return {name: value for name, value in named.items() if value is not None}
+
+
+def odd_batches() -> Iterator[bytes]:
+    """Yield batches that are read field by field, each with one thing that engines seldom send."""
+    for tokens in ([[1, 2], [3, 4, "x"]], [[1, {"a": 2}], [2]], [[1], 2], [[], [1]], ["1", 2], [1]):
+        yield _batch(["BlockStored", [5], None, tokens, 2])
+    many = [*range(20)]
+    for keys in (
+        [many],
+        ["salt"],
+        [7],
+        many,
+        [[*many, "salt"]],
+        [[1.5, None, True, -9]],
+        [{"a": 1}],
+    ):
+        yield _batch(["BlockStored", [5], None, [1, 2], 2, None, "GPU", None, keys])
+        yield _batch(_named(extra_keys=keys, cache_salt="s"))
+        yield _batch(_named(mm_keys=keys))
+    yield _batch(["BlockStored", [5], None, [1, 2], 2, *(None,) * 30])
+    yield _batch(["BlockRemoved", [b"", b"12", b"123456789"]])
+    yield _batch(["BlockRemoved", [-1, -(2**40), 2**63, 200, 70_000]])
+    for more in ({"locality": "REMOTE"}, {"block_size": None}, {"block_size": 1 << 40}, {"odd": 1}):
+        yield _batch(_named(**more))
+    for more in ({"group_idx": "x"}, {"window": -1}, {"medium": "\xfc"}, {"medium": "m" * 300}):
+        yield _batch(_named(**more))
+    for name in ("type", "odd", "block_hashes"):
+        twice = msgspec.msgpack.encode({name: "BlockRemoved"})[1:]
+        yield b"\x92\x01\x91\x83" + 2 * twice + msgspec.msgpack.encode({"block_hashes": [1]})[1:]
+    yield b"\x92\x01\x91\x81\x01\x02"
+    yield b"\x92\x01\x91\x92\xacBlockRemoved\x91\x81\x01\x02"
+    for ends in ([0], [0, 1, {"a": [2]}], ["x"], [None, {1: 2}], [None, "\xfc"]):
+        yield msgspec.msgpack.encode([1.5, [["AllBlocksCleared"]], *ends])
+    whole = _batch(_named(lora_id=70_000, extra_keys=[["salt", 70_000]]))
+    for end in range(1, len(whole)):
+        yield whole[:end]
+
+
+def _batch(event: object) -> bytes:
+    return msgspec.msgpack.encode([1.5, [event], 0])
+
+
+def _named(**more: object) -> dict[str, object]:
+    stored = {"type": "BlockStored", "block_hashes": [5], "parent_block_hash": None}
+    return stored | {"token_ids": [1, 2], "block_size": 2} | more

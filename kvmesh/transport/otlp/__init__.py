@@ -1,0 +1,1 @@
+"""OTLP: spans as protobuf, and their way to a collector."""

@@ -1,0 +1,61 @@
+"""A worker that was configured and never answered: everybody who asks is told, and why."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from kvmesh.actors.members.static_registry import SILENT
+from tests.integration.support.failing_engine import FailingEngine, failing_engines
+from tests.integration.support.live_router import free_port, router
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_dead_url_is_named_by_every_view_until_its_engine_answers() -> None:
+    port = free_port()
+    async with (
+        failing_engines(1) as (well,),
+        router([well.url, f"http://127.0.0.1:{port}"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        ready = await client.get("/ready")
+        async with asyncio.timeout(20):
+            while not (overview := (await client.get("/v1/overview")).json())["problems"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        metrics = (await client.get("/metrics")).text
+        prompt = {"model": "m", "prompt": "hello"}
+        served = await client.post("/v1/completions", json=prompt)
+        late = FailingEngine()
+        await late.server.start("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            while "warnings" in (await client.get("/ready")).json():  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.05)
+        rows = (await client.get("/v1/overview")).json()["workers"]
+        await late.server.close()
+
+    assert ready.status_code == 200
+    assert f"w1: gets no requests: {SILENT}" in ready.json()["warnings"]
+    row = next(one for one in overview["workers"] if one["worker"] == "w1")
+    assert (row["usable"], row["why_not"]) == (False, SILENT)
+    found = [one for one in overview["problems"] if one["who"] == "w1"]
+    assert [(one["kind"], one["why"]) for one in found] == [("not-ready", SILENT)]
+    assert 'kvmesh_worker_usable{worker="w1"} 0.0' in metrics
+    assert served.headers["x-kvmesh-worker"] == "w0"
+    assert [one["usable"] for one in rows] == [True, True]
+
+
+async def test_where_no_engine_ever_answered_the_router_says_which() -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    async with (
+        router([dead, dead], path="/health") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        asyncio.timeout(20),
+    ):
+        while not (answer := (await client.get("/ready")).json()).get("warnings"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        asked = await client.post("/v1/completions", json={"model": "m", "prompt": "x"})
+
+    assert f"w0, w1: gets no requests: {SILENT}" in answer["warnings"]
+    assert asked.status_code == 503
+    assert SILENT in asked.json()["error"]["message"]

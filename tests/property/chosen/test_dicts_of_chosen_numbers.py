@@ -1,0 +1,164 @@
+"""Ints that an attacker chose cost what random ones do where the product has dicts of them.
+
+CPython hashes an int by itself: 10,752 chosen ones take a dict of ints some 80 times as long. Here
+they are keys in packed form (`core.blocks.hashing.as_key`), or never come to a dict.
+"""
+
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cache
+from random import Random
+from typing import Final
+
+import pytest
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.admission.prefix_groups import PrefixGroups
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, as_key, pack_hashes
+from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.trace_ring import Traced, TraceRow, mooncake_lines
+from kvmesh.core.programs.chains import ChainOptions, Chains
+from kvmesh.core.rollout.arms import Marks
+from kvmesh.core.routing.peers.event_fold import EventFold
+from kvmesh.core.routing.peers.peer import new_peer
+from kvmesh.core.routing.peers.records import Named
+from kvmesh.core.snapshots.reading import decode_snapshot
+from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from kvmesh.core.tuning.character import character_of
+from tests.property.support.chosen_numbers import of_one_way
+from tests.unit.core.routing.unwatched.test_unwatched import make_scheduler
+
+BITS: Final = 14
+MOST_RATIO: Final = 4.0
+
+
+def chains(numbers: Sequence[int]) -> None:
+    known = Chains(ChainOptions(least_tokens=1, max_per_tenant=1 << 14, max_chains=1 << 14), 1)
+    for number in numbers:
+        known.learn(BlockHashes.of([number], 1), "", 0.0)
+    for number in numbers:  # of each prompt 11 prefixes are looked for
+        known.find(BlockHashes.of(array("Q", [number]) * 2047, 1), "", 0.0)
+
+
+def homes(numbers: Sequence[int]) -> None:
+    known = Homes(HomeOptions(shared=False))
+    for number in numbers:
+        known.note(number, "a", 0.0)
+    for number in numbers:
+        known.find(number, 0.0)
+        known.count_passed(number)
+
+
+def prefix_groups(numbers: Sequence[int]) -> None:
+    groups = PrefixGroups()
+    for number in numbers:
+        groups.enter(str(number), BlockHashes.of([number], 1))
+    for number in numbers:
+        groups.leave(str(number))
+
+
+def marks(numbers: Sequence[int]) -> None:
+    known = Marks()
+    for number in numbers:
+        known.move("r", BlockHashes.of([number], 1), 0.5)
+    for number in numbers:
+        known.find("r", BlockHashes.of([number], 1))
+
+
+def names_of_a_replica(numbers: Sequence[int]) -> None:
+    fold, peer = EventFold(make_scheduler()), new_peer("p", 1, 0.0)
+    for number in numbers:
+        fold.fold(peer, Named(number, "w"), 0.0)
+    for number in numbers:
+        fold.fold(peer, Named(number, "v"), 0.0)
+
+
+def _row(numbers: Sequence[int]) -> TraceRow:
+    traced = Traced(0, array("Q", numbers).tobytes())
+    return TraceRow(0.0, 1.0, len(numbers), 1, WorkerId("w"), traced)
+
+
+def a_trace(numbers: Sequence[int]) -> None:
+    rows = [_row(numbers), _row(numbers)]
+    for _ in range(3):
+        b"".join(mooncake_lines(rows, 1))
+
+
+def firsts_of_a_trace(numbers: Sequence[int]) -> None:
+    character_of([_row([number]) for number in numbers], 1)
+
+
+def snapshot_of_two_tables(numbers: Sequence[int]) -> None:
+    """Where an index has old blocks and young ones; all in one part of it."""
+    index = KvIndex(len(numbers) * 3 // 2)
+    for at in range(0, len(numbers), 128):
+        run = [number << 8 | 7 for number in numbers[at : at + 128]]
+        index.store(WorkerId("w"), ROOT, pack_hashes(run))
+    assert len(index.tiers[0].tables()) == 2
+
+    decode_snapshot(b"".join(encode_snapshot(index.freeze(), Position())))
+
+
+WAYS: Final = (
+    chains,
+    homes,
+    prefix_groups,
+    marks,
+    names_of_a_replica,
+    a_trace,
+    firsts_of_a_trace,
+    pytest.param(
+        snapshot_of_two_tables,
+        marks=pytest.mark.skipif(
+            NATIVE is None, reason="tables of the pure core are dicts of ints"
+        ),
+    ),
+)
+
+
+@cache
+def chosen() -> list[int]:
+    return of_one_way(BITS)
+
+
+def spent_s(way: Callable[[list[int]], None], numbers: list[int], most_s: float) -> float:
+    """Return the processor time of one run, the least of several where it is more than `most_s`."""
+    least_s = float("inf")
+    for _ in range(4):
+        start_s = time.process_time()
+        way(numbers)
+        least_s = min(least_s, time.process_time() - start_s)
+        if least_s <= most_s:
+            break
+    return least_s
+
+
+def ratio(way: Callable[[list[int]], None]) -> float:
+    draw = Random(1)
+    usual = draw.sample(range(1 << BITS + 10), len(chosen()))
+    usual_s = spent_s(way, usual, 0.0)
+    return spent_s(way, chosen(), MOST_RATIO * usual_s) / usual_s
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_chosen_ints_cost_what_random_ones_do(way: Callable[[list[int]], None]) -> None:
+    assert ratio(way) <= MOST_RATIO
+
+
+def test_a_dict_of_ints_is_slow_by_them() -> None:
+    def ints(numbers: Sequence[int]) -> None:
+        known = OrderedDict.fromkeys(numbers)
+        for number in numbers:
+            known.move_to_end(number)
+
+    def packed(numbers: Sequence[int]) -> None:
+        known = OrderedDict.fromkeys(map(as_key, numbers))
+        for number in numbers:
+            known.move_to_end(as_key(number))
+
+    assert ratio(ints) > MOST_RATIO
+    assert ratio(packed) <= MOST_RATIO

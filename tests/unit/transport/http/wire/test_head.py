@@ -1,0 +1,95 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvmesh.compiled import NATIVE
+from kvmesh.transport.http.wire.head import Head, Names, PureHead
+from kvmesh.transport.http.wire.headers import Header, Headers, pure_render
+
+Made = tuple[Callable[[Headers], Head], Callable[..., Names]]
+HEADERS: list[Header] = [
+    (b"host", b"a"),
+    (b"x-kvmesh-session", b"s"),
+    (b"accept", b""),
+    (b"host", b"b"),
+    (b"x-kvmesh-", b"no name"),
+]
+KINDS: list[Made] = [(PureHead, Names)]
+if NATIVE is not None:
+    KINDS.append((NATIVE.Head, NATIVE.Names))  # type: ignore[arg-type]  # compiled: `object`
+
+kinds = pytest.mark.parametrize("made", KINDS)
+
+
+@kinds
+def test_a_head_has_its_headers_by_name_and_in_order(made: Made) -> None:
+    head = made[0](HEADERS)
+
+    assert head.headers() == HEADERS
+    assert [head.get(name) for name in (b"host", b"accept", b"acceptx", b"")] == [
+        *(b"a", b""),
+        *(None, None),
+    ]
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        ((), b""),
+        ((b"host", b"other"), b""),
+        ((b"accept",), b"x-kvmesh-"),
+        ((), b"x-"),
+        ((b"",), b""),
+    ],
+)
+def test_names_ask_for_themselves_and_what_begins_with_their_prefix(
+    made: Made, names: tuple[bytes, ...], prefix: bytes
+) -> None:
+    head, asked, added = made[0](HEADERS), made[1](names, prefix), (b"t", b"1")
+    wanted = [one for one in HEADERS if one[0] in Names(names, prefix)]
+    others = [one for one in HEADERS if one not in wanted]
+
+    assert list(head.select(asked)) == wanted
+    assert head.has(asked) is bool(wanted)
+    assert head.replaced(asked, (added,)).headers() == [*others, added]
+    assert head.render(asked) == pure_render(others)
+    assert head.headers() == HEADERS
+
+
+@kinds
+@pytest.mark.parametrize("header", [(b"a", b"b\r\nc: d"), (b"a\n", b"b"), (b"a", b"\r")])
+def test_a_header_with_a_line_break_is_not_rendered(made: Made, header: Header) -> None:
+    head, nothing = made[0]([header]), made[1]((), b"")
+
+    with pytest.raises(ValueError, match="line break"):
+        head.render(nothing)
+
+
+@pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda native: native.Head([(b"a",)]),
+        lambda native: native.Head([("a", "b")]),
+        lambda native: native.Head(7),
+        lambda native: native.Head(headers=()),
+        lambda native: native.Head([]).get("a"),
+        lambda native: native.Head([]).select(frozenset()),
+        lambda native: native.Head([]).has(None),
+        lambda native: native.Head([]).render(b""),
+        lambda native: native.Head([]).replaced(native.Names((), b"")),
+        lambda native: native.Head([]).replaced(native.Names((), b""), [1]),
+        lambda native: native.Names(("a",), b""),
+        lambda native: native.Names(7, b""),
+        lambda native: native.Names((), "x"),
+        lambda native: native.Names((), prefix=b""),
+        lambda native: native.take_request(b"", 1),
+        lambda native: native.take_request("", 1, 1, 1, 1),
+        lambda native: native.take_request(b"", 1, 1, 1, "x"),
+    ],
+)
+def test_a_head_misused_raises(misuse: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError):
+        misuse(NATIVE)
