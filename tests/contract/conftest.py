@@ -22,6 +22,7 @@ from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
+from tests.nats_container import url_in
 
 
 class Backend(Protocol):
@@ -195,8 +196,7 @@ def server_url(request: pytest.FixtureRequest) -> str | None:
     if request.param == "memory":
         return None
     if request.param == "container":
-        url: str = request.getfixturevalue("nats_container").nats_uri()
-        return url
+        return url_in(request.getfixturevalue("nats_container"))
     server: NatsServer = request.getfixturevalue("nats_process")
     return server.url
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.conftest import NatsBackend, Recorder
 from tests.contract.journal_writing import append_all, numbered
+from tests.nats_container import url_in
 
 pytestmark = [pytest.mark.docker, pytest.mark.integration]
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.integration]
 @pytest.fixture
 async def backend(nats_container: Any) -> AsyncIterator[NatsBackend]:
     async with contextlib.AsyncExitStack() as stack:
-        yield NatsBackend(nats_container.nats_uri(), stack)
+        yield NatsBackend(url_in(nats_container), stack)
 
 
 @pytest.fixture

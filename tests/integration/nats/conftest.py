@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from kvmesh.app.nats.server import NatsServer
-from tests.nats_container import SERVERS, InContainer, Served
+from tests.nats_container import SERVERS, InContainer, Served, url_in
 
 
 def pytest_asyncio_loop_factories(
@@ -34,8 +34,7 @@ def container_url(request: pytest.FixtureRequest) -> str:
     """Where the container is, "" where a process shall serve."""
     if request.param == "process":
         return ""
-    url: str = request.getfixturevalue("nats_container").nats_uri()
-    return url
+    return url_in(request.getfixturevalue("nats_container"))
 
 
 @pytest.fixture
