@@ -43,7 +43,7 @@ class NativeDecider(Protocol):
     request_blocks: int
 
     def follow(self, *course: object) -> None:
-        """Decide from now on by: a Course, two TTLs in seconds, the seed of first blocks."""
+        """Decide from now on by: a Course, two TTLs in seconds."""
         ...
 
     def resize(self, block_size: int, /) -> None:
@@ -58,7 +58,7 @@ class NativeDecider(Protocol):
         """Return a `core.dispatch.compiled.Placed`, None for what has to go another way, the wait,
         ms, where that is too long. Asked is: what was scanned, packed ids or None, id, tenant,
         states of all, now, whether to keep all, name, Course, states, output tokens or -1, longest
-        wait.
+        wait, seed of the first block.
         """
         ...
 

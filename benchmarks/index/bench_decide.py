@@ -32,7 +32,7 @@ from benchmarks.measure import (
 )
 from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.compiled import CORE, NATIVE, Native
-from kvmesh.core.dispatch.compiled import CompiledDispatch
+from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
@@ -90,7 +90,9 @@ class Ours:
             for request, name in zip(requests, names, strict=True):
                 now += 0.002
                 start = clock()
-                placed = compiled.decide(scanned, request.packed, name, NO_WISHES, now)
+                placed = compiled.decide(
+                    ScannedPrompt(scanned, request.packed), name, NO_WISHES, now
+                )
                 booked = clock()
                 if placed is None or isinstance(placed, int | float):
                     raise RuntimeError(f"{name!r}: the compiled core did not take this request")

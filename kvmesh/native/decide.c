@@ -44,6 +44,7 @@ typedef struct {
     Scanned *scanned;
     PyObject *request_id, *tenant, *name; /* name: None for that of the id */
     PyObject *cohort, *states; /* states: those of the cohort that may take it */
+    uint64_t root; /* the seed of its first block */
     long long output; /* tokens of its answer by its client's word, -1: by its limit */
     double most_wait_ms; /* at its worker, else nothing is booked */
     double now;
@@ -76,7 +77,7 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
     /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
     Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
     int failed = make_hash_room(self, blocks) < 0;
-    uint64_t seed = self->root;
+    uint64_t seed = request->root;
     for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
         self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
     }
@@ -434,7 +435,7 @@ static int read_request(PyObject *const *args, Request *request) {
         (args[9] != Py_None && !PyTuple_CheckExact(args[9]))) {
         PyErr_Format(PyExc_TypeError,
                      "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
-                     "a time, a bool, a str or None, a Course or None, states or None, two numbers");
+                     "a time, a bool, a str or None, a Course or None, states or None, three numbers");
         return -1;
     }
     *request = (Request){
@@ -451,6 +452,7 @@ static int read_request(PyObject *const *args, Request *request) {
     }
     request->output = PyLong_AsLongLong(args[10]);
     request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
+    request->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
     if (PyErr_Occurred()) {
         return -1;
     }
@@ -469,12 +471,12 @@ static int are_states(PyObject *states) {
 }
 
 /* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
- * most_wait_ms) -> Placed | None | the wait, ms, that is too long
+ * most_wait_ms, root) -> Placed | None | the wait, ms, that is too long
  */
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     Request request;
-    if (nargs != 12) {
-        return PyErr_Format(PyExc_TypeError, "decide takes 12 arguments, not %zd", nargs);
+    if (nargs != 13) {
+        return PyErr_Format(PyExc_TypeError, "decide takes 13 arguments, not %zd", nargs);
     }
     if (read_request(args, &request) < 0) {
         return NULL;

@@ -91,7 +91,6 @@ typedef struct {
     PyObject *replica;    /* str */
     double predict_ttl_s, approx_ttl_s;
     long long block_size;
-    uint64_t root;
     int busy;        /* a decision is under way */
     Histogram *decide_s; /* NULL: nobody counts */
     long long decisions, overlap_blocks, request_blocks;

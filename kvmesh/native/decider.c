@@ -123,13 +123,11 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     return (PyObject *)self;
 }
 
-/* follow(course, predict_ttl_s, approx_ttl_s, root) */
+/* follow(course, predict_ttl_s, approx_ttl_s) */
 static PyObject *decider_follow(Decider *self, PyObject *args) {
     PyObject *course;
     double predict_ttl_s, approx_ttl_s;
-    unsigned long long root;
-    if (!PyArg_ParseTuple(args, "O!ddK", &course_type, &course, &predict_ttl_s, &approx_ttl_s,
-                          &root)) {
+    if (!PyArg_ParseTuple(args, "O!dd", &course_type, &course, &predict_ttl_s, &approx_ttl_s)) {
         return NULL;
     }
     if (self->busy) {
@@ -137,7 +135,6 @@ static PyObject *decider_follow(Decider *self, PyObject *args) {
     }
     self->predict_ttl_s = predict_ttl_s;
     self->approx_ttl_s = approx_ttl_s;
-    self->root = root;
     Py_XSETREF(self->own, (Course *)Py_NewRef(course));
     self->by = self->own;
     Py_RETURN_NONE;

@@ -19,8 +19,8 @@ static PyObject *native_scan(PyObject *module, PyObject *const *args, Py_ssize_t
     self->chat = chat;
     const Scan *scan = &self->scan;
     int known = scan_body(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), &self->scan);
-    if (!known || scan->cache_salt.size > 0 || scan->lora_path.at != NULL ||
-        scan->input_ids.at != NULL || scan->choices > 1 || (chat ? scan->messages.at : scan->prompt.at) == NULL) {
+    if (!known || scan->lora_path.at != NULL || scan->input_ids.at != NULL || scan->choices > 1 ||
+        (chat ? scan->messages.at : scan->prompt.at) == NULL) {
         Py_DECREF(self);
         Py_RETURN_NONE;
     }
@@ -59,6 +59,12 @@ static PyObject *scanned_cache_key(Scanned *self, void *closure) {
     return key->at == NULL ? PyUnicode_New(0, 0) : scan_text(key);
 }
 
+static PyObject *scanned_salt(Scanned *self, void *closure) {
+    (void)closure;
+    const ScanText *salt = &self->scan.cache_salt;
+    return salt->at == NULL ? PyUnicode_New(0, 0) : scan_text(salt);
+}
+
 /* Whether nothing but messages, all plain, reaches the chat template. */
 static PyObject *scanned_bare(Scanned *self, void *closure) {
     (void)closure;
@@ -86,6 +92,7 @@ static PyGetSetDef getters[] = {
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
     {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
+    {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
     {"urgency", (getter)scanned_urgency, NULL, "Of its priority, larger first.", NULL},
     {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -452,5 +452,46 @@ def scenes() -> list[Scene]:
             ONE_TIER,
             admission=AdmissionSettings(max_backlog_ms=30.0),
         ),
+        *_of_bodies(),
     ]
     return found
+
+
+def _of_bodies() -> list[Scene]:
+    """Return what depends on more of a body than its text: the salt, parts, tools, a template."""
+    apart = TenantSettings(tenant_isolation=True, tenant_secret_file=FILES / "secret")
+    model = FILES / "model"
+    return [
+        _scene("one tier, bodies", partial(_load, 43, 90, body=_forms), ONE_TIER),
+        _scene(
+            "one tier, tenants apart",
+            partial(_load, 44, 90, WISHES["tenant"], _forms),
+            ONE_TIER,
+            tenant=apart,
+        ),
+        _scene(
+            "one tier, tenants apart, failures",
+            partial(_load, 45, 60, lambda rng, n: (*_fails(rng, n), *WISHES["tenant"](rng, n))),
+            ONE_TIER,
+            tenant=apart,
+        ),
+        _scene(
+            "one tier, a template",
+            partial(_load, 46, 90, _every_wish, _forms),
+            ONE_TIER,
+            tokenizer=model,
+        ),
+        _scene(
+            "one tier, a template, tenants apart",
+            partial(_load, 47, 90, WISHES["tenant"], _forms),
+            ONE_TIER,
+            tokenizer=model,
+            tenant=apart,
+        ),
+        _scene(
+            "one tier, a template, growing conversations",
+            partial(_load, 48, 48, body=_growing, gap_s=0.3),
+            ONE_TIER,
+            tokenizer=model,
+        ),
+    ]

@@ -39,6 +39,14 @@ class Isolation:
     def apply(self, request: Request, parsed: Parsed) -> tuple[Parsed, bytes]:
         """Return what routing is to read of a request, and the body that its engine is to get.
 
+        May run in a thread. Raises `RequestError`.
+        """
+        salt, body = self.salted(request)
+        return msgspec.structs.replace(parsed, cache_salt=salt), body
+
+    def salted(self, request: Request) -> tuple[str, bytes]:
+        """Return a request's salt, and the body that its engine is to get.
+
         In that each field stands once, so that no engine can read another than was read here; the
         values are the client's, byte for byte. May run in a thread. Raises `RequestError`.
         """
@@ -57,7 +65,7 @@ class Isolation:
         else:
             salt = self.salts.salt(tenant)
         fields[_SALT] = msgspec.Raw(b'"%b"' % salt.encode())
-        return msgspec.structs.replace(parsed, cache_salt=salt), msgspec.json.encode(fields)
+        return salt, msgspec.json.encode(fields)
 
     def of_tenant(self, request: Request, parsed: Parsed) -> str:
         """Return a salt for what is only counted or remembered of a request, its body unread."""

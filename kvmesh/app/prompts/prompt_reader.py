@@ -12,7 +12,7 @@ from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES, BlockHashes, Hashes, pack_tokens
 from kvmesh.core.chat.chat import ChatInput, JsonObject
-from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields
+from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields, read_chat
 from kvmesh.core.chat.prompt_form import PLAIN, PromptForm, Unforeseen, keep_tokens
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.engines.engine import Engine
@@ -88,18 +88,29 @@ class PromptReader:
         return None if self._check is None else self._check.probe
 
     def pack_scanned(self, scanned: Scanned) -> bytes | memoryview | None:
-        """Return the packed ids of a plain chat or a text; None for what `read` has to look at."""
-        prompt = scanned.prompt
+        """Return the packed ids of a chat or a text; None for what `read` has to look at."""
+        prompt, salt = scanned.prompt, scanned.salt
+        packed: bytes | str | None
         try:
             if prompt is not None:
-                packed = self.tokenizer.pack(prompt, add_special_tokens=True)
+                packed = self.tokenizer.pack(prompt, add_special_tokens=True, domain=salt)
             elif scanned.bare and (messages := scanned.messages):
-                packed = self.tokenizer.pack_messages(messages)
+                packed = self.tokenizer.pack_messages(messages, salt)
             else:
-                return None
+                packed = self._pack_body(scanned.body, salt)
         except RequestError:
             return None
         return None if isinstance(packed, str) else packed
+
+    def _pack_body(self, body: bytes, salt: str) -> bytes | str | None:
+        """Return our ids of a chat with parts, tools or template arguments; None where the engine
+        may make others. Raises `RequestError`.
+        """
+        parsed = read_chat(body)
+        if parsed is None or self._engine.form(parsed, "chat") != PLAIN:
+            return None
+        chat = ChatInput.of(chat_fields(parsed.messages, parsed))
+        return None if chat.truncated else self.tokenizer.pack_chat(chat, salt)
 
     def read_unseen(
         self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int

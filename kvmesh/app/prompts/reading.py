@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Container
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
-from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.dispatch.compiled import ScannedPrompt
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
@@ -34,8 +34,6 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[E, RouteRequest], None]
-Readable = tuple[Scanned, bytes | memoryview | None, RequestWishes]
-"""What was scanned of a body, its packed token ids (None: those of its bytes), what it wishes."""
 _NO_BODY: Final = InferenceRequest()
 _HELD_SHARE: Final = 0.5
 """A request is held for this share of the time that its client waits at most; the rest is left for
@@ -44,6 +42,13 @@ its answer.
 
 MOST_PACKED: Final = 1 << 20
 """Token ids or hashes of a prompt sent packed: they are read on the event loop."""
+
+
+class Readable(NamedTuple):
+    """A prompt, and what its request wishes. Where tenants are kept apart the body is salted."""
+
+    asked: ScannedPrompt
+    wishes: RequestWishes
 
 
 class Reader:
@@ -91,20 +96,12 @@ class Reader:
 
         Raises `RequestError` naming a header.
         """
-        body = asked.body
-        if (
-            NATIVE is None
-            or len(body) > self._most_scanned
-            or asked.items > INLINE_ITEMS
-            or self.isolation is not None
-            or asked.allowed is not None
-        ):
-            return None
-        scanned = NATIVE.scan(body, chat)
+        body = self._short_body(asked)
+        scanned = None if body is None or NATIVE is None else NATIVE.scan(body, chat)
         if scanned is None or scanned.model in self._adapters:
             return None
         wishes = self._wishes.read_scanned(asked, scanned)
-        if wishes is None:
+        if wishes is None or wishes.targets is not None:
             return None
         if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
@@ -113,7 +110,28 @@ class Reader:
             packed = self._prompts.pack_scanned(scanned)
             if packed is None:
                 return None
-        return scanned, packed, wishes
+        root = self.root
+        if salt := scanned.salt:
+            root = namespace_root(cache_salt=salt, secret=self._secret)
+        return Readable(ScannedPrompt(scanned, packed, root), wishes)
+
+    def _short_body(self, asked: Request) -> bytes | None:
+        """Return the body that is scanned, salted where tenants are kept apart; None for any that
+        `read` has to look at.
+        """
+        body = asked.body
+        if (
+            len(body) > self._most_scanned
+            or asked.items > INLINE_ITEMS
+            or asked.allowed is not None
+        ):
+            return None
+        if self.isolation is None:
+            return body
+        try:
+            return self.isolation.salted(asked)[1]
+        except RequestError:
+            return None
 
     def own_name(self, request_id: bytes) -> str:
         """Return a name of the bookings of a request whose client named it: it may come twice."""

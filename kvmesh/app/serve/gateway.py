@@ -8,7 +8,7 @@ from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
-from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.reading import Readable, Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
@@ -145,8 +145,8 @@ class Gateway(Generic[E]):
             self._check_salted(exchange.request.path, PASSTHROUGH)
         self._reader.read(exchange, PASSTHROUGH, self._go_on)
 
-    def _place(self, exchange: E, endpoint: ApiEndpoint) -> bool:
-        """Have the compiled core decide a request, if it can."""
+    def _scan(self, exchange: E, endpoint: ApiEndpoint) -> Readable | None:
+        """Return what the compiled core may decide by; None where it cannot be asked."""
         context, compiled, asked = self._context, self._compiled, exchange.request
         if (
             compiled is None
@@ -154,26 +154,33 @@ class Gateway(Generic[E]):
             or context.router.prefillers
             or context.router.wanting
             or self._splits.always
-            or self._viewers.apart
         ):
-            return False
+            return None
         if not compiled.looks and self._reader.looks is None:
-            return False  # --watch-prompts
-        read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
+            return None  # --watch-prompts
+        if self._viewers.apart:
+            self._check_salted(asked.path, endpoint)
+        return self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
+
+    def _place(self, exchange: E, endpoint: ApiEndpoint) -> bool:
+        """Have the compiled core decide a request, if it can."""
+        context, compiled, asked = self._context, self._compiled, exchange.request
+        read = self._scan(exchange, endpoint)
         now = context.clock()
-        if read is None or not may_pass(context, read, asked.body, now):
+        if compiled is None or read is None or not may_pass(context, read, asked.body, now):
             return False
-        scanned, packed, wishes = read
-        request_id = exchange.request_id
+        request_id, wishes = exchange.request_id, read.wishes
         name = self._reader.own_name(request_id) if wishes.named else None
         options = within_patience(self._options[asked.path], wishes.timeout_s)
         try:
-            placed = compiled.decide(scanned, packed, request_id, wishes, now, name)
+            placed = compiled.decide(read.asked, request_id, wishes, now, name)
             if placed is None:
                 return False
             if isinstance(placed, int | float):
                 self._reader.read(exchange, endpoint, self._hold)
                 return True
+            if (body := read.asked.scanned.body) is not asked.body:
+                asked.replace_body(body)
             if context.tracer is not None:
                 context.tracer.begin(exchange)
             turn = turn_of_placed(context, read, placed, now)

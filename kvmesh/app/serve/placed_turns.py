@@ -24,7 +24,7 @@ def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -
     Its prompt counts with the most that it may be. One that is short, and that nobody names, is
     nobody's turn.
     """
-    _, packed, wishes = read
+    packed, wishes = read.asked.packed, read.wishes
     if not context.gate.follows:
         return True
     tokens, turns = (
@@ -43,7 +43,7 @@ def turn_of_placed(
     """Return whose turn a request is that was decided; None: nobody's."""
     if not context.gate.follows:
         return None
-    wishes, turns = read[2], context.routing.turns
+    wishes, turns = read.wishes, context.routing.turns
     if wishes.names is not None:
         return turn_of(wishes.names, placed.request_id, placed.prompt_tokens, wishes)
     if placed.prompt_tokens < turns.chains.options.least_tokens:

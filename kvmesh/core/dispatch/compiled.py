@@ -48,6 +48,7 @@ class Scanned(Protocol):
     model: str
     bare: bool
     cache_key: str
+    salt: str
     urgency: int
     messages: list[tuple[str, str]] | None
     prompt: str | None
@@ -111,11 +112,20 @@ class _Course(NamedTuple):
         return self.only or self
 
 
+class ScannedPrompt(NamedTuple):
+    """A request's prompt: its body, its token ids, little-endian u32 (None: those of its bytes),
+    and the seed of its first block (None: that of no namespace of its own).
+    """
+
+    scanned: Scanned
+    packed: bytes | memoryview | None = None
+    root: int | None = None
+
+
 class _Told(NamedTuple):
     """What a request tells besides its wishes."""
 
-    scanned: Scanned
-    packed: bytes | memoryview | None
+    asked: ScannedPrompt
     request_id: bytes
     tenant: str
     name: str | None
@@ -126,7 +136,8 @@ class _Told(NamedTuple):
 class CompiledDispatch:
     """Decides, watches and finishes requests by the compiled core, where there is one.
 
-    `root` is the seed of a prompt's first block. `looks`: prompts count.
+    `root` is the seed of a prompt's first block that is in no other namespace. `looks`: prompts
+    count.
     Raises `RuntimeError` without a compiled core.
     """
 
@@ -173,8 +184,7 @@ class CompiledDispatch:
 
     def decide(
         self,
-        scanned: Scanned,
-        packed: bytes | memoryview | None,
+        asked: ScannedPrompt,
         request_id: bytes,
         wishes: Wishes,
         now: float,
@@ -184,9 +194,8 @@ class CompiledDispatch:
 
         The predicted backlog, ms, of the worker chosen, where that is too long for the request to
         go at once: nothing is booked, and it is `tried`.
-        `packed` are the prompt's token ids, little-endian u32; None: those of its bytes. `name` is
-        that of its booking, where that is not its id. Raises `RequestError` for a formula or a
-        weight that there is not.
+        `name` is that of its booking, where that is not its id. Raises `RequestError` for a formula
+        or a weight that there is not.
         """
         scheduler, binding = self._scheduler, self._dispatch.binding
         if scheduler.course is not self._followed:
@@ -202,11 +211,11 @@ class CompiledDispatch:
         ):
             return None
         output = -1 if wishes.output_tokens is None else wishes.output_tokens
-        told = _Told(scanned, packed, request_id, wishes.tenant, name, output, bound_ms)
+        told = _Told(asked, request_id, wishes.tenant, name, output, bound_ms)
         session = wishes.session if scheduler.sessions is not None else ""
         states: tuple[WorkerState, ...] = ()
         if not (wishes.chooses or session) and (self.looks or self._counts(self._own)):
-            states = scheduler.workers.plain(scanned.model, now)
+            states = scheduler.workers.plain(asked.scanned.model, now)
         if states:
             placed = self._place(told, self._own, states, states, now)
         else:
@@ -230,7 +239,7 @@ class CompiledDispatch:
         course = self._own if wishes.has_no_policy() else self._course(wishes)
         if course is None or not self._counts(course):
             return None
-        request = wishes.request(told.scanned.model)
+        request = wishes.request(told.asked.scanned.model)
         everyone = workers.all_states(now)
         if session and wishes.pinned_worker is None:
             kept = self._keep(told, request, session, course, now)
@@ -265,8 +274,10 @@ class CompiledDispatch:
             return None if hard else False
         slack_ms = inf if hard else sessions.options.slack_ms
         bound_ms = min(slack_ms, told.bound_ms)
-        asked = told._replace(bound_ms=bound_ms)
-        placed = self._place(asked, course.kept, workers.all_states(now), states, now, whole=False)
+        bounded = told._replace(bound_ms=bound_ms)
+        placed = self._place(
+            bounded, course.kept, workers.all_states(now), states, now, whole=False
+        )
         return False if isinstance(placed, int | float) and placed > slack_ms else placed
 
     def _place(
@@ -284,10 +295,11 @@ class CompiledDispatch:
         """
         log = self._log
         whole = (log.may_weigh_all(now) or course.draws) and whole
-        scanned, packed, request_id, tenant, name, output, bound_ms = told
+        (scanned, packed, root), request_id, tenant, name, output, bound_ms = told
+        root = self._root if root is None else root
         placed: Placed | float | None = self._decide(
             *(scanned, packed, request_id, tenant, everyone, now, whole, name),
-            *(course.native, states, output, bound_ms),
+            *(course.native, states, output, bound_ms, root),
         )
         if placed is None or isinstance(placed, int | float):
             return placed
@@ -395,7 +407,7 @@ class CompiledDispatch:
             return
         self._own = own
         self._decider.resize(options.block_size)
-        self._decider.follow(own.native, options.predict_ttl_s, options.approx_ttl_s, self._root)
+        self._decider.follow(own.native, options.predict_ttl_s, options.approx_ttl_s)
 
     def _course(self, wishes: Wishes) -> _Course | None:
         """Return what a request is decided by; None for what is not compiled."""

@@ -16,12 +16,18 @@ from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
-from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
+from kvmesh.core.blocks.hashing import (
+    BlockHashes,
+    extend_hash,
+    lookahead_digest,
+    namespace_root,
+    pack_hashes,
+)
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.weights import weights_of
-from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
+from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
@@ -52,6 +58,7 @@ MODES: tuple[RouterMode, ...] = ("kv", "round-robin", "random", "least-loaded", 
 MODEL = "m"
 SIZE = 4
 LABELS = {one: frozenset({"zone=b" if one > "w2" else "zone=a"}) for one in WORKERS}
+SALTS = st.sampled_from(["", "", "tenant"])
 TEXTS = [
     "a" * 40,
     "a" * 40 + "b" * 90,
@@ -69,10 +76,11 @@ def ids_of(text: str) -> str:
     return tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}]))
 
 
-def hashes_of(text: str, size: int = SIZE) -> BlockHashes:
+def hashes_of(text: str, size: int = SIZE, salt: str = "") -> BlockHashes:
     ids = ids_of(text)
     packed = ids.encode("utf-32-le")
-    return BlockHashes(ids if len(ids) % size else ids[:-1], size, ids=packed)
+    root = namespace_root(cache_salt=salt)
+    return BlockHashes(ids if len(ids) % size else ids[:-1], size, root, packed)
 
 
 def ends_of(text: str, size: int, lookahead: int, step: int) -> bytes:
@@ -304,9 +312,14 @@ class TwoWays(RuleBasedStateMachine):
         for side in self.sides:
             side.scheduler.workers.report(worker, report)
 
-    @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), share=st.floats(0, 1))
-    def store(self, worker: WorkerId, text: str, share: float) -> None:
-        hashes = hashes_of(text, self.size).upto(1 << 40)
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        text=st.sampled_from(TEXTS),
+        share=st.floats(0, 1),
+        salt=SALTS,
+    )
+    def store(self, worker: WorkerId, text: str, share: float, salt: str = "") -> None:
+        hashes = hashes_of(text, self.size, salt).upto(1 << 40)
         for side in self.sides:
             if side.index is not None:
                 side.index.store(worker, ROOT, pack_hashes(hashes[: int(share * len(hashes))]))
@@ -351,8 +364,8 @@ class TwoWays(RuleBasedStateMachine):
         stream=st.booleans(),
         limit=st.sampled_from([None, 0, 1, 16, 500]),
         model=st.sampled_from([MODEL, "", "other"]),
-        choices=st.just(None),
         named=st.booleans(),
+        salt=SALTS,
     )
     def ask(
         self,
@@ -360,11 +373,11 @@ class TwoWays(RuleBasedStateMachine):
         stream: bool,
         limit: int | None,
         model: str,
-        choices: int | None,
         named: bool,
+        salt: str,
     ) -> None:
         for text in texts:
-            self._ask(text, stream, limit, model, choices, named)
+            self._ask(text, stream, limit, model, None, named, salt=salt)
 
     def _ask(
         self,
@@ -376,25 +389,30 @@ class TwoWays(RuleBasedStateMachine):
         named: bool,
         *,
         wishes: RequestWishes = NO_WISHES,
+        salt: str = "",
     ) -> None:
         visible = f"r{next(self.numbers)}"
         name = f"{visible}#r-1" if named else visible
         body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
         body |= {} if limit is None else {"max_tokens": limit}
         body |= {} if choices is None else {"n": choices}
+        body |= {"cache_salt": salt} if salt else {}
         assert NATIVE is not None
         scanned = NATIVE.scan(json.dumps(body).encode(), True)
         # Several answers to one prompt are read by Python.
         assert (scanned is None) == (choices is not None)
+        assert scanned is None or scanned.salt == salt
+        own = name if named else None
+        root = namespace_root(cache_salt=salt)
         placed = scanned and self.compiled.decide(
-            scanned, None, visible.encode(), wishes, self.now, name if named else None
+            ScannedPrompt(scanned, root=root), visible.encode(), wishes, self.now, own
         )
         size = len(json.dumps(body).encode())
         output = (limit or 0) if wishes.output_tokens is None else wishes.output_tokens
         blind = self.blind and wishes.mode != "kv"
         request = RouteRequest(
             request_id=name,
-            hashes=BlockHashes.of((), SIZE) if blind else hashes_of(text, self.size),
+            hashes=BlockHashes.of((), SIZE) if blind else hashes_of(text, self.size, salt),
             prompt_tokens=size // 4 if blind else len(ids_of(text)),
             expected_output_tokens=output * (choices or 1),
             model=model,
@@ -412,13 +430,12 @@ class TwoWays(RuleBasedStateMachine):
             tenant=wishes.tenant,
         )
         if placed is None or isinstance(placed, int | float):
-            self._ask_both(request, text, visible, tried=placed is not None)
+            self._ask_both(request, text, visible, tried=placed is not None, salt=salt)
             return
         one, error = self._decide(self.spec, request, visible)
         assert one is not None, error
         assert one.decision is not None
-        own = {"request_id": visible}
-        assert told(placed.record.decision) == told(one.decision) | own
+        assert told(placed.record.decision) == told(one.decision) | {"request_id": visible}
         self.asked.append(Asked(placed, one, None, wishes=wishes))
 
     @rule(text=st.sampled_from(TEXTS), wish=st.sampled_from(WISHES), stream=st.booleans())
@@ -434,11 +451,11 @@ class TwoWays(RuleBasedStateMachine):
             side.dispatch.binding.change(AdmissionOptions(max_backlog_ms=ms))
 
     def _ask_both(
-        self, request: RouteRequest, text: str, visible: str, *, tried: bool = False
+        self, request: RouteRequest, text: str, visible: str, *, tried: bool = False, salt: str = ""
     ) -> None:
         one, error = self._decide(self.spec, request, visible)
         # Hashes of its own: how far they are known depends on who asked for them before.
-        own = BlockHashes.of((), SIZE) if request.estimated else hashes_of(text, self.size)
+        own = BlockHashes.of((), SIZE) if request.estimated else hashes_of(text, self.size, salt)
         own.upto(own.blocks)
         request = msgspec.structs.replace(request, hashes=own)
         twin, twin_error = self._decide(self.quick, request, visible, tried=tried)

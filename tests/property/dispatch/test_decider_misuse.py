@@ -19,7 +19,7 @@ from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.quick import native_formula
-from kvmesh.core.dispatch.compiled import CompiledDispatch
+from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.index import KvIndex
@@ -103,7 +103,7 @@ class Core:
         self.decider = native.Decider(**(given | asked))
         formula = native_formula(native, COST)
         self.course = (mode, False, formula, WEIGHTS, COST.margin, mode, anything, None)
-        self.policy = (native.Course(*self.course), 1.0, 9.0, ROOT)
+        self.policy = (native.Course(*self.course), 1.0, 9.0)
         self.decider.follow(*self.policy)
         for worker in WORKERS:
             scheduler.workers.membership.add(worker, 0.0)
@@ -117,7 +117,7 @@ class Core:
         return self.decider.decide(
             *(self.scanned, other.get("packed"), request_id, "", states, now, whole),
             *(other.get("name"), other.get("course"), other.get("among")),
-            *(other.get("output", -1), other.get("most", inf)),
+            *(other.get("output", -1), other.get("most", inf), other.get("root", ROOT)),
         )
 
     def draw(self, draw: Callable[[list[float]], object]) -> Any:
@@ -142,7 +142,7 @@ def _core() -> Core:
     return Core()
 
 
-DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf)
+DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf, ROOT)
 COURSE = (False, None, WEIGHTS, 0.0, "kv", anything, None)
 
 MISUSES: dict[str, Callable[[Core], object]] = {
@@ -158,7 +158,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "a scan that cannot say": lambda _: native.scan(b"{}", Untrue()),
     "follow nothing": lambda core: core.decider.follow(),
     "follow no course": lambda core: core.decider.follow(None, *core.policy[1:]),
-    "follow words": lambda core: core.decider.follow(core.policy[0], "1", 9.0, ROOT),
+    "follow words": lambda core: core.decider.follow(core.policy[0], "1", 9.0),
     "a course of nothing": lambda _: native.Course(),
     "a course by name": lambda core: native.Course(*core.course, mode="kv"),
     "a course of no formula": lambda _: native.Course("kv", *COURSE),
@@ -175,6 +175,8 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide among numbers": lambda core: core.decide(among=(1, 2)),
     "decide for so many": lambda core: core.decide(output=1 << 99),
     "decide for words": lambda core: core.decide(output="9"),
+    "decide from a seed of words": lambda core: core.decide(root="1"),
+    "decide from no u64": lambda core: core.decide(root=-1),
     "decide soon": lambda core: core.decide(most="soon"),
     "draw nobody": lambda core: core.draw(lambda _: 4),
     "draw none": lambda core: core.draw(lambda _: -1),
@@ -193,7 +195,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide never": lambda core: core.decide(now=float("nan")),
     "decide later than all": lambda core: core.decide(now=float("inf")),
     "decide for nobody": lambda core: core.decider.decide(
-        *(core.scanned, None, b"r", 1, core.states, 1.0, False, None), *(None, None, -1, inf)
+        *(core.scanned, None, b"r", 1, core.states, 1.0, False, None), *(None, None, -1, inf, ROOT)
     ),
     "decide by a number": lambda core: core.decide(name=1),
     "decide in words": lambda core: core.decide(packed="tokens"),
@@ -245,7 +247,8 @@ def test_a_decider_that_follows_nothing_decides_nothing() -> None:
 
     with pytest.raises(RuntimeError, match="follows no policy"):
         empty.decide(
-            *(core.scanned, None, b"r", "", core.states, 1.0, False, None), *(None, None, -1, inf)
+            *(core.scanned, None, b"r", "", core.states, 1.0, False, None),
+            *(None, None, -1, inf, ROOT),
         )
 
 
@@ -520,7 +523,7 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
     for number in range(200):
         core = Core()
         asked = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
-        arguments = (*asked, None, None, -1, inf)
+        arguments = (*asked, None, None, -1, inf, ROOT)
         placed = starved(number, core.decider.decide, *arguments)
         if placed is None:
             failed += 1
@@ -565,7 +568,7 @@ def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
 def test_a_compiled_dispatch_lets_its_core_go() -> None:
     core = Core()
     compiled = CompiledDispatch(core.dispatch)
-    placed = compiled.decide(core.scanned, None, b"r", NO_WISHES, 1.0)
+    placed = compiled.decide(ScannedPrompt(core.scanned), b"r", NO_WISHES, 1.0)
     assert placed is not None
     gone = weakref.ref(core.dispatch)
 

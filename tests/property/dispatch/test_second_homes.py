@@ -15,7 +15,7 @@ from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.dispatch.compiled import CompiledDispatch
+from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
@@ -163,7 +163,7 @@ def test_the_compiled_way_takes_the_same_worker(
         message = {"role": "user", "content": text}
         body = {"model": "m", "stream": True, "messages": [message]}
         scanned = NATIVE.scan(json.dumps(body).encode(), True)
-        placed = compiled.decide(scanned, None, f"r{number}".encode(), NO_WISHES, NOW)
+        placed = compiled.decide(ScannedPrompt(scanned), f"r{number}".encode(), NO_WISHES, NOW)
         hashes = hashes_of(text)
         tokens = len(tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}])))
         decision = twin.schedule(RouteRequest(f"r{number}", hashes, tokens, streams=True), NOW)

@@ -14,7 +14,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch import compiled
-from kvmesh.core.dispatch.compiled import MOST_COURSES, CompiledDispatch, Placed
+from kvmesh.core.dispatch.compiled import MOST_COURSES, CompiledDispatch, Placed, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import UNKNOWN
@@ -58,7 +58,7 @@ def decide(one: CompiledDispatch, name: str = "r", body: bytes = BODY) -> Placed
     assert NATIVE is not None
     scanned = NATIVE.scan(body, True)
     assert scanned is not None
-    placed = one.decide(scanned, None, name.encode(), NO_WISHES, 1.0)
+    placed = one.decide(ScannedPrompt(scanned), name.encode(), NO_WISHES, 1.0)
     assert not isinstance(placed, int | float)
     return placed
 
@@ -178,7 +178,9 @@ def ask(one: CompiledDispatch, name: str = "r", **wishes: Any) -> Placed | float
     assert NATIVE is not None
     scanned = NATIVE.scan(BODY, True)
     assert scanned is not None
-    return one.decide(scanned, None, name.encode(), RequestWishes(**wishes, chooses=True), 1.0)
+    return one.decide(
+        ScannedPrompt(scanned), name.encode(), RequestWishes(**wishes, chooses=True), 1.0
+    )
 
 
 def left(ledger: Ledger) -> int:
