@@ -105,6 +105,9 @@ class Reader:
             return None
         if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
+        if asked.allowed is not None:
+            allowed = _within(wishes.allowed_workers, asked.allowed)
+            wishes = msgspec.structs.replace(wishes, allowed_workers=allowed, chooses=True)
         packed = None
         if (looks or wishes.mode == "kv") and not self._bytes_alone:
             packed = self._prompts.pack_scanned(scanned)
@@ -120,11 +123,7 @@ class Reader:
         `read` has to look at.
         """
         body = asked.body
-        if (
-            len(body) > self._most_scanned
-            or asked.items > INLINE_ITEMS
-            or asked.allowed is not None
-        ):
+        if len(body) > self._most_scanned or asked.items > INLINE_ITEMS:
             return None
         if self.isolation is None:
             return body
