@@ -66,6 +66,12 @@ class Process:
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - tests start from one thread
             )
 
+    @property
+    def pid(self) -> int:
+        """Return the process, which leads its group."""
+        assert self._popen is not None
+        return self._popen.pid
+
     def check(self) -> None:
         """Fail with the end of the output when the program ended by itself."""
         assert self._popen is not None
