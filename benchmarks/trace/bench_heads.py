@@ -5,9 +5,11 @@ As `bench_request`, with heads that differ from one to the next. With `--only` s
 
 import argparse
 import tempfile
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import uvloop
 
@@ -23,6 +25,7 @@ from kvmesh.settings.requests import AdmissionSettings
 CONNECTIONS: Final = 64
 REQUESTS: Final = 4000
 SIZE: Final = 400
+CHECK: Final = "kvmesh.app.serve.routing_context.AnswerCheck"
 
 
 def _targets(number: int) -> bytes:
@@ -53,6 +56,7 @@ BOUND: Final = {"admission": AdmissionSettings(max_backlog_ms=20000.0)}
 WAYS: Final[dict[str, tuple[real.Made | None, dict[str, Any]]]] = {
     "equal heads": (None, {}),
     "varying": (real.varying, {}),
+    "varying, answers not judged": (real.varying, {"judged": False}),
     "an SDK's, with an id": (real.sdk, {}),
     "API keys": (real.keyed, {"keys": True}),
     "session": (real.session, {}),
@@ -84,8 +88,10 @@ def measure(way: real.Made | None, settings: dict[str, Any], rounds: int) -> Sam
     async def work(folder: Path) -> Sample:
         told = dict(settings)
         keys = key_file(folder) if told.pop("keys", False) else None
-        front = Front(CONNECTIONS, settings=told, keys=keys)
-        return timed(front, made(way), 30, rounds)
+        judged = nullcontext() if told.pop("judged", True) else patch(CHECK, lambda _models: None)
+        with judged:
+            front = Front(CONNECTIONS, settings=told, keys=keys)
+            return timed(front, made(way), 30, rounds)
 
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(work(Path(folder)))
