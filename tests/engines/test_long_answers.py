@@ -39,21 +39,22 @@ FOUND_S = 10.0
 class Fleet(msgspec.Struct):
     engines: Sequence[Engine]
     router: RouterAlone
+    client: httpx.Client
 
     def ask(self, number: int, tokens: int) -> tuple[str, float]:
         """Return what became of a whole answer of so many tokens, and how long it took."""
         began = time.monotonic()
-        answer = httpx.post(
-            f"{self.router.router_urls[0]}/v1/chat/completions",
-            json={
-                "model": "tiny",
-                "messages": [{"role": "user", "content": f"story {number} of many"}],
-                "max_tokens": tokens,
-                "ignore_eos": True,
-                "temperature": 0,
-            },
-            timeout=1700,
-        )
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": f"story {number} of many"}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        try:
+            answer = self.client.post("/v1/chat/completions", json=body)
+        except httpx.HTTPError as error:
+            return repr(error), time.monotonic() - began
         took_s = time.monotonic() - began
         if answer.status_code != 200:
             return f"{answer.status_code}: {answer.text[:200]}", took_s
@@ -132,7 +133,11 @@ def fleet(
         )
         for one in range(2)
     ]
-    router = RouterAlone(folder, {str(one): engine.url for one, engine in enumerate(engines)}, ())
+    router = RouterAlone(
+        folder,
+        {str(one): engine.url for one, engine in enumerate(engines)},
+        ("--tokenizer", str(model)),
+    )
     with contextlib.ExitStack() as stack:
         for engine in engines:
             stack.callback(engine.stop)
@@ -142,7 +147,12 @@ def fleet(
         stack.callback(router.stop)
         router.start()
         router.wait_for_trust()
-        yield Fleet(engines, router)
+        client = httpx.Client(
+            base_url=router.router_urls[0],
+            timeout=1700,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+        yield Fleet(engines, router, stack.enter_context(client))
 
 
 def test_first_calls_may_pause_for_a_minute(fleet: Fleet) -> None:
