@@ -23,6 +23,7 @@ class TwoFronts(Clients):
 
     def __init__(self, doors: tuple[str, str], rng: random.Random, truth: Truth) -> None:
         super().__init__(doors[0], rng, truth, count=8)
+        self.doors_die = True
         self._doors = doors
         self._draws = rng
 
