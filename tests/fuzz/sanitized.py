@@ -75,11 +75,14 @@ def _run(*command: str | Path, **more: str) -> None:
     subprocess.run(command, check=True, env=os.environ | more)
 
 
+def _of_clang(wish: str) -> str:
+    said = subprocess.run(["clang", wish], capture_output=True, text=True, check=True)
+    return said.stdout.strip()
+
+
 def _tool(name: str) -> str:
     """Return a tool of LLVM, by its plain name or with clang's version."""
-    version = subprocess.run(
-        ["clang", "-dumpversion"], capture_output=True, text=True, check=True
-    ).stdout
+    version = _of_clang("-dumpversion")
     found = which(name) or which(f"{name}-{version.partition('.')[0]}")
     if found is None:
         raise SystemExit(f"{name} is not installed: apt-get install llvm")
@@ -104,6 +107,9 @@ def build() -> None:
     place = sysconfig.get_config_var("LIBDIR")
     library = f"-lpython{sysconfig.get_config_var('LDVERSION')}"
     harness = Path(__file__).with_name("harness.c")
+    runtime = _of_clang("-print-runtime-dir")
+    if not any(Path(runtime).glob("libclang_rt.fuzzer*")):
+        raise SystemExit(f"no libFuzzer in {runtime}: apt-get install libclang-rt-14-dev")
     _run(
         *("clang", "-O1", "-g", *LINK, include, str(harness), *map(str, made)),
         *(f"-L{place}", library),
