@@ -87,7 +87,7 @@ def sse(data: bytes) -> None:
     says what the pure one says, chunk by chunk, too.
     """
     rest, pieces = cut(data)
-    if data[:1] >= LONG:
+    if pieces and data[:1] >= LONG:
         pieces[0] *= 1 + OVERLONG // max(1, len(pieces[0]))
         rest = b"".join(pieces)
     pure, native = EventStream(), new_event_stream()
