@@ -96,8 +96,12 @@ class Reader:
 
         Raises `RequestError` naming a header.
         """
-        body = self._short_body(asked)
-        scanned = None if body is None or NATIVE is None else NATIVE.scan(body, chat)
+        body: bytes | None = asked.body
+        if NATIVE is None or len(asked.body) > self._most_scanned or asked.items > INLINE_ITEMS:
+            return None
+        if self.isolation is not None:
+            body = self._salted_body(asked, self.isolation)
+        scanned = None if body is None else NATIVE.scan(body, chat)
         if scanned is None or scanned.model in self._adapters:
             return None
         wishes = self._wishes.read_scanned(asked, scanned)
@@ -118,17 +122,11 @@ class Reader:
             root = namespace_root(cache_salt=salt, secret=self._secret)
         return Readable(ScannedPrompt(scanned, packed, root), wishes)
 
-    def _short_body(self, asked: Request) -> bytes | None:
-        """Return the body that is scanned, salted where tenants are kept apart; None for any that
-        `read` has to look at.
-        """
-        body = asked.body
-        if len(body) > self._most_scanned or asked.items > INLINE_ITEMS:
-            return None
-        if self.isolation is None:
-            return body
+    @staticmethod
+    def _salted_body(asked: Request, isolation: Isolation) -> bytes | None:
+        """Return the body as its engine is to get it; None where `read` says what is wrong."""
         try:
-            return self.isolation.salted(asked)[1]
+            return isolation.salted(asked)[1]
         except RequestError:
             return None
 

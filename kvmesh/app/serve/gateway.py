@@ -8,7 +8,7 @@ from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
-from kvmesh.app.prompts.reading import Readable, Reader, within_patience
+from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
@@ -127,12 +127,12 @@ class Gateway(Generic[E]):
         """Forward an inference request to the worker where it costs least."""
         request = exchange.request
         endpoint = ENDPOINTS.get(request.path)
-        if endpoint is not None and endpoint.kind in _SCANNED and self._place(exchange, endpoint):
-            return
         if endpoint is None or request.method not in endpoint.methods:
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if self._viewers.apart:
             self._check_salted(request.path, endpoint)
+        if endpoint.kind in _SCANNED and self._place(exchange, endpoint):
+            return
         self._reader.read(exchange, endpoint, self._go_on)
 
     def _show_models(self, exchange: Incoming) -> None:
@@ -145,29 +145,20 @@ class Gateway(Generic[E]):
             self._check_salted(exchange.request.path, PASSTHROUGH)
         self._reader.read(exchange, PASSTHROUGH, self._go_on)
 
-    def _scan(self, exchange: E, endpoint: ApiEndpoint) -> Readable | None:
-        """Return what the compiled core may decide by; None where it cannot be asked."""
-        context, compiled, asked = self._context, self._compiled, exchange.request
-        if (
-            compiled is None
-            or asked.method not in endpoint.methods
-            or context.router.prefillers
-            or context.router.wanting
-            or self._splits.always
-        ):
-            return None
-        if not compiled.looks and self._reader.looks is None:
-            return None  # --watch-prompts
-        if self._viewers.apart:
-            self._check_salted(asked.path, endpoint)
-        return self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
-
     def _place(self, exchange: E, endpoint: ApiEndpoint) -> bool:
         """Have the compiled core decide a request, if it can."""
         context, compiled, asked = self._context, self._compiled, exchange.request
-        read = self._scan(exchange, endpoint)
+        if (
+            compiled is None
+            or context.router.prefillers
+            or context.router.wanting
+            or self._splits.always
+            or not (compiled.looks or self._reader.looks is not None)  # --watch-prompts
+        ):
+            return False
+        read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
         now = context.clock()
-        if compiled is None or read is None or not may_pass(context, read, asked.body, now):
+        if read is None or not may_pass(context, read, asked.body, now):
             return False
         request_id, wishes = exchange.request_id, read.wishes
         name = self._reader.own_name(request_id) if wishes.named else None
