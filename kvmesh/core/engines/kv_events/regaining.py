@@ -23,7 +23,7 @@ MOST_RUNS: Final = 1024
 """Stored runs that are remembered, the last ones."""
 
 MOST_ANSWERS: Final = 64
-"""Answers that wait to be looked at, the last ones."""
+"""Answers that wait to be looked at: more that come meanwhile are not, however many a second."""
 
 MOST_HASHES: Final = 4096
 """Blocks of a prompt beyond which an answer is not looked at."""
@@ -31,7 +31,7 @@ MOST_HASHES: Final = 4096
 SETTLE_S: Final = 0.5
 """An answer and the events of its prompt come by different ways: by then the latter have come."""
 
-BEFORE_S: Final = 2.0
+BEFORE_S: Final = 0.5
 """How much earlier than an answer says its prompt may have been computed."""
 
 PROOF_RUNS: Final = 64
@@ -79,7 +79,7 @@ class Regaining:
         self._active = False
         self._runs: deque[_Run] = deque(maxlen=MOST_RUNS)
         self._waiting: dict[int, list[_Run]] = {}
-        self._answers: deque[CacheHit] = deque(maxlen=MOST_ANSWERS)
+        self._answers: deque[CacheHit] = deque()
         self._placed: dict[int, Sequence[int]] = {}
         self._believed: dict[int, int] = {}
         self._known_runs = 0
@@ -122,7 +122,9 @@ class Regaining:
 
     def served(self, answer: CacheHit, now: float) -> None:
         """Take an answer of the engine; `settle` looks at it."""
-        if self.wants_answers and 0 < answer.cached < len(answer.hashes):
+        if not self.wants_answers or len(self._answers) == MOST_ANSWERS:
+            return
+        if 0 < answer.cached < len(answer.hashes):
             self._answers.append(msgspec.structs.replace(answer, at_s=now))
 
     def settle(self, now: float) -> list[Event]:

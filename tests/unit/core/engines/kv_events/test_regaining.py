@@ -6,7 +6,13 @@ from kvmesh.core.blocks.hashing import extend_hash, sequence_hashes
 from kvmesh.core.engines.kv_events import regaining
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
-from kvmesh.core.engines.kv_events.regaining import PROOF_RUNS, SETTLE_S, CacheHit, Regaining
+from kvmesh.core.engines.kv_events.regaining import (
+    MOST_ANSWERS,
+    PROOF_RUNS,
+    SETTLE_S,
+    CacheHit,
+    Regaining,
+)
 
 TOKENS = [one for number in range(6) for one in (number, number)]
 HASHES = sequence_hashes(TOKENS, 2)
@@ -98,6 +104,20 @@ def test_opaque_extras_count_where_they_stand() -> None:
     one.settle(9.0)
 
     assert visible(one) == 4
+
+
+def test_an_answer_is_looked_at_however_many_follow_before_its_events_have_come(
+    lost: Regaining,
+) -> None:
+    """400 a second pushed each one out before it was, for ever."""
+    lost.take(batch(store(2, parent=11)), 1.0)
+    lost.served(hit(), 1.1)
+    for number in range(2 * MOST_ANSWERS):
+        lost.served(hit(1), 1.1 + number / 400)
+
+    lost.settle(1.1 + SETTLE_S)
+
+    assert visible(lost) == 4
 
 
 @pytest.mark.parametrize("gone", [11, 12, 13])
