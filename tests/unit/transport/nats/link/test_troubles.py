@@ -42,14 +42,20 @@ async def test_what_works_again_for_a_while_is_no_trouble_any_more() -> None:
     assert await ended(seen) < 0.2
 
 
-async def test_what_fails_between_successes_is_a_trouble_still() -> None:
+async def test_what_fails_between_successes_is_a_trouble_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(troubles, "LAPSE_S", 30.0)
     seen = Troubles(get_logger())
     for _ in range(4):
         seen.begin("writes to A", "no room")
         seen.end("writes to A")
         await asyncio.sleep(0.03)
+    seen.begin("writes to A", "no room")
+    await asyncio.sleep(2 * troubles.SURE_S)
 
     assert seen.warnings()
+    seen.end("writes to A")
     await ended(seen)
 
 
