@@ -9,9 +9,9 @@ import msgspec
 
 from kvmesh.mocker.generation import EVENT_STREAM
 from kvmesh.mocker.model.faults import BadAnswer
+from kvmesh.mocker.reply import PassingReply
 from kvmesh.mocker.vllm.responses import DONE
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.wire.headers import Headers
 
 OTHER_MODEL: Final = "another-model"
 PAGE: Final = b"<html><body>Please log in</body></html>"
@@ -71,26 +71,17 @@ def _streams(body: bytes) -> bool:
         return False
 
 
-class BadReply:
+class BadReply(PassingReply):
     """Spoils the answer that the engine gives: its model, its end, or all of its text."""
 
     def __init__(self, exchange: Exchange, answer: BadAnswer) -> None:
-        self.request = exchange.request
-        self.request_id = exchange.request_id
-        self.on_disconnect: Callable[[], None] | None = None
-        self._exchange = exchange
+        super().__init__(exchange)
         self._answer = answer
         self._wrote = False
-        exchange.on_disconnect = self._lose
-
-    @property
-    def disconnected(self) -> bool:
-        """Return whether the client has left, or has got all it will get."""
-        return self._exchange.ended
 
     def respond(self, status: int, body: bytes) -> None:
         """Write a whole answer."""
-        self.on_disconnect = None
+        self._complete()
         match self._answer:
             case "half-json":
                 body = body[: len(body) // 2]
@@ -99,10 +90,6 @@ class BadReply:
             case _:
                 body = self._spoilt(body)
         self._exchange.respond(status, body)
-
-    def start(self, status: int, headers: Headers) -> None:
-        """Begin a stream."""
-        self._exchange.start(status, headers)
 
     def write(self, data: bytes) -> None:
         """Write a piece of a stream."""
@@ -128,7 +115,7 @@ class BadReply:
 
     def end(self) -> None:
         """Complete the stream."""
-        self.on_disconnect = None
+        self._complete()
         if not self._exchange.ended:
             self._exchange.end()
 
@@ -139,8 +126,3 @@ class BadReply:
             data = _REASON.sub(rb'"\1":"stop"', _WRITTEN.sub(rb'"\1":""', data))
             return _COUNTED.sub(rb'"\1":0', data)
         return data
-
-    def _lose(self) -> None:
-        callback, self.on_disconnect = self.on_disconnect, None
-        if callback is not None:
-            callback()

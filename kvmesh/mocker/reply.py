@@ -51,7 +51,38 @@ class Reply(Protocol):
         ...
 
 
-class SlowReply:
+class PassingReply:
+    """Passes an answer on; others change what passes."""
+
+    on_disconnect: Callable[[], None] | None
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.request = exchange.request
+        self.request_id = exchange.request_id
+        self.on_disconnect = None
+        self._exchange = exchange
+        exchange.on_disconnect = self._lose
+
+    @property
+    def disconnected(self) -> bool:
+        """Return whether the client has left, or has got all it will get."""
+        return self._exchange.ended
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Begin a stream."""
+        self._exchange.start(status, headers)
+
+    def _complete(self) -> None:
+        """Have nobody told any more that the client left."""
+        self.on_disconnect = None
+
+    def _lose(self) -> None:
+        callback, self.on_disconnect = self.on_disconnect, None
+        if callback is not None:
+            callback()
+
+
+class SlowReply(PassingReply):
     """Holds everything back so that it takes `factor` times as long since the request came.
 
     The first token, every further one and the end all come so much later; the engine behind it
@@ -59,15 +90,11 @@ class SlowReply:
     """
 
     def __init__(self, exchange: Exchange, factor: float) -> None:
-        self.request = exchange.request
-        self.request_id = exchange.request_id
-        self.on_disconnect: Callable[[], None] | None = None
-        self._exchange = exchange
+        super().__init__(exchange)
         self._factor = factor
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self._held: deque[Callable[[], None]] = deque()
-        exchange.on_disconnect = self._lose
 
     @property
     def disconnected(self) -> bool:
@@ -76,7 +103,7 @@ class SlowReply:
 
     def respond(self, status: int, body: bytes) -> None:
         """Write a whole answer later."""
-        self.on_disconnect = None
+        self._complete()
         self._later(partial(self._exchange.respond, status, body))
 
     def start(self, status: int, headers: Headers) -> None:
@@ -89,7 +116,7 @@ class SlowReply:
 
     def end(self) -> None:
         """Complete the stream later."""
-        self.on_disconnect = None
+        self._complete()
         self._later(self._exchange.end)
 
     def _later(self, act: Callable[[], None]) -> None:
@@ -104,12 +131,10 @@ class SlowReply:
 
     def _lose(self) -> None:
         self._held.clear()
-        callback, self.on_disconnect = self.on_disconnect, None
-        if callback is not None:
-            callback()
+        super()._lose()
 
 
-class CutReply:
+class CutReply(PassingReply):
     """Passes the beginning of an answer on and closes the connection in its middle.
 
     A whole answer loses the second half of its body. A stream is cut in the middle of an event
@@ -117,29 +142,16 @@ class CutReply:
     """
 
     def __init__(self, exchange: Exchange) -> None:
-        self.request = exchange.request
-        self.request_id = exchange.request_id
-        self.on_disconnect: Callable[[], None] | None = None
-        self._exchange = exchange
+        super().__init__(exchange)
         self._held: bytes | None = None
         self._passed = 0
-        exchange.on_disconnect = self._lose
-
-    @property
-    def disconnected(self) -> bool:
-        """Return whether the client has left, or has got all it will get."""
-        return self._exchange.ended
 
     def respond(self, status: int, body: bytes) -> None:
         """Write the head of a whole answer and half of its body."""
-        self.on_disconnect = None
+        self._complete()
         headers = ((b"content-type", JSON), (b"x-request-id", self.request_id))
         self._exchange.start(status, headers, len(body))
         self._cut(body)
-
-    def start(self, status: int, headers: Headers) -> None:
-        """Begin a stream."""
-        self._exchange.start(status, headers)
 
     def write(self, data: bytes) -> None:
         """Write the piece before, and hold this one back; of one piece too many write half."""
@@ -156,15 +168,10 @@ class CutReply:
 
     def end(self) -> None:
         """Cut the last piece."""
-        self.on_disconnect = None
+        self._complete()
         if not self._exchange.ended:
             self._cut(self._held or b"")
 
     def _cut(self, data: bytes) -> None:
         self._exchange.write(data[: len(data) // 2])
         self._exchange.abort()
-
-    def _lose(self) -> None:
-        callback, self.on_disconnect = self.on_disconnect, None
-        if callback is not None:
-            callback()
