@@ -29,6 +29,7 @@ from kvmesh.transport.http.wire.headers import (
     EAGER_HEAD_BYTES,
     MAX_FRAMING_BYTES,
     Header,
+    whole_lines,
 )
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -152,7 +153,7 @@ class RequestReader:
         if phase is not BROKEN and not self._closing:
             before, body_bytes, size = len(self.ready), self.body_bytes, len(data)
             if phase is HEAD and self._arrived_bytes > EAGER_HEAD_BYTES:
-                data = self._whole_lines(data)
+                self._line, data = whole_lines(self._line, data)
             self._parse(data)
             if self.phase is HEAD:
                 self._count_head(size, fresh=len(self.ready) > before)
@@ -175,15 +176,6 @@ class RequestReader:
             self._fail(self._problem_of(error))
         if self.phase is IDLE:
             self._parser = None
-
-    def _whole_lines(self, data: bytes) -> bytes:
-        """Return what the parser is given of a long head: nothing before a line has ended."""
-        line = self._line = self._line or bytearray()
-        line += data
-        if b"\n" not in data:
-            return b""
-        self._line = None
-        return bytes(line)
 
     def _count_head(self, size: int, *, fresh: bool) -> None:
         """Bound a head that is still arriving: llhttp keeps one long header to itself."""

@@ -12,6 +12,7 @@ from kvmesh.transport.http.wire.headers import (
     MAX_FRAMING_BYTES,
     Header,
     Headers,
+    whole_lines,
 )
 
 _MAX_HEAD_BYTES: Final = 128 * 1024
@@ -168,7 +169,7 @@ class ResponseReader:
         self._after_chunk = False
         size = len(data)
         if self._head_bytes > EAGER_HEAD_BYTES and self.stage is HEAD:
-            data = self._whole_lines(data)
+            self._line, data = whole_lines(self._line, data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
@@ -191,15 +192,6 @@ class ResponseReader:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         return body
-
-    def _whole_lines(self, data: bytes) -> bytes:
-        """Return what the parser is given of a long head: nothing before a line has ended."""
-        line = self._line = self._line or bytearray()
-        line += data
-        if b"\n" not in data:
-            return b""
-        self._line = None
-        return bytes(line)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header; a trailer is dropped, and means that no content follows."""

@@ -104,6 +104,15 @@ def end_to_end(headers: Headers, also_drop: frozenset[bytes]) -> list[Header]:
     return [header for header in headers if header[0] not in drop and header[0] not in HOP_BY_HOP]
 
 
+def whole_lines(held: bytearray | None, data: bytes) -> tuple[bytearray | None, bytes]:
+    """Return what is held of a long head, and what its parser is given: nothing before a line that
+    is `held` has ended. See `EAGER_HEAD_BYTES`.
+    """
+    line = held or bytearray()
+    line += data
+    return (None, bytes(line)) if b"\n" in data else (line, b"")
+
+
 class HttpDate:
     """The Date header line, made once a second."""
 
