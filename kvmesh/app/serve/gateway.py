@@ -92,7 +92,7 @@ class Gateway(Generic[E]):
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._splits = splits
-        self._compiled = CompiledDispatch(context.routing, reader.root) if NATIVE else None
+        self._compiled = CompiledDispatch(context.routing) if NATIVE else None
         if self._compiled is not None:
             self._compiled.tell(context.outbox)
 

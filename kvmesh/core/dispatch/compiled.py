@@ -114,12 +114,12 @@ class _Course(NamedTuple):
 
 class ScannedPrompt(NamedTuple):
     """A request's prompt: its body, its token ids, little-endian u32 (None: those of its bytes),
-    and the seed of its first block (None: that of no namespace of its own).
+    and the seed of its first block.
     """
 
     scanned: Scanned
     packed: bytes | memoryview | None = None
-    root: int | None = None
+    root: int = ROOT
 
 
 class _Told(NamedTuple):
@@ -136,18 +136,15 @@ class _Told(NamedTuple):
 class CompiledDispatch:
     """Decides, watches and finishes requests by the compiled core, where there is one.
 
-    `root` is the seed of a prompt's first block that is in no other namespace. `looks`: prompts
-    count.
-    Raises `RuntimeError` without a compiled core.
+    `looks`: prompts count. Raises `RuntimeError` without a compiled core.
     """
 
-    def __init__(self, dispatch: Dispatch, root: int = ROOT) -> None:
+    def __init__(self, dispatch: Dispatch) -> None:
         if NATIVE is None:
             raise RuntimeError("there is no compiled core here: requests go through Dispatch")
         scheduler, log = dispatch.scheduler, dispatch.log
         self._dispatch = dispatch
         self._native: Native = NATIVE
-        self._root = root
         self._scheduler = scheduler
         self._log = log
         self.looks = scheduler.options.mode == "kv"
@@ -296,7 +293,6 @@ class CompiledDispatch:
         log = self._log
         whole = (log.may_weigh_all(now) or course.draws) and whole
         (scanned, packed, root), request_id, tenant, name, output, bound_ms = told
-        root = self._root if root is None else root
         placed: Placed | float | None = self._decide(
             *(scanned, packed, request_id, tenant, everyone, now, whole, name),
             *(course.native, states, output, bound_ms, root),
