@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import exp, log
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
 
+from benchmarks.faults.cells import Load
 from tests.engines.conftest import interpreter
 from tests.engines.engine import Engine, vllm_engine
 from tests.engines.engine_venv import VLLM
@@ -32,7 +32,6 @@ LONGEST = 4096
 CONTEXT = 8192
 BLOCKS = 8192
 RUN_S = 0.02
-GOLDEN = 0.6180339887498949
 FOUND_S = 10.0
 
 
@@ -63,7 +62,8 @@ class Fleet(msgspec.Struct):
 
     def ask_many(self, count: int, longest: int, in_flight: int) -> tuple[Counter[str], float]:
         """Ask for answers of 1 to `longest` tokens, even by their logarithm; the longest time."""
-        sizes = [int(exp(one * GOLDEN % 1 * log(longest + 1))) for one in range(count)]
+        load = Load("", count, in_flight, longest=longest)
+        sizes = [load.tokens(number) or 1 for number in range(count)]
         with ThreadPoolExecutor(in_flight) as threads:
             found = list(threads.map(self.ask, range(count), sizes))
         return Counter(what for what, _ in found), max(took_s for _, took_s in found)

@@ -4,7 +4,6 @@ Processor time is compared with that of random numbers in the same process: befo
 key, 8,192 chosen ones took some 100 times as long, and twice as many four times that.
 """
 
-import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from tests.property.support.chosen_numbers import (
     FAMILIES,
     equal_products_and_bytes,
     equal_upper_bits,
+    spent_s,
 )
 
 if NATIVE is None:
@@ -158,18 +158,6 @@ WAYS: Final = (
 @cache
 def chosen(family: Callable[[int, Random], list[int]]) -> list[int]:
     return family(COUNT, Random(family.__name__))
-
-
-def spent_s(way: Callable[[Sequence[int]], None], numbers: Sequence[int], most_s: float) -> float:
-    """Return the processor time of one run, the least of several where it is more than `most_s`."""
-    least_s = float("inf")
-    for _ in range(4):
-        start_s = time.process_time()
-        way(numbers)
-        least_s = min(least_s, time.process_time() - start_s)
-        if least_s <= most_s:
-            break
-    return least_s
 
 
 def ratio(way: Callable[[Sequence[int]], None], numbers: Sequence[int], draw: Random) -> float:

@@ -4,7 +4,6 @@ CPython hashes an int by itself: 10,752 chosen ones take a dict of ints some 80 
 they are keys in packed form (`core.blocks.hashing.as_key`), or never come to a dict.
 """
 
-import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from kvmesh.core.routing.peers.records import Named
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
 from kvmesh.core.tuning.character import character_of
-from tests.property.support.chosen_numbers import of_one_way
+from tests.property.support.chosen_numbers import of_one_way, spent_s
 from tests.unit.core.routing.unwatched.test_unwatched import make_scheduler
 
 BITS: Final = 14
@@ -123,18 +122,6 @@ WAYS: Final = (
 @cache
 def chosen() -> list[int]:
     return of_one_way(BITS)
-
-
-def spent_s(way: Callable[[list[int]], None], numbers: list[int], most_s: float) -> float:
-    """Return the processor time of one run, the least of several where it is more than `most_s`."""
-    least_s = float("inf")
-    for _ in range(4):
-        start_s = time.process_time()
-        way(numbers)
-        least_s = min(least_s, time.process_time() - start_s)
-        if least_s <= most_s:
-            break
-    return least_s
 
 
 def ratio(way: Callable[[list[int]], None]) -> float:
