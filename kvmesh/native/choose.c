@@ -140,11 +140,11 @@ static Py_ssize_t find_second_home(const Decider *self, const Question *question
     return found;
 }
 
-/* Have a worker drawn by what each costs; -1 with an error set. */
+/* Have one of the `ties` drawn by what each costs; -1 with an error set. */
 static Py_ssize_t draw_by_cost(Decider *self, Py_ssize_t count) {
     PyObject *costs = PyList_New(count);
     for (Py_ssize_t i = 0; costs != NULL && i < count; i++) {
-        PyObject *cost = PyFloat_FromDouble(self->costs[i]);
+        PyObject *cost = PyFloat_FromDouble(self->costs[self->ties[i]]);
         if (cost == NULL) {
             Py_CLEAR(costs);
         } else {
@@ -158,33 +158,98 @@ static Py_ssize_t draw_by_cost(Decider *self, Py_ssize_t count) {
     if (!PyErr_Occurred() && (place < 0 || place >= count)) {
         PyErr_Format(PyExc_ValueError, "worker %zd of %zd was drawn", place, count);
     }
-    return PyErr_Occurred() ? -1 : place;
+    return PyErr_Occurred() ? -1 : self->ties[place];
 }
 
-Py_ssize_t choose_by_cost(Decider *self, const Question *asked) {
+/* Return score and terms of all candidates, a new list; NULL with an error set. */
+static PyObject *weigh(Decider *self, const Question *asked) {
+    PyObject *weighed = PyList_New(asked->count);
+    for (Py_ssize_t i = 0; weighed != NULL && i < asked->count; i++) {
+        CandidateTerms terms;
+        WorkerState *state = asked->states[i];
+        PyObject *made = write_terms(self, asked, state, &terms) < 0
+                             ? NULL
+                             : terms_tuple(asked->asked.block_size, asked->asked.prompt_tokens,
+                                           state->worker, &terms);
+        PyObject *pair = made == NULL ? NULL : Py_BuildValue("dN", self->costs[i], made);
+        if (pair == NULL) {
+            Py_CLEAR(weighed);
+        } else {
+            PyList_SET_ITEM(weighed, i, pair);
+        }
+    }
+    return weighed;
+}
+
+/* Write the places of those that are allowed to the ties; return how many there are, -1 with an error
+ * set.
+ */
+static Py_ssize_t list_allowed(Decider *self, const Question *asked, PyObject *allow) {
+    PyObject *weighed = weigh(self, asked);
+    PyObject *places = weighed == NULL ? NULL : PyObject_CallOneArg(allow, weighed);
+    Py_XDECREF(weighed);
+    Py_ssize_t count = 0;
+    if (places != NULL && (!PyList_CheckExact(places) || PyList_GET_SIZE(places) < 1 ||
+                           PyList_GET_SIZE(places) > asked->count)) {
+        PyErr_SetString(PyExc_TypeError, "those to choose among are a list of places");
+    }
+    while (!PyErr_Occurred() && count < PyList_GET_SIZE(places)) {
+        Py_ssize_t place = PyLong_AsSsize_t(PyList_GET_ITEM(places, count));
+        if (!PyErr_Occurred() && (place < 0 || place >= asked->count)) {
+            PyErr_Format(PyExc_ValueError, "worker %zd of %zd was allowed", place, asked->count);
+        }
+        self->ties[count++] = place;
+    }
+    Py_XDECREF(places);
+    return PyErr_Occurred() ? -1 : count;
+}
+
+/* Write the places of those to choose among to the ties; return how many there are, -1 with an error
+ * set.
+ */
+static Py_ssize_t list_candidates(Decider *self, const Question *asked, PyObject *allow) {
+    if (allow != NULL) {
+        return list_allowed(self, asked, allow);
+    }
+    for (Py_ssize_t i = 0; i < asked->count; i++) {
+        self->ties[i] = i;
+    }
+    return asked->count;
+}
+
+/* Keep those of the ties whose cost counts as least; return how many there are. */
+static Py_ssize_t keep_least(Decider *self, Py_ssize_t candidates) {
     double limit = 0.0;
     Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < candidates; i++) {
+        double cost = self->costs[self->ties[i]];
+        limit = i == 0 || cost < limit ? cost : limit;
+    }
+    limit = limit * (1.0 + self->by->margin);
+    for (Py_ssize_t i = 0; i < candidates; i++) {
+        if (self->costs[self->ties[i]] <= limit) {
+            self->ties[count++] = self->ties[i];
+        }
+    }
+    return count;
+}
+
+Py_ssize_t choose_by_cost(Decider *self, const Question *asked, PyObject *allow) {
     if (formula_costs(self->by->formula, &asked->asked, asked->states, asked->count, self->costs) < 0) {
         return -1;
     }
-    for (Py_ssize_t i = 0; i < asked->count; i++) {
-        limit = i == 0 || self->costs[i] < limit ? self->costs[i] : limit;
+    Py_ssize_t count = list_candidates(self, asked, allow);
+    if (count < 0 || self->by->draw != Py_None) {
+        return count < 0 ? -1 : draw_by_cost(self, count);
     }
-    if (self->by->draw != Py_None) {
-        return draw_by_cost(self, asked->count);
-    }
-    limit = limit * (1.0 + self->by->margin);
-    for (Py_ssize_t i = 0; i < asked->count; i++) {
-        if (self->costs[i] <= limit) {
-            self->ties[count++] = i;
-        }
-    }
+    count = keep_least(self, count);
     if (count == 0) {
         PyErr_SetString(PyExc_ArithmeticError, "a cost formula gives no numbers");
         return -1;
     }
     Py_ssize_t chosen = count > 1 ? settle(self, asked, self->ties, count) : self->ties[0];
-    return chosen < 0 || self->by->margin == 0.0 ? chosen : find_second_home(self, asked, chosen);
+    int spreads = self->by->margin != 0.0 && allow == NULL && !asked->prepared;
+    return chosen < 0 || !spreads ? chosen : find_second_home(self, asked, chosen);
 }
 
 /* Return one of the least loaded of some, which `ties` are. */

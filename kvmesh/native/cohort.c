@@ -279,6 +279,8 @@ static int find_believed(Decider *self, Question *question, Approx *believed, co
 int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now) {
     question->asked.question = next_question();
     question->deepest = 0;
+    question->reach = 0;
+    question->prepared = 0;
     self->told_drops.count = 0;
     self->withheld_count = 0;
     if (!self->by->looks) {
@@ -299,6 +301,7 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
             return -1;
         }
     }
+    question->reach = question->deepest;
     return 0;
 }
 
@@ -343,7 +346,6 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
                 CandidateTerms *out) {
     const Asked *asked = &question->asked;
     long long overlap = overlap_of(asked, state), used = 0, waiting = 0;
-    long long uncached = asked->prompt_tokens - overlap * asked->block_size;
     long long cached = cached_blocks(self, state);
     if (cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
         read_report(state, asked_names.waiting_requests, &waiting) < 0) {
@@ -355,7 +357,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
     *out = (CandidateTerms){
         .overlap_blocks = overlap,
         .request_blocks = asked->request_blocks,
-        .uncached_tokens = uncached > 0 ? uncached : 0,
+        .uncached_tokens = uncached_of(asked, state),
         .prefill_tokens = loads->prefill_tokens,
         .active_blocks = loads->active_blocks,
         .decode_blocks = loads->active_blocks + asked->request_blocks - shared,
@@ -375,6 +377,10 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
         .lost_tokens = lost_tokens_of(asked, state),
         .slow_ms = slow_ms_of(asked, state),
     };
+    if (prepares(asked, state)) {
+        out->fetch_ms = state->fetch_ms;
+        out->adapter_ms = state->adapter_ms;
+    }
     if (state->capacity_blocks) {
         double capacity = (double)state->capacity_blocks;
         double usage = (double)(used > loads->active_blocks ? used : loads->active_blocks) /

@@ -81,6 +81,17 @@ int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *s
 /* core.cost.weighing.Weighing.lost_tokens */
 double lost_tokens_of(const Asked *asked, const WorkerState *state);
 
+/* Return whether a worker has to bring cached blocks or to load the request's adapter first. */
+static inline int prepares(const Asked *asked, const WorkerState *state) {
+    return state->prepared_in == asked->question;
+}
+
+/* core.cost.weighing.load_tokens of the adapter that a worker has to load. */
+long long load_tokens_of(const Asked *asked, const WorkerState *state);
+
+/* core.cost.terms.Candidate.uncached_tokens */
+long long uncached_of(const Asked *asked, const WorkerState *state);
+
 /* Return how much of the prompt was sent to a worker lately. */
 static inline long long believed_at(const Asked *asked, const WorkerState *state) {
     return state->routed_in == asked->question ? state->routed : 0;

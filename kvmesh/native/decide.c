@@ -52,6 +52,8 @@ typedef struct {
     long long prompt_tokens, expected;
     Forecast forecast;
     Py_buffer packed; /* the token ids, if they were given */
+    PyObject *inputs; /* core.dispatch.inputs.Inputs, NULL: none */
+    Hashed *hashed;   /* owned: all hashes, for `inputs`; NULL: none, or not made yet */
 } Request;
 
 /* Hash the prompt; 1, 0 for what Python has to look at, -1 with an error set. */
@@ -123,7 +125,7 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     usual = usual ? usual : MOST_TOKENS;
     long long output = request->expected < usual ? request->expected : usual;
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
-    asked->keys = (SharingKeys){question->hashes, question->deepest ? question->blocks : 0, 0};
+    asked->keys = (SharingKeys){question->hashes, question->reach ? question->blocks : 0, 0};
     asked->memory_wait = NULL;
     asked->lost = NULL;
     asked->speeds = self->speeds;
@@ -169,6 +171,18 @@ int decider_confirms(const Decider *self, PyObject *worker) {
     return doubted < 0 ? -1 : !doubted;
 }
 
+/* Return the prompt's hashes as an object, a new reference, made once; NULL with MemoryError set. */
+static Hashed *hash_all(const Request *request, const Question *question) {
+    if (request->hashed != NULL) {
+        return (Hashed *)Py_NewRef(request->hashed);
+    }
+    Hashed *made = hashed_new(question->blocks);
+    if (made != NULL) {
+        memcpy(made->at, question->hashes, (size_t)question->blocks * sizeof *question->hashes);
+    }
+    return made;
+}
+
 /* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
 static Placed *book(Decider *self, const Request *request, const Question *question,
                     WorkerState *state, const CandidateTerms *terms, Record *record) {
@@ -194,6 +208,7 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     placed->waiting = 1;
     placed->late = 0;
     placed->unseen_s = 0.0;
+    placed->inputs = Py_XNewRef(request->inputs);
     if (placed->request_id == NULL) {
         Py_DECREF(placed);
         return NULL;
@@ -206,7 +221,7 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     double ttl_s = confirmed ? self->predict_ttl_s : self->approx_ttl_s;
     DemandC demand = {
         .prompt_tokens = request->prompt_tokens,
-        .uncached_tokens = terms->uncached_tokens,
+        .uncached_tokens = terms->uncached_tokens - load_tokens_of(&question->asked, state),
         .expected_output_tokens = request->expected,
         .keys = {question->hashes, question->blocks, 0},
         .streams = placed->streams,
@@ -214,12 +229,10 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     };
     int failed = 0;
     if (question->blocks) {
-        placed->hashes = hashed_new(question->blocks);
+        placed->hashes = hash_all(request, question);
         failed = placed->hashes == NULL;
     }
     if (!failed && placed->hashes != NULL) {
-        memcpy(placed->hashes->at, question->hashes,
-               (size_t)question->blocks * sizeof *question->hashes);
         if (self->by->looks && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
             demand.hashes = (PyObject *)placed->hashes;
             int late = is_late(self, state);
@@ -285,7 +298,12 @@ static int record_decision(Decider *self, const Request *request, const Question
     record->request_id = Py_NewRef(request->request_id);
     record->worker = Py_NewRef(state->worker);
     record->policy = Py_NewRef(self->by->policy);
-    record->maker = Py_NewRef(self->by->maker);
+    record->maker = request->inputs == NULL
+                        ? Py_NewRef(self->by->maker)
+                        : PyObject_GetAttr(request->inputs, asked_names.maker);
+    if (record->maker == NULL) {
+        return -1;
+    }
     record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
     record->hashes = Py_XNewRef((PyObject *)placed->hashes);
     record->block_count = question->blocks;
@@ -362,6 +380,106 @@ static int price_blind(Decider *self, const Question *question, Py_ssize_t chose
                          self->costs + first);
 }
 
+/* Return one of the questions that a request's inputs answer, NULL for one that they leave out, or with
+ * an error set.
+ */
+static PyObject *hook_of(const Request *request, PyObject *name) {
+    PyObject *hook = request->inputs == NULL ? NULL : PyObject_GetAttr(request->inputs, name);
+    if (hook == Py_None) {
+        Py_CLEAR(hook);
+    }
+    return hook;
+}
+
+/* Ask something of the prompt's hashes, None for none; NULL with an error set. */
+static PyObject *ask_of_hashes(Request *request, const Question *question, PyObject *hook) {
+    if (request->hashed == NULL && question->blocks) {
+        request->hashed = hash_all(request, question);
+        if (request->hashed == NULL) {
+            return NULL;
+        }
+    }
+    return PyObject_CallOneArg(hook, question->blocks ? (PyObject *)request->hashed : Py_None);
+}
+
+/* Have the request decided by what its inputs say, if they do; -1 with an error set. */
+static int choose_course(Decider *self, Request *request, const Question *question,
+                         PyObject **kept) {
+    PyObject *hook = hook_of(request, asked_names.course_of);
+    if (hook == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    *kept = ask_of_hashes(request, question, hook);
+    Py_DECREF(hook);
+    if (*kept != NULL && !Py_IS_TYPE(*kept, &course_type)) {
+        PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(*kept)->tp_name);
+        return -1;
+    }
+    self->by = *kept == NULL ? self->by : (const Course *)*kept;
+    return *kept == NULL ? -1 : 0;
+}
+
+static int are_tuples(PyObject *what) {
+    if (!PyTuple_CheckExact(what)) {
+        PyErr_Format(PyExc_TypeError, "what workers prepare are tuples, not %.100s",
+                     Py_TYPE(what)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+/* Note what one worker has to bring or load first; -1 with an error set. */
+static int note_prepared(const Asked *asked, WorkerState *state, PyObject *what) {
+    long long overlap;
+    if (are_tuples(what) < 0 ||
+        !PyArg_ParseTuple(what, "LLLLdd", &overlap, &state->fetched, &state->worth, &state->slower,
+                          &state->fetch_ms, &state->adapter_ms)) {
+        return -1;
+    }
+    state->prepared_in = asked->question;
+    if (overlap >= 0) {
+        state->asked = asked->question;
+        state->overlap = overlap;
+    }
+    return 0;
+}
+
+/* Note what workers have to bring or load first; -1 with an error set. */
+static int prepare(Request *request, Question *question) {
+    PyObject *hook = hook_of(request, asked_names.prepare);
+    if (hook == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    PyObject *found = ask_of_hashes(request, question, hook), *by_worker;
+    long long reach;
+    int failed = found == NULL || are_tuples(found) < 0 ||
+                 !PyArg_ParseTuple(found, "O!L", &PyDict_Type, &by_worker, &reach);
+    if (!failed) {
+        question->reach = reach > question->reach ? reach : question->reach;
+        question->prepared = PyDict_GET_SIZE(by_worker) > 0;
+    }
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(request->cohort); i++) {
+        WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->cohort, i);
+        PyObject *what = PyDict_GetItemWithError(by_worker, state->worker);
+        failed = what == NULL ? PyErr_Occurred() != NULL
+                              : note_prepared(&question->asked, state, what) < 0;
+    }
+    Py_DECREF(hook);
+    Py_XDECREF(found);
+    return failed ? -1 : 0;
+}
+
+/* Choose by cost, among those whom the request's inputs allow. */
+static Py_ssize_t choose_priced(Decider *self, const Request *request, const Question *question) {
+    PyObject *allow = hook_of(request, asked_names.allow);
+    if (allow == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    Py_ssize_t chosen = choose_by_cost(self, question, allow);
+    Py_XDECREF(allow);
+    return chosen;
+}
+
 /* Choose, book and record; a new reference, None: Python has to. */
 static PyObject *place(Decider *self, Request *request, Question *question) {
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
@@ -370,7 +488,8 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         return NULL;
     }
     Cohort *cohort = decider_cohort(self, request->cohort);
-    if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0) {
+    if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0 ||
+        prepare(request, question) < 0) {
         return NULL;
     }
     fill_question(self, request, question);
@@ -381,7 +500,8 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     question->count = count;
     self->priced = 0;
     Py_ssize_t chosen =
-        self->by->mode == MODE_KV ? choose_by_cost(self, question) : choose_blind(self, question);
+        self->by->mode == MODE_KV ? choose_priced(self, request, question)
+                                  : choose_blind(self, question);
     if (chosen < 0) {
         return NULL;
     }
@@ -435,7 +555,8 @@ static int read_request(PyObject *const *args, Request *request) {
         (args[9] != Py_None && !PyTuple_CheckExact(args[9]))) {
         PyErr_Format(PyExc_TypeError,
                      "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
-                     "a time, a bool, a str or None, a Course or None, states or None, three numbers");
+                     "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
+                     "inputs or None");
         return -1;
     }
     *request = (Request){
@@ -457,6 +578,7 @@ static int read_request(PyObject *const *args, Request *request) {
         return -1;
     }
     request->output = request->output < MAX_TOKENS ? request->output : MAX_TOKENS;
+    request->inputs = args[13] == Py_None ? NULL : args[13];
     return 0;
 }
 
@@ -471,12 +593,12 @@ static int are_states(PyObject *states) {
 }
 
 /* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
- * most_wait_ms, root) -> Placed | None | the wait, ms, that is too long
+ * most_wait_ms, root, inputs) -> Placed | None | the wait, ms, that is too long
  */
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     Request request;
-    if (nargs != 13) {
-        return PyErr_Format(PyExc_TypeError, "decide takes 13 arguments, not %zd", nargs);
+    if (nargs != 14) {
+        return PyErr_Format(PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
     }
     if (read_request(args, &request) < 0) {
         return NULL;
@@ -503,8 +625,8 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     } else {
         request.prompt_tokens = PyBytes_GET_SIZE(request.scanned->body) / BYTES_A_TOKEN;
     }
-    PyObject *placed = NULL;
-    if (hashed == 1) {
+    PyObject *placed = NULL, *course = NULL;
+    if (hashed == 1 && choose_course(self, &request, &question, &course) == 0) {
         foresee(self, &request, &question);
         placed = place(self, &request, &question);
     } else if (hashed == 0) {
@@ -513,8 +635,10 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     if (request.packed.obj != NULL) {
         PyBuffer_Release(&request.packed);
     }
+    Py_XDECREF(request.hashed);
     self->busy = 0;
     self->by = self->own;
+    Py_XDECREF(course);
     if (self->decide_s != NULL && placed != NULL && placed != Py_None) {
         histogram_observe(self->decide_s, (double)(clock_ns() - began) / 1e9);
     }

@@ -87,6 +87,7 @@ typedef struct {
     PyObject *late_waiting; /* its dict of bookings that are kept back, by worker */
     PyObject *out;        /* set of workers that something speaks against */
     PyObject *health;     /* core.health.Health */
+    PyObject *begun;      /* told of first tokens of requests with inputs */
     PyObject *random;     /* draws from [0, 1) */
     PyObject *replica;    /* str */
     double predict_ttl_s, approx_ttl_s;
@@ -122,6 +123,7 @@ typedef struct {
     long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
     char streams, waiting, late; /* late: not believed cached yet */
     double unseen_s;
+    PyObject *inputs; /* core.dispatch.inputs.Inputs, NULL: none */
 } Placed;
 
 extern PyTypeObject course_type, decider_type, placed_type, hashed_type, scanned_type;
@@ -142,7 +144,7 @@ int hashed_ready(void);
 
 /* Names of attributes that each request asks for. */
 typedef struct {
-    PyObject *view, *used_blocks, *waiting_requests;
+    PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *maker;
 } AskedNames;
 
 extern AskedNames asked_names;
@@ -166,14 +168,17 @@ typedef struct {
     Py_ssize_t blocks;
     const uint8_t *ids; /* the prompt's tokens */
     Py_ssize_t id_count;
-    Py_ssize_t deepest;
+    Py_ssize_t deepest; /* most blocks that any worker has on its device, or is believed to */
+    long long reach;    /* the same in any memory */
+    int prepared;       /* some worker has to bring or load something first */
     long long estimated;
 } Question;
 
 /* Return the place among the states of the worker to take; -1 with an error set. Writes `costs` of
- * the decider in mode kv.
+ * the decider in mode kv. `allow` takes score and terms of all and returns the places of those to
+ * choose among; NULL: among all.
  */
-Py_ssize_t choose_by_cost(Decider *self, const Question *question);
+Py_ssize_t choose_by_cost(Decider *self, const Question *question, PyObject *allow);
 Py_ssize_t choose_blind(Decider *self, const Question *question);
 
 /* Note how much of the prompt each worker has; -1 with an error set. */

@@ -11,6 +11,10 @@ int decider_ready(void) {
         .view = PyUnicode_InternFromString("view"),
         .used_blocks = PyUnicode_InternFromString("used_blocks"),
         .waiting_requests = PyUnicode_InternFromString("waiting_requests"),
+        .course_of = PyUnicode_InternFromString("course_of"),
+        .prepare = PyUnicode_InternFromString("prepare"),
+        .allow = PyUnicode_InternFromString("allow"),
+        .maker = PyUnicode_InternFromString("maker"),
     };
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -26,6 +30,7 @@ static PyObject **decider_owned(Decider *self, size_t place) {
         &self->replica,                (PyObject **)&self->decide_s,
         (PyObject **)&self->counts,    (PyObject **)&self->outbox,
         &self->late,                   &self->late_workers,        &self->late_waiting,
+        &self->begun,
     };
     return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
 }
@@ -82,16 +87,16 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
                             "out",       "health", "random",  "replica", "routed",
                             "heard",     "index",  "decide_s", "late", "late_workers",
-                            "late_waiting", NULL};
+                            "late_waiting", "begun", NULL};
     PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
     PyObject *tokens, *replica, *routed, *heard, *index, *decide_s;
-    PyObject *late, *late_workers, *late_waiting;
+    PyObject *late, *late_workers, *late_waiting, *begun;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!O!O!O!OOUOOOOOO!O!", names, &sequences_type, &sequences,
+            args, keywords, "$O!O!O!O!O!O!O!O!OOUOOOOOO!O!O", names, &sequences_type, &sequences,
             &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
             &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random,
             &replica, &routed, &heard, &index, &decide_s, &late, &PySet_Type, &late_workers,
-            &PyDict_Type, &late_waiting)) {
+            &PyDict_Type, &late_waiting, &begun)) {
         return NULL;
     }
     Decider *self = (Decider *)type->tp_alloc(type, 0);
@@ -109,6 +114,7 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->late = Py_NewRef(late);
     self->late_workers = Py_NewRef(late_workers);
     self->late_waiting = Py_NewRef(late_waiting);
+    self->begun = Py_NewRef(begun);
     self->health = Py_NewRef(health);
     self->random = Py_NewRef(random);
     self->replica = Py_NewRef(replica);
@@ -179,7 +185,7 @@ static PyMethodDef decider_methods[] = {
     {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
      "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
-     "most_wait_ms) -> Placed | None | float"},
+     "most_wait_ms, root, inputs) -> Placed | None | float"},
     {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
      "runners_up(states, most) -> names | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
@@ -209,6 +215,7 @@ static void placed_dealloc(Placed *self) {
     Py_XDECREF(self->request_id);
     Py_XDECREF(self->model);
     Py_XDECREF(self->hashes);
+    Py_XDECREF(self->inputs);
     PyObject_Free(self);
 }
 
@@ -239,6 +246,7 @@ static PyMemberDef placed_members[] = {
     {"told_tokens", T_LONGLONG, offsetof(Placed, told_tokens), 0, NULL},
     {"streams", T_BOOL, offsetof(Placed, streams), READONLY, NULL},
     {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
+    {"inputs", T_OBJECT, offsetof(Placed, inputs), READONLY, "What was asked beside its prompt."},
     {"unseen_s", T_DOUBLE, offsetof(Placed, unseen_s), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

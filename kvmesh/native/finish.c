@@ -25,6 +25,16 @@ static int believe_served(Decider *self, PyObject *worker, PyObject *expected, d
                          self->approx_ttl_s);
 }
 
+/* Tell of a first token, the booking's if it is `first`; 1 if its time says nothing of the worker's
+ * speed, 0 if it does, -1 with an error set.
+ */
+static int ask_begun(const Decider *self, Placed *placed, int first, double now) {
+    PyObject *answer = PyObject_CallFunction(self->begun, "Oid", placed, first, now);
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return truth;
+}
+
 static int begin_answer(Decider *self, Placed *placed, double now) {
     Booking *booking = placed->booking;
     placed->waiting = 0;
@@ -42,14 +52,17 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
     if (self->outbox != NULL) {
         outbox_first_token(self->outbox, placed->request_id);
     }
-    if (!first) {
-        return 0;
+    int learned = placed->inputs == NULL ? 0 : ask_begun(self, placed, first, now);
+    if (learned < 0 || !first) {
+        return learned < 0 ? -1 : 0;
     }
     WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
     if (known == NULL) {
         return -1;
     }
-    speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
+    if (!learned) {
+        speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
+    }
     if (PyDict_GET_SIZE(self->late_waiting)) {
         PyObject *begun = PyObject_CallMethod(self->late, "begin", "Od", booking->worker, now);
         Py_XDECREF(begun);

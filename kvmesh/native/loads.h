@@ -77,6 +77,11 @@ typedef struct {
     long long overlap; /* blocks in that question */
     uint64_t routed_in; /* number of the last question of which anything was sent there lately */
     long long routed;   /* blocks in that question */
+    uint64_t prepared_in; /* number of the last question in which it has to bring or load anything */
+    long long fetched, worth, slower; /* in that question: core.cost.terms.Brought: tokens from another
+                                       * worker, what bringing is worth in tokens, blocks of the overlap
+                                       * in slower memory */
+    double fetch_ms, adapter_ms;
 } WorkerState;
 
 extern PyTypeObject booking_type, loads_type, ratio_type, worker_state_type, formula_type;

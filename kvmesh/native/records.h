@@ -15,8 +15,8 @@ typedef struct {
     long long decode_blocks, active_requests, outstanding_tokens, waiting_requests;
     long long capacity_blocks, cached_blocks;
     double cache_usage, wait_ms, ms_per_token, step_tokens, arrivals_per_ms, memory_wait_ms;
-    double failure_share, failure_ms, lost_tokens, slow_ms;
-} CandidateTerms;
+    double failure_share, failure_ms, lost_tokens, slow_ms, fetch_ms, adapter_ms;
+} CandidateTerms; /* `fetch_from` is the maker's to add */
 
 /* core.insight.decision_record.State */
 enum { OPEN, FINISHED, CLIENT_GONE, FAILED, CUT, REFUSED, STATES };
@@ -98,6 +98,10 @@ Record *record_new(void);
  * taken.
  */
 int record_report(Record *record, PyObject *usage);
+
+/* Return the arguments of core.cost.terms.Candidate, a new tuple; NULL with an error set. */
+PyObject *terms_tuple(long long block_size, long long prompt_tokens, PyObject *worker,
+                      const CandidateTerms *terms);
 
 /* Let its hashes go. */
 void record_forget_hashes(Record *record);

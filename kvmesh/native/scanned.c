@@ -88,11 +88,17 @@ static PyObject *scanned_urgency(Scanned *self, void *closure) {
     return PyLong_FromLong(self->scan.urgency);
 }
 
+static PyObject *scanned_streams(Scanned *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(self->scan.stream);
+}
+
 static PyGetSetDef getters[] = {
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
     {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
     {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
+    {"streams", (getter)scanned_streams, NULL, "Whether its answer comes in pieces.", NULL},
     {"urgency", (getter)scanned_urgency, NULL, "Of its priority, larger first.", NULL},
     {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -47,8 +47,21 @@ static inline double rate_of(const Asked *asked, const WorkerState *state) {
         return 0;                                                                                 \
     }
 
-static inline long long uncached_at(const Asked *asked, const WorkerState *state) {
+long long load_tokens_of(const Asked *asked, const WorkerState *state) {
+    double rate = rate_of(asked, state);
+    if (!prepares(asked, state) || !(rate > 0.0)) {
+        return 0;
+    }
+    double tokens = state->adapter_ms / rate;
+    return tokens >= (double)MOST_TOKENS ? MOST_TOKENS : tokens > 0.0 ? (long long)tokens : 0;
+}
+
+long long uncached_of(const Asked *asked, const WorkerState *state) {
     long long uncached = asked->prompt_tokens - overlap_at(asked, state) * asked->block_size;
+    if (prepares(asked, state)) {
+        uncached -= state->fetched;
+        uncached = (uncached > 0 ? uncached : 0) + state->worth + load_tokens_of(asked, state);
+    }
     return uncached > 0 ? uncached : 0;
 }
 
@@ -68,6 +81,7 @@ double failure_ms_of(const Asked *asked, const WorkerState *state) {
 double lost_tokens_of(const Asked *asked, const WorkerState *state) {
     const Loads *loads = state->loads;
     long long overlap = overlap_at(asked, state);
+    overlap -= prepares(asked, state) ? state->slower : 0;
     if (!overlap || !loads->prefill_tokens || !state->capacity_blocks) {
         return 0.0;
     }
@@ -104,7 +118,7 @@ static int fill_lost_tokens(const Asked *asked, WorkerState *const *states, Py_s
 }
 
 TERM(overlap_blocks, overlap_at(asked, state))
-TERM(uncached_tokens, uncached_at(asked, state))
+TERM(uncached_tokens, uncached_of(asked, state))
 TERM(prefill_tokens, state->loads->prefill_tokens)
 TERM(active_blocks, state->loads->active_blocks)
 TERM(active_requests, state->loads->active_requests)

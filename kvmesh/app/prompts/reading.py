@@ -102,10 +102,10 @@ class Reader:
         if self.isolation is not None:
             body = self._salted_body(asked, self.isolation)
         scanned = None if body is None else NATIVE.scan(body, chat)
-        if scanned is None or scanned.model in self._adapters:
+        if scanned is None:
             return None
         wishes = self._wishes.read_scanned(asked, scanned)
-        if wishes is None or wishes.targets is not None:
+        if wishes is None:
             return None
         if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
@@ -117,10 +117,11 @@ class Reader:
             packed = self._prompts.pack_scanned(scanned)
             if packed is None:
                 return None
-        root = self.root
-        if salt := scanned.salt:
-            root = namespace_root(cache_salt=salt, secret=self._secret)
-        return Readable(ScannedPrompt(scanned, packed, root), wishes)
+        root, salt = self.root, scanned.salt
+        adapter = scanned.model if scanned.model in self._adapters else ""
+        if salt or adapter:
+            root = namespace_root(cache_salt=salt, lora=adapter, secret=self._secret)
+        return Readable(ScannedPrompt(scanned, packed, root, adapter), wishes)
 
     @staticmethod
     def _salted_body(asked: Request, isolation: Isolation) -> bytes | None:

@@ -120,7 +120,10 @@ class QuickRequest(RoutedRequest):
         self._status = status
         context.hangs.waiting.pop(self, None)
         record = placed.record
-        return told_headers(context, record.worker, record.overlap_blocks)
+        own = told_headers(context, record.worker, record.overlap_blocks)
+        if placed.inputs is not None and (arm := placed.inputs.made.arm) is not None:
+            own.append((b"x-kvmesh-policy", arm.header))
+        return own
 
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
@@ -204,7 +207,10 @@ class QuickRequest(RoutedRequest):
 def _end_of(placed: Placed, usage: Usage | None) -> TurnEnd:
     """Return how the turn of a request that was served ended."""
     record, booking = placed.record, placed.booking
-    uncached = max(0, placed.prompt_tokens - record.overlap_blocks * record.block_size)
+    if placed.inputs is None:
+        uncached = max(0, placed.prompt_tokens - record.overlap_blocks * record.block_size)
+    else:
+        uncached = record.decision.chosen.uncached_tokens
     return turn_served(
         record.worker, usage, 0 if booking is None else booking.output_tokens, uncached
     )

@@ -1,15 +1,15 @@
 """The way of a request through routing in compiled calls: one to decide, one to finish.
 
-It takes requests under policies that look at each worker alone, whatever else they wish. Those
-with targets, those that are held or were tried before, and all where there are several tiers,
-workers that fetch, arms on trial or a formula of one's own go through `Dispatch`, over the same
-state, which says what the compiled calls have to do.
+It takes requests under policies that look at each worker alone, whatever else they wish; what it
+has to be told of some of them beside their prompts are `Inputs`. Those that are held or were tried
+before, and all where workers fetch from each other or a formula of one's own decides, go through
+`Dispatch`, over the same state, which says what the compiled calls have to do.
 """
 
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,22 +20,29 @@ from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.quick import native_formula
 from kvmesh.core.cost.selection import choose_softmax
-from kvmesh.core.cost.terms import NO_FLEET, Candidate, survey
-from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
+from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched, count_ended
+from kvmesh.core.dispatch.inputs import CompiledRecord, HopelessError, Inputs, Maker, has_tiers
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED
 from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.predictions import AnswerSeen
 from kvmesh.core.programs.turn import Turn
-from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.rollout.arms import Arm, Arms
+from kvmesh.core.routing.chooser import has_no_own
+from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
+from kvmesh.core.workers.info import NO_THRESHOLDS
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.state import WorkerState
 
 MOST_COURSES: Final = 64
 """Policies of requests that are kept compiled; beyond it all are made anew."""
+
+NO_WISHES: Final = Wishes()
+_NOBODY: Final[tuple[WorkerState, ...]] = ()
 
 MODES: Final = frozenset({"kv", "round-robin", "random", "least-loaded", "power-of-two"})
 """Those that the compiled core chooses by."""
@@ -49,33 +56,10 @@ class Scanned(Protocol):
     bare: bool
     cache_key: str
     salt: str
+    streams: bool
     urgency: int
     messages: list[tuple[str, str]] | None
     prompt: str | None
-
-
-Terms = tuple[Any, ...]
-"""A candidate's, in the order of `Candidate`."""
-
-
-class CompiledRecord(Protocol):
-    """What a record keeps of a compiled decision until somebody reads it."""
-
-    request_id: bytes
-    policy: str
-    score: float
-    considered: int
-    by_cache: bool
-    best_overlap_blocks: int
-    told_blocks: int
-
-    def terms(self) -> Terms:
-        """Return the chosen candidate's terms."""
-        ...
-
-    def weighed(self) -> list[tuple[float, Terms]]:
-        """Return score and terms of all candidates, where they were kept."""
-        ...
 
 
 class Placed(Protocol):
@@ -94,16 +78,20 @@ class Placed(Protocol):
     waiting: bool
     families: Families
     unseen_s: float
+    inputs: Inputs | None
 
 
 class _Course(NamedTuple):
-    """What requests are decided by, compiled. `draws`: by chance, by all that workers cost. `kept`
-    is the same for a request of a session at its worker.
+    """What requests are decided by, compiled: by what workers cost (`priced`), and if it `draws` by
+    chance, too. `kept` is the same for a request of a session at its worker.
     """
 
     native: object
     looks: bool
+    priced: bool
     draws: bool
+    pricing: Pricing
+    is_kept: bool = False
     only: "_Course | None" = None
 
     @property
@@ -114,16 +102,17 @@ class _Course(NamedTuple):
 
 class ScannedPrompt(NamedTuple):
     """A request's prompt: its body, its token ids, little-endian u32 (None: those of its bytes),
-    and the seed of its first block.
+    the seed of its first block, and its LoRA adapter, "" for none.
     """
 
     scanned: Scanned
     packed: bytes | memoryview | None = None
     root: int = ROOT
+    adapter: str = ""
 
 
 class _Told(NamedTuple):
-    """What a request tells besides its wishes."""
+    """What a request tells besides its wishes; the inputs of one that has any."""
 
     asked: ScannedPrompt
     request_id: bytes
@@ -131,6 +120,7 @@ class _Told(NamedTuple):
     name: str | None
     output_tokens: int
     bound_ms: float
+    inputs: Inputs | None = None
 
 
 class CompiledDispatch:
@@ -149,8 +139,9 @@ class CompiledDispatch:
         self._log = log
         self.looks = scheduler.options.mode == "kv"
         self._followed: object = None
+        self._arms: Arms | None = None
         self._usable = False
-        self._own = _Course(None, self.looks, draws=False)
+        self._own = _Course(None, self.looks, self.looks, draws=False, pricing=scheduler.policy)
         self._courses: dict[object, _Course] = {}
         health = scheduler.workers.membership.health
         overlaps = scheduler.overlaps
@@ -173,6 +164,7 @@ class CompiledDispatch:
             late=scheduler.late,
             late_workers=scheduler.workers.late,
             late_waiting=scheduler.late.waiting,
+            begun=_begun,
         )
         scheduler.decider = decider
         self._decide = decider.decide
@@ -197,26 +189,29 @@ class CompiledDispatch:
         scheduler, binding = self._scheduler, self._dispatch.binding
         if scheduler.course is not self._followed:
             self._follow()
-        index, asks = scheduler.overlaps.index, binding.bounded or binding.waiting
+        asks = binding.bounded or binding.waiting
         bound_ms = binding.bound_ms(wishes.tenant) if asks else inf
-        if (
-            bound_ms is None
-            or not self._usable
-            or (index is not None and len(index.tiers) > 1)
-            or scheduler.workers.fetchers
-            or wishes.targets is not None
-        ):
+        if bound_ms is None or not self._usable or scheduler.workers.fetchers:
             return None
         output = -1 if wishes.output_tokens is None else wishes.output_tokens
         told = _Told(asked, request_id, wishes.tenant, name, output, bound_ms)
         session = wishes.session if scheduler.sessions is not None else ""
-        states: tuple[WorkerState, ...] = ()
-        if not (wishes.chooses or session) and (self.looks or self._counts(self._own)):
+        index, states = scheduler.overlaps.index, _NOBODY
+        inputs = (
+            asked.adapter
+            or wishes.targets is not None
+            or self._arms is not None
+            or (index is not None and len(index.tiers) > 1)
+        )
+        plain = not (inputs or session or wishes.chooses)
+        if plain and (self.looks or self._counts(self._own)):
             states = scheduler.workers.plain(asked.scanned.model, now)
+        placed: Placed | float | None
         if states:
             placed = self._place(told, self._own, states, states, now)
         else:
-            placed = self._choose(told, wishes, session, now)
+            choose = self._choose_by_inputs if inputs else self._choose
+            placed = choose(told, wishes, session, now)
         if placed is None or isinstance(placed, int | float):
             return placed
         if binding.bounded:
@@ -228,6 +223,41 @@ class CompiledDispatch:
             self._look(placed, now)
         return placed
 
+    def _choose_by_inputs(
+        self, told: _Told, wishes: Wishes, session: str, now: float
+    ) -> Placed | float | None:
+        """Do as `decide` for a request with inputs besides its prompt."""
+        scheduler, asked = self._scheduler, told.asked
+        if has_tiers(scheduler) and scheduler.overlaps.looks_ahead():
+            return None
+        name = told.name or told.request_id.decode("latin-1")
+        request = msgspec.structs.replace(
+            wishes.request(asked.scanned.model),
+            request_id=name,
+            adapter=asked.adapter,
+            streams=asked.scanned.streams,
+        )
+        if request.targets is not None:
+            scheduler.slo.arrive(name, request.targets, now)
+        inputs = Inputs(scheduler, request, Maker(self._own.pricing, kept=False), now)
+        mode = wishes.mode or scheduler.options.mode
+        if self._arms is not None and mode == "kv" and has_no_own(request):
+            inputs.try_arms(self._arms, partial(self._arm_course, inputs, wishes))
+        try:
+            placed = self._choose(told._replace(inputs=inputs), wishes, session, now)
+        except HopelessError:
+            return None
+        if placed is not None and not isinstance(placed, int | float):
+            inputs.booked(placed.record.worker, cast("CompiledRecord", placed.record).terms())
+            inputs.learn_arm(self._arms, placed.hashes)
+        return placed
+
+    def _arm_course(self, inputs: Inputs, wishes: Wishes, arm: Arm) -> object:
+        """Return what the core decides a request of an arm by."""
+        course = self._course(wishes, arm)
+        assert course is not None, "arms that cannot be compiled are not followed"
+        return (course.kept if inputs.made.kept else course).native
+
     def _choose(
         self, told: _Told, wishes: Wishes, session: str, now: float
     ) -> Placed | float | None:
@@ -236,6 +266,9 @@ class CompiledDispatch:
         course = self._own if wishes.has_no_policy() else self._course(wishes)
         if course is None or not self._counts(course):
             return None
+        if workers.thresholds is not NO_THRESHOLDS:
+            # Who is busy depends on prefills whose end nobody saw.
+            self._scheduler.sequences.settle(now, self._scheduler.speeds.ms_per_token)
         request = wishes.request(told.asked.scanned.model)
         everyone = workers.all_states(now)
         if session and wishes.pinned_worker is None:
@@ -245,6 +278,7 @@ class CompiledDispatch:
         states = workers.wished(request, now)
         if not states:
             return None
+        states = everyone if len(states) == len(everyone) else states
         placed = self._place(told, course, everyone, states, now)
         if wishes.overridden and placed is not None and not isinstance(placed, int | float):
             placed.record.overridden = request.departs_from(self._scheduler.options)
@@ -272,9 +306,12 @@ class CompiledDispatch:
         slack_ms = inf if hard else sessions.options.slack_ms
         bound_ms = min(slack_ms, told.bound_ms)
         bounded = told._replace(bound_ms=bound_ms)
-        placed = self._place(
-            bounded, course.kept, workers.all_states(now), states, now, whole=False
-        )
+        try:
+            placed = self._place(
+                bounded, course.kept, workers.all_states(now), states, now, whole=False
+            )
+        except HopelessError:
+            return None if hard else False
         return False if isinstance(placed, int | float) and placed > slack_ms else placed
 
     def _place(
@@ -291,11 +328,16 @@ class CompiledDispatch:
         `whole` False: it is never of interest what the others cost.
         """
         log = self._log
-        whole = (log.may_weigh_all(now) or course.draws) and whole
-        (scanned, packed, root), request_id, tenant, name, output, bound_ms = told
+        asked, request_id, tenant, name, output, bound_ms, inputs = told
+        draws = course.draws
+        if inputs is not None:
+            inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept
+            draws = draws or (course.priced and inputs.allow is not None)
+        whole = (log.may_weigh_all(now) or draws) and whole
+        scanned, packed, root, _ = asked
         placed: Placed | float | None = self._decide(
             *(scanned, packed, request_id, tenant, everyone, now, whole, name),
-            *(course.native, states, output, bound_ms, root),
+            *(course.native, states, output, bound_ms, root, inputs),
         )
         if placed is None or isinstance(placed, int | float):
             return placed
@@ -306,7 +348,7 @@ class CompiledDispatch:
     def _charge(self, placed: Placed, tenant: str) -> None:
         """Charge a request that was asked about and need not be held."""
         booking, record = placed.booking, placed.record
-        if booking is not None:
+        if booking is not None and placed.inputs is None:
             uncached = booking.uncached_tokens
         else:
             uncached = record.decision.chosen.uncached_tokens
@@ -336,6 +378,10 @@ class CompiledDispatch:
             tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
             expected = placed.expected_output_tokens
             self._dispatch.binding.settle(record.tenant, expected, tokens)
+        if (inputs := placed.inputs) is not None:
+            inputs.served(booking, now)
+            if inputs.made.arm is not None:
+                _count(record, inputs.made.arm, usage, now)
         if booking is not None and self._scheduler.late.waiting:
             self._scheduler.late.end(booking, now, served=True)
         if not well:
@@ -373,6 +419,7 @@ class CompiledDispatch:
             streams=placed.streams,
             choices=placed.choices,
             turn=turn,
+            adapter="" if placed.inputs is None else placed.inputs.adapter,
         )
         charged = record.held_ms is not None
         forecast = NO_FORECAST if record.forecast is None else record.forecast
@@ -397,29 +444,35 @@ class CompiledDispatch:
         self.looks = options.mode == "kv"
         self._followed = scheduler.course
         self._courses.clear()
-        own = self._course(Wishes())
-        self._usable = own is not None and scheduler.arms is None and not options.smallest_tree_ties
+        own, self._arms = self._course(NO_WISHES), scheduler.arms
+        arms = self._arms
+        trial = () if arms is None else (arms.baseline, arms.candidate)
+        compiled = own is not None and all(self._course(NO_WISHES, arm) for arm in trial)
+        self._usable = compiled and not options.smallest_tree_ties
         if own is None or not self._usable:
             return
         self._own = own
         self._decider.resize(options.block_size)
         self._decider.follow(own.native, options.predict_ttl_s, options.approx_ttl_s)
 
-    def _course(self, wishes: Wishes) -> _Course | None:
-        """Return what a request is decided by; None for what is not compiled."""
-        asked = wishes.mode, wishes.cost, wishes.temperature, wishes.overlap_score_weight
+    def _course(self, wishes: Wishes, arm: Arm | None = None) -> _Course | None:
+        """Return what a request is decided by, one of an `arm` by its policy; None for what is not
+        compiled.
+        """
+        wished = wishes.mode, wishes.cost, wishes.temperature, wishes.overlap_score_weight
+        asked = (wished, None if arm is None else arm.name)
         found = self._courses.get(asked)
-        if found is None and (found := self._new_course(wishes)) is not None:
+        if found is None and (found := self._new_course(wishes, arm)) is not None:
             if len(self._courses) >= MOST_COURSES:
                 self._courses.clear()
             self._courses[asked] = found
         return found
 
-    def _new_course(self, wishes: Wishes) -> _Course | None:
+    def _new_course(self, wishes: Wishes, arm: Arm | None) -> _Course | None:
         scheduler, options = self._scheduler, self._scheduler.options
         mode, temperature = wishes.mode or options.mode, wishes.temperature
         weight = wishes.overlap_score_weight
-        pricing = scheduler.policy
+        pricing = scheduler.policy if arm is None else arm.policy
         if wishes.cost is not None or weight is not None:
             asked = RouteRequest("", NO_HASHES, 0, cost=wishes.cost, overlap_score_weight=weight)
             pricing = scheduler.pricing(asked)
@@ -436,44 +489,28 @@ class CompiledDispatch:
         policy = cost.name if mode == "kv" else mode
 
         def made(*, kept: bool) -> object:
-            maker = partial(_make_decision, pricing, kept)
+            maker = Maker(pricing, kept=kept).make
             weights = astuple(pricing.weights)
             return self._native.Course(
                 mode, looks, formula, weights, cost.margin, policy, maker, draw
             )
 
-        native = made(kept=False)
-        kept = _Course(made(kept=True), looks, draws=False)
-        return _Course(native, looks, draw is not None, kept)
+        priced, draws = mode == "kv", draw is not None
+        kept = _Course(made(kept=True), looks, priced, False, pricing, is_kept=True)
+        return _Course(made(kept=False), looks, priced, draws, pricing, only=kept)
 
 
-def _make_decision(pricing: Pricing, kept: bool, record: CompiledRecord) -> Decision:
-    """Return what a compiled decision was, of what its record has."""
-    cost, weights = pricing.cost, pricing.weights
-    chosen = Candidate(*record.terms())
-    candidates: tuple[Candidate, ...] = (chosen,)
-    scores: tuple[float, ...] = (record.score,)
-    if weighed := record.weighed():
-        candidates = tuple(Candidate(*terms) for _, terms in weighed)
-        chosen = next(one for one in candidates if one.worker == chosen.worker)
-        scores = tuple(score for score, _ in weighed)
-    fleet = survey(candidates, weights) if weighed or not record.by_cache else NO_FLEET
-    return Decision(
-        request_id=record.request_id.decode("latin-1"),
-        worker=chosen.worker,
-        overlap_blocks=chosen.overlap_blocks,
-        total_blocks=chosen.request_blocks,
-        policy=record.policy,
-        score=record.score,
-        considered=record.considered,
-        chosen=chosen,
-        candidates=candidates,
-        scores=scores,
-        cost=cost,
-        fleet=fleet,
-        weights=weights,
-        by_cache=record.by_cache,
-        best_overlap_blocks=record.best_overlap_blocks,
-        told_blocks=record.told_blocks,
-        kept=kept,
-    )
+def _begun(placed: Placed, first: int, now: float) -> bool:
+    """Note the first token of a request with inputs; return whether its time says nothing of its
+    worker's speed. `first`: its booking waited for it.
+    """
+    inputs = placed.inputs
+    assert inputs is not None, "the core tells of no other"
+    waited_ms = max(0.0, now - placed.record.decided_s) * 1000.0
+    return inputs.begun(placed.booking if first else None, waited_ms, now)
+
+
+def _count(record: DecisionRecord, arm: Arm, usage: Usage | None, now: float) -> None:
+    """Count a request that was served for the arm that decided it."""
+    tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
+    count_ended(record, arm, tokens, max(0.0, now - record.decided_s) * 1000.0, now)

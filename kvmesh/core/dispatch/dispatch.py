@@ -227,14 +227,15 @@ class Dispatch:
         What was served teaches how long answers become (`usage`, else what was counted), and
         whether the cache was predicted right.
         """
+        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
         if one.record is None:
             self.log.refused(now)
         else:
             one.record.output_tokens = one.output_tokens
             self.log.ended(one.record, state, status, usage, now)
             if one.decision is not None and one.decision.arm is not None:
-                _count(one, one.record, one.decision.arm, usage, now)
-        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
+                whole_ms = _since_ms(one, one.record, now)
+                count_ended(one.record, one.decision.arm, tokens, whole_ms, now)
         if one.request.targets is not None:
             self.scheduler.slo.close(one.request.request_id)
         if one.charged:
@@ -392,26 +393,17 @@ def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:
     return max(0.0, now - began_s) * 1000.0
 
 
-def _count(
-    one: Dispatched, record: DecisionRecord, arm: Arm, usage: Usage | None, now: float
-) -> None:
-    """Count an ended request for the arm that decided it.
+def count_ended(record: DecisionRecord, arm: Arm, tokens: int, whole_ms: float, now: float) -> None:
+    """Count an ended request, which was here for `whole_ms`, for the arm that decided it.
 
     An answer without a first token has its whole time for that, and so has a client that left
     before: it may have found it long.
     """
-    counter, state, whole_ms, ms_per_token = (
-        arm.counter,
-        record.state,
-        _since_ms(one, record, now),
-        None,
-    )
+    counter, ms_per_token = arm.counter, None
     if record.first_token_s is None:
-        if state in ("finished", "client_gone"):
+        if record.state in ("finished", "client_gone"):
             counter.began(whole_ms)
-    elif state == "finished":
-        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
-        if tokens > 1:
-            ms_per_token = max(0.0, now - record.first_token_s) * 1000.0 / (tokens - 1)
-    failed = state == "cut" or record.status >= _SERVER_ERROR
+    elif record.state == "finished" and tokens > 1:
+        ms_per_token = max(0.0, now - record.first_token_s) * 1000.0 / (tokens - 1)
+    failed = record.state == "cut" or record.status >= _SERVER_ERROR
     counter.ended(failed=failed, ms_per_token=ms_per_token)

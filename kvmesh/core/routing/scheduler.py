@@ -11,7 +11,7 @@ from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
-from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.cost.terms import Brought, Candidate
 from kvmesh.core.cost.weighing import load_tokens
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
@@ -124,10 +124,10 @@ class Scheduler:
         self.rng = rng
         self.decider: Counted | None = None
         self.course: object = object()
-        planner = FetchPlanner(self.workers, sequences, self.speeds, self.overlaps)
+        self.planner = FetchPlanner(self.workers, sequences, self.speeds, self.overlaps)
         self.fetches = PendingFetches(self.fetch_times, self.speeds)
         self._chooser = Chooser(
-            options, self.workers, self.overlaps, sequences, self.speeds, planner
+            options, self.workers, self.overlaps, sequences, self.speeds, self.planner
         )
         self.slo = self._chooser.slo
         self.judge = SloJudge(self.slo)
@@ -214,11 +214,17 @@ class Scheduler:
             self._health.began(booking.worker, now)
             if self.late.waiting:
                 self.late.begin(booking.worker, now)
-            if self.fetches and self.fetches.first_token(booking, now):
-                return
-            if self.workers.adapters.loaded(request_id, booking.service_s * 1000.0):
+            if self.prepared_first(booking, now):
                 return
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
+
+    def prepared_first(self, booking: Booking, now: float) -> bool:
+        """Learn from the first token of a request whose worker brought or loaded something first;
+        False for one whose worker did not: its time tells how fast the worker computes.
+        """
+        if self.fetches and self.fetches.first_token(booking, now):
+            return True
+        return self.workers.adapters.loaded(booking.request_id, booking.service_s * 1000.0)
 
     def assume_first_token(self, request_id: str, now: float) -> None:
         """Take a request's prefill for done that nobody saw end: it teaches nothing."""
@@ -406,16 +412,11 @@ class Scheduler:
         if late and booked and counted is not None:
             self.late.add(sequences.bookings[request.request_id])
         if decision.brought is not None:
-            held = decision.overlap_blocks * decision.chosen.block_size
-            self.fetches.booked(
-                request.request_id,
-                worker,
-                decision.brought,
-                prompt=request.prompt_tokens,
-                held=held,
-            )
+            self.bring(request.request_id, decision.chosen, decision.brought)
         if request.adapter:
-            self._load_adapter(request, decision)
+            self.load_adapter(
+                request.request_id, request.adapter, decision.chosen, streams=request.streams
+            )
         if self._health.out:
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
@@ -426,15 +427,27 @@ class Scheduler:
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks
 
-    def _load_adapter(self, request: RouteRequest, decision: Decision) -> None:
+    def bring(self, request_id: str, chosen: Candidate, brought: Brought) -> None:
+        """Note that a request was sent whose worker brings cached blocks to its device first."""
+        self.fetches.booked(
+            request_id,
+            chosen.worker,
+            brought,
+            prompt=chosen.prompt_tokens,
+            held=chosen.overlap_blocks * chosen.block_size,
+        )
+
+    def load_adapter(
+        self, request_id: str, adapter: str, chosen: Candidate, *, streams: bool
+    ) -> None:
         """Note that the worker holds the request's adapter ready from now on."""
-        adapters, chosen = self.workers.adapters, decision.chosen
-        adapters.use(decision.worker, request.adapter)
-        if chosen.adapter_ms and request.streams:
+        adapters = self.workers.adapters
+        adapters.use(chosen.worker, adapter)
+        if chosen.adapter_ms and streams:
             own_tokens = _computed_tokens(chosen) + chosen.step_tokens
             alone = not chosen.prefill_tokens
             usual_ms = chosen.ms_per_token * own_tokens if alone else None
-            adapters.load(request.request_id, usual_ms)
+            adapters.load(request_id, usual_ms)
 
 
 def _computed_tokens(chosen: Candidate) -> int:

@@ -23,8 +23,9 @@ HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n" % len(BODY)
 )
-A_WISH = b"x-kvmesh-slo-tpot-ms: 1000000000\r\n"
-"""Behind which no request goes the compiled way."""
+A_FORMULA = b"x-kvmesh-cost: overlap-usage-waiting\r\n"
+"""By which no request is decided in the compiled core."""
+TARGETS = b"x-kvmesh-slo-tpot-ms: 1000000000\r\n"
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 BEGUN = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -53,6 +54,8 @@ KEPT = {
 BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 1}
 PURE = {"Booking": 1, "DecisionRecord": 1, "EventGate": 1, "SseScanner": 1}
 BY_DISPATCH |= {} if NATIVE else PURE  # of compiled ones the collector knows nothing
+QUICK = {"QuickRequest": 1}
+INPUTS = {"Inputs": 1, "Maker": 1, "RequestWishes": 1}
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""
 
@@ -119,8 +122,12 @@ def per_stream(before: Counter[str]) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("headers", "more"),
-    [(A_WISH, BY_DISPATCH | {"_Open": 1}), (b"", {"QuickRequest": 1} if NATIVE else BY_DISPATCH)],
-    ids=["dispatch", "compiled"],
+    [
+        (A_FORMULA, BY_DISPATCH),
+        (b"", QUICK if NATIVE else BY_DISPATCH),
+        (TARGETS, (QUICK | INPUTS if NATIVE else BY_DISPATCH) | {"_Open": 1}),
+    ],
+    ids=["dispatch", "compiled", "targets"],
 )
 async def test_an_open_stream_holds_what_it_needs_and_nothing_else(
     headers: bytes, more: dict[str, int]

@@ -60,7 +60,7 @@ STREAM = {**CHAT, "stream": True}
 LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT * 10}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
 
-GENERAL = {"x-kvmesh-slo-tpot-ms": "1000000000"}
+GENERAL = {"x-kvmesh-cost": "overlap-usage-waiting"}
 """A wish, with which no request goes the compiled way."""
 
 BEGUN: Points = [

@@ -26,6 +26,8 @@ from kvmesh.core.blocks.hashing import (
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.targets import Targets
+from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
@@ -45,7 +47,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
-from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
@@ -180,6 +182,15 @@ class Side:
             speeds.output_tokens,
             speeds.steps.step_tokens,
         )
+        found["slo"] = scheduler.slo.statistics()
+        found["fetches"] = len(scheduler.fetches), scheduler.fetches.tokens
+        adapters = scheduler.workers.adapters
+        found["adapters"] = adapters.load_ms, [adapters.held(one) for one in WORKERS]
+        found["times"] = [
+            scheduler.fetch_times.ms(one, {1: 100, 2: 50}, 0.5, now) for one in WORKERS
+        ]
+        arms = scheduler.arms
+        found["arms"] = arms and [one.counter.tally() for one in (arms.baseline, arms.candidate)]
         found["lengths"] = scheduler.lengths.statistics()
         found["statistics"] = scheduler.statistics()
         found["tokens"] = [
@@ -188,7 +199,8 @@ class Side:
         ]
         found["accesses"] = self.dispatch.accesses.reports
         found["doubts"] = self.doubts
-        found["log"] = self.log.statistics()
+        # How many candidates are kept depends on whether each had to be weighed.
+        found["log"] = msgspec.structs.replace(self.log.statistics(), candidates=0)
         return found
 
 
@@ -197,12 +209,29 @@ def told(decision: Decision) -> dict[str, Any]:
     return found | {"arm": decision.arm and decision.arm.name}
 
 
+WEIGHED = ("candidates", "scores", "fleet", "forecasts")
+
+
+def told_alike(quick: Decision, spec: Decision) -> None:
+    """Hold a compiled decision against the same one of `Dispatch`, which keeps all candidates where
+    it had to weigh each.
+    """
+    found, expected = told(quick), told(spec) | {"request_id": quick.request_id}
+    if quick.fleet != spec.fleet:
+        assert quick.fleet == NO_FLEET
+        assert quick.candidates == (spec.chosen,)
+        assert quick.scores == (spec.score,)
+        for name in WEIGHED:
+            del found[name], expected[name]
+    assert found == expected
+
+
 def seen_of(record: Any) -> dict[str, Any]:
     names = (
         "request_id", "worker", "policy", "overlap_blocks", "request_blocks", "considered",
         "best_overlap_blocks", "by_cache", "prompt_tokens", "block_size", "capacity_blocks",
         "ms_per_token", "decided_s", "first_token_s", "ended_s", "state", "status", "attempts",
-        "output_tokens", "reported", "forecast", "tenant", "kept", "ttft_ms",
+        "output_tokens", "reported", "forecast", "tenant", "ttft_ms",
     )  # fmt: skip
     return {name: getattr(record, name) for name in names}
 
@@ -223,6 +252,10 @@ WISHES: list[dict[str, Any]] = [
     {"overlap_score_weight": 0.5, "cost": "dynamo"},
     {"output_tokens": 900},
     {"tenant": "acme", "labels": frozenset({"zone=b"})},
+    {"targets": Targets(ttft_ms=40.0)},
+    {"targets": Targets(ttft_ms=1e6, tpot_ms=20.0), "priority": 2},
+    {"targets": Targets(tpot_ms=0.5), "session": "s"},
+    {"targets": Targets(ttft_ms=400.0), "temperature": 0.5},
 ]
 
 
@@ -317,12 +350,26 @@ class TwoWays(RuleBasedStateMachine):
         text=st.sampled_from(TEXTS),
         share=st.floats(0, 1),
         salt=SALTS,
+        tier=st.sampled_from([0, 0, 0, 0, 1, 2]),
     )
-    def store(self, worker: WorkerId, text: str, share: float, salt: str = "") -> None:
+    def store(
+        self, worker: WorkerId, text: str, share: float, salt: str = "", tier: int = 0
+    ) -> None:
         hashes = hashes_of(text, self.size, salt).upto(1 << 40)
+        run = pack_hashes(hashes[: int(share * len(hashes))])
         for side in self.sides:
             if side.index is not None:
-                side.index.store(worker, ROOT, pack_hashes(hashes[: int(share * len(hashes))]))
+                side.index.store(worker, ROOT, run, tier)
+
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        slots=st.integers(0, 2),
+        names=st.sampled_from([(), ("lora",), ("lora", "other")]),
+    )
+    def hold_adapters(self, worker: WorkerId, slots: int, names: tuple[str, ...]) -> None:
+        report = LoadReport(1, 0, 9, 50, adapters=AdapterReport(slots, names))
+        for side in self.sides:
+            side.scheduler.workers.report(worker, report)
 
     @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), clear=st.booleans())
     def remove(self, worker: WorkerId, text: str, clear: bool) -> None:
@@ -365,7 +412,7 @@ class TwoWays(RuleBasedStateMachine):
         limit=st.sampled_from([None, 0, 1, 16, 500]),
         model=st.sampled_from([MODEL, "", "other"]),
         named=st.booleans(),
-        salt=SALTS,
+        seed=st.sampled_from([("", ""), ("", ""), ("tenant", ""), ("", "lora")]),
     )
     def ask(
         self,
@@ -374,10 +421,11 @@ class TwoWays(RuleBasedStateMachine):
         limit: int | None,
         model: str,
         named: bool,
-        salt: str,
+        seed: tuple[str, str],
     ) -> None:
+        salt, adapter = seed
         for text in texts:
-            self._ask(text, stream, limit, model, None, named, salt=salt)
+            self._ask(text, stream, limit, model, None, named, salt=salt, adapter=adapter)
 
     def _ask(
         self,
@@ -390,6 +438,7 @@ class TwoWays(RuleBasedStateMachine):
         *,
         wishes: RequestWishes = NO_WISHES,
         salt: str = "",
+        adapter: str = "",
     ) -> None:
         visible = f"r{next(self.numbers)}"
         name = f"{visible}#r-1" if named else visible
@@ -405,7 +454,8 @@ class TwoWays(RuleBasedStateMachine):
         own = name if named else None
         root = namespace_root(cache_salt=salt)
         placed = scanned and self.compiled.decide(
-            ScannedPrompt(scanned, root=root), visible.encode(), wishes, self.now, own
+            ScannedPrompt(scanned, root=root, adapter=adapter),
+            *(visible.encode(), wishes, self.now, own),
         )
         size = len(json.dumps(body).encode())
         output = (limit or 0) if wishes.output_tokens is None else wishes.output_tokens
@@ -428,6 +478,9 @@ class TwoWays(RuleBasedStateMachine):
             labels=wishes.labels,
             session=wishes.session,
             tenant=wishes.tenant,
+            targets=wishes.targets,
+            priority=wishes.priority,
+            adapter=adapter,
         )
         if placed is None or isinstance(placed, int | float):
             self._ask_both(request, text, visible, tried=placed is not None, salt=salt)
@@ -435,7 +488,8 @@ class TwoWays(RuleBasedStateMachine):
         one, error = self._decide(self.spec, request, visible)
         assert one is not None, error
         assert one.decision is not None
-        assert told(placed.record.decision) == told(one.decision) | {"request_id": visible}
+        assert placed.record.decision.request_id == visible
+        told_alike(placed.record.decision, one.decision)
         self.asked.append(Asked(placed, one, None, wishes=wishes))
 
     @rule(text=st.sampled_from(TEXTS), wish=st.sampled_from(WISHES), stream=st.booleans())
@@ -480,6 +534,7 @@ class TwoWays(RuleBasedStateMachine):
         if not isinstance(answer, Decision):
             if answer is None:
                 assert side.dispatch.binding.cancel(request.request_id)
+                side.scheduler.slo.close(request.request_id)
             return None, answer
         side.outbox.placed(side.scheduler.sequences.bookings[request.request_id])
         return one, None

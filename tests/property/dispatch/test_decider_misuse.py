@@ -10,6 +10,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
+import msgspec
 import pytest
 from msgspec.structs import astuple
 
@@ -19,6 +20,7 @@ from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.quick import native_formula
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
@@ -54,6 +56,16 @@ def others_objects_are_not_looked_at() -> Iterator[None]:
 
 def anything(*_: object) -> None:
     return None
+
+
+class Inputs:
+    """A request's inputs, of which none is asked unless it is given."""
+
+    course_of = prepare = allow = None
+
+    def __init__(self, **given: Any) -> None:
+        self.maker = anything
+        vars(self).update(given)
 
 
 class Core:
@@ -99,6 +111,7 @@ class Core:
             "late": scheduler.late,
             "late_workers": scheduler.workers.late,
             "late_waiting": scheduler.late.waiting,
+            "begun": anything,
         }
         self.decider = native.Decider(**(given | asked))
         formula = native_formula(native, COST)
@@ -118,7 +131,11 @@ class Core:
             *(self.scanned, other.get("packed"), request_id, "", states, now, whole),
             *(other.get("name"), other.get("course"), other.get("among")),
             *(other.get("output", -1), other.get("most", inf), other.get("root", ROOT)),
+            other.get("inputs"),
         )
+
+    def by(self, **inputs: Any) -> Any:
+        return self.decide(inputs=Inputs(**inputs))
 
     def draw(self, draw: Callable[[list[float]], object]) -> Any:
         return self.decide(course=native.Course(*self.course[:-1], draw))
@@ -142,7 +159,7 @@ def _core() -> Core:
     return Core()
 
 
-DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf, ROOT)
+DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf, ROOT, None)
 COURSE = (False, None, WEIGHTS, 0.0, "kv", anything, None)
 
 MISUSES: dict[str, Callable[[Core], object]] = {
@@ -182,6 +199,21 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "draw none": lambda core: core.draw(lambda _: -1),
     "draw by no number": lambda core: core.draw(lambda _: "w0"),
     "draw and fail": lambda core: core.draw(lambda _: 1 // 0),
+    "inputs of nothing": lambda core: core.decide(inputs=1),
+    "inputs that make nothing": lambda core: core.decide(inputs=Asked()),
+    "a course of hashes": lambda core: core.by(course_of=lambda hashes: hashes),
+    "no course": lambda core: core.by(course_of=lambda _: 1 // 0),
+    "prepare nothing": lambda core: core.by(prepare=anything),
+    "prepare words": lambda core: core.by(prepare=lambda _: ("w0", 1)),
+    "prepare by words": lambda core: core.by(prepare=lambda _: ({"w0": "much"}, 1)),
+    "prepare too little": lambda core: core.by(prepare=lambda _: ({"w0": (1, 2)}, 1)),
+    "prepare beyond all": lambda core: core.by(prepare=lambda _: ({}, 1 << 99)),
+    "prepare in vain": lambda core: core.by(prepare=lambda _: 1 // 0),
+    "allow nobody": lambda core: core.by(allow=lambda _: []),
+    "allow everybody twice": lambda core: core.by(allow=lambda _: [0, 1, 2, 3, *[0] * 4]),
+    "allow a stranger": lambda core: core.by(allow=lambda _: [4]),
+    "allow by name": lambda core: core.by(allow=lambda _: ["w0"]),
+    "allow in words": lambda core: core.by(allow=lambda _: "0"),
     "blocks of nothing": lambda core: core.decider.resize(0),
     "blocks too large": lambda core: core.decider.resize(1 << 21),
     "blocks beyond all": lambda core: core.decider.resize(1 << 99),
@@ -195,7 +227,8 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide never": lambda core: core.decide(now=float("nan")),
     "decide later than all": lambda core: core.decide(now=float("inf")),
     "decide for nobody": lambda core: core.decider.decide(
-        *(core.scanned, None, b"r", 1, core.states, 1.0, False, None), *(None, None, -1, inf, ROOT)
+        *(core.scanned, None, b"r", 1, core.states, 1.0, False, None),
+        *(None, None, -1, inf, ROOT, None),
     ),
     "decide by a number": lambda core: core.decide(name=1),
     "decide in words": lambda core: core.decide(packed="tokens"),
@@ -216,6 +249,14 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "hashes in words": lambda core: core.decide().hashes.upto("all"),
     "another booking": lambda core: setattr(core.decide(), "booking", None),
 }
+
+
+def worth_a_lot(_: object) -> Any:
+    return dict.fromkeys(WORKERS[1:], (3, 4, 5, 1, 2.0, 30.0)), 3
+
+
+def anybody(weighed: list[object]) -> list[int]:
+    return [*range(len(weighed))]
 
 
 class Untrue:
@@ -242,13 +283,13 @@ def test_a_decider_that_follows_nothing_decides_nothing() -> None:
         **dict(zip(names, given, strict=True)),
         distrusted=set(), out=set(), health=None, random=None, replica="",
         routed=None, heard=None, index=None, decide_s=None,
-        late=None, late_workers=set(), late_waiting={},
+        late=None, late_workers=set(), late_waiting={}, begun=None,
     )  # fmt: skip
 
     with pytest.raises(RuntimeError, match="follows no policy"):
         empty.decide(
             *(core.scanned, None, b"r", "", core.states, 1.0, False, None),
-            *(None, None, -1, inf, ROOT),
+            *(None, None, -1, inf, ROOT, None),
         )
 
 
@@ -459,9 +500,15 @@ def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> No
     for number, one in enumerate(core.states):
         one.report = NosyReport(disturb)  # type: ignore[assignment]
         one.capacity_blocks = number
-    for number in range(3):
+
+    def nosy(result: object) -> Callable[[object], object]:
+        return lambda given: (disturb(), result or [*range(len(given))])[1]  # type: ignore[arg-type]
+
+    inputs = Inputs(prepare=nosy(worth_a_lot(None)), allow=nosy(None))
+    for number in range(5):
         with suppress(*HARMLESS):
-            placed = core.decide(b"%d" % number, whole=number == 1)
+            among = inputs if number > 2 else None
+            placed = core.decide(b"%d" % number, whole=number == 1, inputs=among)
             core.decider.seen(placed, 1, 2.0)
             core.decider.seen(placed, 40, 2.5)
             core.decider.finish(placed, 200, Usage(9, 8, 7), 3.0)
@@ -523,7 +570,8 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
     for number in range(200):
         core = Core()
         asked = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
-        arguments = (*asked, None, None, -1, inf, ROOT)
+        inputs = Inputs(prepare=worth_a_lot, allow=anybody) if number % 3 == 0 else None
+        arguments = (*asked, None, None, -1, inf, ROOT, inputs)
         placed = starved(number, core.decider.decide, *arguments)
         if placed is None:
             failed += 1
@@ -565,11 +613,15 @@ def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
     assert gone() is None
 
 
-def test_a_compiled_dispatch_lets_its_core_go() -> None:
+@pytest.mark.parametrize("targets", [None, Targets(ttft_ms=9e9)])
+def test_a_compiled_dispatch_lets_its_core_go(targets: Targets | None) -> None:
     core = Core()
     compiled = CompiledDispatch(core.dispatch)
-    placed = compiled.decide(ScannedPrompt(core.scanned), b"r", NO_WISHES, 1.0)
+    wishes = msgspec.structs.replace(NO_WISHES, targets=targets)
+    placed = compiled.decide(ScannedPrompt(core.scanned), b"r", wishes, 1.0)
     assert placed is not None
+    assert not isinstance(placed, int | float)
+    assert (placed.inputs is not None) == (targets is not None)
     gone = weakref.ref(core.dispatch)
 
     del core, compiled, placed

@@ -37,6 +37,12 @@ def weight_of(priority: int) -> float:
     return 1.0 + priority if priority >= 0 else 1.0 / (1.0 - priority)
 
 
+def in_time(forecasts: Sequence[Forecast], priority: int) -> list[int]:
+    """Return the places of those least likely to miss a target, and of those hardly likelier to."""
+    most = min([one.chance for one in forecasts]) + SLACK / weight_of(priority)
+    return [place for place, one in enumerate(forecasts) if one.chance <= most]
+
+
 def choose_in_time(
     weighed: Weighed,
     forecasts: Sequence[Forecast],
@@ -46,8 +52,7 @@ def choose_in_time(
     """Return the place of the candidate to take: of those least likely to miss a target, and who
     are hardly likelier to, the one that `choose` takes by the formula's scores.
     """
-    most = min([one.chance for one in forecasts]) + SLACK / weight_of(priority)
-    places = [place for place, one in enumerate(forecasts) if one.chance <= most]
+    places = in_time(forecasts, priority)
     among = Weighed(
         tuple(weighed.candidates[place] for place in places),
         tuple(weighed.scores[place] for place in places),

@@ -194,8 +194,11 @@ def placed_of(answer: Placed | float | None) -> Placed:
 
 
 @needs_native
-def test_targets_are_the_affair_of_dispatch() -> None:
-    assert ask(CompiledDispatch(dispatch_to("w")), targets=Targets(100.0, None)) is None
+def test_targets_that_would_be_missed_everywhere_are_the_affair_of_dispatch() -> None:
+    one = CompiledDispatch(dispatch_to("w"))
+
+    assert ask(one, targets=Targets(1e-9, None)) is None
+    assert placed_of(ask(one, targets=Targets(1e9, None))).record.decision.forecast is not None
 
 
 @needs_native
