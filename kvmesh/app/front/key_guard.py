@@ -3,6 +3,7 @@
 import time
 from base64 import b64decode
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, Generic
 
@@ -10,7 +11,7 @@ import msgspec
 
 from kvmesh.app.front.browser_login import MOST_BYTES, BrowserLogin, without_cookie
 from kvmesh.app.front.same_origin import is_foreign
-from kvmesh.core.admission.access import LOGIN_PATHS, ROLES_HEADER, check_role, roles_told
+from kvmesh.core.admission.access import LOGIN_PATHS, ROLES_HEADER, Role, check_role, roles_told
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
@@ -122,7 +123,7 @@ class KeyGuard(Generic[E]):
         check_role(request.path, roles)
         if request.header(b"cookie") is not None:
             request.replace_headers(without_cookie(request.headers))
-        told = (ROLES_HEADER, " ".join(roles).encode())
+        told = (ROLES_HEADER, words_of(roles))
         request.change_headers(
             self._drop, ((self._tenant, tenant), told) if self._tenant else (told,)
         )
@@ -155,6 +156,12 @@ class KeyGuard(Generic[E]):
             exchange.fail(problem, ((b"retry-after", b"5"),))
         else:
             exchange.fail(problem)
+
+
+@cache
+def words_of(roles: tuple[Role, ...]) -> bytes:
+    """Return what `ROLES_HEADER` says of these roles, of which there are few."""
+    return " ".join(roles).encode()
 
 
 def credential(request: Request) -> str:

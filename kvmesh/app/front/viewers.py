@@ -4,6 +4,7 @@ from kvmesh.core.admission.access import ROLES_HEADER, Viewer, roles_told, tenan
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
 from kvmesh.transport.http.forward.plan import Booked, ForwardPlan
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.head import names_of
 from kvmesh.transport.http.wire.headers import Headers
 
 _ORACLES = frozenset(
@@ -26,6 +27,7 @@ class Viewers:
 
     def __init__(self, tenant_header: str, *, apart: bool = False, checked: bool = False) -> None:
         self._tenant = tenant_header.lower().encode()
+        self._tenants = names_of([self._tenant])
         self.apart = apart
         self._checked = checked
 
@@ -34,12 +36,13 @@ class Viewers:
 
         Without keys that is whoever names no tenant: who runs it, beside the gateway.
         """
-        told = request.header(ROLES_HEADER)
-        if told is None or "operate" in roles_told(told):
+        roles = request.header(ROLES_HEADER)
+        if roles is None or "operate" in roles_told(roles):
             limited = self.apart and not self._checked
             if not (limited and request.header(self._tenant) is not None):
                 return None
-        return Viewer(tenant_of(request.headers, self._tenant), self.apart)
+        told = request.head.select(self._tenants)
+        return Viewer(tenant_of(told, self._tenant), self.apart)
 
     def veil(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
         """Return the plan, without what would tell the request's client of others' prompts."""

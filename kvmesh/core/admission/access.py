@@ -1,6 +1,7 @@
 """Who may ask for which path: the roles of keys, and what one tenant may see."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -144,6 +145,7 @@ def tenant_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
     return told[0].decode("latin-1").strip() if told else ""
 
 
+@lru_cache(64)
 def roles_told(value: bytes, at_most: tuple[Role, ...] = ROLES) -> tuple[Role, ...]:
     """Return those of `at_most` that a `ROLES_HEADER` names; words that are none count nothing."""
     words = value.decode("latin-1").replace(",", " ").split()

@@ -67,8 +67,10 @@ class _Histogram:
 
     def learn(self, bucket: int, now: float, options: PauseOptions) -> None:
         age_s = max(0.0, now - self.at_s)
-        kept = min(0.5 ** (age_s / options.half_life_s), options.most_samples / (self.weight + 1.0))
-        if kept < 1.0 and (kept < _WORTH or self.weight >= options.most_samples - 1.0):
+        full = self.weight >= options.most_samples * _BEYOND
+        if age_s >= _FEW * options.half_life_s or full:
+            most = options.most_samples / (self.weight + 1.0)
+            kept = min(0.5 ** (age_s / options.half_life_s), most)
             self.counts = [kept * one for one in self.counts]
             self.weight *= kept
             self.at_s = now
@@ -77,8 +79,13 @@ class _Histogram:
         self.learned += 1
 
 
-_WORTH: Final = 0.999
-"""Samples are aged once that changes them by more than a thousandth."""
+_FEW: Final = 0.0015
+"""Samples are aged after so many half-lives: that changes them by a thousandth."""
+
+_BEYOND: Final = 1.02
+"""A distribution may weigh so many times the most samples before all of it is made to weigh less:
+that takes as long as to learn 40.
+"""
 
 _Key = tuple[Client, Stop, str]
 

@@ -48,22 +48,31 @@ class Seats:
 
     def take(self, agent: Agent, until_s: float) -> None:
         """Reserve an agent's tokens at its worker, instead of what it had."""
-        self.drop(agent)
-        worker = agent.worker
+        seat, worker, tokens = self._seats.get(agent.key), agent.worker, agent.tokens
+        if seat is not None and seat.worker == worker and seat.tenant == agent.tenant:
+            # Most turns are taken where the one before was.
+            more = tokens - seat.tokens
+        else:
+            self.drop(agent)
+            more = tokens
         if worker is None:
             return
-        tokens, tenant = agent.tokens, agent.tenant
-        self._seats[agent.key] = Seat(worker, tokens, until_s, tenant)
+        self._seats[agent.key] = Seat(worker, tokens, until_s, agent.tenant)
         self._at.setdefault(worker, {})[agent.key] = agent
-        held = self._tokens[worker] = self._tokens.get(worker, 0) + tokens
-        self.tenants[tenant] = self.tenants.get(tenant, 0) + tokens
-        self.total_tokens += tokens
-        if 2 * held > self._capacity(worker):
-            self.crowded.add(worker)
+        self._count(worker, agent.tenant, more)
         if until_s < inf:
             heappush(self._ends, (until_s, agent.key))
             if len(self._ends) > 4 * len(self._seats) + 64:
                 self._tidy()
+
+    def _count(self, worker: WorkerId, tenant: str, more: int) -> None:
+        held = self._tokens[worker] = self._tokens.get(worker, 0) + more
+        self.tenants[tenant] = self.tenants.get(tenant, 0) + more
+        self.total_tokens += more
+        if 2 * held > self._capacity(worker):
+            self.crowded.add(worker)
+        else:
+            self.crowded.discard(worker)
 
     def drop(self, agent: Agent) -> None:
         """Give up an agent's reservation."""

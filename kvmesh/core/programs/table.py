@@ -200,11 +200,14 @@ class ProgramTable:
 
     def forget_before(self, used_s: float, forget: Callable[[Agent], None]) -> None:
         """Forget the longest unused, one or two a call, if it took no turn since."""
-        for key in list(islice(self.agents, 2)):
-            agent = self.agents[key]
-            if agent.since_s < used_s and not agent.running:
-                self.remove(key)
-                forget(agent)
+        idle = [
+            agent
+            for agent in islice(self.agents.values(), 2)
+            if agent.since_s < used_s and not agent.running
+        ]
+        for agent in idle:
+            self.remove(agent.key)
+            forget(agent)
 
     def remove(self, key: str) -> Agent | None:
         """Forget an agent; return it."""
