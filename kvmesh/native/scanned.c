@@ -93,9 +93,15 @@ static PyObject *scanned_streams(Scanned *self, void *closure) {
     return PyBool_FromLong(self->scan.stream);
 }
 
+static PyObject *scanned_limit(Scanned *self, void *closure) {
+    (void)closure;
+    return PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0);
+}
+
 static PyGetSetDef getters[] = {
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
+    {"limit", (getter)scanned_limit, NULL, "The most tokens of its answer, 0: it does not say.", NULL},
     {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
     {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
     {"streams", (getter)scanned_streams, NULL, "Whether its answer comes in pieces.", NULL},

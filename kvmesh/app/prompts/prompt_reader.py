@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final, cast
 
 import msgspec
@@ -12,13 +13,15 @@ from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES, BlockHashes, Hashes, pack_tokens
 from kvmesh.core.chat.chat import ChatInput, JsonObject
-from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields, read_chat
+from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields
+from kvmesh.core.chat.known_chats import KnownChats
 from kvmesh.core.chat.prompt_form import PLAIN, PromptForm, Unforeseen, keep_tokens
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
+from kvmesh.core.prompts.tokenizer_facts import TooMuchNewTextError
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     ApiEndpoint,
@@ -38,6 +41,10 @@ _NO_AFFIXES: Final = (b"", b"")
 _CHATS: Final = frozenset({"chat", "messages", "responses"})
 _TEXTS: Final = frozenset({"completions", "embeddings"})
 _PROMPTS: Final = _CHATS | _TEXTS
+
+
+KNOWN_BYTES: Final = 64 << 20
+"""Messages and tools that are kept decoded, for the next turns of their conversations."""
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -81,36 +88,50 @@ class PromptReader:
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
+        self._chats = KnownChats(KNOWN_BYTES)
 
     @property
     def probe(self) -> ParityProbe | None:
         """Return what says which requests to compare with their engine's ids."""
         return None if self._check is None else self._check.probe
 
-    def pack_scanned(self, scanned: Scanned) -> bytes | memoryview | None:
-        """Return the packed ids of a chat or a text; None for what `read` has to look at."""
+    def pack_scanned(self, scanned: Scanned) -> bytes | str | None:
+        """Return the ids of a chat or a text, packed or as code points; None for what `read` has to
+        look at, and for one of which so much is new that a thread has to tokenise it.
+        """
+        tokenizer = self.tokenizer
+        if len(scanned.body) <= tokenizer.inline_characters:
+            return self._pack_scanned(scanned)
+        tokenizer.bound_new_text(tokenizer.inline_characters)
+        try:
+            return self._pack_scanned(scanned)
+        except TooMuchNewTextError:
+            return None
+        finally:
+            tokenizer.bound_new_text(inf)
+
+    def _pack_scanned(self, scanned: Scanned) -> bytes | str | None:
         prompt, salt = scanned.prompt, scanned.salt
-        packed: bytes | str | None
         try:
             if prompt is not None:
-                packed = self.tokenizer.pack(prompt, add_special_tokens=True, domain=salt)
-            elif scanned.bare and (messages := scanned.messages):
-                packed = self.tokenizer.pack_messages(messages, salt)
-            else:
-                packed = self._pack_body(scanned.body, salt)
+                return self.tokenizer.pack(prompt, add_special_tokens=True, domain=salt)
+            if scanned.bare and (messages := scanned.messages):
+                return self.tokenizer.pack_messages(messages, salt)
+            return self._pack_body(scanned.body, salt)
         except RequestError:
             return None
-        return None if isinstance(packed, str) else packed
 
     def _pack_body(self, body: bytes, salt: str) -> bytes | str | None:
         """Return our ids of a chat with parts, tools or template arguments; None where the engine
         may make others. Raises `RequestError`.
         """
-        parsed = read_chat(body)
-        if parsed is None or self._engine.form(parsed, "chat") != PLAIN:
+        found = self._chats.read(body, salt)
+        if found is None:
             return None
-        chat = ChatInput.of(chat_fields(parsed.messages, parsed))
-        return None if chat.truncated else self.tokenizer.pack_chat(chat, salt)
+        parsed, chat = found
+        if chat.truncated or self._engine.form(parsed, "chat") != PLAIN:
+            return None
+        return self.tokenizer.pack_chat(chat, salt)
 
     def read_unseen(
         self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int
@@ -162,12 +183,12 @@ class PromptReader:
         if kind in _TEXTS or parsed.input_ids:
             given, rest, prompts = self._given(endpoint, parsed)
             if not isinstance(given, str):
-                prompt = self._whole(self._kept(given, form), root)
+                prompt = self.whole(self._kept(given, form), root)
                 return _formed(_among(prompt, rest, prompts), form)
             text = given
         if check is None or not doubted:
             packed, unforeseen = self._pack(body, endpoint, parsed, text, form)
-            prompt = self._whole(packed, root, unforeseen)
+            prompt = self.whole(packed, root, unforeseen)
         else:
             prompt = self._doubted(check, request, endpoint, root)
         if check is not None and (
@@ -207,7 +228,7 @@ class PromptReader:
             if endpoint.kind == "chat" and bytes(parsed.input_ids) in _ABSENT:
                 messages = msgspec.json.decode(parsed.messages, type=list[JsonObject])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._whole(b"", root, "beginning")
+            return self.whole(b"", root, "beginning")
         read: Parsed = parsed
         if messages is not None:
             read = msgspec.structs.replace(
@@ -220,19 +241,20 @@ class PromptReader:
         if endpoint.kind in _TEXTS or messages is None:
             given, others, prompts = self._given(endpoint, read)
             if not isinstance(given, str):
-                return _among(self._whole(self._kept(given, form), root), others, prompts)
+                return _among(self.whole(self._kept(given, form), root), others, prompts)
             text = given
         packed, unforeseen = self._pack(b"", endpoint, read, text, PLAIN if rest else form)
-        prompt = self._whole(packed, root, "beginning" if rest else unforeseen)
+        prompt = self.whole(packed, root, "beginning" if rest else unforeseen)
         return _among(prompt, others + (rest // BYTES_A_TOKEN if text else 0), prompts)
 
     def _kept(self, given: "array[int]", form: PromptForm) -> bytes:
         """Return what an engine keeps of ids that the client sent, packed."""
         return cast("bytes", keep_tokens(bytes(pack_tokens(given)), _NO_AFFIXES, form))
 
-    def _whole(
+    def whole(
         self, packed: bytes | memoryview | str, root: int, unforeseen: Unforeseen = ""
     ) -> Prompt:
+        """Return the prompt of token ids, in the namespace of `root`."""
         # Engines always compute a prompt's last token, so a block that ends with it is never
         # reused: without this cut a prompt of whole blocks would be promised one too many.
         size = self.block_size

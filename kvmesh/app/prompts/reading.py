@@ -77,7 +77,6 @@ class Reader:
         self.keeps_secret = False
         self.root = namespace_root(secret=secret)
         self._probe = prompts.probe
-        self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
         self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
         self.looks: Callable[[RouterMode | None], bool] | None = None
         self.names_turns: Callable[[], bool] = bool
@@ -97,7 +96,7 @@ class Reader:
         Raises `RequestError` naming a header.
         """
         body: bytes | None = asked.body
-        if NATIVE is None or len(asked.body) > self._most_scanned or asked.items > INLINE_ITEMS:
+        if NATIVE is None or len(asked.body) > INLINE_BYTES or asked.items > INLINE_ITEMS:
             return None
         if self.isolation is not None:
             body = self._salted_body(asked, self.isolation)
@@ -112,16 +111,43 @@ class Reader:
         if asked.allowed is not None:
             allowed = _within(wishes.allowed_workers, asked.allowed)
             wishes = msgspec.structs.replace(wishes, allowed_workers=allowed, chooses=True)
-        packed = None
+        packed: bytes | None = None
         if (looks or wishes.mode == "kv") and not self._bytes_alone:
-            packed = self._prompts.pack_scanned(scanned)
-            if packed is None:
+            ids = self._prompts.pack_scanned(scanned)
+            if not isinstance(ids, bytes):
                 return None
+            packed = ids
         root, salt = self.root, scanned.salt
         adapter = scanned.model if scanned.model in self._adapters else ""
         if salt or adapter:
             root = namespace_root(cache_salt=salt, lora=adapter, secret=self._secret)
         return Readable(ScannedPrompt(scanned, packed, root, adapter), wishes)
+
+    def request_of(self, read: Readable, name: str) -> RouteRequest | None:
+        """Return what to route of a body that was scanned: what `read` would make of it; None for
+        one that `read` has to look at after all. `name` is that of its bookings.
+        """
+        (scanned, packed, root, adapter), wishes = read
+        ids: bytes | memoryview | str | None = packed
+        if ids is None:
+            ids = self._prompts.pack_scanned(scanned)
+        if ids is None or (self.looks is not None and not self.looks(wishes.mode)):
+            return None
+        prompt = self._prompts.whole(ids, root)
+        output = scanned.limit if wishes.output_tokens is None else wishes.output_tokens
+        turn = None
+        if wishes.names is not None and self.names_turns():
+            turn = turn_of(wishes.names, name, prompt.tokens, wishes)
+        return msgspec.structs.replace(
+            wishes.request(scanned.model),
+            request_id=name,
+            hashes=prompt.hashes,
+            prompt_tokens=prompt.tokens,
+            expected_output_tokens=min(output, MAX_TOKENS),
+            streams=scanned.streams,
+            adapter=adapter,
+            turn=turn,
+        )
 
     @staticmethod
     def _salted_body(asked: Request, isolation: Isolation) -> bytes | None:

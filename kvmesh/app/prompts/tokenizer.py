@@ -33,6 +33,12 @@ class Tokenizer(Protocol):
     affixes: tuple[bytes, bytes]
     inline_characters: int
 
+    def bound_new_text(self, characters: float) -> None:
+        """Tokenise no more text at once in this thread that was not seen before: for more of it
+        `TooMuchNewTextError` is raised, until the bound is infinite again.
+        """
+        ...
+
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes | str:
         """Return the ids of the rendered chat as little-endian u32, or as code points.
 

@@ -1,10 +1,12 @@
 """A model directory's files made into its tokenizer."""
 
 import sys
+import threading
 from array import array
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -25,7 +27,11 @@ from kvmesh.core.prompts.model_files import (
     parse_tokenizer_config,
 )
 from kvmesh.core.prompts.segment_cache import EncodeBatch, SegmentCache
-from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
+from kvmesh.core.prompts.tokenizer_facts import (
+    TextBackend,
+    TokenizerOptions,
+    TooMuchNewTextError,
+)
 from kvmesh.errors import ConfigError
 
 INLINE_CHARACTERS: Final = {"tokenizers": 4_000, "fastokens": 16_000}
@@ -131,17 +137,39 @@ def _load_backend(
         added_tokens = ()
     prefix, suffix = _affixes(tokenizer)
     size = model_vocab_size(_read_json(directory / "config.json"))
+    bound = _NewText()
     return TextBackend(
         name="fastokens" if fast else "tokenizers",
         note=note,
         vocab_size=size or max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         added_tokens=added_tokens,
-        encode_batch=encode_batch,
+        encode_batch=bound.encoder(encode_batch),
         decode=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
         prefix=prefix,
         suffix=suffix,
         inline_characters=INLINE_CHARACTERS["fastokens" if fast else "tokenizers"],
+        bound_new_text=bound.set,
     )
+
+
+class _NewText(threading.local):
+    """How much text may be tokenised at once, in each thread."""
+
+    most: float = inf
+
+    def set(self, characters: float) -> None:
+        """Have no more tokenised from now on."""
+        self.most = characters
+
+    def encoder(self, encode_batch: EncodeBatch) -> EncodeBatch:
+        """Return `encode_batch`, which raises `TooMuchNewTextError` for more."""
+
+        def bounded(texts: Sequence[str]) -> Sequence[bytes]:
+            if sum(map(len, texts)) > self.most:
+                raise TooMuchNewTextError
+            return encode_batch(texts)
+
+        return bounded
 
 
 def _load_file(file: Path, config: TokenizerConfig) -> TokenizerFile:

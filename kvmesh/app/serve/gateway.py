@@ -8,7 +8,7 @@ from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
-from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.reading import Readable, Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
@@ -158,18 +158,18 @@ class Gateway(Generic[E]):
             return False
         read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
         now = context.clock()
-        if read is None or not may_pass(context, read, asked.body, now):
+        if read is None:
             return False
         request_id, wishes = exchange.request_id, read.wishes
         name = self._reader.own_name(request_id) if wishes.named else None
+        if not may_pass(context, read, asked.body, now):
+            return self._send_scanned(exchange, endpoint, read, name, tried=False)
         options = within_patience(self._options[asked.path], wishes.timeout_s)
         try:
             placed = compiled.decide(read.asked, request_id, wishes, now, name)
-            if placed is None:
-                return False
-            if isinstance(placed, int | float):
-                self._reader.read(exchange, endpoint, self._hold)
-                return True
+            if placed is None or isinstance(placed, int | float):
+                held = placed is not None
+                return self._send_scanned(exchange, endpoint, read, name, tried=held)
             if (body := read.asked.scanned.body) is not asked.body:
                 asked.replace_body(body)
             if context.tracer is not None:
@@ -186,6 +186,30 @@ class Gateway(Generic[E]):
         if asked.head.get(ROLES_HEADER) is not None:
             plan = self._viewers.veil(asked, plan)
         forwarding.begin(plan, stream=placed.streams)
+        return True
+
+    def _send_scanned(
+        self,
+        exchange: E,
+        endpoint: ApiEndpoint,
+        read: Readable,
+        name: str | None,
+        *,
+        tried: bool,
+    ) -> bool:
+        """Have a request go the way of those that are asked about, without that it is read again.
+
+        False: it has to be. `tried`: it could not go just now.
+        """
+        request = self._reader.request_of(read, name or exchange.request_id.decode("latin-1"))
+        if request is None:
+            if tried:
+                self._reader.read(exchange, endpoint, self._hold)
+            return tried
+        asked, body = exchange.request, read.asked.scanned.body
+        if body is not asked.body:
+            asked.replace_body(body)
+        self._send(exchange, request, tried=tried)
         return True
 
     def _urls(self) -> set[str]:

@@ -1,6 +1,6 @@
 """What a chat request says that decides its prompt tokens, and nothing else."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
 import msgspec
@@ -21,6 +21,64 @@ TEXT_KEYS: Final[Mapping[str, str]] = {
 
 Source: vLLM `renderers/chat_utils.py`, `MM_PARSER_MAP`.
 """
+
+
+class KnownMessage(JsonObject):
+    """A message that was read before, of bytes that begin with its domain. `sound`: nothing of it
+    is wrong, nor media. `made` keeps what its engine makes of it, by the content's format.
+    """
+
+    __slots__ = ("made", "read", "sound")
+
+    def __init__(self, fields: JsonObject, read: bytes) -> None:
+        super().__init__(fields)
+        self.read = read
+        self.made: dict[str, JsonObject] = {}
+        self.sound = False
+
+
+class KnownTools(list[JsonObject]):
+    """Tools that were read before, likewise."""
+
+    __slots__ = ("made", "read", "sound")
+
+    def __init__(self, tools: list[JsonObject], read: bytes) -> None:
+        super().__init__(tools)
+        self.read = read
+        self.made: list[JsonObject] | None = None
+        self.sound = False
+
+
+def shaped(
+    messages: list[JsonObject], how: str, shape: Callable[[JsonObject, str], JsonObject]
+) -> list[JsonObject]:
+    """Return what an engine's `shape` makes of each message in that format, made once of those that
+    are known.
+    """
+    return [
+        (one.made.get(how) if isinstance(one, KnownMessage) else None) or _shaped(one, how, shape)
+        for one in messages
+    ]
+
+
+def _shaped(
+    message: JsonObject, how: str, shape: Callable[[JsonObject, str], JsonObject]
+) -> JsonObject:
+    made = shape(message, how)
+    if isinstance(message, KnownMessage):
+        message.made[how] = made
+    return made
+
+
+def shaped_tools(
+    tools: list[JsonObject], shape: Callable[[JsonObject], JsonObject]
+) -> list[JsonObject]:
+    """Return what an engine's `shape` makes of each tool, made once of tools that are known."""
+    if not isinstance(tools, KnownTools):
+        return [shape(tool) for tool in tools]
+    if tools.made is None:
+        tools.made = [shape(tool) for tool in tools]
+    return tools.made
 
 
 class ChatBody(msgspec.Struct, frozen=True):
@@ -69,8 +127,12 @@ class ChatInput(msgspec.Struct, frozen=True):
         messages, truncated = parsed.messages, False
         if not messages:
             raise RequestError("messages is empty: send at least one message", param="messages")
-        plain = not parsed.tools
-        for message in messages:
+        fresh = [one for one in messages if not (isinstance(one, KnownMessage) and one.sound)]
+        tools = parsed.tools
+        if isinstance(tools, KnownTools) and tools.sound:
+            tools = None
+        plain = not tools
+        for message in fresh:
             plain = (
                 plain
                 and isinstance(message.get("content"), str)
@@ -78,8 +140,10 @@ class ChatInput(msgspec.Struct, frozen=True):
                 and "tool_calls" not in message
             )
         if not plain:
-            _check_calls(parsed)
+            _check_calls(messages, fresh, tools)
             messages, truncated = _cut_at_media(messages)
+        if not truncated:
+            _note_sound(fresh, tools)
         continued = parsed.continue_final_message
         return cls(
             messages=messages,
@@ -134,30 +198,54 @@ def _parse(body: bytes | bytearray | memoryview | Mapping[str, object]) -> ChatB
         raise RequestError(f"chat body: {error}", param="messages") from error
 
 
-def _check_calls(body: ChatBody) -> None:
-    """Refuse roles, tool calls and tools that are not even of the shape templates walk through."""
+def _note_sound(messages: list[JsonObject], tools: list[JsonObject] | None) -> None:
+    """Note of what is known that it need not be looked at again."""
+    if isinstance(tools, KnownTools):
+        tools.sound = True
+    for message in messages:
+        if isinstance(message, KnownMessage):
+            message.sound = True
+
+
+def _check_calls(
+    messages: list[JsonObject], fresh: list[JsonObject], tools: list[JsonObject] | None
+) -> None:
+    """Refuse roles, tool calls and tools that are not even of the shape templates walk through: of
+    the `fresh` ones of these messages.
+    """
     calls: list[object] = []
-    for index, message in enumerate(body.messages):
+    for message in fresh:
         if not isinstance(message.get("role", ""), str):
-            raise RequestError(f"messages[{index}].role is not a string", param="messages")
+            raise RequestError(
+                f"messages[{_place_of(message, messages)}].role is not a string", param="messages"
+            )
         made = message.get("tool_calls")
         if made is None:
             continue
         if not isinstance(made, list):
-            raise RequestError(f"messages[{index}].tool_calls is not a list", param="messages")
+            raise RequestError(
+                f"messages[{_place_of(message, messages)}].tool_calls is not a list",
+                param="messages",
+            )
         calls += made
-    if not calls and not body.tools:
+    if not calls and not tools:
         return
-    for param, entries in (("messages", calls), ("tools", body.tools or ())):
+    for param, entries in (("messages", calls), ("tools", tools or ())):
         for entry in entries:
             function = cast("JsonObject", entry).get("function") if isinstance(entry, dict) else 0
             if not (function is None or isinstance(function, dict)):
                 raise RequestError("a tool or tool call has no function object", param=param)
 
 
+def _place_of(message: JsonObject, messages: list[JsonObject]) -> int:
+    return next(index for index, one in enumerate(messages) if one is message)
+
+
 def _cut_at_media(messages: list[JsonObject]) -> tuple[list[JsonObject], bool]:
     """Return the messages up to the first media part, and whether there was one."""
     for position, message in enumerate(messages):
+        if isinstance(message, KnownMessage) and message.sound:
+            continue
         parts = content_parts(message.get("content")) or ()
         for index, part in enumerate(parts):
             if part_text(part) is None:

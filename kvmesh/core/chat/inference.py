@@ -158,17 +158,22 @@ def read_chat(body: bytes) -> ChatRequest | None:
     """
     try:
         chat = _chats.decode(body)
-        if not body.isascii():
-            _check_utf_8(body)
+        readable = is_readable(chat, body)
     except UNREADABLE:
         return None
     messages = cast("object", chat.messages)  # raw where there are none
-    if not isinstance(messages, list) or (chat.n is not None and chat.n < 1):
-        return None
-    for limit in (chat.max_completion_tokens, chat.max_output_tokens, chat.max_tokens):
-        if limit is not None and limit < 0:
-            return None
-    return chat
+    return chat if readable and isinstance(messages, list) else None
+
+
+def is_readable(chat: "Inference[Messages]", body: bytes) -> bool:
+    """Return whether nothing is wrong with the numbers of a chat. Raises one of `UNREADABLE` for a
+    body that is no UTF-8.
+    """
+    if not body.isascii():
+        _check_utf_8(body)
+    limits = (chat.max_completion_tokens, chat.max_output_tokens, chat.max_tokens)
+    fair = all(limit is None or limit >= 0 for limit in limits)
+    return fair and (chat.n is None or chat.n >= 1)
 
 
 def chat_fields(messages: list[JsonObject], parsed: "InferenceRequest | ChatRequest") -> ChatBody:

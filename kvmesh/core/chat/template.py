@@ -88,7 +88,10 @@ class ChatTemplate:
     def render(self, call: TemplateCall) -> str:
         """Return the prompt text. Raises `RequestError` with the template's own reason."""
         messages = [_without_nulls(message) for message in call.messages]
-        continued = _mark_end(messages[-1]) if call.cut == "continue" else ""
+        continued = ""
+        if call.cut == "continue":
+            messages[-1] = {**messages[-1]}
+            continued = _mark_end(messages[-1])
         try:
             text = self._template.render(**self._variables(call, messages))
         except TEMPLATE_FAULTS as error:
@@ -160,7 +163,9 @@ class ChatTemplate:
 
 
 def _without_nulls(message: JsonObject) -> JsonObject:
-    """Return a copy without null fields, which many templates would print as `None`."""
+    """Return a message without null fields, which many templates would print as `None`."""
+    if None not in message.values():
+        return message
     return {key: value for key, value in message.items() if value is not None}
 
 

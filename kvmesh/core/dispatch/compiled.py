@@ -57,6 +57,7 @@ class Scanned(Protocol):
     cache_key: str
     salt: str
     streams: bool
+    limit: int
     urgency: int
     messages: list[tuple[str, str]] | None
     prompt: str | None

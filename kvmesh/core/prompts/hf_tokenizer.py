@@ -21,6 +21,11 @@ from kvmesh.core.prompts.tokenizer_facts import (
 )
 from kvmesh.errors import RequestError
 
+MOST_WHOLE: Final = 8
+"""Chats of so many messages are kept whole: a longer one is the next turn of one that was, and its
+segments are known.
+"""
+
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
 
 
@@ -65,6 +70,10 @@ class HfTokenizer:
         }
         self._packer = self._plain[self._default].packer if self._default else None
 
+    def bound_new_text(self, characters: float) -> None:
+        """Tokenise no more text at once in this thread that was not seen before (`TextBackend`)."""
+        self._backend.bound_new_text(characters)
+
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes:
         """Return the ids (little-endian u32) of the chat as the engine will render it.
 
@@ -79,7 +88,8 @@ class HfTokenizer:
         if plain is not None:
             return plain
         self._other_chats += 1
-        key = b"" if template.uses_clock else _chat_key(chat)
+        whole = not template.uses_clock and len(chat.messages) <= MOST_WHOLE
+        key = _chat_key(chat) if whole else b""
         if key and domain:
             key = b"%b\0%b" % (domain.encode("utf-8", "surrogatepass"), key)
         packed = self._prompts.get(key) if key else None

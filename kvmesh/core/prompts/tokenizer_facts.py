@@ -10,8 +10,20 @@ from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.prompts.segment_cache import AddedToken, CacheStatistics, EncodeBatch
 
 
+class TooMuchNewTextError(Exception):
+    """More text was not seen before than may be tokenised here at once."""
+
+
+def _unbounded(_characters: float) -> None:
+    pass
+
+
 class TextBackend(msgspec.Struct, frozen=True):
-    """A loaded tokenizer.json. `prefix` and `suffix` are what completions add around a text."""
+    """A loaded tokenizer.json. `prefix` and `suffix` are what completions add around a text.
+
+    After `bound_new_text`, `encode_batch` raises `TooMuchNewTextError` in the same thread for texts
+    of more characters.
+    """
 
     name: str
     note: str
@@ -22,6 +34,7 @@ class TextBackend(msgspec.Struct, frozen=True):
     prefix: bytes
     suffix: bytes
     inline_characters: int
+    bound_new_text: Callable[[float], None] = _unbounded
 
 
 class TokenizerOptions(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from jinja2 import nodes
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, part_text
+from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, part_text, shaped
 from kvmesh.core.chat.syntax import reads, syntax_tree
 from kvmesh.core.chat.template_call import (
     ContentFormat,
@@ -31,7 +31,7 @@ def sglang_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     A final assistant message is not rendered: it is continued as a suffix, or shown as a user's.
     """
     content_format = template.content_format(sglang_format)
-    messages = [_message(m, content_format) for m in tagged_messages(chat, content_format)]
+    messages = shaped(tagged_messages(chat, content_format), content_format, _message)
     suffix = ""
     last = messages[-1]
     content = last["content"]
@@ -66,7 +66,7 @@ def sglang_format(source: str) -> ContentFormat:
     return "string"
 
 
-def _message(message: JsonObject, content_format: ContentFormat) -> JsonObject:
+def _message(message: JsonObject, content_format: str) -> JsonObject:
     """Return the fields SGLang keeps, content in the template's format, none of them null."""
     role = str(message.get("role", "")).lower()
     content = message.get("content")

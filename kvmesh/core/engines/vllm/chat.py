@@ -8,10 +8,17 @@ from typing import Final, cast
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, content_text, part_text
+from kvmesh.core.chat.chat import (
+    ChatInput,
+    JsonObject,
+    content_parts,
+    content_text,
+    part_text,
+    shaped,
+    shaped_tools,
+)
 from kvmesh.core.chat.template import TEMPLATE_FAULTS
 from kvmesh.core.chat.template_call import (
-    ContentFormat,
     TemplateCall,
     TemplateTraits,
     cut_of,
@@ -32,7 +39,7 @@ def vllm_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     said = tagged_messages(chat, content_format)
     if chat.gathers_system and template.wants_system_first(refuses_late_system):
         said = _gathered(said)
-    messages = [_message(m, content_format) for m in said]
+    messages = shaped(said, content_format, _message)
     if not template.knows_developer and any(m["role"] == "developer" for m in messages):
         messages = _merge_system([_developer_as_system(message) for message in messages])
     variables = dict(chat.chat_template_kwargs)
@@ -41,7 +48,7 @@ def vllm_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
         variables["reasoning_effort"] = chat.reasoning_effort
     return TemplateCall(
         messages=messages,
-        tools=[_tool(tool) for tool in chat.tools] if chat.tools else None,
+        tools=shaped_tools(chat.tools, _tool) if chat.tools else None,
         documents=chat.documents,
         variables=variables,
         add_generation_prompt=chat.add_generation_prompt,
@@ -68,7 +75,7 @@ def _gathered(messages: list[JsonObject]) -> list[JsonObject]:
     return [{"role": "system", "content": "".join(texts)}, *rest]
 
 
-def _message(message: JsonObject, content_format: ContentFormat) -> JsonObject:
+def _message(message: JsonObject, content_format: str) -> JsonObject:
     """Return the fields vLLM keeps, content in the template's format."""
     role = message.get("role")
     content = _content(message.get("content"), role, content_format)
@@ -89,7 +96,7 @@ def _message(message: JsonObject, content_format: ContentFormat) -> JsonObject:
     return kept
 
 
-def _content(content: object, role: object, content_format: ContentFormat) -> object:
+def _content(content: object, role: object, content_format: str) -> object:
     """Return the content as vLLM passes it; tool results are always a string."""
     parts = [content] if isinstance(content, str) else content_parts(content) or []
     if role == "system":

@@ -3,6 +3,7 @@ from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.segment_cache import AddedToken
-from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions
+from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions, TooMuchNewTextError
 from kvmesh.errors import ConfigError, RequestError
 from tests.unit.app.prompts.tokenizer_models import CHATML, random_chat, train, write_model
 
@@ -307,3 +308,23 @@ def test_when_segments_prove_dependent_at_load_whole_prompts_are_encoded(
 
     assert list(tokenizer.encode(text, add_special_tokens=False)) == file.encode(text).ids
     assert ("whole prompts are encoded" in tokenizer.statistics().note) is sees_through
+
+
+def test_no_more_new_text_is_tokenised_at_once_than_is_allowed(model: str) -> None:
+    tokenizer = load(model)
+    long = "a word " * 50
+    known = tokenizer.pack(long, add_special_tokens=False)
+
+    tokenizer.bound_new_text(40)
+    again = tokenizer.pack(long, add_special_tokens=False)
+    short = tokenizer.pack("short", add_special_tokens=False)
+    with pytest.raises(TooMuchNewTextError):
+        tokenizer.pack(long + "and more of it", add_special_tokens=False)
+    with ThreadPoolExecutor(1) as other:
+        elsewhere = other.submit(tokenizer.pack, long + "x", add_special_tokens=False).result()
+    tokenizer.bound_new_text(inf)
+
+    assert again == known
+    assert len(short) > 0
+    assert len(elsewhere) > len(known)
+    assert len(tokenizer.pack(long + "and more of it", add_special_tokens=False)) > len(known)

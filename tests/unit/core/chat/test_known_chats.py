@@ -1,0 +1,140 @@
+"""Messages that were read before are read as if they had not been."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from kvmesh.core.chat.chat import ChatInput, KnownMessage
+from kvmesh.core.chat.inference import chat_fields, read_chat
+from kvmesh.core.chat.known_chats import KnownChats
+from kvmesh.core.chat.template_call import TemplateTraits
+from kvmesh.core.engines.registry import ENGINES, EngineKind
+from kvmesh.errors import RequestError
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+MESSAGES: list[Any] = [
+    {"role": "system", "content": "You are kind."},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "Zwei ü"}],
+    },
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "assistant", "content": "Hm", "reasoning_content": "why", "tool_calls": [CALL, CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "42"},
+    {"role": "user", "content": "And?", "name": "me"},
+    {"role": "developer", "content": "Be short.", "tools": [TOOL]},
+    {"role": "user", "content": ""},
+]
+STRANGE: list[Any] = [
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+    {"role": 1, "content": "a"},
+    {"role": "assistant", "content": None, "tool_calls": 3},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": 3}]},
+    3,
+    None,
+]
+
+
+class Template(TemplateTraits):
+    knows_developer = False
+
+    def content_format(self, _: object) -> Any:
+        return "openai"
+
+    def wants_system_first(self, _: object) -> bool:
+        return False
+
+
+def strictly(body: bytes) -> object:
+    """Return what a chat says, read as a whole; None or an error where something is wrong."""
+    try:
+        parsed = read_chat(body)
+        return None if parsed is None else ChatInput.of(chat_fields(parsed.messages, parsed))
+    except RequestError as error:
+        return str(error)
+
+
+def by_parts(known: KnownChats, body: bytes, domain: str) -> object:
+    try:
+        found = known.read(body, domain)
+        return None if found is None else found[1]
+    except RequestError as error:
+        return str(error)
+
+
+def chats(seed: int) -> list[bytes]:
+    """Return bodies of conversations that grow, now and then with something wrong in them."""
+    rng = random.Random(seed)
+    bodies = []
+    for _ in range(40):
+        messages: list[Any] = []
+        fields: dict[str, Any] = {"model": "m"}
+        if rng.random() < 0.5:
+            fields["tools"] = rng.choice([[TOOL], [TOOL, TOOL], [], None, [3], "tools"])
+        if rng.random() < 0.3:
+            fields["add_generation_prompt"] = rng.choice([True, False, None, "yes"])
+        if rng.random() < 0.2:
+            fields["n"] = rng.choice([0, 1])
+        for _ in range(rng.randrange(1, 6)):
+            messages.append(rng.choice(STRANGE if rng.random() < 0.06 else MESSAGES))
+            bodies.append(json.dumps(fields | {"messages": messages}).encode())
+    rng.shuffle(bodies)
+    return bodies
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_read_before_is_read_and_shaped_alike(seed: int, kind: EngineKind) -> None:
+    known, rng = KnownChats(1 << 20), random.Random(seed)
+    read = 0
+    for body in chats(seed):
+        expected = strictly(body)
+        found = by_parts(known, body, rng.choice(["", "", "salt"]))
+        if not isinstance(expected, ChatInput):
+            # What is wrong is for the strict parser to say.
+            assert not isinstance(found, ChatInput)
+            continue
+        assert found == expected
+        assert isinstance(found, ChatInput)
+        read += 1
+        shape = ENGINES[kind].chat
+        assert shape(found, Template()) == shape(expected, Template())
+    assert read > 40
+
+
+def test_a_next_turn_has_the_messages_of_the_turn_before() -> None:
+    known = KnownChats(1 << 20)
+    first, second = (
+        known.read(json.dumps({"messages": MESSAGES[:count]}).encode(), "") for count in (5, 6)
+    )
+    other = known.read(json.dumps({"messages": MESSAGES[:5]}).encode(), "salt")
+
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    for one, again, apart in zip(
+        first[1].messages, second[1].messages, other[1].messages, strict=False
+    ):
+        assert one is again
+        assert one is not apart
+        assert isinstance(one, KnownMessage)
+
+
+def test_messages_are_forgotten_and_read_again() -> None:
+    known = KnownChats(1 << 14)
+    for number in range(200):
+        said = [{"role": "user", "content": f"{number % 50} " * 20}]
+        body = json.dumps({"messages": said}).encode()
+        found = known.read(body, "")
+        assert found is not None
+        assert found[1].messages == said
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"messages":3}', b'{"messages":["\xff"]}', b"{}"]
+)
+def test_what_is_no_chat_is_for_others_to_tell(body: bytes) -> None:
+    assert KnownChats(1 << 20).read(body, "") is None
