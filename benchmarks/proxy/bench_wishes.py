@@ -6,12 +6,15 @@ comes from /proc; load and pretend engines run on another processor.
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Final, NamedTuple
 
 import uvloop
@@ -32,6 +35,7 @@ from benchmarks.proxy.peers import BASELINE, Peer, Running, all_peers, router, t
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 PEERS: Final = (BASELINE, "vllm-router 0.1.17 cache", "sglang-router 0.3.2 cache")
+TOGETHER: Final = "benchmarks.proxy.together"
 VARYING: Final = "varying heads"
 TITLE: Final = "Real requests: "
 """What the titles of these tables begin with."""
@@ -40,17 +44,25 @@ MADE: Final = 4096
 """Requests made before the clock starts; then the first come again."""
 
 
+SINK: Final = "SINK"
+"""Stands in flags for where spans are taken."""
+
+
 class Way(NamedTuple):
-    """One way of asking: what each request's head has, and what its router is told."""
+    """One way of asking: what each request's head has, and what its router is told; `meta`: a
+    meta-router stands before the router, and both count.
+    """
 
     name: str
     head: real.Made
     flags: tuple[str, ...] = ()
     keys: bool = False
+    meta: bool = False
 
 
 KEYS: Final = Way("API keys", real.keyed, keys=True)
 BOUND: Final = "--max-backlog-ms=20000"
+OTLP: Final = f"--otlp-endpoint={SINK}"
 WAYS: Final = (
     Way(VARYING, real.varying),
     Way("an SDK's heads", real.sdk),
@@ -60,7 +72,11 @@ WAYS: Final = (
     Way("priority, targets", real.urgent),
     Way("timeout", real.patient),
     Way("backlog bound", real.varying, (BOUND,)),
-    Way("all of these", real.all_wishes, (BOUND,), keys=True),
+    Way("OTLP 1 %", real.varying, (OTLP, "--otlp-sample=0.01")),
+    Way("OTLP all", real.varying, (OTLP, "--otlp-sample=1")),
+    Way("all of these", real.all_wishes, (BOUND, OTLP, "--otlp-sample=1"), keys=True),
+    Way("behind a meta-router", real.varying, meta=True),
+    Way("session, behind a meta-router", real.session, meta=True),
 )
 
 
@@ -71,6 +87,7 @@ class Form(NamedTuple):
     body: real.Made
     ways: tuple[Way, ...] = WAYS[:1]
     connections: int = 64
+    made: int = MADE
 
 
 FORMS: Final = (
@@ -79,6 +96,7 @@ FORMS: Final = (
     Form("parts", real.parts),
     Form("tools", real.tools),
     Form("an agent's 12 turns", real.agent, connections=32),
+    Form("conversations of 128k tokens that grow", real.growing, connections=8, made=64),
 )
 
 
@@ -95,13 +113,15 @@ def key_file(folder: Path) -> Path:
     return path
 
 
-def ours(way: Way, *, reads: bool) -> Peer:
-    """Return a router for this way, with a real tokenizer if it `reads`."""
+def ours(way: Way, sink: str, *, reads: bool) -> Peer:
+    """Return a router for this way, with a real tokenizer if it `reads`; `sink` takes spans."""
 
     def command(port: int, workers: Sequence[str], folder: Path) -> list[str]:
         made = (tokenizing if reads else router)(port, workers, folder)
         keys = [f"--api-keys={key_file(folder)}"] if way.keys else []
-        return [*made, "--parity-sample=0", *way.flags, *keys]
+        flags = [one.replace(SINK, sink) for one in way.flags]
+        made = [*made, "--parity-sample=0", *flags, *keys]
+        return [sys.executable, "-m", TOGETHER, str(port), *made] if way.meta else made
 
     name = f"kvmesh, {'tokenizer' if reads else 'bytes'}: {way.name}"
     return Peer(name, command, key=real.KEY if way.keys else "")
@@ -110,24 +130,49 @@ def ours(way: Way, *, reads: bool) -> Peer:
 def measured(running: Running, way: Way, form: Form, seconds: float, sent: Counter[str]) -> Sample:
     """Return the processor time of a request."""
     first = sent[running.name]
-    made = [
-        real.request(way.head(number), form.body(number)) for number in range(first, first + MADE)
-    ]
+    numbers = range(first, first + form.made)
+    made = [real.request(way.head(number), form.body(number)) for number in numbers]
     before = used_ns(running)
     served = uvloop.run(drive_made(running.port, made, form.connections, seconds))
-    sent[running.name] += MADE
+    sent[running.name] += form.made
     used_us = (used_ns(running) - before) / 1000
     return {"cpu us": used_us / served.requests, "req/s": served.requests / seconds}
 
 
+class Sink(BaseHTTPRequestHandler):
+    """Takes spans and forgets them."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as it is named
+        """Say nothing."""
+
+
+@contextmanager
+def spans_taken() -> Iterator[str]:
+    """Yield the URL of a sink for spans."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 def run_form(
-    form: Form, options: BenchOptions, start: Callable[[Peer], Running], peers: Sequence[Peer]
+    form: Form,
+    options: BenchOptions,
+    start: Callable[[Peer], Running],
+    peers: Sequence[Peer],
+    sink: str,
 ) -> None:
     """Let all ways of one form take turns, each with a router of its own."""
     seconds = 1.0 if options.quick else 3.0
     sent: Counter[str] = Counter()
     ways: list[tuple[Peer, Way]] = [(peer, WAYS[0]) for peer in peers]
-    ways += [(ours(way, reads=reads), way) for way in form.ways for reads in (False, True)]
+    ways += [(ours(way, sink, reads=reads), way) for way in form.ways for reads in (False, True)]
     with ExitStack() as stack:
         candidates: dict[str, Candidate] = {}
         for peer, way in ways:
@@ -158,6 +203,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         urls = stack.enter_context(engines(cpus[-1]))
+        sink = stack.enter_context(spans_taken())
 
         def start(peer: Peer) -> Running:
             place = folder / "".join(one if one.isalnum() else "-" for one in peer.name)
@@ -165,7 +211,7 @@ def main() -> None:
 
         for form in FORMS:
             if own.only in form.name:
-                run_form(form, options, start, peers)
+                run_form(form, options, start, peers, sink)
 
 
 if __name__ == "__main__":

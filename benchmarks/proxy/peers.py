@@ -77,7 +77,7 @@ def round_robin(port: int, workers: Sequence[str], folder: Path) -> list[str]:
     return [*router(port, workers, folder), "--router-mode=round-robin"]
 
 
-def meta_router(port: int, workers: Sequence[str], _: Path) -> list[str]:
+def meta_router(port: int, workers: Sequence[str], _: Path | None = None) -> list[str]:
     """Return the command of a meta-router whose replicas are the workers: its hop alone."""
     replicas = [f"--replica=all={url}" for url in workers]
     own = [f"--http-port={port}", "--log-level=warning", *replicas]

@@ -16,6 +16,7 @@ from benchmarks.proxy.load import PATH
 SESSIONS: Final = 200
 KEY: Final = "bench-key-of-a-client"
 TURNS: Final = 12
+LONG_TURNS: Final = 120
 Made = Callable[[int], bytes]
 """What a request of that number has."""
 
@@ -126,6 +127,30 @@ def agent(number: int) -> bytes:
             },
         ]
     return _body(messages, tools=_tools())
+
+
+@cache
+def _long_beginning(conversation: int) -> list[dict[str, Any]]:
+    messages = [_system(conversation, 2000)]
+    for number in range(LONG_TURNS):
+        messages += [
+            {"role": "user", "content": _part(conversation * 997 + number, 2000)},
+            {"role": "assistant", "content": _part(conversation * 991 + number * 3, 2000)},
+        ]
+    return messages
+
+
+def growing(number: int) -> bytes:
+    """Return the next turn of one of eight conversations of 128k tokens, some 480 KB."""
+    conversation, turn = number % 8, number // 8
+    messages = [*_long_beginning(conversation)]
+    for later in range(turn):
+        messages += [
+            {"role": "user", "content": f"Turn {later}: {_part(conversation + later * 7, 300)}"},
+            {"role": "assistant", "content": _part(conversation + later * 11, 300)},
+        ]
+    last = f"Question {number}: {_part(number, 300)}"
+    return _body([*messages, {"role": "user", "content": last}])
 
 
 def request(head: bytes, body: bytes) -> bytes:
