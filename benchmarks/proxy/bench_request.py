@@ -241,7 +241,7 @@ def measure(size: int, connections: int, rounds: int, lines: Counter[str] | None
         front = Front(connections)
         chats = Chats(size)
         count = min(CHATS, MOST_BYTES // size)
-        requests = [request_bytes(chats.body(number)) for number in range(count)]
+        requests = [request_bytes(chats.body(number), number) for number in range(count)]
         watch = nullcontext() if lines is None else sampled(lines)
         return timed(front, requests, max(2, rounds // 10), rounds, watch)
 

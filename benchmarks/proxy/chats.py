@@ -64,6 +64,7 @@ class Chats:
             local start = "Question " .. turn .. ": "
             local left = {self.part} - #start
             local at = turn * 31 % (#prose - {self.part})
+            wrk.headers["x-foo"] = "bar-" .. turn
             return wrk.format(nil, "{path}", nil, '{HEAD}' .. systems[turn % #systems + 1] ..
                 '{MIDDLE}' .. start .. string.sub(prose, at + 1, at + left) .. '{TAIL}')
         end

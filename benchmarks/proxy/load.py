@@ -49,12 +49,12 @@ def chat_body(prefix: int, size: int, *, interval_ms: int = 0) -> bytes:
     ).encode()
 
 
-def request_bytes(body: bytes) -> bytes:
-    """Return the request as a client library sends it."""
+def request_bytes(body: bytes, number: int = 0) -> bytes:
+    """Return the request of that number as a client library sends it: no two heads are equal."""
     return (
         b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: application/json\r\n"
         b"content-type: application/json\r\nuser-agent: bench/1\r\nauthorization: Bearer k\r\n"
-        b"content-length: %d\r\n\r\n%b" % (PATH.encode(), len(body), body)
+        b"x-foo: bar-%d\r\ncontent-length: %d\r\n\r\n%b" % (PATH.encode(), number, len(body), body)
     )
 
 
@@ -96,7 +96,7 @@ def _drive_wrk(port: int, chats: Chats, connections: int, seconds: float, first:
 
 def _turns(chats: Chats, first: int) -> Iterator[bytes]:
     """Yield requests one after the other, for all connections."""
-    return (request_bytes(chats.body(number)) for number in count(first))
+    return (request_bytes(chats.body(number), number) for number in count(first))
 
 
 class _Loop(asyncio.Protocol):
@@ -204,7 +204,8 @@ async def drive_open(
         await loop.create_connection(partial(_Open, idle, latencies), "127.0.0.1", port)
     connections = list(idle)
     requests = [
-        request_bytes(chats.body(first + number)) for number in range(round(per_second * seconds))
+        request_bytes(chats.body(first + number), first + number)
+        for number in range(round(per_second * seconds))
     ]
     gc.collect()
     gc.disable()
