@@ -52,7 +52,8 @@ class Counted:
         connection = http.client.HTTPConnection("127.0.0.1", self._running.port, timeout=60)
         headers = {"content-type": "application/json", "authorization": "Bearer k"}
         for number in range(first, first + count):
-            connection.request("POST", PATH, chats.body(number), headers)
+            varying = headers | {"x-foo": f"bar-{number}"}
+            connection.request("POST", PATH, chats.body(number), varying)
             answer = connection.getresponse()
             answer.read()
             if answer.status != http.HTTPStatus.OK:

@@ -246,12 +246,12 @@ this page; [benchmarks/README.md](../../benchmarks/README.md) says how figures a
 """
 
 SETTING: Final = """One process of each on one processor, load and four pretend engines on another,
-taking turns. No two heads are equal. Chats: 20,000 that differ, behind 200 system prompts, half of each chat its system
-prompt; `--no-kv-events`, so the index holds what was routed. The real tokenizer is the one of
-`$KVMESH_BENCH_MODEL`, else a small BPE with a ChatML template that is trained on the spot: it has
-fewer merges than a large model's. "added p50" is the median latency that a proxy adds to none;
-the open loop sends at random times, whatever was answered until then. Left out: TLS, more than
-four engines, KV events, images.
+taking turns. No two heads are equal. Chats: 20,000 that differ, behind 200 system prompts, half of
+each chat its system prompt; `--no-kv-events`, so the index holds what was routed. The real
+tokenizer is the one of `$KVMESH_BENCH_MODEL`, else a small BPE with a ChatML template that is
+trained on the spot: it has fewer merges than a large model's. "added p50" is the median latency
+that a proxy adds to none; the open loop sends at random times, whatever was answered until then.
+Left out: TLS, more than four engines, KV events, images.
 """
 
 INSTRUCTIONS: Final = """

@@ -124,9 +124,8 @@ class KeyGuard(Generic[E]):
         if request.header(b"cookie") is not None:
             request.replace_headers(without_cookie(request.headers))
         told = (ROLES_HEADER, words_of(roles))
-        request.change_headers(
-            self._drop, ((self._tenant, tenant), told) if self._tenant else (told,)
-        )
+        added = ((self._tenant, tenant), told) if self._tenant else (told,)
+        request.change_headers(self._drop, added)
 
     def _look(self) -> None:
         try:

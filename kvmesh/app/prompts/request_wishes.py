@@ -103,6 +103,11 @@ _SILENT: Final = HeadWishes()
 NO_WISHES: Final = RequestWishes()
 
 
+MOST_KNOWN: Final = 1024
+MOST_KNOWN_BYTES: Final = 512
+"""Of so many heads the wishes are kept, of those whose headers of ours have so many bytes."""
+
+
 class WishOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`obeyed` False: clients may not choose policy, worker, labels or urgency.
 
@@ -125,8 +130,10 @@ class WishReader:
         self._session = options.session_header.lower().encode()
         self._policies = policies
         self._targets = options.targets
-        others = {self._tenant, self._session, b"x-request-id", b"content-encoding"} - {b""}
-        self._asked = names_of(NAMING_HEADERS | FOREIGN | others, _PREFIX)
+        others = {self._tenant, self._session, b"content-encoding"} - {b""}
+        self._repeated = names_of(NAMING_HEADERS | FOREIGN | others, _PREFIX)
+        self._asked = names_of(NAMING_HEADERS | FOREIGN | others | {b"x-request-id"}, _PREFIX)
+        self._known: dict[tuple[object, ...], RequestWishes] = {}
 
     def read(
         self, request: Request, parsed: InferenceRequest | ChatRequest = _NOBODY
@@ -145,16 +152,35 @@ class WishReader:
 
     def read_scanned(self, request: Request, scanned: Scanned) -> RequestWishes | None:
         """Do as `read` for a body without fields of ours; None where it is encoded."""
-        told, urgency, key = request.head.select(self._asked), scanned.urgency, scanned.cache_key
+        head = request.head
+        told, urgency, key = head.select(self._asked), scanned.urgency, scanned.cache_key
         if not (told or urgency or key or self._policies.any or self._targets.any):
             return NO_WISHES
+        if urgency or key or self._policies.any:
+            return self._of_scanned(request, told, scanned)
+        # What clients say of themselves is the same in each of their requests.
+        named = head.get(b"x-request-id") is not None
+        repeated = head.select(self._repeated) if named else told
+        said = (*repeated, (b"", head.get(b"user-agent")), named)
+        known = self._known.get(said)
+        if known is None:
+            known = self._of_scanned(request, told, scanned)
+            if known is not None and sum(len(value) for _, value in told) <= MOST_KNOWN_BYTES:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[said] = known
+        return known
+
+    def _of_scanned(
+        self, request: Request, told: Headers, scanned: Scanned
+    ) -> RequestWishes | None:
         head = self._of_headers(request, told) if told else _SILENT
         if head.encoded:
             return None
-        names = head.names
+        names, key = head.names, scanned.cache_key
         if names is None and key:
             names = key_names(key, head.tenant)
-        return self._join(head, _BodyWishes(scanned.model, urgency, names))
+        return self._join(head, _BodyWishes(scanned.model, scanned.urgency, names))
 
     def _join(self, head: HeadWishes, body: "_BodyWishes") -> RequestWishes:
         """Return what head and body wish together."""

@@ -1,9 +1,12 @@
+import random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from kvmesh.app.prompts.request_wishes import (
+    MOST_KNOWN,
     RequestWishes,
     WishOptions,
     WishReader,
@@ -217,3 +220,55 @@ def test_a_front_door_reads_the_named_workers_as_the_router_does(
     assert named_workers(request(**headers), extension) == named
     pinned = {wishes.pinned_worker} if wishes.pinned_worker else set[str]()
     assert named == (pinned or wishes.allowed_workers or set())
+
+
+SAID: list[tuple[str, list[str]]] = [
+    ("x_kvmesh_tenant", ["acme", "other", ""]),
+    ("x_kvmesh_session", ["s1", "s2"]),
+    ("x_claude_code_session_id", ["0123", "4567"]),
+    ("x_kvmesh_program", ["p", "p" * 999]),
+    ("x_kvmesh_priority", ["3", "-3", "much"]),
+    ("x_kvmesh_timeout_s", ["60", "0.5", "soon"]),
+    ("x_kvmesh_slo_ttft_ms", ["100"]),
+    ("x_kvmesh_cost", ["dynamo"]),
+    ("x_correlation_id", ["a", "b"]),
+    ("user_agent", ["aiperf/1", "curl"]),
+    ("x_request_id", ["r1", "r2"]),
+    ("content_encoding", ["gzip", "identity"]),
+    ("x_foo", ["1", "2"]),
+]
+
+
+def scanned(urgency: int = 0, cache_key: str = "") -> Any:
+    return SimpleNamespace(model="m", urgency=urgency, cache_key=cache_key)
+
+
+def wishes_of(one: WishReader, asked: Request, body_of: Any) -> RequestWishes | str | None:
+    try:
+        return one.read_scanned(asked, body_of)
+    except RequestError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("policies", [(), (ModelPolicy(model="m*", router_mode="random"),)])
+def test_wishes_that_were_read_before_are_those_of_the_same_words(policies: Any) -> None:
+    rng, options = random.Random(len(policies)), {"tenant_header": "x-kvmesh-tenant"}
+    options["session_header"] = "x-kvmesh-session"
+    one = reader(*policies, **options)
+    for _ in range(3000):
+        heads = {name: rng.choice(values) for name, values in SAID if rng.random() < 0.2}
+        asked = request(**heads)
+        body_of = scanned(*rng.choice([(0, ""), (0, ""), (2, ""), (0, "key")]))
+        assert wishes_of(one, asked, body_of) == wishes_of(
+            reader(*policies, **options), asked, body_of
+        )
+
+
+def test_few_heads_are_remembered() -> None:
+    one = reader(tenant_header="x-kvmesh-tenant")
+    for number in range(3 * MOST_KNOWN):
+        one.read_scanned(request(x_kvmesh_tenant=f"t{number}"), scanned())
+        one.read_scanned(request(x_kvmesh_tenant="t" * 200, x_kvmesh_labels="l," * 200), scanned())
+
+    assert len(one._known) <= MOST_KNOWN
+    assert all(sum(len(value) for _, value in said[:-2]) <= 512 for said in one._known)

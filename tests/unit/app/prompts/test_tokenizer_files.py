@@ -321,7 +321,8 @@ def test_no_more_new_text_is_tokenised_at_once_than_is_allowed(model: str) -> No
     with pytest.raises(TooMuchNewTextError):
         tokenizer.pack(long + "and more of it", add_special_tokens=False)
     with ThreadPoolExecutor(1) as other:
-        elsewhere = other.submit(tokenizer.pack, long + "x", add_special_tokens=False).result()
+        text = f"{long} elsewhere"
+        elsewhere = other.submit(tokenizer.pack, text, add_special_tokens=False).result()
     tokenizer.bound_new_text(inf)
 
     assert again == known
