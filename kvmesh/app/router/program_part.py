@@ -29,6 +29,7 @@ class ProgramPart:
 
     def __init__(self, settings: ProgramSettings, scheduler: Scheduler) -> None:
         self.governor = Governor(governor_options(settings), GovernedFleet(scheduler))
+        self.governor.shared = False  # until there is a plane to share it by
         scheduler.governor = self.governor
         self.toucher: Toucher | None = None
         self._settings = settings

@@ -109,12 +109,14 @@ class Governor:
     """Grants turns, or holds them: `waiting`, by request id.
 
     Tell it of every placement (`chosen`) and end of a turn (`ended`), whether it was held or not.
-    `news` are agents that siblings should hear of; whoever tells them empties it.
+    `news` are agents that siblings should hear of, where it is `shared` with some; whoever tells
+    them empties it.
     """
 
     def __init__(self, options: GovernorOptions, fleet: Fleet) -> None:
         self.options = options
         self.table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
+        self.shared = True
         self.waiting: dict[str, Turn] = {}
         self.news: dict[str, AgentRecord] = {}
         self.pace = Pace()
@@ -559,5 +561,6 @@ class Governor:
         self._elsewhere.pop(agent.key, None)
         seat = self._seats.find(agent.key)
         agent.seated = seat is not None and seat.worker == agent.worker
-        self.news[agent.key] = agent.record(now)
+        if self.shared:
+            self.news[agent.key] = agent.record(now)
         self._stale = True

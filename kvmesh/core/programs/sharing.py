@@ -42,6 +42,7 @@ class ProgramSharing:
 
     def __init__(self, governor: Governor, replica: str, epoch: int) -> None:
         self._governor = governor
+        governor.shared = True
         self._replica = replica
         self._epoch = epoch
         self._own: OrderedDict[str, float] = OrderedDict()
