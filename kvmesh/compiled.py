@@ -232,6 +232,12 @@ class Native(Protocol):
         """Return a list or tuple of u64s as native ones; None: someone should look closer."""
         ...
 
+    def TextCutter(  # noqa: N802  a type
+        self, tokens: tuple[str, ...], atomic: frozenset[str], /
+    ) -> object:
+        """Return what cuts texts where a token of `atomic` begins; the longest tokens first."""
+        ...
+
     def TextCache(self, capacity: int, /) -> object:  # noqa: N802  a type
         """Return a `core.prompts.segment_cache.ByteBudgetCache` for texts."""
         ...

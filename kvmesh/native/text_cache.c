@@ -111,6 +111,24 @@ static PyObject *cache_get(TextCache *self, PyObject *text) {
     return ids;
 }
 
+/* find(texts) -> what is kept of each, None for nothing */
+static PyObject *cache_find(TextCache *self, PyObject *texts) {
+    if (!PyList_CheckExact(texts)) {
+        return PyErr_Format(PyExc_TypeError, "texts are a list, not %.80s", Py_TYPE(texts)->tp_name);
+    }
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(texts); i++) {
+        PyObject *text = Py_NewRef(PyList_GET_ITEM(texts, i));
+        PyObject *ids = cache_get(self, text);
+        if (ids == NULL || PyList_Append(found, ids) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(ids);
+        Py_DECREF(text);
+    }
+    return found;
+}
+
 static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 2) {
         return PyErr_Format(PyExc_TypeError, "put takes 2 arguments, not %zd", nargs);
@@ -133,6 +151,7 @@ static PyObject *cache_figures(TextCache *self, PyObject *unused) {
 
 static PyMethodDef cache_methods[] = {
     {"get", (PyCFunction)cache_get, METH_O, "Return the value and mark it used, or None."},
+    {"find", (PyCFunction)cache_find, METH_O, "Return what is kept of each text, None for nothing."},
     {"put", (PyCFunction)(void (*)(void))cache_put, METH_FASTCALL, "Remember a value."},
     {"figures", (PyCFunction)cache_figures, METH_NOARGS, "Return what statistics() is made of."},
     {NULL},

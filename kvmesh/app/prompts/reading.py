@@ -44,6 +44,13 @@ MOST_PACKED: Final = 1 << 20
 """Token ids or hashes of a prompt sent packed: they are read on the event loop."""
 
 
+SCANNED_BYTES: Final = 1 << 20
+LONG_ITEMS: Final = 2_000
+"""A scan reads 10 KB/us: longer bodies go to threads, and those beyond `INLINE_BYTES` with more
+values, which may be messages to render.
+"""
+
+
 class Readable(NamedTuple):
     """A prompt, and what its request wishes. Where tenants are kept apart the body is salted."""
 
@@ -96,7 +103,9 @@ class Reader:
         Raises `RequestError` naming a header.
         """
         body: bytes | None = asked.body
-        if NATIVE is None or len(asked.body) > INLINE_BYTES or asked.items > INLINE_ITEMS:
+        long = len(asked.body) > INLINE_BYTES
+        items = LONG_ITEMS if long else INLINE_ITEMS
+        if NATIVE is None or len(asked.body) > SCANNED_BYTES or asked.items > items:
             return None
         if self.isolation is not None:
             body = self._salted_body(asked, self.isolation)

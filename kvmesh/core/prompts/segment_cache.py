@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -88,6 +88,10 @@ class ByteBudgetCache(Generic[Key]):
         self._hits += 1
         return value
 
+    def find(self, keys: list[Key]) -> list[bytes | None]:
+        """Return the values of keys, marked used; None where one is unknown."""
+        return [self.get(key) for key in keys]
+
     def put(self, key: Key, value: bytes) -> None:
         """Remember `value`; an entry above a quarter of the capacity is not worth its room."""
         size = sys.getsizeof(key) + len(value) + ENTRY_OVERHEAD
@@ -117,6 +121,22 @@ new_text_cache: Final = (
 """Make a cache of texts by what they are, bounded in bytes."""
 
 
+def new_text_cutter(
+    tokens: Sequence[str], atomic: frozenset[str]
+) -> Callable[[str], list[str]] | None:
+    """Return what cuts texts where `atomic` ones of `tokens` begin, the longest first; None where
+    there is no compiled core, or a token that it does not look for.
+    """
+    if NATIVE is None or not all(token[0].isascii() and token[0] != "\0" for token in tokens):
+        return None
+    cutter: _Cutter = cast("_Cutter", NATIVE.TextCutter(tuple(tokens), atomic))
+    return cutter.cut
+
+
+class _Cutter(Protocol):
+    def cut(self, text: str) -> list[str]: ...
+
+
 class SegmentCache:
     """Encodes text as the concatenation of its segments, remembering each segment's ids.
 
@@ -134,6 +154,7 @@ class SegmentCache:
         self.atomic = frozenset(text for text, token in searched.items() if token.is_atomic)
         self._search = re.compile("|".join(map(re.escape, ordered))) if self.atomic else None
         starts = {text[0] for text in self.atomic}
+        self._cut = new_text_cutter(ordered, self.atomic) if self.atomic else None
         self._dividing = [text for text in ordered if not starts.isdisjoint(text)]
         self.encode_batch = encode_batch
         self.cache = new_text_cache(capacity)
@@ -150,14 +171,11 @@ class SegmentCache:
         if domain:
             return self._lookup_apart(segments, domain)
         cache = self.cache
-        found: list[bytes] = []
-        missing: list[int] = []
-        for segment in segments:
-            ids = cache.get(segment)
-            if ids is None:
-                missing.append(len(found))
-                ids = b""
-            found.append(ids)
+        kept = cache.find(list(segments))
+        if None not in kept:
+            return cast("list[bytes]", kept)
+        missing = [place for place, ids in enumerate(kept) if ids is None]
+        found = [ids or b"" for ids in kept]
         if missing:
             unknown = segments if len(missing) == len(segments) else [segments[i] for i in missing]
             unique = unknown if len(unknown) == 1 else list(dict.fromkeys(unknown))
@@ -226,6 +244,8 @@ class SegmentCache:
         """Return the segments; their concatenation is `text`."""
         if self._search is None:
             return [text] if text else []
+        if self._cut is not None:
+            return self._cut(text)
         atomic = self.atomic
         starts = [match.start() for match in self._search.finditer(text) if match[0] in atomic]
         bounds = [0, *starts, len(text)]

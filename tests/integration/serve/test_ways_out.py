@@ -421,7 +421,7 @@ async def test_every_way_out_of_the_compiled_core_leaves_nothing_behind(
     front: Front, tmp_path: Path
 ) -> None:
     wrong: list[str] = []
-    scanned = mock.patch.object(reading, "INLINE_BYTES", MAX_BODY_BYTES)
+    scanned = mock.patch.object(reading, "SCANNED_BYTES", MAX_BODY_BYTES)
     inline = mock.patch.object(ByteTokenizer, "inline_characters", MAX_BODY_BYTES)
     with scanned, inline:
         async with failing_engines(2) as engines, front(engines, tmp_path) as stage:

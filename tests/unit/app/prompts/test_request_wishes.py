@@ -271,4 +271,4 @@ def test_few_heads_are_remembered() -> None:
         one.read_scanned(request(x_kvmesh_tenant="t" * 200, x_kvmesh_labels="l," * 200), scanned())
 
     assert len(one._known) <= MOST_KNOWN
-    assert all(sum(len(value) for _, value in said[:-2]) <= 512 for said in one._known)
+    assert "l,l,l," not in repr(one._known)
