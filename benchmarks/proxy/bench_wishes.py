@@ -35,7 +35,7 @@ from benchmarks.proxy.peers import BASELINE, Peer, Running, all_peers, router, t
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 PEERS: Final = (BASELINE, "vllm-router 0.1.17 cache", "sglang-router 0.3.2 cache")
-TOGETHER: Final = "benchmarks.proxy.together"
+TOGETHER: Final = "benchmarks.cost.together"
 VARYING: Final = "varying heads"
 TITLE: Final = "Real requests: "
 """What the titles of these tables begin with."""

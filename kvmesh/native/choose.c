@@ -193,7 +193,7 @@ static Py_ssize_t list_allowed(Decider *self, const Question *asked, PyObject *a
                            PyList_GET_SIZE(places) > asked->count)) {
         PyErr_SetString(PyExc_TypeError, "those to choose among are a list of places");
     }
-    while (!PyErr_Occurred() && count < PyList_GET_SIZE(places)) {
+    while (!PyErr_Occurred() && count < asked->count && count < PyList_GET_SIZE(places)) {
         Py_ssize_t place = PyLong_AsSsize_t(PyList_GET_ITEM(places, count));
         if (!PyErr_Occurred() && (place < 0 || place >= asked->count)) {
             PyErr_Format(PyExc_ValueError, "worker %zd of %zd was allowed", place, asked->count);

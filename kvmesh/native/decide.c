@@ -460,9 +460,10 @@ static int prepare(Request *request, Question *question) {
     }
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(request->cohort); i++) {
         WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->cohort, i);
-        PyObject *what = PyDict_GetItemWithError(by_worker, state->worker);
+        PyObject *what = Py_XNewRef(PyDict_GetItemWithError(by_worker, state->worker));
         failed = what == NULL ? PyErr_Occurred() != NULL
                               : note_prepared(&question->asked, state, what) < 0;
+        Py_XDECREF(what); /* reading it may have changed the dict */
     }
     Py_DECREF(hook);
     Py_XDECREF(found);

@@ -16,7 +16,7 @@ typedef struct {
     long long capacity_blocks, cached_blocks;
     double cache_usage, wait_ms, ms_per_token, step_tokens, arrivals_per_ms, memory_wait_ms;
     double failure_share, failure_ms, lost_tokens, slow_ms, fetch_ms, adapter_ms;
-} CandidateTerms; /* `fetch_from` is the maker's to add */
+} CandidateTerms;
 
 /* core.insight.decision_record.State */
 enum { OPEN, FINISHED, CLIENT_GONE, FAILED, CUT, REFUSED, STATES };

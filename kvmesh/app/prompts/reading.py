@@ -137,10 +137,12 @@ class Reader:
         one that `read` has to look at after all. `name` is that of its bookings.
         """
         (scanned, packed, root, adapter), wishes = read
+        if self.looks is not None and not self.looks(wishes.mode):
+            return None
         ids: bytes | memoryview | str | None = packed
         if ids is None:
             ids = self._prompts.pack_scanned(scanned)
-        if ids is None or (self.looks is not None and not self.looks(wishes.mode)):
+        if ids is None:
             return None
         prompt = self._prompts.whole(ids, root)
         output = scanned.limit if wishes.output_tokens is None else wishes.output_tokens

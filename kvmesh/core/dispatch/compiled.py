@@ -243,7 +243,7 @@ class CompiledDispatch:
         inputs = Inputs(scheduler, request, Maker(self._own.pricing, kept=False), now)
         mode = wishes.mode or scheduler.options.mode
         if self._arms is not None and mode == "kv" and has_no_own(request):
-            inputs.try_arms(self._arms, partial(self._arm_course, inputs, wishes))
+            inputs.try_arms(self._arms, partial(self._arm_course, inputs.made, wishes))
         try:
             placed = self._choose(told._replace(inputs=inputs), wishes, session, now)
         except HopelessError:
@@ -253,11 +253,11 @@ class CompiledDispatch:
             inputs.learn_arm(self._arms, placed.hashes)
         return placed
 
-    def _arm_course(self, inputs: Inputs, wishes: Wishes, arm: Arm) -> object:
+    def _arm_course(self, made: Maker, wishes: Wishes, arm: Arm) -> object:
         """Return what the core decides a request of an arm by."""
         course = self._course(wishes, arm)
         assert course is not None, "arms that cannot be compiled are not followed"
-        return (course.kept if inputs.made.kept else course).native
+        return (course.kept if made.kept else course).native
 
     def _choose(
         self, told: _Told, wishes: Wishes, session: str, now: float

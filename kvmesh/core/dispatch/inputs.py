@@ -76,11 +76,11 @@ class Maker:
     def make(self, record: CompiledRecord) -> Decision:
         """Return what the decision was."""
         cost, weights = self.pricing.cost, self.pricing.weights
-        chosen = self._candidate(record.terms())
+        chosen = Candidate(*record.terms())
         candidates: tuple[Candidate, ...] = (chosen,)
         scores: tuple[float, ...] = (record.score,)
         if weighed := record.weighed():
-            candidates = tuple(self._candidate(terms) for _, terms in weighed)
+            candidates = tuple(Candidate(*terms) for _, terms in weighed)
             chosen = next(one for one in candidates if one.worker == chosen.worker)
             scores = tuple(score for score, _ in weighed)
         fleet = survey(candidates, weights) if weighed or not record.by_cache else NO_FLEET
@@ -110,13 +110,6 @@ class Maker:
     def forecast(self, worker: WorkerId) -> Forecast | None:
         """Return what was foretold of the request at a worker."""
         return next((one for one in self.forecasts if one.worker == worker), None)
-
-    def _candidate(self, terms: Terms) -> Candidate:
-        one = Candidate(*terms)
-        brought = self.brought.get(one.worker)
-        if brought is None or brought.source is None:
-            return one
-        return msgspec.structs.replace(one, fetch_from=brought.source)
 
     def _with_forecasts(self, decision: Decision) -> Decision:
         told = {one.worker: one for one in self.forecasts}

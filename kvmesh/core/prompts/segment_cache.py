@@ -134,7 +134,9 @@ def new_text_cutter(
 
 
 class _Cutter(Protocol):
-    def cut(self, text: str) -> list[str]: ...
+    def cut(self, text: str) -> list[str]:
+        """Return the segments of a text."""
+        ...
 
 
 class SegmentCache:
@@ -176,14 +178,13 @@ class SegmentCache:
             return cast("list[bytes]", kept)
         missing = [place for place, ids in enumerate(kept) if ids is None]
         found = [ids or b"" for ids in kept]
-        if missing:
-            unknown = segments if len(missing) == len(segments) else [segments[i] for i in missing]
-            unique = unknown if len(unknown) == 1 else list(dict.fromkeys(unknown))
-            fresh = dict(zip(unique, self.encode_batch(unique), strict=True))
-            for segment, ids in fresh.items():
-                cache.put(segment, ids)
-            for position in missing:
-                found[position] = fresh[segments[position]]
+        unknown = segments if len(missing) == len(segments) else [segments[i] for i in missing]
+        unique = unknown if len(unknown) == 1 else list(dict.fromkeys(unknown))
+        fresh = dict(zip(unique, self.encode_batch(unique), strict=True))
+        for segment, ids in fresh.items():
+            cache.put(segment, ids)
+        for position in missing:
+            found[position] = fresh[segments[position]]
         return found
 
     def _lookup_apart(self, segments: Sequence[str], domain: str) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -542,7 +543,9 @@ class TwoWays(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), more=st.sampled_from([1, 1, 5, 40]))
     def tokens(self, data: Any, more: int) -> None:
-        asked = data.draw(st.sampled_from(self.asked))
+        self._see(data.draw(st.sampled_from(self.asked)), more)
+
+    def _see(self, asked: Asked, more: int) -> None:
         asked.tokens += more
         first = self.spec.dispatch.seen(asked.one, asked.tokens, self.now)
         request_id = asked.one.request.request_id
@@ -574,7 +577,9 @@ class TwoWays(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), attempt=st.sampled_from([UNKNOWN, failed_attempt("reset", 0.5)]))
     def fail(self, data: Any, attempt: Attempt) -> None:
-        asked = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        self._fail(self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1))), attempt)
+
+    def _fail(self, asked: Asked, attempt: Attempt) -> None:
         twin = asked.twin
         if asked.placed is not None:
             twin = self.compiled.continued(asked.placed, None, asked.wishes)
@@ -736,3 +741,59 @@ def test_caches_that_will_evict_are_decided_over_alike(seed: int) -> None:
                     lost += doubted and one.placed is not None
         ways.agree()
     assert lost or seed
+
+
+def test_requests_with_inputs_are_decided_over_alike() -> None:
+    """The machine seldom meets slower tiers, adapters, targets and trials that go together."""
+    met: Counter[str] = Counter()
+    for seed in range(8):
+        _play_inputs(seed, met)
+
+    assert met["compiled"] > 300
+    assert min(met[one] for one in ("brought", "loaded", "tried", "foretold")) > 4
+
+
+def _play_inputs(seed: int, met: Counter[str]) -> None:  # noqa: PLR0912  one a case
+    rng, ways = random.Random(seed), TwoWays()
+    ways.begin("kv", "predicted-time", 1 << 20, seed, rng.choice([0, 1000]), 5.0)
+    for number in range(220):
+        worker, text = rng.choice(WORKERS), rng.choice(TEXTS)
+        asked = ways.asked.pop(rng.randrange(len(ways.asked))) if ways.asked else None
+        match rng.randrange(11):
+            case 0:
+                ways.hold_adapters(worker, rng.randint(1, 2), rng.choice([(), ("lora",)]))
+            case 1 | 2:
+                ways.store(worker, text, rng.random(), tier=rng.choice([0, 1, 1, 2]))
+            case 3:
+                ways.follow("predicted-time", False, rng.random() < 0.5)
+            case 4 if asked is not None:
+                ways._serve(asked, rng.choice([None, Usage(42, 9, 20)]))
+                asked = None
+            case 5 if asked is not None and rng.random() < 0.4:
+                ways._fail(asked, rng.choice([UNKNOWN, failed_attempt("reset", 0.5)]))
+                asked = None
+            case 6 if asked is not None:
+                ways._see(asked, rng.choice([1, 5]))
+            case 7:
+                ways.wait(rng.choice([0.001, 0.02, 0.5, 3.0]))
+            case _:
+                wish = rng.choice([{}, {}, *WISHES, *WISHES[-4:]])
+                wishes = RequestWishes(**wish, chooses=True) if wish else NO_WISHES
+                adapter = rng.choice(["", "lora"])
+                before = len(ways.asked)
+                ways._ask(
+                    *(text, number % 3 > 0, 16, MODEL, None, number % 2 == 0),
+                    wishes=wishes,
+                    adapter=adapter,
+                )
+                for one in ways.asked[before:]:
+                    if one.placed is not None:
+                        decision = one.placed.record.decision
+                        met["compiled"] += 1
+                        met["brought"] += decision.brought is not None
+                        met["loaded"] += decision.chosen.adapter_ms > 0.0
+                        met["tried"] += decision.arm is not None
+                        met["foretold"] += decision.forecast is not None
+        if asked is not None:
+            ways.asked.append(asked)
+        ways.agree()

@@ -60,7 +60,7 @@ def test_tables_are_there_for_what_was_measured_alone() -> None:
         assert heading in whole
         assert heading not in first
     assert "| 704 |" in whole
-    assert "| 400 B | kvmesh, bytes: API keys | 3.10 | 150 | 5% |" in whole
+    assert "| 400 B | kvmesh, bytes: API keys | ≤ 1.1 | 3.10 | 150 | 5% |" in whole
     assert "kvmesh/core/tiny" not in whole
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvmesh.core.chat import known_chats
 from kvmesh.core.chat.chat import ChatInput, KnownMessage
 from kvmesh.core.chat.inference import chat_fields, read_chat
 from kvmesh.core.chat.known_chats import KnownChats
@@ -131,6 +132,26 @@ def test_messages_are_forgotten_and_read_again() -> None:
         found = known.read(body, "")
         assert found is not None
         assert found[1].messages == said
+
+
+def test_what_is_too_long_to_keep_is_read_all_the_same() -> None:
+    known = KnownChats(1 << 14)
+    for number in range(6):
+        said = [{"role": "user", "content": f"{number % 3}" * (5000 if number % 2 else 900)}]
+        found = known.read(json.dumps({"messages": said, "tools": [TOOL]}).encode(), "")
+        assert found is not None
+        assert found[1].messages == said
+
+
+def test_another_message_in_its_place_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_chats, "xxh3_64_intdigest", lambda *_: 7)
+    known = KnownChats(1 << 20)
+    for text in "abab":
+        said = [{"role": "user", "content": text}, {"role": "user", "content": text * 2}]
+        tools = [{**TOOL, "type": text}]
+        found = known.read(json.dumps({"messages": said, "tools": tools}).encode(), "")
+        assert found is not None
+        assert (found[1].messages, found[1].tools) == (said, tools)
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,21 @@ from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.queue import AdmissionOptions
-from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch import compiled
 from kvmesh.core.dispatch.compiled import MOST_COURSES, CompiledDispatch, Placed, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import UNKNOWN
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import AnswerSeen, Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
@@ -34,13 +37,14 @@ needs_native = pytest.mark.skipif(NATIVE is None, reason=CORE)
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"long " * 30)
 
 
-def dispatch_to(*workers: str, **options: Any) -> Dispatch:
+def dispatch_to(*workers: str, index: KvIndex | None = None, **options: Any) -> Dispatch:
     """Return what decides among workers."""
     scheduler = Scheduler(
         RouterOptions(block_size=4, **options),
         random.Random(1),
         membership=Membership(),
         sequences=new_sequences(4),
+        index=index,
         routed=new_approx(thinned=True),
     )
     for worker in workers:
@@ -357,3 +361,68 @@ def test_workers_that_may_be_taken_are_found_anew_where_load_or_what_they_are_ma
     workers.thresholds = BusyThresholds(active_prefill_tokens=1)
     ask(one, "r1", pinned_worker=WorkerId("w"))
     assert [one.worker for one in workers.wished(labelled, 1.0)] == ["v"]
+
+
+@needs_native
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_tiers_whose_hits_depend_on_what_follows_are_the_affair_of_dispatch(
+    looks_ahead: bool,
+) -> None:
+    index = KvIndex()
+    dispatch = dispatch_to("w", index=index)
+    index.store(WorkerId("w"), ROOT, pack_hashes([1, 2]), 1)
+    if looks_ahead:
+        index.apply(WorkerId("w"), Reuse(lookahead=1))
+
+    assert (decide(CompiledDispatch(dispatch)) is None) == looks_ahead
+
+
+@needs_native
+@pytest.mark.parametrize("affinity", ["hard", "soft"])
+def test_a_session_with_targets_that_its_worker_would_miss(affinity: Any) -> None:
+    dispatch = dispatch_to("v", "w")
+    dispatch.scheduler.sessions = Sessions(SessionOptions(affinity=affinity))
+    one = CompiledDispatch(dispatch)
+    first = placed_of(ask(one, session="s"))
+
+    assert ask(one, session="s", targets=Targets(1e-9, None)) is None
+    assert placed_of(ask(one, session="s")).record.worker == first.record.worker
+
+
+@needs_native
+def test_a_trial_counts_what_its_arms_served() -> None:
+    dispatch = dispatch_to("w")
+    policy = PUBLISHED.plain("predicted-time")
+    arms = Arms(policy, PUBLISHED.plain("lmetric"), 1.0, "salt", Marks())
+    dispatch.scheduler.follow(policy, arms)
+    one = CompiledDispatch(dispatch)
+    placed = decide(one)
+    assert placed is not None
+
+    one.seen(placed, 1, 1.5)
+    one.finish(placed, 200, Usage(9, 5, None), 2.0)
+
+    assert placed.record.decision.arm is arms.candidate
+    assert arms.candidate.counter.tally().requests == 1
+    assert arms.candidate.counter.tally().ttft.count == 1
+
+
+@needs_native
+def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:
+    dispatch = dispatch_to("w")
+    one = CompiledDispatch(dispatch)
+    placed = placed_of(ask(one, targets=Targets(1e9, None)))
+    dispatch.scheduler.remove_worker(WorkerId("w"))
+
+    one.finish(placed, 200, None, 2.0)
+
+    assert dict(dispatch.scheduler.slo.statistics().results)["unserved"] == 1
+
+
+@needs_native
+def test_models_that_some_workers_serve_are_decided_among_those() -> None:
+    dispatch = dispatch_to("v", "w")
+    dispatch.scheduler.workers.describe(WorkerId("v"), WorkerInfo(models=("other",)))
+    one = CompiledDispatch(dispatch)
+
+    assert {placed_of(decide(one, f"r{n}")).record.worker for n in range(3)} == {"w"}

@@ -358,3 +358,14 @@ def test_a_pause_is_expected_while_it_lasts() -> None:
     expected = governor.expect(agent, 1.0)
     assert expected is not None
     assert expected.p50_s < expected.p90_s
+
+
+def test_a_governor_that_is_not_shared_keeps_no_news() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    governor.shared = False
+
+    turn = take(governor, "a", 700, 0.0)
+    governor.ended(turn, make_end(), 1.0)
+
+    assert governor.news == {}
+    assert governor.table.find(turn.agent) is not None

@@ -231,3 +231,11 @@ def test_a_chat_seen_in_one_domain_is_rendered_and_tokenised_anew_in_another() -
 
     assert (len(packed), calls) == (1, 3)
     assert (len(texts), characters.calls - calls) == (1, 2)
+
+
+def test_a_backend_that_sets_no_bound_tokenises_any_text_at_once() -> None:
+    tokenizer = make(Characters(), {})
+
+    tokenizer.bound_new_text(1)
+
+    assert len(tokenizer.pack("as long as it likes", add_special_tokens=False)) > 4

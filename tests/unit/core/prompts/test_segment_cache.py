@@ -170,3 +170,19 @@ def test_a_token_that_may_hide_another_on_a_border_forbids_the_cut(token: str, s
     cache = SegmentCache([START, other], Encoder(), capacity=1 << 20)
 
     assert (cache.cut(["<|s|>", Slot(0), "<|s|>\n", Slot(1), "\n<|s|>"]) is not None) is safe
+
+
+def test_a_token_that_does_not_begin_with_ascii_cuts_texts_as_any_other() -> None:
+    encoder = Encoder()
+    cache = SegmentCache([START, AddedToken("é|", normalized=False)], encoder, capacity=1 << 20)
+    text = f"a{START.content}b é|c"
+
+    assert cache.encode(text) == SegmentCache([START], Encoder(), capacity=1 << 20).encode(text)
+    assert cache.encode("") == b""
+
+
+def test_values_are_found_together() -> None:
+    cache = ByteBudgetCache[str](1 << 12)
+    cache.put("a", b"1")
+
+    assert cache.find(["a", "b", "a"]) == [b"1", None, b"1"]

@@ -1,4 +1,4 @@
-"""A meta-router and one router behind it, as one process: `python -m benchmarks.proxy.together PORT
+"""A meta-router and one router behind it, as one process: `python -m benchmarks.cost.together PORT
 COMMAND`. The meta-router is at PORT, COMMAND starts the router, on another port than is in it.
 """
 
