@@ -553,7 +553,9 @@ class TwoWays(RuleBasedStateMachine):
             self.spec.outbox.first_token(request_id)
         if asked.placed is not None:
             assert self.compiled.seen(asked.placed, asked.tokens, self.now) == first
-        elif self.quick.dispatch.seen(asked.twin, asked.tokens, self.now):
+            return
+        assert asked.twin is not None
+        if self.quick.dispatch.seen(asked.twin, asked.tokens, self.now):
             self.quick.outbox.first_token(request_id)
 
     @precondition(lambda self: self.asked)
