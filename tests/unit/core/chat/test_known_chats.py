@@ -124,6 +124,25 @@ def test_a_next_turn_has_the_messages_of_the_turn_before() -> None:
         assert isinstance(one, KnownMessage)
 
 
+def test_what_is_said_again_before_many_others_is_kept() -> None:
+    known = KnownChats(1 << 16)
+
+    def say(text: str) -> object:
+        body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+        found = known.read(body, "")
+        assert found is not None
+        return found[1].messages[0]
+
+    first = say("first")
+    for round_ in range(4):
+        for number in range(20):
+            say(f"{round_} {number}")
+        assert say("first") is first
+    for number in range(80):
+        say(f"others {number}")
+    assert say("first") is not first
+
+
 def test_messages_are_forgotten_and_read_again() -> None:
     known = KnownChats(1 << 14)
     for number in range(200):

@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.hashing import BlockHashes
@@ -207,6 +207,7 @@ def test_chains_that_do_not_fork_are_followed_as_by_looking_through_all(
     ),
     st.integers(1, 6),
 )
+@example([[(0, length)] for length in (1, 1, 3, 1, 2, 1, 1, 1, 2)], 2)
 def test_whatever_is_found_is_a_prefix_and_nothing_is_left_behind(
     prompts: list[list[tuple[int, int]]], room: int
 ) -> None:
@@ -223,6 +224,8 @@ def test_whatever_is_found_is_a_prefix_and_nothing_is_left_behind(
             if told in tips:
                 assert values[: len(tips[told])] == tips[told]
             tips[told] = values
+        # One that was forgotten may begin again, by the same prompt and so with the same key.
+        tips = {key: tip for key, tip in tips.items() if key in known._chains}
         assert len(known) <= room
 
     for tenant, held in known._tenants.items():
