@@ -55,7 +55,7 @@ BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 
 PURE = {"Booking": 1, "DecisionRecord": 1, "EventGate": 1, "SseScanner": 1}
 BY_DISPATCH |= {} if NATIVE else PURE  # of compiled ones the collector knows nothing
 QUICK = {"QuickRequest": 1}
-INPUTS = {"Inputs": 1, "Maker": 1, "RequestWishes": 1}
+INPUTS = {"Inputs": 1, "Maker": 1}
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""
 
