@@ -3,6 +3,7 @@
  */
 #include "packer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { FIRSTS = 128 };
@@ -15,7 +16,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Token *tokens; /* the longest first */
+    Token *tokens; /* in order of their characters */
     Py_ssize_t count;
     uint8_t firsts[FIRSTS]; /* whether a token begins with this character */
     int only;               /* the one that all begin with, 0: there are several */
@@ -53,6 +54,10 @@ static int take_token(TextCutter *self, PyObject *text, PyObject *atomic) {
     return 0;
 }
 
+static int compare(const void *one, const void *other) {
+    return PyUnicode_Compare(((const Token *)one)->text, ((const Token *)other)->text);
+}
+
 /* TextCutter(tokens, atomic) */
 static PyObject *cutter_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"", "", NULL};
@@ -76,6 +81,7 @@ static PyObject *cutter_new(PyTypeObject *type, PyObject *args, PyObject *keywor
             return NULL;
         }
     }
+    qsort(self->tokens, (size_t)self->count, sizeof *self->tokens, compare);
     return (PyObject *)self;
 }
 
@@ -96,27 +102,42 @@ static Py_ssize_t next_first(const TextCutter *self, int kind, const void *data,
     return at;
 }
 
-static int is_at(int kind, const void *data, Py_ssize_t at, const Token *token) {
-    int own = (int)PyUnicode_KIND(token->text);
-    const void *text = PyUnicode_DATA(token->text);
-    for (Py_ssize_t i = 0; i < token->length; i++) {
-        if (PyUnicode_READ(kind, data, at + i) != PyUnicode_READ(own, text, i)) {
-            return 0;
+/* Return the first of tokens lo to hi, alike in `depth` characters and longer, whose next one is at
+ * least `least`; hi for none.
+ */
+static Py_ssize_t first_with(const TextCutter *self, Py_ssize_t lo, Py_ssize_t hi, Py_ssize_t depth,
+                             Py_UCS4 least) {
+    while (lo < hi) {
+        Py_ssize_t middle = lo + (hi - lo) / 2;
+        if (PyUnicode_READ_CHAR(self->tokens[middle].text, depth) < least) {
+            lo = middle + 1;
+        } else {
+            hi = middle;
         }
     }
-    return 1;
+    return lo;
 }
 
-/* Return the longest token at a place; NULL for none. */
+/* Return the longest token at a place; NULL for none. However many tokens begin alike, each character
+ * takes O(log(tokens)): texts may be full of such beginnings.
+ */
 static const Token *token_at(const TextCutter *self, int kind, const void *data, Py_ssize_t at,
                              Py_ssize_t length) {
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        const Token *token = self->tokens + i;
-        if (token->length <= length - at && is_at(kind, data, at, token)) {
-            return token;
+    const Token *found = NULL;
+    Py_ssize_t lo = 0, hi = self->count;
+    for (Py_ssize_t depth = 0; at + depth < length; depth++) {
+        Py_UCS4 one = PyUnicode_READ(kind, data, at + depth);
+        while (lo < hi && self->tokens[lo].length == depth) {
+            lo++;
         }
+        lo = first_with(self, lo, hi, depth, one);
+        hi = first_with(self, lo, hi, depth, one + 1);
+        if (lo == hi) {
+            break;
+        }
+        found = self->tokens[lo].length == depth + 1 ? self->tokens + lo : found;
     }
-    return NULL;
+    return found;
 }
 
 /* Append a part of a text that is not empty; -1 with an error set. */
