@@ -23,17 +23,6 @@ _TOOLS: Final = msgspec.json.Decoder(list[JsonObject] | None)
 V = TypeVar("V")
 
 
-class _Rest(msgspec.Struct, frozen=True):
-    """What of a `ChatBody` is decoded anew each time."""
-
-    tool_choice: object = None
-    documents: list[JsonObject] | None = None
-    chat_template_kwargs: JsonObject | None = None
-    reasoning_effort: str | float | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-
-
 class _Kept(Generic[V]):
     """What was read, by a hash of it, in two generations of `half` bytes each: the `young` ones.
 
@@ -91,15 +80,8 @@ class KnownChats:
             tools = self._read_tools(chat.tools, start) if chat.tools else None
         except UNREADABLE:
             return None
-        known = ChatBody(
-            cast("list[JsonObject]", messages),
-            tools=tools,
-            tool_choice=rest.tool_choice,
-            documents=rest.documents,
-            chat_template_kwargs=rest.chat_template_kwargs,
-            reasoning_effort=rest.reasoning_effort,
-            add_generation_prompt=rest.add_generation_prompt,
-            continue_final_message=rest.continue_final_message,
+        known = msgspec.structs.replace(
+            rest, messages=cast("list[JsonObject]", messages), tools=tools
         )
         return cast("InferenceRequest", chat), ChatInput.of(known)
 
@@ -133,16 +115,19 @@ class KnownChats:
         return found
 
 
-_FIELDS: Final = tuple(one for one in _Rest.__struct_fields__)
-_NOTHING: Final = _Rest()
+_KEPT: Final = frozenset({"messages", "tools"})
+_FIELDS: Final = tuple(name for name in ChatBody.__struct_fields__ if name not in _KEPT)
+_NOTHING: Final = ChatBody([])
 
 
-def _rest_of(chat: Inference[list[msgspec.Raw]]) -> _Rest:
-    given = [(name, raw) for name in _FIELDS if (raw := getattr(chat, name))]
-    if not given:
+def _rest_of(chat: Inference[list[msgspec.Raw]]) -> ChatBody:
+    """Return what of a chat is decoded anew each time."""
+    fields: JsonObject = {
+        name: msgspec.json.decode(raw) for name in _FIELDS if (raw := getattr(chat, name))
+    }
+    if not fields:
         return _NOTHING
-    fields = {name: msgspec.json.decode(raw) for name, raw in given}
     try:
-        return msgspec.convert(fields, _Rest)
+        return msgspec.convert({"messages": [], **fields}, ChatBody)
     except msgspec.ValidationError as error:
         raise RequestError(f"chat body: {error}", param="messages") from error
