@@ -1,44 +1,73 @@
 """What pyproject.toml cannot say of a build: when it is for one platform, and its description.
 
-`KVMESH_BUILD_CORE` is `optional` (the default: without a compiler the pure core is built),
-`required` (a compiled core that fails, fails the build) or `off`.
+`KVMESH_BUILD_CORE=off` builds a wheel without the compiled core, which does not run: the release
+puts in the cores that it compiled for each system. Without a C compiler zig's is taken, which
+deploy/build_backend/backend.py asks PyPI for.
 """
 
 import os
 import re
+import sys
+import sysconfig
 import tempfile
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CCompilerError
+from setuptools.errors import CCompilerError, PlatformError
 
-WISH = os.environ.get("KVMESH_BUILD_CORE", "optional")
+sys.path.insert(0, str(Path(__file__).with_name("deploy") / "build_backend"))
+from backend import find_compiler
+
+WISH = os.environ.get("KVMESH_BUILD_CORE", "required")
 TREE = "https://github.com/kvmesh/kvmesh/blob/main/"
 IMAGES = "https://raw.githubusercontent.com/kvmesh/kvmesh/main/"
 
-if WISH not in {"optional", "required", "off"}:
-    raise SystemExit(f"KVMESH_BUILD_CORE={WISH}: must be optional, required or off")
+if WISH not in {"required", "off"}:
+    raise SystemExit(f"KVMESH_BUILD_CORE={WISH}: must be required or off")
+
+ZIG = ("cc", "-fno-sanitize=all", "-g0")
+"""It traps what is undefined where it sees fit, and adds debug information, unless told not to."""
 
 
 class Core(build_ext):
-    """The compiled core, as `KVMESH_BUILD_CORE` wishes."""
+    """The compiled core."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         if WISH == "off":
             self.extensions = []
-        for module in self.extensions:
-            module.optional = WISH == "optional"
 
     def build_extensions(self) -> None:
+        """Compile by this machine's compiler, else by zig. Raises `PlatformError`: no headers."""
+        headers = Path(sysconfig.get_path("include"), "Python.h")
+        if self.extensions and not headers.is_file():
+            raise PlatformError(
+                f"no {headers}: this Python has no headers to build kvmesh with; install them "
+                "(Debian, Ubuntu: apt install python3-dev), or a wheel of kvmesh"
+            )
+        if self.extensions and find_compiler() is None:
+            self.take_zig()
         compiling, linking = self.known_hardening()
         for module in self.extensions:
             module.extra_compile_args = [*module.extra_compile_args, *compiling]
             module.extra_link_args = [*module.extra_link_args, *linking]
         super().build_extensions()
+
+    def take_zig(self) -> None:
+        """Compile by the clang of ziglang."""
+        if find_spec("ziglang") is None:
+            raise PlatformError(
+                "no C compiler to build kvmesh with: install gcc, or `pip install ziglang` where "
+                "builds are not isolated"
+            )
+        zig = (sys.executable, "-m", "ziglang", *ZIG)
+        self.compiler.set_executables(
+            compiler_so=[*zig, "-DNDEBUG", "-fPIC"], linker_so=[*zig, "-shared"]
+        )
 
     def known_hardening(self) -> tuple[list[str], list[str]]:
         """Return what this compiler knows of the hardening flags of pyproject.toml."""

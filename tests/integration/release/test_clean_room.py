@@ -120,25 +120,13 @@ def test_a_wheel_serves_where_there_is_no_compiler(dist: Path, tmp_path: Path, p
         assert answer.usage.completion_tokens == 8
 
 
-def test_the_sdist_builds_without_a_compiler_and_says_so(dist: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("found", ["", os.environ["PATH"]], ids=["zig", "a compiler"])
+def test_the_sdist_builds_with_or_without_a_compiler(
+    dist: Path, tmp_path: Path, found: str
+) -> None:
     (sdist,) = dist.glob("kvmesh-[0-9]*.tar.gz")
     with clean_room(Path(sys.executable), tmp_path / "room") as room:
-        room.pip("wheel", "-q", "--no-deps", "-w", str(room.folder), str(sdist))
-
-        (wheel,) = room.folder.glob("*.whl")
-        assert wheel.name.endswith("-py3-none-any.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            assert not [name for name in archive.namelist() if name.endswith((".so", ".c", ".h"))]
-        room.pip("install", "-q", str(wheel))
-        assert "core: pure" in room.run(str(room.program), "--version")
-        with pytest.raises(AssertionError, match=r"gcc|cc"):
-            room.pip("wheel", "--no-deps", str(sdist), KVMESH_BUILD_CORE="required")
-
-
-def test_the_sdist_builds_with_a_compiler(dist: Path, tmp_path: Path) -> None:
-    (sdist,) = dist.glob("kvmesh-[0-9]*.tar.gz")
-    with clean_room(Path(sys.executable), tmp_path / "room") as room:
-        where = {"PATH": os.environ["PATH"], "KVMESH_BUILD_CORE": "required"}
+        where = {"PATH": found} if found else {}
         room.pip("wheel", "-q", "--no-deps", "-w", str(room.folder), str(sdist), **where)
 
         (wheel,) = room.folder.glob("*.whl")
@@ -146,6 +134,9 @@ def test_the_sdist_builds_with_a_compiler(dist: Path, tmp_path: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             (core,) = (name for name in archive.namelist() if name.endswith(".so"))
             check_hardening(archive.read(core), glibc=platform.libc_ver()[0] == "glibc")
+            assert not [name for name in archive.namelist() if name.endswith((".c", ".h"))]
+        room.pip("install", "-q", str(wheel))
+        assert "core: native" in room.run(str(room.program), "--version")
 
 
 def test_every_wheel_is_there(dist: Path) -> None:
