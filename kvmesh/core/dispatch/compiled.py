@@ -12,15 +12,12 @@ from math import inf
 from typing import Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
-from msgspec.structs import astuple
 
-from kvmesh.compiled import NATIVE, Native
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
-from kvmesh.core.cost.catalogue import Pricing
-from kvmesh.core.cost.quick import native_formula
-from kvmesh.core.cost.selection import choose_softmax
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.dispatch.courses import NO_WISHES, Course, Courses
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched, count_ended
 from kvmesh.core.dispatch.inputs import CompiledRecord, HopelessError, Inputs, Maker, has_tiers
 from kvmesh.core.dispatch.wishes import Wishes
@@ -38,14 +35,7 @@ from kvmesh.core.workers.info import NO_THRESHOLDS
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.state import WorkerState
 
-MOST_COURSES: Final = 64
-"""Policies of requests that are kept compiled; beyond it all are made anew."""
-
-NO_WISHES: Final = Wishes()
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
-
-MODES: Final = frozenset({"kv", "round-robin", "random", "least-loaded", "power-of-two"})
-"""Those that the compiled core chooses by."""
 
 
 class Scanned(Protocol):
@@ -82,25 +72,6 @@ class Placed(Protocol):
     inputs: Inputs | None
 
 
-class _Course(NamedTuple):
-    """What requests are decided by, compiled: by what workers cost (`priced`), and if it `draws` by
-    chance, too. `kept` is the same for a request of a session at its worker.
-    """
-
-    native: object
-    looks: bool
-    priced: bool
-    draws: bool
-    pricing: Pricing
-    is_kept: bool = False
-    only: "_Course | None" = None
-
-    @property
-    def kept(self) -> "_Course":
-        """Return what decides where there is one worker."""
-        return self.only or self
-
-
 class ScannedPrompt(NamedTuple):
     """A request's prompt: its body, its token ids, little-endian u32 (None: those of its bytes),
     the seed of its first block, and its LoRA adapter, "" for none.
@@ -135,15 +106,14 @@ class CompiledDispatch:
             raise RuntimeError("there is no compiled core here: requests go through Dispatch")
         scheduler, log = dispatch.scheduler, dispatch.log
         self._dispatch = dispatch
-        self._native: Native = NATIVE
         self._scheduler = scheduler
         self._log = log
         self.looks = scheduler.options.mode == "kv"
         self._followed: object = None
         self._arms: Arms | None = None
         self._usable = False
-        self._own = _Course(None, self.looks, self.looks, draws=False, pricing=scheduler.policy)
-        self._courses: dict[object, _Course] = {}
+        self._own = Course(None, self.looks, self.looks, draws=False, pricing=scheduler.policy)
+        self._courses = Courses(NATIVE, scheduler)
         health = scheduler.workers.membership.health
         overlaps = scheduler.overlaps
         self._decider = decider = NATIVE.Decider(
@@ -255,7 +225,7 @@ class CompiledDispatch:
 
     def _arm_course(self, made: Maker, wishes: Wishes, arm: Arm) -> object:
         """Return what the core decides a request of an arm by."""
-        course = self._course(wishes, arm)
+        course = self._courses.of(wishes, arm)
         assert course is not None, "arms that cannot be compiled are not followed"
         return (course.kept if made.kept else course).native
 
@@ -264,7 +234,7 @@ class CompiledDispatch:
     ) -> Placed | float | None:
         """Do as `decide` for a request that asks for something of its worker."""
         workers = self._scheduler.workers
-        course = self._own if wishes.has_no_policy() else self._course(wishes)
+        course = self._own if wishes.has_no_policy() else self._courses.of(wishes)
         if course is None or not self._counts(course):
             return None
         if workers.thresholds is not NO_THRESHOLDS:
@@ -285,12 +255,12 @@ class CompiledDispatch:
             placed.record.overridden = request.departs_from(self._scheduler.options)
         return placed
 
-    def _counts(self, course: _Course) -> bool:
+    def _counts(self, course: Course) -> bool:
         """Return whether prompts are looked at, or nobody minds that they are not."""
         return course.looks or (self._log.ring is None and not self._dispatch.binding.bounded)
 
     def _keep(
-        self, told: _Told, request: RouteRequest, session: str, course: _Course, now: float
+        self, told: _Told, request: RouteRequest, session: str, course: Course, now: float
     ) -> Placed | float | Literal[False] | None:
         """Do as `decide` at the worker of a session; False: the session may move, None: `Dispatch`
         has to say why it may not.
@@ -318,7 +288,7 @@ class CompiledDispatch:
     def _place(
         self,
         told: _Told,
-        course: _Course,
+        course: Course,
         everyone: tuple[WorkerState, ...],
         states: tuple[WorkerState, ...],
         now: float,
@@ -445,60 +415,16 @@ class CompiledDispatch:
         self.looks = options.mode == "kv"
         self._followed = scheduler.course
         self._courses.clear()
-        own, self._arms = self._course(NO_WISHES), scheduler.arms
+        own, self._arms = self._courses.of(NO_WISHES), scheduler.arms
         arms = self._arms
         trial = () if arms is None else (arms.baseline, arms.candidate)
-        compiled = own is not None and all(self._course(NO_WISHES, arm) for arm in trial)
+        compiled = own is not None and all(self._courses.of(NO_WISHES, arm) for arm in trial)
         self._usable = compiled and not options.smallest_tree_ties
         if own is None or not self._usable:
             return
         self._own = own
         self._decider.resize(options.block_size)
         self._decider.follow(own.native, options.predict_ttl_s, options.approx_ttl_s)
-
-    def _course(self, wishes: Wishes, arm: Arm | None = None) -> _Course | None:
-        """Return what a request is decided by, one of an `arm` by its policy; None for what is not
-        compiled.
-        """
-        wished = wishes.mode, wishes.cost, wishes.temperature, wishes.overlap_score_weight
-        asked = (wished, None if arm is None else arm.name)
-        found = self._courses.get(asked)
-        if found is None and (found := self._new_course(wishes, arm)) is not None:
-            if len(self._courses) >= MOST_COURSES:
-                self._courses.clear()
-            self._courses[asked] = found
-        return found
-
-    def _new_course(self, wishes: Wishes, arm: Arm | None) -> _Course | None:
-        scheduler, options = self._scheduler, self._scheduler.options
-        mode, temperature = wishes.mode or options.mode, wishes.temperature
-        weight = wishes.overlap_score_weight
-        pricing = scheduler.policy if arm is None else arm.policy
-        if wishes.cost is not None or weight is not None:
-            asked = RouteRequest("", NO_HASHES, 0, cost=wishes.cost, overlap_score_weight=weight)
-            pricing = scheduler.pricing(asked)
-        cost = pricing.cost
-        formula = native_formula(self._native, cost)
-        if formula is None or mode not in MODES:
-            return None
-        if temperature is None:
-            temperature = options.temperature
-        draw: Callable[[list[float]], int] | None = None
-        if mode == "kv" and temperature > 0.0:
-            draw = partial(choose_softmax, temperature=temperature, rng=scheduler.rng)
-        looks = "kv" in (mode, options.mode)
-        policy = cost.name if mode == "kv" else mode
-
-        def made(*, kept: bool) -> object:
-            maker = Maker(pricing, kept=kept).make
-            weights = astuple(pricing.weights)
-            return self._native.Course(
-                mode, looks, formula, weights, cost.margin, policy, maker, draw
-            )
-
-        priced, draws = mode == "kv", draw is not None
-        kept = _Course(made(kept=True), looks, priced, False, pricing, is_kept=True)
-        return _Course(made(kept=False), looks, priced, draws, pricing, only=kept)
 
 
 def _begun(placed: Placed, first: int, now: float) -> bool:

@@ -15,7 +15,8 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch import compiled
-from kvmesh.core.dispatch.compiled import MOST_COURSES, CompiledDispatch, Placed, ScannedPrompt
+from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPrompt
+from kvmesh.core.dispatch.courses import MOST_COURSES
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import UNKNOWN
