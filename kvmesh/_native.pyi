@@ -1,10 +1,10 @@
 """What the compiled core has: `kvmesh/native/*.c`, in the same order of rooms.
 
-Shapes, units and errors stand here, how it is done in the C. `tests/unit/test_native_stub.py`
-holds this file to the module.
+Shapes, units and errors stand here, how it is done in the C. What is not here yet is in
+`kvmesh/compiled.py`.
 """
 
-from typing import Any, Final
+from typing import Final
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -20,5 +20,3 @@ VERSION: Final[int]
 # ---- insight: records, totals, histograms ----
 
 # ---- decision: formulas, courses, the decider ----
-
-def __getattr__(name: str) -> Any: ...  # noqa: ANN401  until all of them stand above
