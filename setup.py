@@ -29,8 +29,8 @@ IMAGES = "https://raw.githubusercontent.com/kvmesh/kvmesh/main/"
 if WISH not in {"required", "off"}:
     raise SystemExit(f"KVMESH_BUILD_CORE={WISH}: must be required or off")
 
-ZIG = ("cc", "-fno-sanitize=all", "-g0")
-"""It traps what is undefined where it sees fit, and adds debug information, unless told not to."""
+with Path(__file__).with_name("pyproject.toml").open("rb") as _file:
+    SETTINGS = tomllib.load(_file)["tool"]["kvmesh"]
 
 
 class Core(build_ext):
@@ -44,12 +44,12 @@ class Core(build_ext):
     def build_extensions(self) -> None:
         """Compile by this machine's compiler, else by zig. Raises `PlatformError`: no headers."""
         headers = Path(sysconfig.get_path("include"), "Python.h")
-        if self.extensions and not headers.is_file():
+        if not headers.is_file():
             raise PlatformError(
                 f"no {headers}: this Python has no headers to build kvmesh with; install them "
                 "(Debian, Ubuntu: apt install python3-dev), or a wheel of kvmesh"
             )
-        if self.extensions and find_compiler() is None:
+        if find_compiler() is None:
             self.take_zig()
         compiling, linking = self.known_hardening()
         for module in self.extensions:
@@ -64,15 +64,12 @@ class Core(build_ext):
                 "no C compiler to build kvmesh with: install gcc, or `pip install ziglang` where "
                 "builds are not isolated"
             )
-        zig = (sys.executable, "-m", "ziglang", *ZIG)
-        self.compiler.set_executables(
-            compiler_so=[*zig, "-DNDEBUG", "-fPIC"], linker_so=[*zig, "-shared"]
-        )
+        zig = [sys.executable, "-m", "ziglang", "cc", *SETTINGS["zig"]["compile"]]
+        self.compiler.set_executables(compiler_so=zig, linker_so=[*zig, "-shared"])
 
     def known_hardening(self) -> tuple[list[str], list[str]]:
         """Return what this compiler knows of the hardening flags of pyproject.toml."""
-        settings = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text("utf-8"))
-        wanted = settings["tool"]["kvmesh"]["hardening"]
+        wanted = SETTINGS["hardening"]
         compiling, linking = wanted["compile"], wanted["link"]
         if not self.extensions or self.builds(compiling, linking):
             return compiling, linking
@@ -101,7 +98,7 @@ class Wheel(bdist_wheel):
     def run(self) -> None:
         self.run_command("build")
         built = Path(self.get_finalized_command("build").build_lib)
-        self.root_is_pure = not any(built.glob("kvmesh/_native*"))
+        self.root_is_pure = not any(built.glob("kvmesh/_native*.so"))
         super().run()
 
 

@@ -17,8 +17,6 @@ from deploy.release.hardening import find_missing
 from deploy.release.headers import Headers
 from deploy.release.targets import Target, interpreter_tag
 
-ALWAYS: Final = ("-DNDEBUG", "-fPIC", "-g0", "-fno-sanitize=all")
-"""Beside the flags of pyproject.toml. Without the last one clang of zig traps where it sees fit."""
 ENTRY: Final = b"PyInit__native"
 SOURCE: Final = re.compile(rb"[a-z0-9_]{3}\.[ch]\0")
 """The end of a source file's name, as assertions leave it; machine code has shorter ones."""
@@ -41,11 +39,12 @@ class Compiler:
         """
         settings = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
         (module,) = settings["tool"]["setuptools"]["ext-modules"]
-        hardening = settings["tool"]["kvmesh"]["hardening"]
+        ours = settings["tool"]["kvmesh"]
+        hardening = ours["hardening"]
         flags = (
             *module["extra-compile-args"],
             *(one for one in hardening["compile"] if target.knows(one)),
-            *ALWAYS,
+            *ours["zig"]["compile"],
             *include(headers.folders),
         )
         objects = self.work / f"{interpreter_tag(python)}-{target.name}"
