@@ -382,7 +382,7 @@ def find_native(wish: str) -> tuple[Native | None, str]:
     try:
         found = import_module("kvmesh._native")
     except ImportError as error:
-        return None, f"pure ({error}; with a C compiler `pip install` builds the native one)"
+        return None, f"pure ({error}; `pip install` builds the native one)"
     if found.VERSION != VERSION:
         return None, f"pure (native is {found.VERSION}, not {VERSION}: `pip install` it again)"
     return cast("Native", found), "native"
