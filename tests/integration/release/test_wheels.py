@@ -103,6 +103,7 @@ def test_a_core_that_does_not_compile_makes_no_wheel(tmp_path: Path) -> None:
         "[[tool.setuptools.ext-modules]]\n"
         'name = "kvmesh._native"\nsources = ["broken.c"]\nextra-compile-args = []\n'
         "[tool.kvmesh.hardening]\ncompile = []\nlink = []\n"
+        "[tool.kvmesh.zig]\ncompile = []\n"
     )
     headers = Headers("3.13.0", "nowhere", (tmp_path,))
     compiler = Compiler("/bin/false", "/bin/false", tmp_path / "work", 1)
