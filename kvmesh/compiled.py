@@ -210,28 +210,6 @@ class Native(Protocol):
         """Return `core.cost.selection.pure_find_home`."""
         ...
 
-    def chain(
-        self, seed: int, packed: bytes | memoryview, start: int, width: int, count: int, /
-    ) -> list[int]:
-        """Return the hashes of blocks of a buffer, each seeded with the one before."""
-        ...
-
-    def chain_tokens(
-        self, seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
-    ) -> bytes | None:
-        """Return the same of a list of tokens, as native u64s; None: someone should look closer."""
-        ...
-
-    def pack_chain(
-        self, seed: int, tokens: bytes | memoryview | str, first: int, size: int, count: int, /
-    ) -> bytes:
-        """Return the hashes of blocks of u32s, or of code points, as native u64s."""
-        ...
-
-    def pack_u64s(self, hashes: Sequence[int], /) -> bytes | None:
-        """Return a list or tuple of u64s as native ones; None: someone should look closer."""
-        ...
-
     def TextCutter(  # noqa: N802  a type
         self, tokens: tuple[str, ...], atomic: frozenset[str], /
     ) -> object:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.blocks.hash_chain import compiled_chain_tokens, pure_chain, pure_chain_tokens
 from kvmesh.core.index.table import BlockTable
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
@@ -34,13 +33,8 @@ def either_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "native" and NATIVE is None:
         pytest.skip(CORE)
     quick = NATIVE if request.param == "native" else None
-    tokens = compiled_chain_tokens(quick.chain_tokens) if quick else pure_chain_tokens
-    for name, part in (
-        ("index.implementation.TABLE", quick.Table if quick else BlockTable),
-        ("blocks.hashing.chain", quick.chain if quick else pure_chain),
-        ("blocks.hashing.chain_tokens", tokens),
-    ):
-        monkeypatch.setattr(f"kvmesh.core.{name}", part)
+    table = quick.Table if quick else BlockTable
+    monkeypatch.setattr("kvmesh.core.index.implementation.TABLE", table)
 
 
 def test_every_format_is_on_record() -> None:

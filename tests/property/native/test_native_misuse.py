@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks.measure import resident_bytes
+from kvmesh._native import chain, chain_tokens
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
-from kvmesh.core.blocks.hash_chain import chain, chain_tokens
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.implementation import TABLE
 
