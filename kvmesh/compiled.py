@@ -80,10 +80,6 @@ class NativeDecider(Protocol):
 class Native(Protocol):
     """What `kvmesh._native` has."""
 
-    def Table(self) -> object:  # noqa: N802  a type
-        """Return an empty `core.index.block_table.Table`."""
-        ...
-
     def Booking(self, *values: object, **named: object) -> object:  # noqa: N802  a type
         """Return a `core.workers.loads.Booking`."""
         ...

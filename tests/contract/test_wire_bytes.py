@@ -9,8 +9,6 @@ import random
 import msgspec
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouterOptions
@@ -28,20 +26,10 @@ FIXED = [one for one in ALL if not one[1].startswith(GROWING)]
 MAPS = [one for one in ALL if one[1].startswith(GROWING)]
 
 
-@pytest.fixture(params=["pure", "native"])
-def either_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "native" and NATIVE is None:
-        pytest.skip(CORE)
-    quick = NATIVE if request.param == "native" else None
-    table = quick.Table if quick else BlockTable
-    monkeypatch.setattr("kvmesh.core.index.implementation.TABLE", table)
-
-
 def test_every_format_is_on_record() -> None:
     assert sorted((version, name) for version in CASES for name in CASES[version]) == ALL
 
 
-@pytest.mark.usefixtures("either_core")
 @pytest.mark.parametrize(("version", "name"), ALL)
 def test_what_a_version_wrote_is_read_as_it_was_meant(version: str, name: str) -> None:
     case = CASES[version][name]
@@ -49,7 +37,6 @@ def test_what_a_version_wrote_is_read_as_it_was_meant(version: str, name: str) -
     assert case.read(bytes_of(version, name)) == case.value
 
 
-@pytest.mark.usefixtures("either_core")
 @pytest.mark.parametrize(("version", "name"), FIXED)
 def test_each_version_is_still_written_to_the_byte(version: str, name: str) -> None:
     case = CASES[version][name]

@@ -1,7 +1,6 @@
 import pytest
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.index.table import BlockTable
 
 
 @pytest.fixture(params=["pure", "native"])
@@ -10,7 +9,4 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     quick = NATIVE if request.param == "native" else None
     if request.param == "native" and quick is None:
         pytest.skip(CORE)
-    monkeypatch.setattr(
-        "kvmesh.core.index.implementation.TABLE", quick.Table if quick else BlockTable
-    )
     monkeypatch.setattr("kvmesh.core.overlap.approx.NATIVE", quick)

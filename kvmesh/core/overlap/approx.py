@@ -9,14 +9,13 @@ from typing import Final, cast
 import msgspec
 from sortedcontainers import SortedDict
 
+from kvmesh._native import Table
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index.block_table import Groups
-from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.slots import Slots
-from kvmesh.core.index.table import clear_released
+from kvmesh.core.index.slots import Slots, clear_released
 from kvmesh.core.overlap.leases import Leases
 from kvmesh.core.overlap.overlaps import by_worker
 from kvmesh.core.overlap.thinned import WHOLE_BLOCKS, Graded, Thinned, depth_of, thin
@@ -82,7 +81,7 @@ class ApproxIndex:
         self._graded = graded
         self._longest_tick_s = _LONGEST_TICK_S if worker_blocks is None else _LRU_TICK_S
         self._slots = Slots()
-        self._table = new_table()
+        self._table = Table()
         self._leases: dict[WorkerId, Leases] = {}
         self._ends: SortedDict[float, deque[Leases]] = SortedDict()
         self.next_end = inf

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.index.implementation import new_table
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.overlap.leases import Leases
 
@@ -34,7 +34,7 @@ class LeasesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leases = Leases(new_table().admit(WORKER, 1))
+        self.leases = Leases(Table().admit(WORKER, 1))
         self.until: dict[int, float] = {}
         self.turn: dict[int, int] = {}
         self.turns = count()

@@ -1,8 +1,8 @@
 from typing import SupportsIndex, overload
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.overlap.leases import Leases
 
 
@@ -21,7 +21,7 @@ class Looked(list[int]):
 
 
 def leases() -> Leases:
-    return Leases(BlockTable().admit(WorkerId("a"), 1))
+    return Leases(Table().admit(WorkerId("a"), 1))
 
 
 def test_a_long_prompt_is_prolonged_run_by_run() -> None:
