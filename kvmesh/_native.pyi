@@ -14,10 +14,12 @@ from kvmesh.core.index.block_table import (
     EndTables,
     FoldedMessage,
     FrozenTable,
+    Groups,
     Holding,
     IndexView,
     TableLoader,
 )
+from kvmesh.core.overlap.approx import ApproxStatistics
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -127,6 +129,107 @@ class Table:
         """Return what holds the memory of a table that is not used any more, to be let go piece by
         piece; while a view is open nothing is forgotten, and the pieces hold nothing.
         """
+
+@final
+class Approx:
+    """Believes a prompt cached where it was sent, for a while, as `new_approx` says.
+
+    Entries, (worker, block) pairs, leave in `expire` and `record`, not by themselves.
+    """
+
+    ttl_s: float
+    """How long a prompt counts, seconds."""
+
+    @property
+    def next_end(self) -> float:
+        """Before it there is nothing to `expire`; infinite where nothing is believed."""
+
+    @property
+    def changes(self) -> int:
+        """A count that moves whenever a worker gets a slot or loses it."""
+
+    def __new__(
+        cls,
+        statistics: type[ApproxStatistics],
+        ttl_s: float,
+        limits: tuple[int, int, int | None],
+        longest_tick_s: float,
+        keeps: int,
+        /,
+    ) -> Approx:
+        """`limits`: most entries, those that pruning leaves, most blocks of a worker or None.
+
+        `keeps` of a prompt 0: each block, 1: thinned, 2: graded. Raises `ValueError` for another
+        way, and for a worker's limit below 0.
+        """
+
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Hashes | Sequence[int],
+        now: float,
+        /,
+        ttl_s: float | None = None,
+    ) -> None:
+        """Believe the blocks of `hashes`, root first, cached at `worker` from `now` on.
+
+        `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
+        the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
+        """
+
+    def record_graded(
+        self,
+        worker: WorkerId,
+        graded: Sequence[int],
+        blocks: int,
+        now: float,
+        /,
+        ttl_s: float | None = None,
+    ) -> None:
+        """Do as `record` with a prompt of so many `blocks` of which `grade` made `graded`.
+
+        What `grade` cannot have made of so many does not count. Raises `ValueError` unless the
+        index keeps graded blocks.
+        """
+
+    def expire(self, now: float, /, budget: int | None = None) -> bool:
+        """Drop what ended before or at `now`; True when nothing of it is left.
+
+        `budget` bounds the entries dropped in this call.
+        """
+
+    def revoke(self, worker: WorkerId, hashes: bytes, /) -> None:
+        """Take the news that `worker` holds these packed blocks no longer, nor what follows them.
+
+        O(blocks given, and dropped).
+        """
+
+    def remove_worker(self, worker: WorkerId, /) -> None:
+        """Forget everything believed of `worker`. O(1); `sweep` gives the memory back."""
+
+    def sweep(self, budget: int, /) -> bool:
+        """Do about `budget` blocks of cleaning up after removals; True when nothing is left."""
+
+    def workers(self) -> list[WorkerId]:
+        """Return the workers that something was recorded for."""
+
+    def blocks(self, worker: WorkerId, /) -> int:
+        """Return how many blocks `worker` is believed to hold."""
+
+    def sizes(self, workers: Sequence[WorkerId], /) -> list[int]:
+        """Return how many blocks each of `workers` is believed to hold."""
+
+    def find_matches(self, hashes: Hashes, /) -> dict[WorkerId, int]:
+        """Return the prefix length believed cached, in blocks, per worker that has any."""
+
+    def find_groups(self, hashes: Hashes, /) -> Groups:
+        """Return disjoint (depth, workers), deepest first."""
+
+    def find_known(self, hashes: Sequence[int], /) -> Groups:
+        """Return the same of hashes that are all there, as a decision finds them."""
+
+    def statistics(self) -> ApproxStatistics:
+        """Return sizes and counts."""
 
 def chain(
     seed: int, packed: bytes | bytearray | memoryview, start: int, width: int, count: int, /

@@ -103,20 +103,6 @@ class Native(Protocol):
         """Return a `core.workers.sequences.Arrivals` of nobody."""
         ...
 
-    def Approx(  # noqa: N802  a type
-        self,
-        statistics: object,
-        ttl_s: float,
-        limits: tuple[int, int, int | None],
-        longest_tick_s: float,
-        keeps: int,
-        /,
-    ) -> object:
-        """Return an empty `core.overlap.approx.ApproxIndex`. `limits`: most entries, those that
-        pruning leaves, most of a worker. `keeps` of a prompt 0: each block, 1: thinned, 2: graded.
-        """
-        ...
-
     def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
         """Return a `core.routing.peers.peer.Peer` of which nothing was heard yet."""
         ...

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
@@ -88,7 +88,7 @@ def test_bookings_of_either_version_are_heard(*, compiled: bool) -> None:
         random.Random(1),
         membership=Membership(),
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     peers = PeerBookings(scheduler, compiled=compiled)
 

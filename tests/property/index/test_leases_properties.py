@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.leases import Leases
+from kvmesh.core.overlap.approx import new_approx
+from tests.reference.overlap.leases import Leases
 
 WORKER = WorkerId("w")
 TRUNK = list(range(1, 201))
@@ -100,7 +100,7 @@ TestLeases.settings = settings(max_examples=40, stateful_step_count=25)
 def test_hashes_that_stand_for_two_blocks_do_no_harm_beyond_themselves(
     steps: list[tuple[list[int], int, int]],
 ) -> None:
-    index = ApproxIndex()
+    index = new_approx()
     other = list(range(100, 200))
     index.record(WORKER, other, 0.0)
 
