@@ -80,10 +80,6 @@ class NativeDecider(Protocol):
 class Native(Protocol):
     """What `kvmesh._native` has."""
 
-    def Table(self) -> object:  # noqa: N802  a type
-        """Return an empty `core.index.block_table.Table`."""
-        ...
-
     def Booking(self, *values: object, **named: object) -> object:  # noqa: N802  a type
         """Return a `core.workers.loads.Booking`."""
         ...
@@ -105,20 +101,6 @@ class Native(Protocol):
 
     def Arrivals(self) -> object:  # noqa: N802  a type
         """Return a `core.workers.sequences.Arrivals` of nobody."""
-        ...
-
-    def Approx(  # noqa: N802  a type
-        self,
-        statistics: object,
-        ttl_s: float,
-        limits: tuple[int, int, int | None],
-        longest_tick_s: float,
-        keeps: int,
-        /,
-    ) -> object:
-        """Return an empty `core.overlap.approx.ApproxIndex`. `limits`: most entries, those that
-        pruning leaves, most of a worker. `keeps` of a prompt 0: each block, 1: thinned, 2: graded.
-        """
         ...
 
     def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
@@ -208,28 +190,6 @@ class Native(Protocol):
 
     def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:
         """Return `core.cost.selection.pure_find_home`."""
-        ...
-
-    def chain(
-        self, seed: int, packed: bytes | memoryview, start: int, width: int, count: int, /
-    ) -> list[int]:
-        """Return the hashes of blocks of a buffer, each seeded with the one before."""
-        ...
-
-    def chain_tokens(
-        self, seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
-    ) -> bytes | None:
-        """Return the same of a list of tokens, as native u64s; None: someone should look closer."""
-        ...
-
-    def pack_chain(
-        self, seed: int, tokens: bytes | memoryview | str, first: int, size: int, count: int, /
-    ) -> bytes:
-        """Return the hashes of blocks of u32s, or of code points, as native u64s."""
-        ...
-
-    def pack_u64s(self, hashes: Sequence[int], /) -> bytes | None:
-        """Return a list or tuple of u64s as native ones; None: someone should look closer."""
         ...
 
     def TextCutter(  # noqa: N802  a type

@@ -18,7 +18,7 @@ from kvmesh.core.blocks.events import Removed, Stored, WorkerId, decode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, unpack_run
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.search import find_drops
+from tests.reference.index.search import find_drops
 
 Shard = dict[int, int]
 LookUp = tuple[Callable[[int], int | None], int]
@@ -58,10 +58,7 @@ class _RecordedShard:
 
 
 def shards_of(index: KvIndex) -> list[Shard]:
-    """Return a pure index's own dicts, of a compiled one such as it would have.
-
-    Its masks have no released bits, so every part is a dict.
-    """
+    """Return the dicts that an index of Python objects would have."""
     return [held for _, _, held in index.freeze().parts()]
 
 

@@ -180,7 +180,7 @@ class ApproxKvIndexer:
     """Which worker probably holds how much of a prompt: what was sent to it in the last `ttl_s`.
 
     Needs no events. The caller brings the clock: `now` in seconds, from any start, never back.
-    Units and hashes as in `KvIndexer`; limits as in `core.overlap.approx.ApproxIndex`.
+    Units and hashes as in `KvIndexer`; limits as in `core.overlap.approx.new_approx`.
     Source: the calls mirror NVIDIA Dynamo's `ApproxKvIndexer`.
     """
 

@@ -9,11 +9,8 @@ import random
 import msgspec
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.blocks.hash_chain import compiled_chain_tokens, pure_chain, pure_chain_tokens
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
@@ -29,25 +26,10 @@ FIXED = [one for one in ALL if not one[1].startswith(GROWING)]
 MAPS = [one for one in ALL if one[1].startswith(GROWING)]
 
 
-@pytest.fixture(params=["pure", "native"])
-def either_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "native" and NATIVE is None:
-        pytest.skip(CORE)
-    quick = NATIVE if request.param == "native" else None
-    tokens = compiled_chain_tokens(quick.chain_tokens) if quick else pure_chain_tokens
-    for name, part in (
-        ("index.implementation.TABLE", quick.Table if quick else BlockTable),
-        ("blocks.hashing.chain", quick.chain if quick else pure_chain),
-        ("blocks.hashing.chain_tokens", tokens),
-    ):
-        monkeypatch.setattr(f"kvmesh.core.{name}", part)
-
-
 def test_every_format_is_on_record() -> None:
     assert sorted((version, name) for version in CASES for name in CASES[version]) == ALL
 
 
-@pytest.mark.usefixtures("either_core")
 @pytest.mark.parametrize(("version", "name"), ALL)
 def test_what_a_version_wrote_is_read_as_it_was_meant(version: str, name: str) -> None:
     case = CASES[version][name]
@@ -55,7 +37,6 @@ def test_what_a_version_wrote_is_read_as_it_was_meant(version: str, name: str) -
     assert case.read(bytes_of(version, name)) == case.value
 
 
-@pytest.mark.usefixtures("either_core")
 @pytest.mark.parametrize(("version", "name"), FIXED)
 def test_each_version_is_still_written_to_the_byte(version: str, name: str) -> None:
     case = CASES[version][name]
@@ -107,7 +88,7 @@ def test_bookings_of_either_version_are_heard(*, compiled: bool) -> None:
         random.Random(1),
         membership=Membership(),
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     peers = PeerBookings(scheduler, compiled=compiled)
 

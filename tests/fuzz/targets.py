@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvmesh._native import Table
 from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append
@@ -31,9 +32,7 @@ from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
-from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
 from tests.fuzz import (
@@ -48,6 +47,7 @@ from tests.fuzz import (
 )
 from tests.fuzz.stories.engine_batches import build_batches, odd_batches
 from tests.fuzz.stories.journal_stories import build_messages
+from tests.reference.index.table import NAIVE
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
 STRUCTURED = 0x80
@@ -101,7 +101,7 @@ def journal(data: bytes) -> None:
     structured = bool(data) and data[0] >= STRUCTURED
     most = 4 + data[0] % STRUCTURED if structured else DEFAULT_MAX_BLOCKS
     records = build_messages(data[1:]) if structured else _split(data)
-    replica, pure = (IndexReplica(KvIndex(most, new_table=new)) for new in (new_table, BlockTable))
+    replica, pure = (IndexReplica(KvIndex(most, new_table=new)) for new in (Table, NAIVE))
     for one in (replica, pure):
         one.open("today", 0.0)
     for sequence, record in enumerate(records, 1):

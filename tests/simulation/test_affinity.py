@@ -8,7 +8,7 @@ from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
@@ -41,7 +41,7 @@ class Machine:
             membership=membership,
             sequences=new_sequences(16),
             index=self.index,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
 
     def ask(self, number: int, turn: int) -> WorkerId:

@@ -27,12 +27,11 @@ def test_a_core_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     assert find_native("") == (None, f"pure (native is {VERSION}, not 0: `pip install` it again)")
 
 
-def test_without_a_compiled_core_the_pure_one_does_the_work_and_says_why() -> None:
+def test_without_a_compiled_core_the_pure_one_says_why() -> None:
     program = (
         "import sys; sys.modules['kvmesh._native'] = None\n"
         "from kvmesh.compiled import CORE\n"
-        "from kvmesh.core.blocks.hashing import sequence_hashes\n"
-        "print(CORE, sequence_hashes([1, 2], 1))"
+        "print(CORE)"
     )
 
     told = subprocess.run(
@@ -40,4 +39,3 @@ def test_without_a_compiled_core_the_pure_one_does_the_work_and_says_why() -> No
     ).stdout
 
     assert told.startswith("pure (import of kvmesh._native halted; ") or "KVMESH_CORE" in told
-    assert "[" in told

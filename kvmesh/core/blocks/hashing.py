@@ -18,15 +18,9 @@ from typing import Final, Protocol, Self
 
 from xxhash import xxh3_64_intdigest
 
+from kvmesh._native import chain, pack_chain
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
-from kvmesh.core.blocks.hash_chain import (
-    AHEAD,
-    chain,
-    chain_tokens,
-    pack_chain,
-    pack_u32s,
-    pack_u64s,
-)
+from kvmesh.core.blocks.hash_chain import AHEAD, chain_tokens, pack_u32s, pack_u64s
 from kvmesh.errors import CodecError, RequestError
 
 TOKEN_BYTES: Final = 4
@@ -125,8 +119,8 @@ def sequence_hashes(
     """Return the sequence hash of every full block of `tokens`, root first.
 
     `parent` is the hash of the block before `tokens`, None when they start the sequence.
-    Raises `RequestError` for a token that is no u32. O(tokens): about 70 ns a block from a
-    buffer, from a list 5 ns a token more; compiled 25 ns, and 2 ns.
+    Raises `RequestError` for a token that is no u32. O(tokens): about 25 ns a block from a
+    buffer, from a list 2 ns a token more.
     """
     if block_size < 1:
         raise ValueError(f"block_size is {block_size}, it must be at least 1")

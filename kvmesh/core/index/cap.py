@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.index.block_table import Table
 from kvmesh.core.index.search import SHARDS
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.tier import Tier

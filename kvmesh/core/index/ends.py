@@ -7,8 +7,9 @@ and the rule by which they are read (`events.Reuse`).
 
 from xxhash import xxh3_64_intdigest
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import Reuse, WorkerId
-from kvmesh.core.index.block_table import EndTables, Holding, Table
+from kvmesh.core.index.block_table import EndTables, Holding
 from kvmesh.core.index.freeze import FrozenEnds, freeze_ends
 from kvmesh.core.index.tier import Tier
 

@@ -71,8 +71,8 @@ class FrozenIndex:
     """A view of every block at the moment of `KvIndex.freeze`, without a copy of all of them.
 
     `tiers` are by their number in events; `grouped` are the workers with a rule of reuse.
-    Freezing is O(workers). Then a shard (1/256 of a table) is copied only if it changes before it
-    was read, 0.1 ms in an index of 1M blocks. Read `parts` once, to the end, or `close`.
+    Freezing is O(workers). Then part of a shard (1/256 of a table) is copied only if it changes
+    before it was read. Read `parts` once, to the end, or `close`.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """A whole index put together from parts, checked before it replaces a living one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, Reuse, WorkerId
-from kvmesh.core.index.block_table import Holding, NewTable, TableLoader
+from kvmesh.core.index.block_table import Holding, TableLoader
 from kvmesh.core.index.ends import Ends
-from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.tier import Tier
 
@@ -21,7 +21,10 @@ class IndexImage:
     """
 
     def __init__(
-        self, workers: Sequence[WorkerId], masks: list[int], new_table: NewTable = new_table
+        self,
+        workers: Sequence[WorkerId],
+        masks: list[int],
+        new_table: Callable[[], Table] = Table,
     ) -> None:
         self.slots = Slots()
         self.tiers: list[Tier] = []

@@ -5,6 +5,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, ROOT, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.index.block_table import (
@@ -13,18 +14,14 @@ from kvmesh.core.index.block_table import (
     Groups,
     Holding,
     IndexView,
-    NewTable,
-    Table,
 )
 from kvmesh.core.index.cap import BlockCap
 from kvmesh.core.index.ends import Ends
 from kvmesh.core.index.freeze import FrozenIndex, freeze_worker
 from kvmesh.core.index.image import IndexImage
-from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.search import cut_drops
-from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.slots import Slots, clear_released
 from kvmesh.core.index.statistics import IndexStatistics
-from kvmesh.core.index.table import clear_released
 from kvmesh.core.index.tier import Tier
 
 TIERS: Final = 4
@@ -41,14 +38,17 @@ class KvIndex:
     `core.engines.kv_events.closure`; then every answer is exact. A store behind an unknown parent
     is refused and reported as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
-    high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled. `tiers`
+    high. About 35 B a block. `new_table` makes its tables: tests have naive ones. `tiers`
     are those ever used, the device's first: to be counted by others. `view` is of the device's:
     another one, or None for a time, when slots or tables change. `stored` and `removed` count
     blocks of events.
     """
 
     def __init__(
-        self, max_blocks: int = DEFAULT_MAX_BLOCKS, *, new_table: NewTable = new_table
+        self,
+        max_blocks: int = DEFAULT_MAX_BLOCKS,
+        *,
+        new_table: Callable[[], Table] = Table,
     ) -> None:
         self._new_table = new_table
         self._slots = Slots()

@@ -1,11 +1,13 @@
 """Which bit of a mask stands for which worker."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import compress
 from typing import Final
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.search import SHARDS
 
 _DECODED: Final = 1024
 _DIGITS: Final = bytes(byte & 1 for byte in range(256))
@@ -91,3 +93,16 @@ class Slots:
     def released(self) -> int:
         """Return how many bits wait for a walk to begin or to end."""
         return len(self._released) + len(self._reclaiming)
+
+
+def clear_released(slots: Slots, tables: Sequence[Table]) -> Iterator[int]:
+    """Take released bits out of every mask, a slice of a shard at a time; yield its blocks."""
+    dead = slots.begin_reclaim()
+    for table in tables:
+        for number in range(SHARDS):
+            blocks, place = table.clear_bits(number, dead, 0)
+            yield blocks
+            while place:
+                blocks, place = table.clear_bits(number, dead, place)
+                yield blocks
+    slots.end_reclaim()

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT, WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
-from kvmesh.core.index.block_table import Drops, Holding, NewTable, Table
+from kvmesh.core.index.block_table import Drops, Holding
 
 
 class Tier:
@@ -16,7 +17,7 @@ class Tier:
     have young parents, so what is left is prefix-closed for every worker.
     """
 
-    def __init__(self, new_table: NewTable) -> None:
+    def __init__(self, new_table: Callable[[], Table]) -> None:
         self._new_table = new_table
         self.young = new_table()
         self.old: Table | None = None

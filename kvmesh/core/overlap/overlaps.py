@@ -22,11 +22,11 @@ _DEPTH: Final = itemgetter(0)
 class PrefixIndex(Protocol):
     """What routing asks of any index: how much of a prompt each worker holds."""
 
-    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
+    def find_matches(self, hashes: Hashes, /) -> dict[WorkerId, int]:
         """Return the cached prefix length, in blocks, of every worker that holds any of it."""
         ...
 
-    def find_groups(self, hashes: Hashes) -> Groups:
+    def find_groups(self, hashes: Hashes, /) -> Groups:
         """Return the same by depth, so that a caller need not look at every worker."""
         ...
 
@@ -34,7 +34,7 @@ class PrefixIndex(Protocol):
 class SizedIndex(PrefixIndex, Protocol):
     """An index that also knows how much each worker holds."""
 
-    def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
+    def sizes(self, workers: Sequence[WorkerId], /) -> list[int]:
         """Return how many blocks each of `workers` holds."""
         ...
 
@@ -76,7 +76,10 @@ class RoutedIndex(SizedIndex, Protocol):
     Before `next_end` there is nothing to `expire`.
     """
 
-    next_end: float
+    @property
+    def next_end(self) -> float:
+        """Return when the next block's time is over."""
+        ...
 
     def record(
         self,
@@ -84,19 +87,20 @@ class RoutedIndex(SizedIndex, Protocol):
         hashes: Sequence[int],
         now: float,
         ttl_s: float,
+        /,
     ) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
         ...
 
-    def revoke(self, worker: WorkerId, hashes: bytes) -> None:
+    def revoke(self, worker: WorkerId, hashes: bytes, /) -> None:
         """Believe packed blocks, and what follows them, no longer."""
         ...
 
-    def expire(self, now: float, budget: int) -> bool:
+    def expire(self, now: float, budget: int, /) -> bool:
         """Drop up to about `budget` blocks whose time is over; True when none of them is left."""
         ...
 
-    def remove_worker(self, worker: WorkerId) -> None:
+    def remove_worker(self, worker: WorkerId, /) -> None:
         """Forget everything believed of `worker`."""
         ...
 
@@ -105,7 +109,7 @@ class HeardIndex(RoutedIndex, Protocol):
     """The same fed by what other replicas tell of their decisions: graded blocks."""
 
     def record_graded(
-        self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float, ttl_s: float
+        self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float, ttl_s: float, /
     ) -> None:
         """Believe a prompt of so many `blocks`, of which `grade` made `graded`."""
         ...

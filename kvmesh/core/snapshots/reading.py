@@ -1,16 +1,15 @@
 """Reading a snapshot: nothing in it is believed before it is checked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 from xxhash import xxh3_64
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Reuse, WorkerId
-from kvmesh.core.index.block_table import NewTable
 from kvmesh.core.index.freeze import MOST_AT_ONCE
 from kvmesh.core.index.image import IndexImage
-from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.index import TIERS
 from kvmesh.core.index.shards import KEY_BYTES
 from kvmesh.core.snapshots.writing import (
@@ -54,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def decode_snapshot(
-    data: bytes, new_table: NewTable = new_table, reads: FormatRange = OWN.snapshot
+    data: bytes, new_table: Callable[[], Table] = Table, reads: FormatRange = OWN.snapshot
 ) -> Snapshot:
     """Return what `encode_snapshot` wrote, joined. Raises as `decode_in_slices`."""
     *_, snapshot = decode_in_slices(data, new_table, reads)
@@ -63,7 +62,7 @@ def decode_snapshot(
 
 
 def decode_in_slices(
-    data: bytes, new_table: NewTable = new_table, reads: FormatRange = OWN.snapshot
+    data: bytes, new_table: Callable[[], Table] = Table, reads: FormatRange = OWN.snapshot
 ) -> Iterator[Snapshot | None]:
     """Yield None after each slice of the work, some 3 ms, and last the snapshot.
 

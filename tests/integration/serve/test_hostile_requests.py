@@ -267,7 +267,7 @@ NAMES: Final = 500
 LARGE: Final = frozenset(
     {
         *("Sessions._bindings", "Sessions.news", "OutputLengths._families", "HotPrefixes._nodes"),
-        *("_Cache.entries", "Leases._lease", "Governor.news", "Turns._last"),
+        *("_Cache.entries", "Governor.news", "Turns._last"),
         *("ProgramTable.agents", "ProgramTable._programs", "ProgramTable._tenants"),
     }
 )

@@ -13,7 +13,6 @@ from typing import Final
 
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.prefix_groups import PrefixGroups
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, as_key, pack_hashes
@@ -110,12 +109,7 @@ WAYS: Final = (
     names_of_a_replica,
     a_trace,
     firsts_of_a_trace,
-    pytest.param(
-        snapshot_of_two_tables,
-        marks=pytest.mark.skipif(
-            NATIVE is None, reason="tables of the pure core are dicts of ints"
-        ),
-    ),
+    snapshot_of_two_tables,
 )
 
 

@@ -34,7 +34,6 @@ from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPromp
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
-from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import Doubt
@@ -657,7 +656,7 @@ class TwoWays(RuleBasedStateMachine):
         for side in self.sides:
             if side.index is not None:
                 data = b"".join(encode_snapshot(side.index.freeze(), Position()))
-                snapshot = decode_snapshot(data, new_table)
+                snapshot = decode_snapshot(data)
                 side.index.load(snapshot.image, snapshot.truncated)
 
     @rule(seconds=st.sampled_from([0.001, 0.02, 0.5, 3.0, 40.0]))

@@ -1,6 +1,5 @@
 """Hits at grouped workers against the rule, read off a set of blocks and a set of ends a worker."""
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -12,7 +11,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import (
     BlockHashes,
@@ -22,13 +21,11 @@ from kvmesh.core.blocks.hashing import (
     pack_tokens,
     sequence_hashes,
 )
-from kvmesh.core.index.block_table import NewTable
 from kvmesh.core.index.freeze import FrozenIndex
-from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId(f"w{number}") for number in range(4)]
 TIERS = 2
@@ -62,7 +59,7 @@ def key(prompt: list[int], depth: int, count: int) -> int | None:
 class EndsMachine(RuleBasedStateMachine):
     """Chains, ends and rules in any order, at an index that has room for them."""
 
-    NEW_TABLE: NewTable = BlockTable
+    NEW_TABLE: type[Table] = NAIVE
     frozen = Bundle("frozen")
 
     def __init__(self) -> None:
@@ -190,9 +187,7 @@ TestEnds.settings = settings(max_examples=25, stateful_step_count=25)
 
 
 def test_the_compiled_index_follows_the_rule_too() -> None:
-    if NATIVE is None:
-        pytest.skip(CORE)
     run_state_machine_as_test(
-        type("CompiledMachine", (EndsMachine,), {"NEW_TABLE": TABLE}),
+        type("CompiledMachine", (EndsMachine,), {"NEW_TABLE": Table}),
         settings=settings(max_examples=12, stateful_step_count=25),
     )

@@ -1,6 +1,5 @@
 """The index against a model that is too simple to be wrong: a set of blocks per worker and tier."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -13,16 +12,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.index.block_table import NewTable
 from kvmesh.core.index.freeze import FrozenIndex
-from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId(f"w{number}") for number in range(5)]
 TIERS = 2
@@ -88,7 +85,7 @@ def nonempty(held: Contents) -> Contents:
 class IndexMachine(RuleBasedStateMachine):
     """Every kind of change, in any order."""
 
-    NEW_TABLE: NewTable = BlockTable
+    NEW_TABLE: type[Table] = NAIVE
     frozen = Bundle("frozen")
 
     def __init__(self) -> None:
@@ -237,10 +234,8 @@ TestIndex.settings = settings(max_examples=60, stateful_step_count=30)
 
 def run_compiled(machine: type[RuleBasedStateMachine], max_examples: int, steps: int) -> None:
     """Run a machine upon the compiled core."""
-    if NATIVE is None:
-        pytest.skip(CORE)
     run_state_machine_as_test(
-        type("CompiledMachine", (machine,), {"NEW_TABLE": TABLE}),
+        type("CompiledMachine", (machine,), {"NEW_TABLE": Table}),
         settings=settings(max_examples=max_examples, stateful_step_count=steps),
     )
 
@@ -253,7 +248,7 @@ class CappedMachine(RuleBasedStateMachine):
     """An index too small for what it is told."""
 
     MAX_BLOCKS = 16
-    NEW_TABLE: NewTable = BlockTable
+    NEW_TABLE: type[Table] = NAIVE
 
     def __init__(self) -> None:
         super().__init__()

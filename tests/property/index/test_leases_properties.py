@@ -7,11 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.index.implementation import new_table
-from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.leases import Leases
+from kvmesh.core.overlap.approx import new_approx
+from tests.reference.overlap.leases import Leases
 
 WORKER = WorkerId("w")
 TRUNK = list(range(1, 201))
@@ -34,7 +34,7 @@ class LeasesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leases = Leases(new_table().admit(WORKER, 1))
+        self.leases = Leases(Table().admit(WORKER, 1))
         self.until: dict[int, float] = {}
         self.turn: dict[int, int] = {}
         self.turns = count()
@@ -100,7 +100,7 @@ TestLeases.settings = settings(max_examples=40, stateful_step_count=25)
 def test_hashes_that_stand_for_two_blocks_do_no_harm_beyond_themselves(
     steps: list[tuple[list[int], int, int]],
 ) -> None:
-    index = ApproxIndex()
+    index = new_approx()
     other = list(range(100, 200))
     index.record(WORKER, other, 0.0)
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import (
     ENDS,
     GROUPED_VERSION,
@@ -36,14 +36,10 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.events import encode_batch as encode
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import IndexReplica
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId("a"), WorkerId("b")]
 BLOCKS = [1, 2, 255, 2**64 - 1, 1 << 63, *(number << 8 | 7 for number in range(12))]
@@ -76,9 +72,7 @@ class TwinMachine(RuleBasedStateMachine):
 
     @initialize(max_blocks=st.sampled_from([8, 24, 4096]))
     def start(self, max_blocks: int) -> None:
-        self.twins = [
-            IndexReplica(KvIndex(max_blocks, new_table=new)) for new in (BlockTable, TABLE)
-        ]
+        self.twins = [IndexReplica(KvIndex(max_blocks, new_table=new)) for new in (NAIVE, Table)]
         self.removed: list[list[tuple[WorkerId, bytes]]] = [[], []]
         for replica, removed in zip(self.twins, self.removed, strict=True):
             replica.open("today", 0.0)
@@ -183,7 +177,7 @@ def test_a_message_at_once_does_what_its_events_do_one_by_one() -> None:
 
 
 def test_an_ordinary_message_is_folded_at_once() -> None:
-    index = KvIndex(new_table=TABLE)
+    index = KvIndex(new_table=Table)
     worker = WORKERS[0]
     index.apply(worker, Stored(ROOT, pack_hashes([1])))
     index.apply(worker, Stored(1, pack_hashes([2])))
@@ -203,7 +197,7 @@ def test_an_ordinary_message_is_folded_at_once() -> None:
 
 
 def test_ends_of_a_grouped_worker_are_folded_at_once() -> None:
-    index, worker = KvIndex(new_table=TABLE), WORKERS[0]
+    index, worker = KvIndex(new_table=Table), WORKERS[0]
     for event in (Reuse(), Stored(ROOT, pack_hashes([1])), Stored(ROOT, pack_hashes([1]), ENDS)):
         index.apply(worker, event)
     events: list[Event] = [
@@ -226,7 +220,7 @@ def test_ends_of_a_grouped_worker_are_folded_at_once() -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**64, 2**200])
 def test_numbers_beyond_64_bits_fit_no_message(number: int) -> None:
-    table = TABLE()
+    table = Table()
     holding = table.admit(WORKERS[0], 1)
     data = encode(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes([1]))]))
 
@@ -238,7 +232,7 @@ def test_numbers_beyond_64_bits_fit_no_message(number: int) -> None:
 
 
 def test_what_is_no_message_is_refused_as_a_type() -> None:
-    table = TABLE()
+    table = Table()
     holding = table.admit(WORKERS[0], 1)
     fold = cast("Callable[..., object]", table.fold)
     fold_ends = cast("Callable[..., object]", table.fold_ends)
@@ -264,7 +258,7 @@ def test_what_is_no_message_is_refused_as_a_type() -> None:
 
 
 def test_lengths_that_lie_are_not_believed() -> None:
-    table = TABLE()
+    table = Table()
     holding = table.admit(WORKERS[0], 1)
     head = b"\x94\x01\x01\x01"
     lies = [
@@ -280,7 +274,7 @@ def test_lengths_that_lie_are_not_believed() -> None:
 
 
 def test_what_a_message_removes_at_once_is_told() -> None:
-    index, worker = KvIndex(new_table=TABLE), WORKERS[0]
+    index, worker = KvIndex(new_table=Table), WORKERS[0]
     index.apply(worker, Stored(ROOT, pack_hashes([1, 2])))
     removed: list[tuple[WorkerId, bytes]] = []
     index.watch_removals(partial(note, removed))

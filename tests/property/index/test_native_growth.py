@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.search import SHARDS
 from kvmesh.core.index.shards import SetNumbers
-from kvmesh.core.index.slots import Slots
-from kvmesh.core.index.table import BlockTable, clear_released
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from kvmesh.core.index.slots import Slots, clear_released
+from tests.reference.index.table import NAIVE
 
 SHARD = 7
 NAMES = [WorkerId("a"), WorkerId("b")]
@@ -29,7 +25,7 @@ class Twins:
     """Both tables, told the same; all blocks are of one shard."""
 
     def __init__(self) -> None:
-        self.tables: list[Any] = [BlockTable(), TABLE()]
+        self.tables: list[Any] = [NAIVE(), Table()]
         self.views: list[list[Any]] = []
 
     def store(self, worker: int, blocks: Sequence[int]) -> None:
@@ -110,7 +106,7 @@ def clear_all(table: Any) -> int:
 
 
 def test_released_bits_leave_a_large_part_in_slices() -> None:
-    table: Any = TABLE()
+    table: Any = Table()
     slots = Slots()
     mask = slots.assign(NAMES[0])
     blocks = list(islice(blocks_of_one_shard(random.Random(1)), 60_000))
@@ -172,7 +168,7 @@ def test_a_part_made_in_slices_is_that_of_the_moment_whatever_changes_between_th
 @pytest.mark.parametrize("steps", [0, 1, 4, 9, 14, 20, 30, 40, 50])
 def test_a_part_given_up_half_way_lets_its_table_go(steps: int) -> None:
     rng = random.Random(steps)
-    table = TABLE()
+    table = Table()
     first, second = (table.admit(NAMES[one], 1 << one) for one in range(2))
     known = list(islice(blocks_of_one_shard(rng), 50_000))
     table.store(first, pack_hashes(known))
@@ -195,7 +191,7 @@ def test_a_part_given_up_half_way_lets_its_table_go(steps: int) -> None:
 
 def test_a_large_shard_is_cleared_in_slices_and_gives_its_memory_back() -> None:
     rng = random.Random(3)
-    table = TABLE()
+    table = Table()
     known = list(islice(blocks_of_one_shard(rng), 100_000))
     table.store(table.admit(NAMES[0], 1), pack_hashes(known))
     table.store(table.admit(NAMES[1], 2), pack_hashes(known[:50]))
@@ -239,7 +235,7 @@ def test_made_up_blocks_are_found_as_others_are(bits: int) -> None:
 
 def test_thousands_of_sets_are_told_apart() -> None:
     rng = random.Random(3)
-    table: Any = TABLE()
+    table: Any = Table()
     holdings = [table.admit(WorkerId(f"w{slot}"), 1 << slot) for slot in range(90)]
     expected = dict.fromkeys(range(1, 8001), 0)
     for block in expected:

@@ -18,21 +18,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
 from kvmesh.core.index.freeze import FrozenIndex
-from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.slots import Slots
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.index.table import NAIVE
 
 U64 = 2**64 - 1
+TABLES: list[type[Table]] = [NAIVE, Table]
 EARLIER = [WorkerId(f"before{number}") for number in range(62)]
 WORKERS = [*EARLIER[:1], *(WorkerId(f"w{number}") for number in range(5))]
 BLOCKS = [1, 2, 255, 256, U64, 1 << 63, *(number << 8 | 7 for number in range(40))]
@@ -73,7 +70,7 @@ class TwinMachine(RuleBasedStateMachine):
 
     @initialize(max_blocks=st.sampled_from([16, 40, 4096]), earlier=st.booleans())
     def start(self, max_blocks: int, earlier: bool) -> None:
-        self.twins = [KvIndex(max_blocks, new_table=new) for new in (BlockTable, TABLE)]
+        self.twins = [KvIndex(max_blocks, new_table=new) for new in TABLES]
         for worker in EARLIER if earlier else ():
             self.tell(worker, Stored(ROOT, pack_hashes(BLOCKS[:2])))
 
@@ -148,8 +145,8 @@ class TwinMachine(RuleBasedStateMachine):
     @rule(pair=consumes(views), swapped=st.booleans())
     def go_back(self, pair: list[FrozenIndex], swapped: bool) -> None:
         told = [bytes_of(one) for one in pair]
-        for index, data, new in zip(self.twins, told, (BlockTable, TABLE), strict=True):
-            snapshot = decode_snapshot(data, BlockTable if swapped else new)
+        for index, data, new in zip(self.twins, told, TABLES, strict=True):
+            snapshot = decode_snapshot(data, NAIVE if swapped else new)
             index.load(snapshot.image, snapshot.truncated)
 
     @invariant()
@@ -176,7 +173,7 @@ def test_both_cores_do_the_same_whatever_they_are_told() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_two_tables_stay_alike_through_growth_and_churn(seed: int) -> None:
     rng, slots = random.Random(seed), Slots()
-    tables = [BlockTable(), TABLE()]
+    tables = [NAIVE(), Table()]
     bits = [slots.assign(WorkerId(f"w{number}")) for number in range(130)]
     busy = rng.sample(range(130), 5)
     known = [rng.getrandbits(64) & ~255 | rng.randrange(3) for _ in range(3000)]

@@ -32,7 +32,7 @@ from kvmesh.core.members import silent_members
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.silent_members import MOST_LOST, SilentMembers
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.booking_events import (
     BOOKING_VERSION,
     BookingBatch,
@@ -248,7 +248,7 @@ class Booked:
             random.Random(1),
             membership=Membership(),
             sequences=self.sequences,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         self.scheduler.workers.membership.observe(HONEST, 1, 0.0)
         self.sync = ReplicaSync(self.scheduler, ReplicaSyncOptions("r", "b", 1))

@@ -36,7 +36,7 @@ from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.snapshots.reading import decode_snapshot
@@ -69,7 +69,7 @@ class Bucket:
             membership=Membership(),
             sequences=new_sequences(16),
             index=index,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         self.replica = IndexReplica(index)
         self.router = Router(scheduler, 16)

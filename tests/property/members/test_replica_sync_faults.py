@@ -14,7 +14,7 @@ from kvmesh.actors.messages import BookingsWait, BusMessage, Started, StateWante
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.readers import HEAR_S
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
@@ -38,7 +38,7 @@ class Replica:
             random.Random(1),
             membership=Membership(),
             sequences=self.sequences,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         options = ReplicaSyncOptions(name, "code", 7, max_events=5, max_bytes=2000)
         self.sync = ReplicaSync(scheduler, options)

@@ -1,4 +1,4 @@
-"""The compiled index of believed prefixes does what the pure one does, step by step.
+"""The compiled index of believed prefixes does what the naive one does, step by step.
 
 Hashes may stand for two blocks, prompts may be none, time may go back.
 """
@@ -13,14 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from kvmesh.core.overlap.approx import new_approx
+from tests.reference.overlap.approx import ApproxIndex
 
 U64 = 2**64 - 1
 EARLIER = [WorkerId(f"before{number}") for number in range(63)]

@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.overlap.approx import ApproxStatistics, new_approx
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
 
 A, B = WorkerId("a"), WorkerId("b")
 KEEPS: dict[str, dict[str, bool]] = {

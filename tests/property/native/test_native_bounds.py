@@ -7,10 +7,7 @@ import pytest
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.index.block_table import NewTable
-from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.table import BlockTable
 from kvmesh.core.routing.peers import event_fold
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
@@ -52,10 +49,9 @@ def test_the_largest_bookings_and_reports_add_up_alike_and_to_nothing_again(
     assert all(value // 8 * MOST_AT_ONCE + MOST_TOKENS < 2**63 for value in pure[0][:1])
 
 
-@pytest.mark.parametrize("new", [BlockTable, TABLE])
 @pytest.mark.parametrize("tier", [0, 3, 4, 255])
-def test_hashes_at_the_ends_of_their_range_are_indexed(tier: int, new: NewTable) -> None:
-    index = KvIndex(new_table=new)
+def test_hashes_at_the_ends_of_their_range_are_indexed(tier: int) -> None:
+    index = KvIndex()
 
     kept_out = index.store(W, ROOT, pack_hashes([U64, 1, U64 - 1]), tier)
     behind = index.store(W, U64 - 1, pack_hashes([2]), tier)

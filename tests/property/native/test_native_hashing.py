@@ -1,4 +1,4 @@
-"""The compiled hash chain against the xxhash wheel, and against the pure chain."""
+"""The compiled hash chain against the xxhash wheel, and against the naive chain."""
 
 import random
 from array import array
@@ -9,23 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.blocks.hash_chain import (
-    compiled_chain_tokens,
-    compiled_pack_u64s,
-    pure_chain,
-    pure_chain_tokens,
-    pure_pack_chain,
-)
+from kvmesh._native import chain, chain_tokens, pack_chain
+from kvmesh._native import pack_u64s as quick_pack
+from kvmesh.core.blocks.hash_chain import chain_tokens as careful
+from kvmesh.core.blocks.hash_chain import pack_u64s
 from kvmesh.errors import RequestError
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-chain, chain_tokens, pack_chain = NATIVE.chain, NATIVE.chain_tokens, NATIVE.pack_chain
-quick_pack = NATIVE.pack_u64s
-pack_u64s = compiled_pack_u64s(quick_pack)
-careful = compiled_chain_tokens(NATIVE.chain_tokens)
+from tests.reference.blocks import hash_chain as naive
 
 U64 = 2**64 - 1
 
@@ -75,7 +64,7 @@ def test_a_buffer_hashes_alike(seed: int, data: bytes, start: int, width: int) -
     count = max(0, len(data) - start) // width
     start = min(start, len(data))
 
-    expected = pure_chain(seed, data, start, width, count)
+    expected = naive.chain(seed, data, start, width, count)
 
     assert chain(seed, data, start, width, count) == expected
     assert chain(seed, memoryview(bytearray(data)), start, width, count) == expected
@@ -85,7 +74,7 @@ def test_a_buffer_hashes_alike(seed: int, data: bytes, start: int, width: int) -
 def test_tokens_hash_alike(seed: int, prompt: list[int], first: int, size: int) -> None:
     count = max(0, len(prompt) - first) // size
 
-    expected = pure_chain_tokens(seed, prompt, first, size, count)
+    expected = naive.chain_tokens(seed, prompt, first, size, count)
 
     assert careful(seed, prompt, first, size, count) == expected
     assert careful(seed, tuple(prompt), first, size, count) == expected
@@ -104,9 +93,9 @@ def test_code_points_hash_like_the_tokens_they_are(
     count = (len(text) - first) // size
     packed = text.encode("utf-32-le", "surrogatepass")
 
-    expected = pure_pack_chain(seed, text, first, size, count)
+    expected = naive.pack_chain(seed, text, first, size, count)
 
-    assert pure_pack_chain(seed, packed, first, size, count) == expected
+    assert naive.pack_chain(seed, packed, first, size, count) == expected
     assert pack_chain(seed, text, first, size, count) == expected
     assert pack_chain(seed, packed, first, size, count) == expected
     assert pack_chain(seed, memoryview(packed), first, size, count) == expected
@@ -115,13 +104,13 @@ def test_code_points_hash_like_the_tokens_they_are(
 
 @pytest.mark.parametrize("text", ["a" * 5000, "\u0105" * 5000, "\U0010ffff" * 5000])
 def test_a_block_of_many_code_points_hashes_alike(text: str) -> None:
-    assert pack_chain(7, text, 1, 2000, 2) == pure_pack_chain(7, text, 1, 2000, 2)
+    assert pack_chain(7, text, 1, 2000, 2) == naive.pack_chain(7, text, 1, 2000, 2)
 
 
 @given(st.lists(tokens | odd, min_size=1, max_size=200), st.integers(1, 2))
 def test_what_is_no_token_is_refused_alike(prompt: list[int], size: int) -> None:
     answers: list[object] = []
-    for hashes in (careful, pure_chain_tokens):
+    for hashes in (careful, naive.chain_tokens):
         try:
             answers.append(hashes(1, prompt, 0, size, len(prompt) // size))
         except RequestError as error:
@@ -133,7 +122,7 @@ def test_what_is_no_token_is_refused_alike(prompt: list[int], size: int) -> None
 def test_a_block_of_many_tokens_hashes_alike() -> None:
     prompt = list(range(5000))
 
-    assert chain_tokens(7, prompt, 1, 2000, 2) == pure_chain_tokens(7, prompt, 1, 2000, 2)
+    assert chain_tokens(7, prompt, 1, 2000, 2) == naive.chain_tokens(7, prompt, 1, 2000, 2)
 
 
 @pytest.mark.parametrize(

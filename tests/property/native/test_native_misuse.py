@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks.measure import resident_bytes
+from kvmesh._native import Table, chain, chain_tokens
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
-from kvmesh.core.blocks.hash_chain import chain, chain_tokens
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.index.implementation import TABLE
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
@@ -23,7 +22,7 @@ A, B = WorkerId("a"), WorkerId("b")
 
 
 def filled(count: int = 100) -> Any:
-    table: Any = TABLE()
+    table: Any = Table()
     table.store(table.admit(A, 1), pack_hashes(range(1, count + 1)))
     return table
 
@@ -352,7 +351,7 @@ def everything_once(rng: random.Random) -> None:
     table.remove(other, pack_hashes(rng.sample(range(1, 1500), 500)))
     numbers: dict[int, int] = {}
     parts = [frozen.columns(number, 1 | 1 << 70, numbers) for number in range(256)]
-    again: Any = TABLE()
+    again: Any = Table()
     loader = again.loader(list(numbers))
     for shard, (count, width, columns) in enumerate(parts):
         loader.add(shard, columns[: 7 * count], columns[7 * count :], width)

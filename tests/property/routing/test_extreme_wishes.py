@@ -19,7 +19,7 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport
@@ -64,7 +64,7 @@ def test_no_request_makes_a_cost_infinite_or_undefined(
         Random(1),
         membership=members,
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     capacity = data.draw(st.sampled_from([0, 1, MAX_TOKENS]))
     for _ in range(3):

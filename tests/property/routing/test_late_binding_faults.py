@@ -12,7 +12,7 @@ from kvmesh.core.admission.queue import WaitingRequest as Waiting
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
@@ -46,7 +46,7 @@ class BindingMachine(RuleBasedStateMachine):
             random.Random(1),
             membership=membership,
             sequences=new_sequences(BLOCK),
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         self.trial = Trial()
         self.binding = LateBinding(scheduler, admission(policy))

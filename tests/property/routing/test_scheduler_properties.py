@@ -11,7 +11,7 @@ from kvmesh.core.health.health import Answer
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
@@ -59,7 +59,7 @@ def make_way(options: RouterOptions, seed: int) -> Way:
         membership=membership,
         sequences=new_sequences(BLOCK_SIZE),
         index=index,
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     return Way(scheduler, membership, index)
 

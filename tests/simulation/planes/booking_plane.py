@@ -15,7 +15,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking, Demand
@@ -271,7 +271,7 @@ def new_scheduler(seed: int) -> Scheduler:
         random.Random(seed),
         membership=Membership(),
         sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     scheduler.overlaps.listen(new_approx(graded=True))
     return scheduler

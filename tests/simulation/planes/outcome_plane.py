@@ -14,7 +14,7 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.health.record import Stage
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
@@ -150,7 +150,7 @@ class OutcomePlane:
                 random.Random(birth.seed),
                 membership=membership,
                 sequences=new_sequences(BLOCK_SIZE, lease_s=6.5),
-                routed=ApproxIndex(),
+                routed=new_approx(),
             )
             scheduler.overlaps.listen(new_approx(graded=True))
 

@@ -17,7 +17,7 @@ from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.prefix_families import HALVED_AFTER, PrefixFamilies
 from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow
 from kvmesh.core.members.known_names import KnownNames
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.prompts.parity import MOST_MODELS, ParityOptions, ParityProbe
@@ -173,7 +173,7 @@ def served_models() -> Table:
 
 
 def own_decisions() -> Table:
-    table = ApproxIndex(max_entries=BOUND)
+    table = new_approx(max_entries=BOUND)
     return Table(
         lambda n: table.record(WorkerId(f"w{n % 3}"), [n * 9 + 1, n * 9 + 2], float(n) / 1000),
         lambda: table.statistics().entries,

@@ -22,8 +22,6 @@ from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
 from kvmesh.library.listener import MeshView
 from kvmesh.library.router import KvRouter, RequestOptions
 
-pytestmark = pytest.mark.usefixtures("each_core")
-
 TOKENS = list(range(16 * 20 + 3))
 HASHES = sequence_hashes(TOKENS, 16)
 

@@ -14,8 +14,6 @@ from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.library.kv_metrics import EndpointMetrics, KvMetricsAggregator
 from kvmesh.library.listener import MeshView
 
-pytestmark = pytest.mark.usefixtures("each_core")
-
 
 def test_every_members_last_report_is_an_endpoint() -> None:
     membership = Membership()

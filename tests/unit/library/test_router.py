@@ -16,7 +16,7 @@ from kvmesh.core.blocks.hashing import (
 from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions
@@ -301,7 +301,7 @@ def test_it_decides_as_the_scheduler_of_a_router_does() -> None:
         membership=membership,
         sequences=new_sequences(BLOCK_SIZE),
         index=index,
-        routed=ApproxIndex(thinned=True),
+        routed=new_approx(thinned=True),
     )
     for worker in ("w1", "w2", "w3"):
         membership.add(worker, 0.0)

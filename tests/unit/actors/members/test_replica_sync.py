@@ -21,7 +21,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, status_attempt
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.booking_events import (
     MAX_HASHES,
     BookingBatch,
@@ -50,7 +50,7 @@ class Driver:
             random.Random(1),
             membership=Membership(),
             sequences=self.sequences,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         self.scheduler.overlaps.listen(new_approx(graded=True))
         options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)

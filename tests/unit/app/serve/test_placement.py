@@ -27,7 +27,7 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
@@ -56,7 +56,7 @@ class Routing:
             random.Random(1),
             membership=membership,
             sequences=new_sequences(16),
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         for worker in (W1, W2):
             membership.add(worker, 0.0)

@@ -1,33 +1,34 @@
-from collections.abc import Sequence
+from enum import IntEnum
 
 import pytest
 
-from kvmesh.core.blocks.hash_chain import (
-    SPLIT_BLOCKS,
-    compiled_chain_tokens,
-    hash_chain,
-    pure_chain,
-    pure_chain_tokens,
-)
+from kvmesh.core.blocks.hash_chain import AHEAD, chain_tokens, pack_u64s
 from kvmesh.errors import RequestError
+from tests.reference.blocks import hash_chain
 
 
-def choosy(seed: int, tokens: Sequence[int], first: int, size: int, count: int) -> bytes | None:
-    return bytes([seed + first] * (count * size)) if isinstance(tokens, list) else None
+class Token(IntEnum):
+    ONE = 1
 
 
-def test_a_long_buffer_is_cut_into_pieces_that_hash_as_one() -> None:
-    packed = bytes(range(256)) * 20
-    blocks = [packed[at : at + 4] for at in range(12, 12 + 4 * (SPLIT_BLOCKS + 7), 4)]
+@pytest.mark.parametrize("tokens", [range(4 * AHEAD), [Token.ONE] * (4 * AHEAD), [True] * 400])
+def test_what_the_compiled_core_does_not_take_is_packed_first(
+    tokens: range | list[Token] | list[bool],
+) -> None:
+    count = 2 * AHEAD - 1
 
-    assert pure_chain(9, packed, 12, 4, SPLIT_BLOCKS + 7) == hash_chain(9, blocks)
-    assert pure_chain(9, packed, 12, 4, 0) == []
+    found = chain_tokens(5, tokens, 1, 2, count)
+
+    assert found == hash_chain.chain_tokens(5, list(map(int, tokens)), 1, 2, count)
 
 
-def test_what_the_compiled_core_does_not_take_is_hashed_by_the_pure_one() -> None:
-    chain_tokens = compiled_chain_tokens(choosy)
-
-    assert chain_tokens(5, [1, 2], 0, 1, 2) == b"\5\5"
-    assert chain_tokens(5, range(2), 0, 1, 2) == pure_chain_tokens(5, [0, 1], 0, 1, 2)
+def test_what_is_no_token_is_refused() -> None:
     with pytest.raises(RequestError, match=r"tokens 1\.\.1: token ids are integers"):
         chain_tokens(5, (0, -1), 1, 1, 1)
+    with pytest.raises(RequestError, match=rf"tokens {AHEAD}\.\.{2 * AHEAD - 1}: token ids"):
+        chain_tokens(5, [0] * 100 + [-1] * 100, 0, 1, 200)
+
+
+def test_hashes_are_packed_where_that_is_quicker() -> None:
+    assert pack_u64s([1, 2]) == pack_u64s((1, 2)) == bytes([1, *bytes(7), 2, *bytes(7)])
+    assert pack_u64s(range(2)) == range(2)

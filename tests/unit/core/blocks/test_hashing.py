@@ -22,8 +22,6 @@ from kvmesh.core.blocks.hashing import (
 )
 from kvmesh.errors import CodecError, RequestError
 
-pytestmark = pytest.mark.usefixtures("each_core")
-
 TOKENS = [(i * 2654435761) % 150000 for i in range(50)]
 GOLDEN = [406043094676272526, 10352403485905162285, 15417060893445338149]
 

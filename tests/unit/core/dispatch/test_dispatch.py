@@ -18,7 +18,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AccessReport, Doubt
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm, Arms, Marks
 from kvmesh.core.rollout.policy_spec import PolicySpec
@@ -48,7 +48,7 @@ class Routers:
             membership=membership,
             sequences=new_sequences(16),
             index=self.index,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         for worker in (W1, W2):
             membership.add(worker, 0.0)

@@ -6,8 +6,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
 
-pytestmark = pytest.mark.usefixtures("each_core")
-
 A, B, C, D = (WorkerId(name) for name in "abcd")
 
 

@@ -15,8 +15,6 @@ from kvmesh.core.blocks.hashing import (
 )
 from kvmesh.core.index.index import KvIndex
 
-pytestmark = pytest.mark.usefixtures("each_core")
-
 A, B = WorkerId("a"), WorkerId("b")
 SIZE = 4
 TOKENS = list(range(1, 42))

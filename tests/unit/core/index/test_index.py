@@ -1,11 +1,9 @@
 import pytest
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import TIERS, KvIndex
-from kvmesh.core.index.search import Layers, find_drops
-
-pytestmark = pytest.mark.usefixtures("each_core")
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 PROMPT = sequence_hashes(range(16 * 400), 16)
@@ -502,18 +500,15 @@ def test_a_frozen_view_shows_nothing_of_a_worker_that_left() -> None:
 
 
 def test_two_tables_are_searched_as_one() -> None:
-    newer = [{} for _ in range(256)]  # type: list[dict[int, int]]
-    older = [{} for _ in range(256)]  # type: list[dict[int, int]]
-    for table, mask, depth in ((newer, 1, 5), (older, 2, 300), (older, 4, 3)):
-        for block in PROMPT[:depth]:
-            held = table[block & 255]
-            held[block >> 8] = held.get(block >> 8, 0) | mask
+    newer, older = Table(), Table()
+    for table, worker, mask, depth in ((newer, A, 1, 5), (older, B, 2, 300), (older, C, 4, 3)):
+        table.store(table.admit(worker, mask), pack_hashes(PROMPT[:depth]))
 
-    drops = find_drops(Layers(newer, older), asked(PROMPT), 7)
+    drops = newer.find_drops(asked(PROMPT), 7, older)
 
     assert drops == [(300, 2), (5, 1), (3, 4)]
-    assert find_drops(Layers(newer, older), asked(PROMPT), 5) == [(5, 1), (3, 4)]
-    assert find_drops(Layers(newer, older), asked([1, 2]), 7) == []
+    assert newer.find_drops(asked(PROMPT), 5, older) == [(5, 1), (3, 4)]
+    assert newer.find_drops(asked([1, 2]), 7, older) == []
 
 
 @pytest.mark.parametrize(

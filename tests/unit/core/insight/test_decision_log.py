@@ -11,7 +11,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import MAX_ENDED, DecisionRecord, thin
 from kvmesh.core.insight.traffic import sketch_quantile
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
@@ -26,7 +26,7 @@ def scheduler(workers: int = 3) -> Scheduler:
         random.Random(1),
         membership=Membership(),
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     for number in range(workers):
         made.workers.membership.add(f"w{number}", 0.0)

@@ -16,7 +16,7 @@ from kvmesh.core.insight.explain import (
     why,
 )
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
@@ -31,7 +31,7 @@ def decide(*held: int, **asked: object) -> Decision:
         random.Random(1),
         membership=Membership(),
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     for number, blocks in enumerate(held):
         worker = WorkerId(f"w{number}")

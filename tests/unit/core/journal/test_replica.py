@@ -1,7 +1,5 @@
 from collections.abc import Iterable
 
-import pytest
-
 from kvmesh.core.blocks.events import (
     GROUPED_VERSION,
     ROOT,
@@ -20,8 +18,6 @@ from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import Folded, IndexReplica
 from kvmesh.formats import FormatRange
-
-pytestmark = pytest.mark.usefixtures("each_core")
 
 A, B = WorkerId("a"), WorkerId("b")
 

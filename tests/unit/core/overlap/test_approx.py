@@ -4,8 +4,6 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.overlap.approx import new_approx
 
-pytestmark = pytest.mark.usefixtures("each_core")
-
 A, B, C, D = (WorkerId(name) for name in "abcd")
 PROMPT = sequence_hashes(range(3000), 1)
 

@@ -1,8 +1,9 @@
+from kvmesh._native import Approx
 from kvmesh.core.blocks.events import ENDS, ROOT, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.overlap.overlaps import OverlapView
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
@@ -11,7 +12,7 @@ PROMPT = BlockHashes.of(range(1, 9), 16)
 
 def make_view(
     index: KvIndex | None,
-    routed: ApproxIndex | None,
+    routed: Approx | None,
     distrusted: frozenset[WorkerId] = frozenset(),
     predict_ttl_s: float = 5.0,
 ) -> OverlapView:
@@ -26,9 +27,9 @@ def make_index(**held: int) -> KvIndex:
 
 
 def test_the_longer_of_both_views_counts() -> None:
-    routed = ApproxIndex()
-    routed.record(W1, [1, 2], now=0.0, ttl_s=5.0)
-    routed.record(W2, [1, 2, 3, 4, 5, 6], now=0.0, ttl_s=5.0)
+    routed = new_approx()
+    routed.record(W1, [1, 2], 0.0, ttl_s=5.0)
+    routed.record(W2, [1, 2, 3, 4, 5, 6], 0.0, ttl_s=5.0)
     view = make_view(make_index(w1=4, w2=3, w3=1), routed)
 
     overlaps, groups = view.find_groups(PROMPT, now=1.0)
@@ -41,7 +42,7 @@ def test_the_longer_of_both_views_counts() -> None:
 
 
 def test_a_prediction_that_no_event_confirmed_ends() -> None:
-    routed = ApproxIndex()
+    routed = new_approx()
     view = make_view(make_index(), routed)
     view.record(W1, PROMPT, now=0.0)
 
@@ -50,7 +51,7 @@ def test_a_prediction_that_no_event_confirmed_ends() -> None:
 
 
 def test_what_no_event_can_confirm_counts_for_longer() -> None:
-    view = make_view(make_index(), ApproxIndex())
+    view = make_view(make_index(), new_approx())
     view.record(W1, PROMPT, now=0.0, approximate=True)
 
     assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8}
@@ -61,7 +62,7 @@ def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
     index = make_index(w1=2)
     for worker, blocks in (("w1", 6), ("w2", 4), ("w3", 4)):
         index.store(WorkerId(worker), ROOT, pack_hashes(range(1, blocks + 1)), tier=1)
-    view = make_view(index, ApproxIndex(), frozenset([W3]))
+    view = make_view(index, new_approx(), frozenset([W3]))
     view.record(W2, PROMPT, now=0.0)
 
     found = view.find(PROMPT, now=0.0)
@@ -72,7 +73,7 @@ def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
 
 
 def test_what_events_alone_tell_is_told_apart() -> None:
-    view = make_view(make_index(w1=2), ApproxIndex())
+    view = make_view(make_index(w1=2), new_approx())
     view.record(W1, PROMPT, now=0.0)
 
     found = view.find(PROMPT, now=0.0)
@@ -89,7 +90,7 @@ def grouped_index(worker: WorkerId, chain: int, end: int) -> KvIndex:
 
 
 def test_of_a_grouped_worker_only_what_is_deeper_than_its_chain_is_believed() -> None:
-    view = make_view(grouped_index(W1, chain=5, end=3), ApproxIndex())
+    view = make_view(grouped_index(W1, chain=5, end=3), new_approx())
     view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
     view.record(W2, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
     told = view.find(PROMPT, now=0.0)
@@ -101,14 +102,14 @@ def test_of_a_grouped_worker_only_what_is_deeper_than_its_chain_is_believed() ->
 
 
 def test_where_events_do_not_count_a_chain_says_nothing_against_belief() -> None:
-    view = make_view(grouped_index(W1, chain=5, end=3), ApproxIndex(), frozenset([W1]))
+    view = make_view(grouped_index(W1, chain=5, end=3), new_approx(), frozenset([W1]))
     view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
 
     assert view.find(PROMPT, now=0.0).overlaps == {W1: 4}
 
 
 def test_what_nobody_but_the_chain_had_is_left_out() -> None:
-    view = make_view(grouped_index(W1, chain=5, end=9), ApproxIndex())
+    view = make_view(grouped_index(W1, chain=5, end=9), new_approx())
     view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
 
     assert view.find(PROMPT, now=0.0).groups == []
@@ -124,7 +125,7 @@ def test_device_memory_alone_costs_no_look_at_tiers() -> None:
 
 
 def test_events_of_distrusted_workers_do_not_count() -> None:
-    routed = ApproxIndex()
+    routed = new_approx()
     view = make_view(make_index(w1=4, w2=3), routed, frozenset([W1, W3]))
     view.record(W1, BlockHashes.of([1, 2], 16), now=0.0)
 
@@ -133,7 +134,7 @@ def test_events_of_distrusted_workers_do_not_count() -> None:
 
 
 def test_either_view_may_be_missing() -> None:
-    routed = ApproxIndex()
+    routed = new_approx()
     neither, exact, approximate = (
         make_view(None, None),
         make_view(make_index(w1=2), None),
@@ -150,7 +151,7 @@ def test_either_view_may_be_missing() -> None:
 
 
 def test_prediction_can_be_off_and_empty_prompts_are_not_recorded() -> None:
-    routed = ApproxIndex()
+    routed = new_approx()
     off = make_view(make_index(), routed, predict_ttl_s=0.0)
     off.record(W1, PROMPT, now=0.0)
     on = make_view(make_index(), routed)
@@ -160,7 +161,7 @@ def test_prediction_can_be_off_and_empty_prompts_are_not_recorded() -> None:
 
 
 def test_a_worker_that_left_is_forgotten_by_the_decisions_view() -> None:
-    routed = ApproxIndex()
+    routed = new_approx()
     view = make_view(make_index(), routed)
     view.record(W1, PROMPT, now=0.0)
 
@@ -172,7 +173,7 @@ def test_a_worker_that_left_is_forgotten_by_the_decisions_view() -> None:
 
 def test_events_that_remove_a_block_end_the_prediction_too() -> None:
     index = make_index(w1=4)
-    view = make_view(index, ApproxIndex())
+    view = make_view(index, new_approx())
     view.record(W1, PROMPT, now=0.0)
     view.record(W2, PROMPT, now=0.0)
 
@@ -183,7 +184,7 @@ def test_events_that_remove_a_block_end_the_prediction_too() -> None:
 
 
 def test_what_was_not_served_is_believed_no_longer_but_what_was_known_before() -> None:
-    view = make_view(make_index(), ApproxIndex())
+    view = make_view(make_index(), new_approx())
     view.record(W1, PROMPT, now=0.0)
     view.record(W2, PROMPT, now=0.0)
 
@@ -205,7 +206,7 @@ def test_without_a_view_of_decisions_there_is_nothing_to_retract() -> None:
 
 
 def listening(index: KvIndex | None, distrusted: frozenset[WorkerId] = frozenset()) -> OverlapView:
-    view = make_view(index, ApproxIndex(), distrusted)
+    view = make_view(index, new_approx(), distrusted)
     view.listen(new_approx(graded=True))
     return view
 
@@ -269,7 +270,7 @@ def test_what_another_replica_saw_fail_is_believed_no_longer() -> None:
 
 
 def test_who_listens_to_nobody_takes_nothing_from_others() -> None:
-    view = make_view(make_index(w1=4), ApproxIndex())
+    view = make_view(make_index(w1=4), new_approx())
 
     packed = hear(view, W1, 8)
     view.retract(W1, packed, known_blocks=0)

@@ -6,9 +6,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.overlap.thinned import STRIDE, WHOLE_BLOCKS, Graded, Thinned, thin
-
-pytestmark = pytest.mark.usefixtures("each_core")
+from tests.reference.overlap.thinned import STRIDE, WHOLE_BLOCKS, Graded, Thinned, thin
 
 A, B = WorkerId("a"), WorkerId("b")
 LONG = sequence_hashes(list(range(2000)), 1)

@@ -8,7 +8,7 @@ from kvmesh.core.health.outcomes import SERVED, failed_attempt, status_attempt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.fetch_times import PEER
@@ -36,7 +36,7 @@ class Fleet:
             membership=membership,
             sequences=new_sequences(16),
             index=self.index,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         self.labels = frozenset({label} if label else ())
         for worker in (A, B, C):

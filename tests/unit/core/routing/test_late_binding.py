@@ -11,7 +11,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.governor import Governor, GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -35,7 +35,7 @@ def make_binding(*workers: WorkerId, **options: object) -> tuple[LateBinding, Sc
         random.Random(1),
         membership=membership,
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     return LateBinding(scheduler, AdmissionOptions(**options)), scheduler  # type: ignore[arg-type]  # any option
 

@@ -26,7 +26,7 @@ from kvmesh.core.health.outcomes import (
 )
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
@@ -54,7 +54,7 @@ def make_scheduler(
         membership=membership,
         sequences=new_sequences(16),
         index=index,
-        routed=ApproxIndex() if routed else None,
+        routed=new_approx() if routed else None,
     )
     return scheduler, index
 

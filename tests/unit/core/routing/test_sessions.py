@@ -7,7 +7,7 @@ import pytest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions, session_key
@@ -27,7 +27,7 @@ def make_scheduler(affinity: Affinity, *workers: WorkerId) -> Scheduler:
         random.Random(1),
         membership=membership,
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     scheduler.sessions = Sessions(SessionOptions(affinity=affinity, slack_ms=100.0))
     return scheduler

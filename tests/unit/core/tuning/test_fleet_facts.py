@@ -7,7 +7,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
@@ -24,7 +24,7 @@ def scheduler(*infos: WorkerInfo, options: RouterOptions | None = None) -> Sched
         random.Random(1),
         membership=Membership(),
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
     for number, info in enumerate(infos):
         worker = WorkerId(f"w{number}")

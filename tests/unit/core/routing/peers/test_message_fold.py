@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from kvmesh.compiled import NATIVE
-from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.peers.message_fold import MessageFold, new_message_fold
 from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
+from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.errors import CodecError
 from tests.property.support.records import bare, failed, message, named, placed
 from tests.property.support.replica import Replica
@@ -24,7 +24,7 @@ def fold_of(replica: Replica) -> MessageFold:
 
 def test_without_all_parts_compiled_there_is_none() -> None:
     replica = Replica("w")
-    replica.scheduler.overlaps.listen(ApproxIndex(graded=True))
+    replica.scheduler.sequences = ActiveSequences(16)
 
     assert new_message_fold(replica.scheduler, replica.events()) is None
 

@@ -6,7 +6,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex, new_approx
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.booking_events import (
     BookingBatch,
     BookingEvent,
@@ -36,7 +36,7 @@ class Heard:
             random.Random(1),
             membership=Membership(),
             sequences=self.sequences,
-            routed=ApproxIndex(),
+            routed=new_approx(),
         )
         self.scheduler.overlaps.listen(new_approx(graded=True))
         self.peers = PeerBookings(self.scheduler)

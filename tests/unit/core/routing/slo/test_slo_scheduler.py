@@ -12,7 +12,7 @@ from kvmesh.core.health.outcomes import SERVED, failed_attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
@@ -37,7 +37,7 @@ def make_scheduler(*workers: WorkerId, **options: object) -> Scheduler:
         random.Random(1),
         membership=membership,
         sequences=new_sequences(16),
-        routed=ApproxIndex(),
+        routed=new_approx(),
     )
 
 

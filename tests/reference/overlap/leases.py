@@ -1,4 +1,4 @@
-"""For how long each block is believed to be cached at one worker."""
+"""The model of kvmesh/native/leases.c: for how long each block is believed cached at one worker."""
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush

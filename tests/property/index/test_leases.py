@@ -1,50 +1,13 @@
-from typing import SupportsIndex, overload
+"""Leases of runs by example: those of the model, which the compiled ones are compared with."""
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.index.table import BlockTable
-from kvmesh.core.overlap.leases import Leases
-
-
-class Looked(list[int]):
-    """Blocks that count how often one is looked at."""
-
-    looks = 0
-
-    @overload
-    def __getitem__(self, place: SupportsIndex, /) -> int: ...
-    @overload
-    def __getitem__(self, place: slice, /) -> list[int]: ...
-    def __getitem__(self, place: SupportsIndex | slice, /) -> int | list[int]:
-        self.looks += 1
-        return super().__getitem__(place)
+from tests.reference.overlap.leases import Leases
 
 
 def leases() -> Leases:
-    return Leases(BlockTable().admit(WorkerId("a"), 1))
-
-
-def test_a_long_prompt_is_prolonged_run_by_run() -> None:
-    held = leases()
-    blocks = list(range(1, 6251))
-    assert held.extend(blocks, 1.0) == (pack_hashes(blocks), True)
-    again = Looked(blocks)
-
-    assert held.extend(again, 2.0) == (b"", True)
-    assert again.looks < 300
-
-    assert held.take(10_000) == []
-    assert held.take(10_000) == blocks[::-1]
-
-
-def test_a_prompt_prolonged_within_the_tick_costs_two_looks_a_run() -> None:
-    held = leases()
-    held.extend(range(1, 6251), 1.0)
-    again = Looked(range(1, 6251))
-
-    assert held.extend(again, 1.0) == (b"", False)
-
-    assert again.looks < 200
+    return Leases(Table().admit(WorkerId("a"), 1))
 
 
 def test_a_run_is_split_where_a_prompt_that_lives_longer_leaves_it() -> None:

@@ -2,13 +2,11 @@ from itertools import combinations
 
 import pytest
 
+from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.index.block_table import IndexView, NewTable
-from kvmesh.core.index.implementation import TABLE
-from kvmesh.core.index.table import BlockTable
+from kvmesh.core.index.block_table import IndexView
 
-TABLES = [BlockTable] if TABLE is BlockTable else [BlockTable, TABLE]
 NAMES = [WorkerId(f"w{number}") for number in range(130)]
 
 
@@ -16,18 +14,17 @@ def asked(*blocks: int) -> BlockHashes:
     return BlockHashes.of(blocks, 1)
 
 
-def view_of(new_table: NewTable, held: dict[int, list[int]], live: int = -1) -> IndexView:
+def view_of(held: dict[int, list[int]], live: int = -1) -> IndexView:
     """Return a view of what the workers of some slots hold."""
-    table = new_table()
+    table = Table()
     for slot, blocks in held.items():
         table.store(table.admit(NAMES[slot], 1 << slot), pack_hashes(blocks))
     every = sum(1 << slot for slot in held)
     return table.view(None, NAMES, every & live)
 
 
-@pytest.mark.parametrize("new_table", TABLES)
-def test_each_caller_gets_an_answer_of_its_own(new_table: NewTable) -> None:
-    view = view_of(new_table, {0: [1, 2], 70: [1, 2], 3: [1]})
+def test_each_caller_gets_an_answer_of_its_own() -> None:
+    view = view_of({0: [1, 2], 70: [1, 2], 3: [1]})
 
     first = view.find_matches(asked(1, 2, 3))
     first[NAMES[0]] = 99
@@ -37,9 +34,8 @@ def test_each_caller_gets_an_answer_of_its_own(new_table: NewTable) -> None:
     assert view.find_matches(asked(7)) == {}
 
 
-@pytest.mark.parametrize("new_table", TABLES)
-def test_only_live_slots_count(new_table: NewTable) -> None:
-    view = view_of(new_table, {0: [1, 2], 70: [1, 2], 129: [1]}, live=~(1 << 70))
+def test_only_live_slots_count() -> None:
+    view = view_of({0: [1, 2], 70: [1, 2], 129: [1]}, live=~(1 << 70))
 
     assert view.live == 1 | 1 << 129
     assert view.names == tuple(NAMES)
@@ -48,9 +44,8 @@ def test_only_live_slots_count(new_table: NewTable) -> None:
     assert [(slot, size) for slot, size in enumerate(view.sizes()) if size] == [(0, 2), (129, 1)]
 
 
-@pytest.mark.parametrize("new_table", TABLES)
-def test_a_view_sees_what_its_tables_hold_now(new_table: NewTable) -> None:
-    young, old = new_table(), new_table()
+def test_a_view_sees_what_its_tables_hold_now() -> None:
+    young, old = Table(), Table()
     holding = young.admit(NAMES[0], 1)
     old.store(old.admit(NAMES[0], 1), pack_hashes([1, 2]))
     old.store(old.admit(NAMES[1], 2), pack_hashes([1]))
@@ -64,16 +59,14 @@ def test_a_view_sees_what_its_tables_hold_now(new_table: NewTable) -> None:
     assert (view.young, view.old) == (young, old)
 
 
-@pytest.mark.parametrize("new_table", TABLES)
-def test_a_live_slot_without_a_worker_is_refused(new_table: NewTable) -> None:
+def test_a_live_slot_without_a_worker_is_refused() -> None:
     with pytest.raises(ValueError, match="slot 2 is live, but only 2 have names"):
-        new_table().view(None, NAMES[:2], 5)
+        Table().view(None, NAMES[:2], 5)
 
 
-@pytest.mark.parametrize("new_table", TABLES)
-def test_many_pairs_of_workers_at_many_depths(new_table: NewTable) -> None:
+def test_many_pairs_of_workers_at_many_depths() -> None:
     pairs = list(combinations(range(30), 2))
-    table = new_table()
+    table = Table()
     for block, pair in enumerate(pairs, 1):
         for slot in pair:
             table.store(table.admit(NAMES[slot], 1 << slot), pack_hashes([block]))
