@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, Protocol, cast
 import msgspec
 from msgspec.structs import astuple
 
+from kvmesh._native import Booking, WorkerState
 from kvmesh.compiled import NATIVE, Native
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
@@ -35,8 +36,6 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import NO_THRESHOLDS
-from kvmesh.core.workers.loads import Booking
-from kvmesh.core.workers.state import WorkerState
 
 MOST_COURSES: Final = 64
 """Policies of requests that are kept compiled; beyond it all are made anew."""

@@ -8,7 +8,6 @@ from kvmesh.core.routing.peers import event_fold
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.peer import Peer
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
 
 
 class MessageFold(Protocol):
@@ -33,7 +32,7 @@ class MessageFold(Protocol):
 def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | None:
     """Return what folds messages into `scheduler`, None where not all of it is compiled."""
     overlaps = scheduler.overlaps
-    if NATIVE is None or _is_pure(scheduler.sequences) or _is_pure(overlaps.heard):
+    if NATIVE is None or _is_pure(overlaps.heard):
         return None
     membership = scheduler.workers.membership
     return cast(
@@ -56,4 +55,4 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | N
 
 def _is_pure(part: object) -> bool:
     """Return whether a part is not compiled: its type is that of the pure one either way."""
-    return isinstance(part, ActiveSequences | ApproxIndex)
+    return isinstance(part, ApproxIndex)
