@@ -4,8 +4,8 @@ Shapes, units and errors stand here, how it is done in the C. What is not here y
 `kvmesh/compiled.py`.
 """
 
-from collections.abc import Sequence
-from typing import Final, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Self, final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
@@ -20,6 +20,9 @@ from kvmesh.core.index.block_table import (
     TableLoader,
 )
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.workers.loads import Demand, SequencesStatistics
+from kvmesh.core.workers.speeds import SpeedReport
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -267,6 +270,457 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
 
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
+
+@final
+class Booking:
+    """One request at one worker, to be read alone. Times are the caller's clock, seconds.
+
+    `renewed_s` is its last sign of life, `output_s` when output last came, or
+    began to come unseen. `service_s` is how long
+    the prefill of `service_tokens` took, its own and of those whose end was inferred from it,
+    counted from when the worker could have begun; meaningful after its first token. `prefilling`
+    stays True for a request that ended without one. `hashes` are dropped with its first token: the
+    prompt is cached by then, and events tell of it. `foreseen_blocks` of `private_blocks` are
+    output that nobody saw but that must have come by now; seen answers have none.
+
+    No amount is beyond `core.workers.loads.MOST_TOKENS`, else `OverflowError`; keys are u64s.
+    """
+
+    def __new__(
+        cls,
+        request_id: str,
+        worker: WorkerId,
+        owner: str,
+        prompt_tokens: int,
+        uncached_tokens: int,
+        service_tokens: int,
+        booked_s: float,
+        renewed_s: float,
+        output_s: float,
+        streams: bool = True,
+        keys: Sequence[int] = (),
+        hashes: Hashes | bytes | None = None,
+        private_blocks: int = 0,
+        expected_blocks: int = 0,
+        foreseen_blocks: int = 0,
+        output_tokens: int = 0,
+        prefilling: bool = True,
+        service_s: float = 0.0,
+        turn: bool = False,
+    ) -> Self: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def worker(self) -> WorkerId: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def uncached_tokens(self) -> int: ...
+    @property
+    def service_tokens(self) -> int: ...
+    @property
+    def booked_s(self) -> float: ...
+    @property
+    def renewed_s(self) -> float: ...
+    @property
+    def output_s(self) -> float: ...
+    @property
+    def streams(self) -> bool: ...
+    @property
+    def keys(self) -> tuple[int, ...]: ...
+    @property
+    def hashes(self) -> Hashes | bytes | None: ...
+    @property
+    def private_blocks(self) -> int: ...
+    @property
+    def expected_blocks(self) -> int: ...
+    @property
+    def foreseen_blocks(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def prefilling(self) -> bool: ...
+    @property
+    def service_s(self) -> float: ...
+    @property
+    def turn(self) -> bool: ...
+
+@final
+class Loads:
+    """The live sums of one worker, at first 0. Read freely; only `ActiveSequences` writes.
+
+    `prefill_tokens`: uncached prompt tokens whose prefill is not known to be done, of the
+    requests in `prefilling`, oldest first; `silent` of those will show no first token.
+    `prompt_tokens`: all prompt tokens outstanding. `active_blocks`: KV blocks in use, shared ones
+    once; `expected_blocks`: those the expected outputs will still take. `active_requests`,
+    `active_blocks`, `prompt_tokens` and `prefill_tokens` include what only the engine's reports
+    show: `unseen_requests`, `unseen_blocks`, `unseen_tokens`.
+    `progress_s`: when the prefill backlog last moved, or began. `prefilling` and `shared`
+    (requests by sharing key) are copies, made when they are read.
+    """
+
+    prefill_tokens: int
+    prompt_tokens: int
+    active_requests: int
+    active_blocks: int
+    expected_blocks: int
+    progress_s: float
+    silent: int
+    unseen_requests: int
+    unseen_blocks: int
+    unseen_tokens: int
+
+    def __new__(cls, worker: WorkerId) -> Self: ...
+    @property
+    def worker(self) -> WorkerId: ...
+    @property
+    def prefilling(self) -> dict[str, Booking]: ...
+    @property
+    def shared(self) -> dict[int, int]: ...
+    @property
+    def waiting_requests(self) -> int:
+        """How many wait for their prefill."""
+
+    @property
+    def booked_requests(self) -> int:
+        """The requests that routers booked."""
+
+    @property
+    def booked_blocks(self) -> int:
+        """The blocks of the requests that routers booked."""
+
+    @property
+    def booked_tokens(self) -> int:
+        """The uncached prompt tokens of the requests that routers booked."""
+
+    def begin(self, booking: Booking, now: float, /) -> None:
+        """Take a booking in, the last of those that wait for their prefill. Raises `ValueError` for
+        one that is at a worker.
+        """
+
+    def end_prefill(self, booking: Booking, /) -> None:
+        """Take a booking in `prefilling` out of the backlog. Raises `KeyError` for others."""
+
+    def grow(self, blocks: int, expected_blocks: int, /) -> None:
+        """Take more blocks, some of them expected. Raises `OverflowError`."""
+
+    def end(self, booking: Booking, /) -> None:
+        """Let a booking go whose prefill has ended. Raises `KeyError` for others."""
+
+    def correct(self, requests: int, blocks: int, prefill_tokens: int, block_size: int, /) -> None:
+        """Count load that nobody booked in place of what was counted before. Raises
+        `OverflowError`.
+        """
+
+    def wait_ms(self, ms_per_token: float, now: float, step_tokens: float = 0.0) -> float:
+        """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
+
+        A step's fixed time counts as `step_tokens`. Time since the last progress is credited up to
+        the oldest request's own prefill: were more done, its first token would have come.
+        """
+
+    def shared_blocks(self, keys: Sequence[int], overlap: int) -> int:
+        """Return how many of the first `overlap` blocks active requests here already hold, as
+        sharing keys tell.
+
+        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
+        """
+
+@final
+class Arrivals:
+    """A decayed count of requests over the equally decayed time in which they came: what the cost
+    formulas call arrivals. One counts half after 10 seconds.
+
+    Right from the first seconds on: a fleet just started has the caches cold and the rate full.
+    """
+
+    def fold(self, now: float, /) -> None:
+        """Count one request. A clock that steps back counts as standing still."""
+
+    def per_ms(self, now: float, /) -> float:
+        """Return requests per millisecond."""
+
+@final
+class WorkerTurns:
+    """Counts turns by worker: those of this replica and, as they are heard of, of its peers.
+
+    With one replica that is strict rotation. Several that hear of each other's turns share one
+    rotation; no worker is ahead of another by more than the turns not heard of yet, and one. A
+    worker that was away has at most 4 turns at once.
+    """
+
+    def __new__(cls) -> Self: ...
+    def take(self, worker: WorkerId, /) -> None:
+        """Count a turn."""
+
+    def next(self, names: Sequence[WorkerId], replica: str) -> WorkerId:
+        """Return whose turn it is among `names`; `ValueError` for none.
+
+        Equal ones come in an order of `replica`'s own, so that two replicas which choose at the
+        same time choose two; without a name in that of `names`.
+        """
+
+    def remove(self, worker: WorkerId, /) -> None:
+        """Forget a worker that left."""
+
+@final
+class ActiveSequences:
+    """Bookings of this replica and of its peers, summed per worker: `core.workers.sequences`
+    makes one.
+
+    Every method is idempotent: a repeated `add`, an unknown id, an event after the end change
+    nothing. Request ids must be unique among all replicas. A booking lives while life signs renew
+    its lease, however long the request runs.
+
+    Blocks shared by requests at one worker are counted once, as far as sharing keys tell
+    (`core.blocks.graded`): to 15 blocks of the first 256, to 63 up to 1,024, to 255 beyond. `add`
+    takes those of the hashes that the caller happens to know, and never asks for more.
+
+    `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
+    removed, whose `Loads` are then no longer live.
+    `arrivals` counts what anybody books, `turns` what of it was sent in turn.
+    """
+
+    def __new__(
+        cls,
+        block_size: int,
+        *,
+        lease_s: float = 60.0,
+        turns: Callable[[], WorkerTurns],
+        statistics: Callable[[int, int, int, int, int, int, int], SequencesStatistics],
+    ) -> Self:
+        """Make one whose `turns` and statistics are made by these. Raises `ValueError`."""
+
+    @property
+    def bookings(self) -> dict[str, Booking]: ...
+    @property
+    def turns(self) -> WorkerTurns: ...
+    @property
+    def arrivals(self) -> Arrivals: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def lease_s(self) -> float: ...
+    def loads(self, worker: WorkerId, /) -> Loads:
+        """Return the worker's live sums; a worker never seen has zeros."""
+
+    def add(
+        self, request_id: str, worker: WorkerId, demand: Demand, now: float, owner: str = ""
+    ) -> bool:
+        """Book a request; return False when it was already booked (at any worker)."""
+
+    def first_token(self, request_id: str, now: float) -> Booking | None:
+        """Note the end of a request's prefill; return its booking the first time, else None.
+
+        Engines prefill in order of arrival: older requests that show no first token are done too.
+        """
+
+    def settle(self, now: float, ms_per_token: Callable[[WorkerId], float]) -> None:
+        """End the prefills that nobody will see end, once they are overdue by half.
+
+        O(workers that have such requests), but not more often than every
+        `core.workers.sequences.SETTLE_EVERY_S`; call it before reading loads.
+        """
+
+    def grow(self, request_id: str, output_tokens: int, now: float) -> None:
+        """Raise a request's output to `output_tokens` in total, `MOST_TOKENS` at most; a lower
+        figure is old news.
+        """
+
+    def foresee(self, booking: Booking, blocks: int) -> None:
+        """Count so many blocks of a live booking's expected output as come unseen, in place of
+        what was counted before.
+        """
+
+    def finish(self, request_id: str, /) -> Booking | None:
+        """Release a request, however it ended; return its booking the first time, else None."""
+
+    def correct(self, worker: WorkerId, requests: int, blocks: int, prefill_tokens: int) -> None:
+        """Count load at a worker that nobody booked, in place of what was counted before.
+
+        The prompts of those `requests` are taken to fill the `blocks`.
+        """
+
+    def resize(self, block_size: int, /) -> None:
+        """Count blocks of another size from now on; what is booked keeps those it was booked with.
+
+        Load that nobody booked is forgotten until the next report of it. O(workers + requests).
+        Raises `ValueError`.
+        """
+
+    def renew(self, request_ids: Iterable[str], now: float) -> None:
+        """Take a sign of life for each: their leases run from `now`."""
+
+    def renew_owner(self, owner: str, now: float) -> None:
+        """Take a sign of life for every booking of one owner. O(requests)."""
+
+    def expire(self, now: float) -> list[Booking]:
+        """Release and return the bookings without a life sign for `lease_s`. O(requests)."""
+
+    def remove_worker(self, worker: WorkerId, /) -> list[Booking]:
+        """Release and return every booking at `worker`, and forget the worker. O(requests)."""
+
+    def remove_owner(self, owner: str, /) -> list[Booking]:
+        """Release and return every booking of a peer that went away. O(requests)."""
+
+    def owned(self, owner: str = "") -> list[Booking]:
+        """Return the live bookings of one owner, oldest first: what a joining peer asks for."""
+
+    def unseen(self) -> list[Booking]:
+        """Return the live bookings whose answers grow without anybody seeing how far, oldest first.
+        O(requests), O(1) while all of them stream.
+        """
+
+    def statistics(self) -> SequencesStatistics:
+        """Return totals. O(workers)."""
+
+@final
+class StepTimes:
+    """Fits `ms = a (step_tokens + tokens)` to steps: decayed least squares, relative to the size.
+
+    `step_tokens` is the fixed time in tokens, 4096 at most, the same whatever a worker's speed; 0
+    until enough steps of different sizes were seen. Without it short prompts make every token look
+    expensive.
+    """
+
+    step_tokens: float
+
+    def fold(self, tokens: float, ms: float) -> None:
+        """Add a step that prefilled `tokens` (> 0) in `ms` at the fleet's usual speed. O(1)."""
+
+@final
+class Ratio:
+    """Decayed sum of ms over decayed sum of tokens.
+
+    `squares` is the sum of the samples' squared weights, of which the mean's error follows;
+    `error` the last sample's, relative to what the mean foretold. `factor` is the worker's time
+    per token over its fleet's, 1.0 while that may be chance. `slow_ms` is what each output token
+    takes longer there than load explains.
+    """
+
+    ms: float
+    tokens: float
+    squares: float
+    error: float
+    factor: float
+    slow_ms: float
+
+    def __new__(cls, ms: float = 0.0, tokens: float = 0.0) -> Self: ...
+    def fold(self, ms: float, tokens: float, half_life: float, /) -> None:
+        """Add a sample; what was there counts half after `half_life` further tokens."""
+
+    def age(self, fleet_ms_per_token: float, /) -> None:
+        """Go half of the way to the fleet's mean, half as sure: no sample came for long."""
+
+@final
+class Speeds:
+    """Decayed ratios per worker, which are the fleet's as far as their difference may be chance:
+    `core.workers.speeds` makes one.
+
+    Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
+    overlap moves it far at once; steady change is followed within some ten prompts. A worker that
+    gets none is in time taken to be like the others. No history,
+    no report and no clock but the caller's is needed. `fleet_ms_per_token` is the whole fleet's ms
+    per uncached token, what an unknown worker is given.
+
+    Workers' output is compared by their last 4 answers with the usual worker, the lower median of
+    all: `slow_ms` of a worker's ratio is what each token takes longer there than 3 times the usual.
+    """
+
+    fleet_ms_per_token: float
+    uncached_tokens: float
+    output_tokens: float
+
+    def __new__(
+        cls,
+        report: Callable[[float, float, float, float, float, float, int], SpeedReport],
+        prior_ms_per_token: float,
+    ) -> Self:
+        """Make those of a fleet of which nothing was seen. Raises `ValueError` for a prior that is
+        not above 0.
+        """
+
+    @property
+    def steps(self) -> StepTimes: ...
+    def ms_per_token(self, worker: WorkerId, /) -> float:
+        """Return the worker's prefill time, ms per uncached token, always > 0. O(1)."""
+
+    def prefill_ratio(self, worker: WorkerId, /) -> Ratio:
+        """Return the worker's own evidence and factor, live until the worker is removed."""
+
+    def ms_per_output_token(self, worker: WorkerId, /) -> float:
+        """Return the time between two output tokens, ms; the fleet's when unseen, 0 without any."""
+
+    def residence_ms(self, worker: WorkerId, /) -> float:
+        """Return how long a request stays, ms; the fleet's when unseen, 0 without any."""
+
+    def first_token(
+        self, worker: WorkerId, uncached_tokens: int, service_s: float, now: float
+    ) -> None:
+        """Learn from a first token: `service_s` is the time since the worker could have begun.
+
+        First tokens of one engine step count together: the step's time belongs to all of them.
+        """
+
+    def measured(self, worker: WorkerId, tokens: int, busy_us: int) -> None:
+        """Learn from an engine's own totals: uncached tokens prefilled, and the time that took.
+
+        First tokens teach nothing more about such a worker's prefill: they come late for many
+        reasons. Smaller totals than before are those of a new engine.
+        """
+
+    def output(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
+        """Learn from `tokens` (> 0) output tokens that took `elapsed_s` since those before."""
+
+    def finished(self, worker: WorkerId, residence_s: float, output_tokens: int) -> None:
+        """Learn how long a request stayed, from booking to end, and its output (0: unknown)."""
+
+    def answered(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
+        """Learn from an answer's `tokens` of output, which took `elapsed_s` behind its prefill, or
+        behind its first token without that one.
+        """
+
+    def answer_tokens(self, expected_tokens: int, /) -> float:
+        """Return what an answer of so many tokens (0: not known) counts for beside `slow_ms` of a
+        worker's ratio.
+        """
+
+    def remove_worker(self, worker: WorkerId, /) -> None:
+        """Forget a worker; the fleet remembers what it contributed."""
+
+    def report(self, worker: WorkerId, /) -> SpeedReport:
+        """Return what is believed of a worker, for people."""
+
+@final
+class WorkerState:
+    """A worker's load, speed and own words, for the loop over the candidates.
+
+    `gaps`: load that nobody here booked, by its last reports. `failure_share` of the requests
+    there fail beyond what is usual in the fleet, and `lost_ms` go by until they do. `blank_blocks`
+    of its `capacity_blocks` hold nothing that is cached: they are taken before anything is evicted;
+    0 while that is not known.
+    """
+
+    loads: Loads
+    info: WorkerInfo
+    report: LoadReport
+    gaps: tuple[tuple[int, int, int], ...]
+    capacity_blocks: int
+    blank_blocks: int
+    failure_share: float
+    lost_ms: float
+
+    def __new__(
+        cls, worker: WorkerId, loads: Loads, prefill: Ratio, info: WorkerInfo, report: LoadReport
+    ) -> Self: ...
+    @property
+    def worker(self) -> WorkerId: ...
+    @property
+    def prefill(self) -> Ratio: ...
 
 # ---- insight: records, totals, histograms ----
 

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
@@ -80,29 +80,6 @@ class NativeDecider(Protocol):
 class Native(Protocol):
     """What `kvmesh._native` has."""
 
-    def Booking(self, *values: object, **named: object) -> object:  # noqa: N802  a type
-        """Return a `core.workers.loads.Booking`."""
-        ...
-
-    def ActiveSequences(  # noqa: N802  a type
-        self,
-        block_size: int,
-        *,
-        lease_s: float = 60.0,
-        turns: Callable[[], object],
-        statistics: Callable[..., object],
-    ) -> object:
-        """Return a `core.workers.sequences.ActiveSequences` without any booking."""
-        ...
-
-    def WorkerTurns(self) -> object:  # noqa: N802  a type
-        """Return a `core.workers.turns.WorkerTurns` of nobody yet."""
-        ...
-
-    def Arrivals(self) -> object:  # noqa: N802  a type
-        """Return a `core.workers.sequences.Arrivals` of nobody."""
-        ...
-
     def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
         """Return a `core.routing.peers.peer.Peer` of which nothing was heard yet."""
         ...
@@ -111,32 +88,10 @@ class Native(Protocol):
         """Return a `core.routing.peers.message_fold.MessageFold`."""
         ...
 
-    def Loads(self, worker: str) -> object:  # noqa: N802  a type
-        """Return a `core.workers.loads.Loads` without any load."""
-        ...
-
-    def Ratio(self, ms: float = 0.0, tokens: float = 0.0) -> object:  # noqa: N802  a type
-        """Return a `core.workers.relative_speed.Ratio`."""
-        ...
-
-    def Speeds(self, report: type, prior_ms_per_token: float) -> object:  # noqa: N802  a type
-        """Return a `core.workers.speeds.Speeds`, whose reports are of that type."""
-        ...
-
-    def StepTimes(self) -> object:  # noqa: N802  a type
-        """Return a `core.workers.step_times.StepTimes`."""
-        ...
-
     def OutputLengths(  # noqa: N802  a type
         self, forecast: type, statistics: type, block_size: int, max_families: int
     ) -> object:
         """Return a `core.routing.output_lengths.OutputLengths` that answers in these types."""
-        ...
-
-    def WorkerState(  # noqa: N802  a type
-        self, worker: str, loads: object, prefill: object, info: object, report: object
-    ) -> object:
-        """Return a `core.workers.state.WorkerState` of native loads and ratios."""
         ...
 
     def Formula(  # noqa: N802  a type

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.state import WorkerState
 from kvmesh.library.listener import Listener, MeshView
 
 HALF_LOADED_MS: Final = 1000.0

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerSeen
 from kvmesh.app.figures.figure import Source
@@ -20,7 +21,6 @@ from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.loads import Booking
 
 ROUTER_PORT: Final = 8000
 ENGINE_PORT: Final = 9000

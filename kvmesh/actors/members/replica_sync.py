@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     BookingsWait,
@@ -26,7 +27,6 @@ from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.records import RECORDS_VERSION
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, Formats

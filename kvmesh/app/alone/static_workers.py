@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.actors.engine_messages import EngineSilent
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.members.static_registry import StaticRegistry
@@ -32,7 +33,6 @@ from kvmesh.core.engines.registry import connector_of, connectors, engine_of, ne
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.disaggregation import role_marks
-from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
 from kvmesh.runtime.aio import AioDriver

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from kvmesh._native import Booking
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Source
@@ -10,7 +11,6 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.peers.outbox import BookingOutbox
-from kvmesh.core.workers.loads import Booking
 
 
 class MeshPart(Protocol):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from kvmesh._native import Booking
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
@@ -16,7 +17,6 @@ from kvmesh.core.routing.unwatched.unwatched import (
     UnwatchedStatistics,
 )
 from kvmesh.core.workers.info import LoadReport
-from kvmesh.core.workers.loads import Booking
 from kvmesh.tasks import guarded
 from kvmesh.transport.http.forward.plan import Booked, ForwardPlan
 from kvmesh.transport.http.server.scope import Scope

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from kvmesh._native import Booking
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.care.failure_counts import FailureCounts
@@ -31,7 +32,6 @@ from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.scaling.scaling import ScalingOptions
-from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from msgspec.structs import astuple
 
+from kvmesh._native import WorkerState
 from kvmesh.compiled import NATIVE, Native, NativeFormula
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.expression import Expression, Step
@@ -16,7 +17,6 @@ from kvmesh.core.cost.formulas import COSTS, Cost
 from kvmesh.core.cost.selection import tie_limit
 from kvmesh.core.cost.weighing import MEMORY_MARGIN, Weighing
 from kvmesh.core.cost.weights import Weights
-from kvmesh.core.workers.state import WorkerState
 
 States = tuple[WorkerState, ...]
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Speeds, WorkerState
 from kvmesh.bounds import clamped
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import PREDICTED_TIME, Cost, score_of
@@ -13,8 +14,6 @@ from kvmesh.core.cost.terms import Brought, Candidate, Fleet, survey
 from kvmesh.core.cost.weights import Weights
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.core.workers.speeds import Speeds
-from kvmesh.core.workers.state import WorkerState
 
 DEFAULT_COST: Final = PREDICTED_TIME
 """What decides where a formula of one's own fails."""

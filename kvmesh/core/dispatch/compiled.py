@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
+from kvmesh._native import Booking, WorkerState
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
@@ -32,8 +33,6 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import NO_THRESHOLDS
-from kvmesh.core.workers.loads import Booking
-from kvmesh.core.workers.state import WorkerState
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
@@ -27,7 +28,6 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError, UnattainableError
 
 EVERY: Final = 32

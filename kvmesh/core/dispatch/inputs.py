@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.catalogue import Pricing
@@ -19,7 +20,6 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.routing.slo.judge import in_time
-from kvmesh.core.workers.loads import Booking
 
 Terms = tuple[Any, ...]
 """A candidate's, in the order of `Candidate`."""

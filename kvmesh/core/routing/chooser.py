@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import ActiveSequences, Speeds
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import Pricing, reweigh
@@ -32,8 +33,6 @@ from kvmesh.core.routing.slo.judge import choose_in_time
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.core.routing.spread.second_home import find_second_home
 from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 OUTPUT_CAP: Final = 4.0

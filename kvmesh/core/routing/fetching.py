@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import ActiveSequences, Booking, Speeds
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Brought
 from kvmesh.core.engines.fetch import Access
@@ -14,9 +15,7 @@ from kvmesh.core.overlap.tier_credit import HOST
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.fetch_times import MIN_SAMPLE_TOKENS, PEER, PLACES, FetchTimes
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking
-from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.loads import MOST_TOKENS
 
 WORTH_IT: Final = 0.9
 """A prefix is fetched that takes at most this share of the time it takes to compute."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+from kvmesh._native import ActiveSequences, Speeds, WorkerState
 from kvmesh.bounds import shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
@@ -19,9 +20,7 @@ from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.info import NO_ADAPTERS, NO_THRESHOLDS, LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut, find_left_out
 from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.core.workers.speeds import Speeds, new_speeds
-from kvmesh.core.workers.state import WorkerState, new_worker_state
+from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
 
 NAMED_IN_ERRORS: Final = 8
@@ -94,7 +93,7 @@ class WorkerRegistry:
         state = self.known.get(worker)
         if state is None:
             loads, prefill = self._sequences.loads(worker), self._speeds.prefill_ratio(worker)
-            state = new_worker_state(worker, loads, prefill, _NO_INFO, _NO_REPORT)
+            state = WorkerState(worker, loads, prefill, _NO_INFO, _NO_REPORT)
             self.known[worker] = state
         return state
 

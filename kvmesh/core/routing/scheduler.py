@@ -4,6 +4,7 @@ from typing import Protocol
 
 import msgspec
 
+from kvmesh._native import ActiveSequences, Booking, WorkerState
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
@@ -27,11 +28,10 @@ from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.late_prompts import LatePrompts
-from kvmesh.core.workers.loads import Booking, Demand
-from kvmesh.core.workers.sequences import OVERDUE, ActiveSequences
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import OVERDUE
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 from kvmesh.core.workers.speeds import new_speeds
-from kvmesh.core.workers.state import WorkerState
 from kvmesh.errors import NoWorkerError
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
+from kvmesh._native import Booking, Loads
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.workers.loads import Booking, Loads
 
 
 class LatePrompts:

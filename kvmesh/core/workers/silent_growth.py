@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from kvmesh._native import ActiveSequences, Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth
-from kvmesh.core.workers.loads import Booking
-from kvmesh.core.workers.sequences import ActiveSequences
 
 
 class UnseenWork(msgspec.Struct, frozen=True):

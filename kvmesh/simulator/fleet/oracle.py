@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from kvmesh._native import Arrivals
 from kvmesh.core.cost.weight_sets import PredictedTimeWeights
-from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest
 from kvmesh.mocker.model.timing import StepLoad

@@ -8,6 +8,7 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
@@ -39,7 +40,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.loads import Booking, Demand
+from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh.mocker.model.faults import FaultKind

@@ -20,7 +20,7 @@ from kvmesh.core.routing.peers.records import (
     read_records,
 )
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import FormatRange, Formats
 from tests.contract.wire.case import EPOCH, WORKER, WireCase
 from tests.contract.wire.messages import of_message, router_heartbeat, worker_heartbeat
@@ -42,7 +42,7 @@ class Teller:
     """A replica's own bookings, and the outbox that tells of them."""
 
     def __init__(self, *, pure: bool) -> None:
-        self.sequences = ActiveSequences(SIZE) if pure else new_sequences(SIZE)
+        self.sequences = new_sequences(SIZE)
         make = BookingOutbox if pure else new_booking_outbox
         self.outbox = make(self.sequences, EPOCH)
 

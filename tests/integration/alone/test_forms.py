@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh._native import Booking
 from kvmesh.app.alone.static_workers import StaticWorkers
-from kvmesh.core.workers.loads import Booking
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvmesh._native import Booking
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.queue import AdmissionOptions
@@ -48,7 +49,7 @@ from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
 from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.loads import Booking, Demand
+from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 

@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kvmesh._native import ActiveSequences
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
@@ -13,7 +14,7 @@ from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegi
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import LOCAL, new_sequences
 
 SIZE = 4
 EPOCH = 7
@@ -89,7 +90,7 @@ class Outboxes(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.sequences: list[ActiveSequences] = [ActiveSequences(SIZE)]
+        self.sequences: list[ActiveSequences] = [new_sequences(SIZE)]
         if NATIVE is not None:
             self.sequences.append(new_sequences(SIZE))
         self.outboxes = [BookingOutbox(self.sequences[0], EPOCH)]

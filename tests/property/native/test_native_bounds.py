@@ -4,14 +4,16 @@ from typing import Final
 
 import pytest
 
+from kvmesh._native import ActiveSequences
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.routing.peers import event_fold
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.settings.types import MOST_BLOCK_TOKENS
+from tests.reference.workers import sequences
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
 
@@ -23,7 +25,7 @@ FIGURES: Final = (
 )
 
 
-def fill(active: ActiveSequences) -> tuple[list[int], list[int]]:
+def fill(active: ActiveSequences | sequences.ActiveSequences) -> tuple[list[int], list[int]]:
     """Book a few of the largest requests, and have an engine report the most there can be."""
     for number in range(8):
         active.add(str(number), W, Demand(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), 0.0)
@@ -41,7 +43,7 @@ def test_the_largest_bookings_and_reports_add_up_alike_and_to_nothing_again(
     block_size: int,
 ) -> None:
     compiled = fill(new_sequences(block_size))
-    pure = fill(ActiveSequences(block_size))
+    pure = fill(sequences.ActiveSequences(block_size))
 
     assert compiled == pure
     assert compiled[1] == [0] * len(FIGURES)

@@ -1,9 +1,10 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_count, key_depth, sharing_keys
-from kvmesh.core.workers.loads import Booking, Demand
+from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 

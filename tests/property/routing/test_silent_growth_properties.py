@@ -6,10 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 SIZE = 4

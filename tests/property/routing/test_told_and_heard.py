@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 from tests.property.support.replica import Replica
 
 SIZE: Final = 4
@@ -40,7 +41,7 @@ class Teller:
     """One replica's own bookings, and the outbox that tells of them."""
 
     def __init__(self, *, compiled: bool) -> None:
-        self.sequences = (new_sequences if compiled else ActiveSequences)(SIZE)
+        self.sequences = new_sequences(SIZE)
         new = new_booking_outbox if compiled else BookingOutbox
         self.outbox = new(self.sequences, 1)
 

@@ -6,6 +6,7 @@ from itertools import count
 
 import msgspec
 
+from kvmesh._native import ActiveSequences, Booking
 from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Wake
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
@@ -18,8 +19,8 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Booking, Demand
-from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import LOCAL, new_sequences
 from kvmesh.formats import OWN, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation

@@ -1,9 +1,8 @@
 """An outbox of bookings that notes what it is told."""
 
+from kvmesh._native import ActiveSequences, Booking
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
-from kvmesh.core.workers.loads import Booking
-from kvmesh.core.workers.sequences import ActiveSequences
 
 
 class ToldOutbox:

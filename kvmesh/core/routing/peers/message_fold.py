@@ -7,7 +7,6 @@ from kvmesh.core.routing.peers import event_fold
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.peer import Peer
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
 
 
 class MessageFold(Protocol):
@@ -32,7 +31,7 @@ class MessageFold(Protocol):
 def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | None:
     """Return what folds messages into `scheduler`, None where not all of it is compiled."""
     overlaps = scheduler.overlaps
-    if NATIVE is None or _is_pure(scheduler.sequences):
+    if NATIVE is None:
         return None
     membership = scheduler.workers.membership
     return cast(
@@ -51,8 +50,3 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | N
             limits=(event_fold.MOST_BOOKINGS, event_fold.MOST_IN_ALL),
         ),
     )
-
-
-def _is_pure(part: object) -> bool:
-    """Return whether a part is not compiled: its type is that of the pure one either way."""
-    return isinstance(part, ActiveSequences)

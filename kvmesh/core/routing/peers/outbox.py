@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
+from kvmesh._native import ActiveSequences, Booking
 from kvmesh.bounds import MAX_NAME
 from kvmesh.compiled import NATIVE
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
@@ -23,8 +24,7 @@ from kvmesh.core.routing.peers.records import (
     STATE_BEGINS,
     STATE_ENDS,
 )
-from kvmesh.core.workers.loads import Booking
-from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
+from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import KvMeshError
 
 MOST_BYTES: Final = 4 << 20

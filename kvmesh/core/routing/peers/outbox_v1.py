@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import ActiveSequences, Booking
 from kvmesh.core.blocks.hashing import NO_HASHES, pack_hashes
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
@@ -21,8 +22,8 @@ from kvmesh.core.routing.booking_events import (
 )
 from kvmesh.core.routing.peers.outbox import MOST_BYTES
 from kvmesh.core.routing.peers.placed import expected_blocks
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking
-from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
+from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import KvMeshError
 
 KEY_STEP: Final = 16

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, key_count, key_depth
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.routing.peers.records import (
@@ -15,7 +16,6 @@ from kvmesh.core.routing.peers.records import (
     STREAMS,
     TURN,
 )
-from kvmesh.core.workers.loads import Booking
 
 MOST_BLOCKS: Final = graded_depth(MOST_GRADED)
 """Of a longer prompt as much is told as of one of so many blocks."""

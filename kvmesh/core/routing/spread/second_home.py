@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from kvmesh._native import WorkerState
 from kvmesh.core.blocks.graded import key_count, key_depth
 from kvmesh.core.cost.weighing import Weighing
-from kvmesh.core.workers.state import WorkerState
 
 NEW_HOME: Final = 0.5
 """A worker that holds more than this share of what the best one does is a home already."""

@@ -1,7 +1,7 @@
 """One booking whose answer nobody sees."""
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.workers.loads import Booking
 
 
 class Followed:

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.unwatched.followed import Followed
-from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL
 
 TRIES: Final = 3

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, Hashes
 from kvmesh.core.routing.overdue import SLACK
@@ -19,7 +20,6 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.followed import Followed
 from kvmesh.core.routing.unwatched.reports import Reports
 from kvmesh.core.routing.unwatched.stays import Stays
-from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL
 
 Why = Literal["report", "predicted", "expired", "gone"]

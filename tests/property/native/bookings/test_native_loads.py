@@ -1,6 +1,7 @@
 """The compiled sums, speeds and costs do what the pure ones do, to the last bit."""
 
 from math import inf, nextafter
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,16 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Booking, Loads, Ratio
 from kvmesh.core.cost.formulas import COSTS, score_of
 from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties
 from kvmesh.core.cost.terms import NO_FLEET
-from kvmesh.core.workers.loads import Booking, Loads, new_loads
-from kvmesh.core.workers.relative_speed import Ratio, new_ratio
 from tests.property.native.bookings.two_fleets import TwoFleets, W, make_bookings
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.workers import loads as model
+from tests.reference.workers import relative_speed
 
 SUMS = (
     "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks",
@@ -32,8 +30,8 @@ class BothLoads(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.twins = (Loads(W), new_loads(W))
-        self.live: dict[str, list[Booking]] = {}
+        self.twins: tuple[Any, Any] = (model.Loads(W), Loads(W))
+        self.live: dict[str, tuple[model.Booking, Booking]] = {}
         self.now = 0.0
 
     @rule(tokens=counts, uncached=counts, keys=st.integers(0, 40), streams=st.booleans())
@@ -47,14 +45,14 @@ class BothLoads(RuleBasedStateMachine):
     @rule(number=st.integers(0, 50))
     def end_prefill(self, number: int) -> None:
         waiting = list(self.twins[0].prefilling)
-        bookings = self.live[waiting[number % len(waiting)]] if waiting else []
+        bookings = self.live[waiting[number % len(waiting)]] if waiting else ()
         for twin, booking in zip(self.twins, bookings, strict=False):
             twin.end_prefill(booking)
 
     @rule(number=st.integers(0, 50))
     def end(self, number: int) -> None:
         done = [one for one in self.live if one not in self.twins[0].prefilling]
-        bookings = self.live.pop(done[number % len(done)]) if done else []
+        bookings = self.live.pop(done[number % len(done)]) if done else ()
         for twin, booking in zip(self.twins, bookings, strict=False):
             twin.end(booking)
 
@@ -91,7 +89,7 @@ TestBothLoads = BothLoads.TestCase
 
 @given(st.lists(st.tuples(st.floats(0.001, 1e6), st.floats(0.1, 1e6)), max_size=20))
 def test_ratios_are_the_same_to_the_last_bit(samples: list[tuple[float, float]]) -> None:
-    twins = (Ratio(), new_ratio(0.0, 0.0))
+    twins = (relative_speed.Ratio(), Ratio())
 
     for number, (ms, tokens) in enumerate(samples):
         for twin in twins:
@@ -101,7 +99,8 @@ def test_ratios_are_the_same_to_the_last_bit(samples: list[tuple[float, float]])
             if number % 3 == 2:
                 twin.age(0.05)
 
-        pure, native = ([getattr(twin, name) for name in Ratio.__slots__] for twin in twins)
+        names = relative_speed.Ratio.__slots__
+        pure, native = ([getattr(twin, name) for name in names] for twin in twins)
         assert pure == native
 
 

@@ -2,46 +2,43 @@
 
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
+from kvmesh._native import Booking, Loads, Ratio, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import Booking, Loads, new_booking, new_loads
-from kvmesh.core.workers.relative_speed import Ratio, new_ratio
-from kvmesh.core.workers.state import WorkerState, new_worker_state
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.workers import loads as model
+from tests.reference.workers import relative_speed
 
 W = WorkerId("w")
 
 
 def make_booking(name: str, keys: int) -> Booking:
-    return new_booking(name, W, "", 99, 1, 1, 0.0, 0.0, 0.0, keys=tuple(range(keys)))
+    return Booking(name, W, "", 99, 1, 1, 0.0, 0.0, 0.0, keys=tuple(range(keys)))
 
 
 def begun(*names: str) -> Any:
     """Return loads at which a booking began for each name."""
-    loads = new_loads(W)
+    loads = Loads(W)
     for name in names:
         loads.begin(make_booking(name, 4), 0.0)
     return loads
 
 
 def begin_elsewhere(loads: Loads) -> None:
-    new_loads(W).begin(loads.prefilling["r"], 0.0)
+    Loads(W).begin(loads.prefilling["r"], 0.0)
 
 
 def native_state() -> Any:
-    loads, ratio = new_loads(W), new_ratio(0.0, 0.0)
-    return new_worker_state(W, loads, ratio, WorkerInfo(), LoadReport())
-
-
-def pure_state() -> WorkerState:
     return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
+
+
+def like_a_state() -> object:
+    return SimpleNamespace(worker=W, loads=Loads(W), prefill=Ratio(), gaps=())
 
 
 REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 8.0, 0.05, (), lambda _: "long", lambda _: "all")
@@ -58,7 +55,7 @@ def ask(
     formula: object = FORMULA,
     **request: object,
 ) -> object:
-    native: Any = NATIVE
+    native: Any = _native
     asked = list(REQUEST)
     for name, value in request.items():
         asked[("size", "prompt", "", "", "", "", "", "", "", "", "keys").index(name)] = value
@@ -82,8 +79,8 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "loads of a number": lambda native: native.Loads(1),
     "begin alone": lambda native: native.Loads("w").begin(),
     "begin nothing": lambda native: native.Loads("w").begin(None, 0.0),
-    "begin a pure booking": lambda native: native.Loads("w").begin(
-        Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 0.0
+    "begin a model of a booking": lambda native: native.Loads("w").begin(
+        model.Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 0.0
     ),
     "begin at no time": lambda native: native.Loads("w").begin(make_booking("r", 1), "now"),
     "begin twice": lambda _: (one := begun("r")).begin(one.prefilling["r"], 0.0),
@@ -129,12 +126,17 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "a ratio of words": lambda native: native.Ratio("1", "2"),
     "fold words": lambda native: native.Ratio().fold("1", 1.0, 1.0),
     "age in words": lambda native: native.Ratio().age("1"),
-    "a state of pure loads": lambda native: native.WorkerState("w", Loads(W), Ratio(), None, None),
-    "a state without loads": lambda _: setattr(native_state(), "loads", Loads(W)),
+    "a state of a model's loads": lambda native: native.WorkerState(
+        "w", model.Loads(W), Ratio(), None, None
+    ),
+    "a state of a model's ratio": lambda native: native.WorkerState(
+        "w", Loads(W), relative_speed.Ratio(), None, None
+    ),
+    "a state without loads": lambda _: setattr(native_state(), "loads", model.Loads(W)),
     "a state that lost its loads": lambda _: delattr(native_state(), "loads"),
     "costs of a list": lambda _: ask([]),
     "costs of strangers": lambda _: ask((1,)),
-    "costs of pure states": lambda _: ask((pure_state(),)),
+    "costs of what is like a state": lambda _: ask((like_a_state(),)),
     "overlaps in a list": lambda _: ask((native_state(),), overlaps=[]),
     "overlaps in words": lambda _: ask((native_state(),), overlaps={W: "1"}),
     "a request in words": lambda _: ask((native_state(),), size="", prompt=""),
@@ -177,7 +179,7 @@ MISUSES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_misuse_is_an_error(misuse: str) -> None:
     with pytest.raises((TypeError, ValueError, KeyError, OverflowError, AttributeError)):
-        MISUSES[misuse](NATIVE)
+        MISUSES[misuse](_native)
 
 
 def test_a_division_by_zero_is_python_s() -> None:
@@ -197,7 +199,7 @@ def test_loads_and_states_give_their_memory_back() -> None:
             state = native_state()
             state.loads.begin(make_booking("r", 40), 1.0)
             state.gaps = (1, 2)
-            state.loads = new_loads(W)
+            state.loads = Loads(W)
             assert ask((state,), known={W: state}, overlaps={W: 3}) == [W]
 
     live()

@@ -1,29 +1,24 @@
 """The compiled bookings do what the pure ones do, to the last bit."""
 
 import random
-from typing import cast
+from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import CORE, NATIVE, Native
+from kvmesh._native import Arrivals, Booking, WorkerTurns
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.workers.arrivals import Arrivals
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand
-from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
+from kvmesh.core.workers.loads import MOST_TOKENS, Demand
+from kvmesh.core.workers.sequences import LOCAL, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
-from kvmesh.core.workers.turns import WorkerTurns, new_turns
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.workers import arrivals, loads, sequences, turns
 
 WORKERS = [WorkerId("w1"), WorkerId("w2"), WorkerId("w3")]
-FIELDS = tuple(one.name for one in msgspec.structs.fields(Booking))
+FIELDS = tuple(one.name for one in msgspec.structs.fields(loads.Booking))
 SUMS = (
     "worker", "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks",
     "expected_blocks", "silent", "unseen_requests", "unseen_blocks", "unseen_tokens", "progress_s",
@@ -49,7 +44,7 @@ class Names(str):
     __slots__ = ()
 
 
-def seen(bookings: Booking | list[Booking] | None) -> object:
+def seen(bookings: Booking | loads.Booking | list[Booking] | list[loads.Booking] | None) -> object:
     """Return what can be read of bookings."""
     if isinstance(bookings, list):
         return [seen(one) for one in bookings]
@@ -61,13 +56,12 @@ class BothSequences(RuleBasedStateMachine):
 
     @initialize(size=st.sampled_from([1, 4, 16]))
     def begin(self, size: int) -> None:
-        self.pure = ActiveSequences(size, lease_s=5.0)
+        self.pure = sequences.ActiveSequences(size, lease_s=5.0)
         self.native = new_sequences(size, lease_s=5.0)
-        assert type(self.native) is not type(self.pure)
         self.now = 1000.0
 
     @property
-    def twins(self) -> tuple[ActiveSequences, ActiveSequences]:
+    def twins(self) -> tuple[Any, Any]:
         return self.pure, self.native
 
     @rule(pause=st.floats(-2.0, 4.0) | st.sampled_from([0.0, 1e-3, 60.0]))
@@ -209,7 +203,7 @@ TestBothSequences = BothSequences.TestCase
 
 @given(st.lists(st.floats(-1e6, 1e9) | st.floats(0.0, 60.0), max_size=30))
 def test_arrivals_are_the_same_to_the_last_bit(moments: list[float]) -> None:
-    twins = (Arrivals(), cast("Arrivals", cast("Native", NATIVE).Arrivals()))
+    twins = (arrivals.Arrivals(), Arrivals())
 
     for now in moments:
         for twin in twins:
@@ -233,8 +227,7 @@ names = st.text(max_size=9) | st.sampled_from(["w" * 250, "w" * 1000])
     st.lists(names, min_size=10, max_size=10),
 )
 def test_turns_are_the_same(did: list[tuple[str, list[int], str]], members: list[str]) -> None:
-    twins = WorkerTurns(), new_turns()
-    assert type(twins[0]) is not type(twins[1])
+    twins = turns.WorkerTurns(), WorkerTurns()
 
     for what, numbers, replica in did:
         workers = [WorkerId(members[number]) for number in numbers]
@@ -251,7 +244,7 @@ def test_turns_are_the_same(did: list[tuple[str, list[int], str]], members: list
 
 def test_turns_of_many_workers_are_the_same() -> None:
     workers = [WorkerId(f"worker-{number}") for number in range(700)]
-    pure, native = WorkerTurns(), new_turns()
+    pure, native = turns.WorkerTurns(), WorkerTurns()
     for one in workers[::7]:
         pure.take(one)
         native.take(one)
@@ -261,7 +254,7 @@ def test_turns_of_many_workers_are_the_same() -> None:
 
 
 def test_many_requests_share_and_free_their_keys_in_any_order() -> None:
-    twins = ActiveSequences(16), new_sequences(16)
+    twins = sequences.ActiveSequences(16), new_sequences(16)
     rng = random.Random(5)
     live: list[str] = []
     for number in range(3000):

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
+from kvmesh._native import StepTimes
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.routing.output_lengths import (
@@ -23,14 +24,11 @@ from kvmesh.core.routing.output_lengths import (
     OutputStatistics,
     new_lengths,
 )
-from kvmesh.core.workers import speeds as speeds_module
 from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.core.workers.relative_speed import Ratio
-from kvmesh.core.workers.speeds import Speeds, new_speeds
-from kvmesh.core.workers.step_times import StepTimes, new_step_times
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from kvmesh.core.workers.speeds import new_speeds
+from tests.reference.workers import speeds as model
+from tests.reference.workers import step_times
+from tests.reference.workers.relative_speed import Ratio
 
 WORKERS = [WorkerId(f"w{number}") for number in range(5)]
 workers = st.sampled_from(WORKERS)
@@ -44,16 +42,12 @@ class BothSpeeds(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(speeds_module, "new_ratio", Ratio)
-            self.twins = (Speeds(), new_speeds())
+        self.twins: tuple[Any, Any] = (model.Speeds(), new_speeds())
         self.now = 0.0
         self.totals = dict.fromkeys(WORKERS, (0, 0))
 
-    def each(self, act: Callable[[Speeds], object]) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(speeds_module, "new_ratio", Ratio)
-            found = [act(twin) for twin in self.twins]
+    def each(self, act: Callable[[Any], object]) -> None:
+        found = [act(twin) for twin in self.twins]
         assert found[0] == found[1]
 
     @rule(worker=workers, tokens=tokens, service_s=seconds, later=st.sampled_from([0.0, 0.001, 1]))
@@ -143,11 +137,8 @@ TestBothSpeeds = BothSpeeds.TestCase
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_long_history_is_the_same_to_the_last_bit(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(speeds_module, "new_ratio", Ratio)
-    rng, twins = random.Random(seed), (Speeds(), new_speeds())
+def test_a_long_history_is_the_same_to_the_last_bit(seed: int) -> None:
+    rng, twins = random.Random(seed), (model.Speeds(), new_speeds())
     names, luck = WORKERS[: rng.randint(1, 5)], 1.0
     # Beyond 16 workers the time after which the unseen are doubted depends on their number.
     names += [WorkerId(f"x{number}") for number in range(rng.choice([0, 15, 30]))]
@@ -167,7 +158,7 @@ def test_a_long_history_is_the_same_to_the_last_bit(
 
 @given(st.integers(0, 1 << 30), st.integers(1, 400))
 def test_steps_are_the_same_to_the_last_bit(seed: int, steps: int) -> None:
-    rng, twins = random.Random(seed), (StepTimes(), new_step_times())
+    rng, twins = random.Random(seed), (step_times.StepTimes(), StepTimes())
     fixed, each = rng.choice([0.0, 20.0, 1e4]), rng.choice([0.02, -0.01, 1.5])
 
     for _ in range(steps):
@@ -241,7 +232,7 @@ class Hashes:
 
 
 def lengths(block_size: Any = 16, most: Any = 9) -> Any:
-    native: Any = NATIVE
+    native: Any = _native
     return native.OutputLengths(OutputForecast, OutputStatistics, block_size, most)
 
 
@@ -275,7 +266,7 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "a fleet in words": lambda _: setattr(new_speeds(), "fleet_ms_per_token", "1"),
     "a fleet without speed": lambda _: delattr(new_speeds(), "fleet_ms_per_token"),
     "a report that fails": lambda native: native.Speeds(WorkerId, 1.0).report("w"),
-    "steps in words": lambda _: new_step_times().fold("1", 1.0),  # type: ignore[arg-type]
+    "steps in words": lambda _: StepTimes().fold("1", 1.0),  # type: ignore[arg-type]
     "a worker's speed": lambda native: type(native.Speeds)(),
     "blocks of nothing": lambda _: lengths(0),
     "blocks of less": lambda _: lengths(-16),
@@ -308,7 +299,7 @@ MISUSES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_misuse_is_an_error(misuse: str) -> None:
     with pytest.raises((TypeError, ValueError, IndexError, OverflowError, AttributeError)):
-        MISUSES[misuse](NATIVE)
+        MISUSES[misuse](_native)
 
 
 class Meddler(str):

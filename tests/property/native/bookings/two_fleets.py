@@ -1,38 +1,31 @@
-"""The same workers in the pure and in the compiled core."""
+"""The same workers, and a booking, in the model and in the compiled core."""
 
 import random
 
+from kvmesh._native import Booking, Loads, Ratio, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Loads, new_booking, new_loads
-from kvmesh.core.workers.relative_speed import Ratio, new_ratio
-from kvmesh.core.workers.speeds import Speeds
-from kvmesh.core.workers.state import WorkerState, new_worker_state
+from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.core.workers.speeds import new_speeds
+from tests.reference.workers import loads as model
 
 W = WorkerId("w")
 
 
 def make_bookings(
     name: str, tokens: int, uncached: int, keys: int, *, streams: bool
-) -> list[Booking]:
-    """Return a booking as the pure core has it, and as the compiled one does."""
+) -> tuple[model.Booking, Booking]:
+    """Return a booking as the model has it, and as the compiled core does."""
     tokens, uncached = min(tokens, MOST_TOKENS), min(uncached, tokens, MOST_TOKENS)
-    return [
-        make(
-            name, W, "", tokens, uncached, uncached, 0.0, 0.0, 0.0,
-            streams=streams,
-            keys=tuple(range(keys)),
-            private_blocks=tokens // 7,
-            expected_blocks=uncached // 5,
-        )
-        for make in (Booking, new_booking)
-    ]  # fmt: skip
+    needs = (tokens, uncached, uncached, 0.0, 0.0, 0.0, streams, tuple(range(keys)), None)
+    blocks = (tokens // 7, uncached // 5)
+    return model.Booking(name, W, "", *needs, *blocks), Booking(name, W, "", *needs, *blocks)
 
 
 class TwoFleets:
-    """The same workers with pure and with compiled states."""
+    """The same workers twice: a cost is asked of `pure` in Python, of `native` in C."""
 
     def __init__(self, seed: int, workers: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -45,25 +38,26 @@ class TwoFleets:
             blank = rng.choice([0, 3, capacity])
             price = rng.choice([(0.0, 0.0), (0.0, 700.0), (rng.random(), rng.uniform(0.0, 1e5))])
             bookings = [
-                make_bookings(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
+                (f"r{one}", rng.randrange(1000), rng.randrange(1000))
                 for one in range(rng.choice([0, 0, 1, 5]))
             ]
             info, report = WorkerInfo(), LoadReport()
             twins = (
                 WorkerState(name, Loads(name), Ratio(), info, report),
-                new_worker_state(name, new_loads(name), new_ratio(0.0, 0.0), info, report),
+                WorkerState(name, Loads(name), Ratio(), info, report),
             )
-            for core, twin in enumerate(twins):
+            for twin in twins:
                 twin.prefill.factor = factor
                 twin.capacity_blocks, twin.blank_blocks = capacity, blank
                 twin.failure_share, twin.lost_ms = price
-                for place, booking in enumerate(bookings):
-                    twin.loads.begin(booking[core], 10.0 + place / 100)
+                for place, given in enumerate(bookings):
+                    booking = make_bookings(*given, 6, streams=True)[1]
+                    twin.loads.begin(booking, 10.0 + place / 100)
             pure.append(twins[0])
             native.append(twins[1])
         self.pure, self.native = tuple(pure), tuple(native)
         self.known = {one.worker: one for one in native}
-        self.speeds = Speeds()
+        self.speeds = new_speeds()
         self.speeds.steps.step_tokens = rng.choice([0.0, 33.3])
         self.speeds.finished(W, 0.7, 90)
 

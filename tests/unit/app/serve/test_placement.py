@@ -3,6 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvmesh._native import Booking
 from kvmesh.actors.members.router import Router
 from kvmesh.app.care.failure_counts import FailureCounts
 from kvmesh.app.care.hang_watch import HangWatch
@@ -30,7 +31,6 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings

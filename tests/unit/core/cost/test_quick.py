@@ -1,5 +1,6 @@
 import pytest
 
+from kvmesh._native import WorkerState
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_count
@@ -20,8 +21,7 @@ from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.core.workers.speeds import Speeds
-from kvmesh.core.workers.state import WorkerState
+from kvmesh.core.workers.speeds import new_speeds
 
 W = WorkerId("w")
 SIZE = 16
@@ -47,7 +47,7 @@ class Case:
         own = {name: number for name, number in WEIGHTS.items() if name in table}
         self.weights = table.make(own, "test")
         self.sequences = new_sequences(SIZE)
-        self.speeds = Speeds()
+        self.speeds = new_speeds()
         self.speeds.steps.step_tokens = 48.0
         self.registry = WorkerRegistry(Membership(), self.sequences, self.speeds)
         self.speeds.prefill_ratio(W).factor = factor
@@ -142,7 +142,7 @@ class Fleet:
     def __init__(self, cost: str) -> None:
         self.cost = COSTS[cost]
         self.sequences = new_sequences(SIZE)
-        self.speeds = Speeds()
+        self.speeds = new_speeds()
         membership = Membership()
         for name in NAMES:
             membership.add(name, 0.0)

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
@@ -10,8 +11,8 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import BusyThresholds, LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
@@ -325,7 +326,7 @@ def test_blocks_in_use_are_known_from_a_fresh_report_that_tells_them() -> None:
 
 
 def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:
-    membership, sequences, speeds = Membership(), new_sequences(16), Speeds()
+    membership, sequences, speeds = Membership(), new_sequences(16), new_speeds()
     membership.add(W1, 0.0)
     registry = WorkerRegistry(membership, sequences, speeds)
     speeds.first_token(W1, 1000, 0.1, now=0.0)
@@ -351,7 +352,7 @@ def test_waiting_tokens_count_as_the_engine_tells_them_less_what_is_booked() -> 
 
 
 def test_an_engines_measured_prefill_is_learned() -> None:
-    membership, sequences, speeds = Membership(), new_sequences(16), Speeds()
+    membership, sequences, speeds = Membership(), new_sequences(16), new_speeds()
     registry = WorkerRegistry(membership, sequences, speeds)
 
     registry.report(W1, LoadReport(prefilled_tokens=50_000, prefill_busy_us=10_000_000))

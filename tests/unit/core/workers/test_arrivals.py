@@ -1,18 +1,12 @@
-from typing import cast
-
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.workers.arrivals import HALF_LIFE_S, Arrivals
+from kvmesh._native import Arrivals
+from tests.reference.workers.arrivals import HALF_LIFE_S
 
 
-@pytest.fixture(params=["pure", "native"])
-def arrivals(request: pytest.FixtureRequest) -> Arrivals:
-    if request.param == "pure":
-        return Arrivals()
-    if NATIVE is None:
-        pytest.skip(CORE)
-    return cast("Arrivals", NATIVE.Arrivals())
+@pytest.fixture
+def arrivals() -> Arrivals:
+    return Arrivals()
 
 
 def test_a_steady_stream_is_counted_as_it_comes(arrivals: Arrivals) -> None:

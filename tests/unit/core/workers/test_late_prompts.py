@@ -1,8 +1,9 @@
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.workers.late_prompts import LatePrompts
-from kvmesh.core.workers.loads import Booking, Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import new_sequences
 
 W, OTHER = WorkerId("w"), WorkerId("other")
 
@@ -11,7 +12,7 @@ class Board:
     """Bookings at two workers, of which one caches late, and what is believed cached there."""
 
     def __init__(self) -> None:
-        self.sequences = ActiveSequences(16)
+        self.sequences = new_sequences(16)
         self.believed: list[tuple[WorkerId, list[int], float]] = []
         self.late = LatePrompts({W}, self.sequences.bookings, self.believe)
 

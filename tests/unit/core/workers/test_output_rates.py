@@ -3,7 +3,8 @@ from collections.abc import Sequence
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.relative_speed import EXPLAINED, KEPT, OutputRates, Ratio
+from kvmesh.core.workers.speeds import new_speeds
+from tests.reference.workers.relative_speed import EXPLAINED, KEPT
 
 TOKEN_MS = 20.0
 
@@ -13,14 +14,13 @@ class Fleet:
 
     def __init__(self, *paces: float) -> None:
         self.paces = {WorkerId(f"w{number}"): pace for number, pace in enumerate(paces)}
-        self.ratios = {name: Ratio() for name in self.paces}
-        self.rates = OutputRates()
+        self.speeds = new_speeds()
 
     def answer(self, name: str, tokens: int = 100, *, times: int = 1) -> None:
         worker = WorkerId(name)
         ms = self.paces[worker] * TOKEN_MS * tokens
         for _ in range(times):
-            self.rates.learn(worker, self.ratios[worker], tokens, ms)
+            self.speeds.answered(worker, tokens, ms / 1000.0)
 
     def answer_all(self, times: int) -> None:
         for _ in range(times):
@@ -28,7 +28,7 @@ class Fleet:
                 self.answer(worker)
 
     def slow(self) -> list[float]:
-        return [ratio.slow_ms / TOKEN_MS for ratio in self.ratios.values()]
+        return [self.speeds.prefill_ratio(name).slow_ms / TOKEN_MS for name in self.paces]
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_answers_that_came_at_once_or_without_tokens_show_nothing() -> None:
     fleet = Fleet(10.0, 0.02)
 
     fleet.answer_all(KEPT)
-    fleet.rates.learn(WorkerId("w1"), fleet.ratios[WorkerId("w1")], 0, 100.0)
+    fleet.speeds.answered(WorkerId("w1"), 0, 0.1)
 
     assert fleet.slow() == [0.0, 0.0]
 
 
 def test_a_fixed_time_does_not_make_short_answers_slow() -> None:
-    rates, ratios = OutputRates(), {name: Ratio() for name in ("short", "long")}
+    speeds, names = new_speeds(), [WorkerId("short"), WorkerId("long")]
 
     for number in range(40):
-        for name, tokens in (("short", 1 + number % 3), ("long", 200 + 10 * (number % 7))):
-            rates.learn(WorkerId(name), ratios[name], tokens, 800.0 + TOKEN_MS * tokens)
+        for name, tokens in zip(names, (1 + number % 3, 200 + 10 * (number % 7)), strict=True):
+            speeds.answered(name, tokens, (800.0 + TOKEN_MS * tokens) / 1000.0)
 
-    assert [ratio.slow_ms for ratio in ratios.values()] == [0.0, 0.0]
-    assert rates.answer_tokens(10) == pytest.approx(10 + 40, rel=0.15)
+    assert [speeds.prefill_ratio(name).slow_ms for name in names] == [0.0, 0.0]
+    assert speeds.answer_tokens(10) == pytest.approx(10 + 40, rel=0.15)
 
 
 def test_an_answer_of_unknown_length_counts_as_the_mean() -> None:
@@ -104,8 +104,8 @@ def test_an_answer_of_unknown_length_counts_as_the_mean() -> None:
     fleet.answer("w0", 50)
     fleet.answer("w0", 70)
 
-    assert fleet.rates.answer_tokens(7) == 7.0
-    assert fleet.rates.answer_tokens(0) == pytest.approx(50 + 0.05 * 20)
+    assert fleet.speeds.answer_tokens(7) == 7.0
+    assert fleet.speeds.answer_tokens(0) == pytest.approx(50 + 0.05 * 20)
 
 
 def test_who_gets_no_request_is_doubted_less_and_less_and_its_next_answer_decides() -> None:
@@ -155,12 +155,10 @@ def test_in_a_large_fleet_all_are_compared_now_and_then() -> None:
 def test_a_removed_worker_is_forgotten() -> None:
     fleet = Fleet(10.0, 1.0, 1.0)
     fleet.answer_all(KEPT)
-    gone = fleet.ratios[WorkerId("w0")]
     for name in ("w0", "w0", "w1"):
-        fleet.rates.remove_worker(WorkerId(name))
+        fleet.speeds.remove_worker(WorkerId(name))
 
     fleet.answer("w2")
-    gone.slow_ms = 0.0
     fleet.answer("w0", times=KEPT - 1)
 
     assert fleet.slow() == [0.0, 0.0, 0.0]

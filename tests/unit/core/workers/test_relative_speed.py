@@ -1,18 +1,21 @@
 import random
-from collections.abc import Callable
 
 import pytest
 
+from kvmesh._native import Ratio
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.relative_speed import FIRST_VARIANCE, MOST_ERROR, Ratio, Scatter, new_ratio
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.speeds import new_speeds
+from tests.reference.workers import relative_speed
+from tests.reference.workers.relative_speed import FIRST_VARIANCE, MOST_ERROR, Scatter
 
 HALF_LIFE_TOKENS = 65_536.0
 
 
-def played(noise: float, ratio: float, prompts: int, seed: int = 1) -> tuple[Scatter, Ratio]:
+def played(
+    noise: float, ratio: float, prompts: int, seed: int = 1
+) -> tuple[Scatter, relative_speed.Ratio]:
     """Return what `prompts` of 1,000 tokens teach of a worker of `ratio` times the fleet's 1 ms."""
-    rng, scatter, own = random.Random(seed), Scatter(), Ratio()
+    rng, scatter, own = random.Random(seed), Scatter(), relative_speed.Ratio()
     for _ in range(prompts):
         ms = 1000.0 * ratio * (1.0 + noise * rng.uniform(-1.0, 1.0))
         scatter.fold(own, ms, 1000.0, 1000.0 * ratio)
@@ -47,7 +50,7 @@ def test_a_pause_counts_no_more_than_the_most_error() -> None:
     scatter = Scatter()
     assert scatter.variance == FIRST_VARIANCE
 
-    scatter.fold(Ratio(), 1e9, 1000.0, 1000.0)
+    scatter.fold(relative_speed.Ratio(), 1e9, 1000.0, 1000.0)
 
     assert scatter.variance == pytest.approx(MOST_ERROR**2)
 
@@ -57,7 +60,7 @@ def test_noise_that_lasts_a_while_keeps_equal_workers_equal() -> None:
     names = [WorkerId(f"w{number}") for number in range(4)]
     differing = 0
     for seed in range(10):
-        rng, speeds = random.Random(seed), Speeds()
+        rng, speeds = random.Random(seed), new_speeds()
         slowed = dict.fromkeys(names, 0.0)
         for turn in range(400):
             name = rng.choice(names)
@@ -68,11 +71,8 @@ def test_noise_that_lasts_a_while_keeps_equal_workers_equal() -> None:
     assert differing < 0.02 * 10 * 400
 
 
-@pytest.mark.parametrize("make", [Ratio, new_ratio])
-def test_a_ratio_of_next_to_nothing_is_forgotten_with_age(
-    make: Callable[[float, float], Ratio],
-) -> None:
-    ratio = make(0.0, 0.0)
+def test_a_ratio_of_next_to_nothing_is_forgotten_with_age() -> None:
+    ratio = Ratio()
     ratio.fold(30.0, 3.0, HALF_LIFE_TOKENS)
     ratio.factor = 2.0
 

@@ -1,21 +1,12 @@
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
-
-
-@pytest.fixture(params=["pure", "native"], autouse=True)
-def _each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test with the pure sequences, and with the compiled ones where there are such."""
-    if request.param == "pure":
-        monkeypatch.setitem(globals(), "new_sequences", ActiveSequences)
-    elif NATIVE is None:
-        pytest.skip(CORE)
 
 
 def make_sequences(*, lease_s: float = 60.0) -> ActiveSequences:

@@ -1,8 +1,9 @@
 import pytest
 
+from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 W = WorkerId("w")

@@ -1,18 +1,17 @@
-from collections.abc import Callable
 from math import inf, nan
 
 import pytest
 
+from kvmesh._native import Speeds
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN, Speeds, new_speeds
+from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN, new_speeds
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
-@pytest.fixture(params=[Speeds, new_speeds], ids=["pure", "native"])
-def speeds(request: pytest.FixtureRequest) -> Speeds:
-    make: Callable[[], Speeds] = request.param
-    return make()
+@pytest.fixture
+def speeds() -> Speeds:
+    return new_speeds()
 
 
 def feed(speeds: Speeds, worker: WorkerId, ms_per_token: float, prompts: int) -> None:

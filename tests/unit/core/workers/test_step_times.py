@@ -1,17 +1,13 @@
 import random
-from collections.abc import Callable
 
 import pytest
 
-from kvmesh.core.workers.step_times import MAX_STEP_TOKENS, StepTimes, new_step_times
-
-Make = Callable[[], StepTimes]
-EACH = [StepTimes, new_step_times]
+from kvmesh._native import StepTimes
+from tests.reference.workers.step_times import MAX_STEP_TOKENS
 
 
-@pytest.mark.parametrize("make", EACH)
-def test_a_fixed_time_is_told_from_a_time_per_token(make: Make) -> None:
-    steps, rng = make(), random.Random(1)
+def test_a_fixed_time_is_told_from_a_time_per_token() -> None:
+    steps, rng = StepTimes(), random.Random(1)
 
     for _ in range(200):
         tokens = rng.choice((30, 300, 3000, 8192))
@@ -20,22 +16,20 @@ def test_a_fixed_time_is_told_from_a_time_per_token(make: Make) -> None:
     assert steps.step_tokens == pytest.approx(1000.0, rel=0.25)
 
 
-@pytest.mark.parametrize("make", EACH)
-def test_nothing_is_believed_of_few_steps_or_steps_of_one_size(make: Make) -> None:
-    steps = make()
+def test_nothing_is_believed_of_few_steps_or_steps_of_one_size() -> None:
+    steps = StepTimes()
     for tokens in (100, 5000) * 3:
         steps.fold(tokens, 20.0 + 0.02 * tokens)
     assert steps.step_tokens == 0.0
 
-    alike = make()
+    alike = StepTimes()
     for _ in range(500):
         alike.fold(1000, 40.0)
     assert alike.step_tokens == 0.0
 
 
-@pytest.mark.parametrize("make", EACH)
-def test_no_fixed_time_is_below_none_or_beyond_belief(make: Make) -> None:
-    none, huge, backwards = make(), make(), make()
+def test_no_fixed_time_is_below_none_or_beyond_belief() -> None:
+    none, huge, backwards = StepTimes(), StepTimes(), StepTimes()
     for _ in range(50):
         for tokens in (100, 5000):
             none.fold(tokens, 0.02 * max(0, tokens - 90))
@@ -47,9 +41,8 @@ def test_no_fixed_time_is_below_none_or_beyond_belief(make: Make) -> None:
     assert backwards.step_tokens == 0.0
 
 
-@pytest.mark.parametrize("make", EACH)
-def test_what_a_step_costs_is_followed_when_it_changes(make: Make) -> None:
-    steps = make()
+def test_what_a_step_costs_is_followed_when_it_changes() -> None:
+    steps = StepTimes()
     for _ in range(300):
         for tokens in (100, 5000):
             steps.fold(tokens, 40.0 + 0.02 * tokens)

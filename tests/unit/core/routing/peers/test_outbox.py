@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from kvmesh._native import ActiveSequences, Booking
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
@@ -25,8 +26,8 @@ from kvmesh.core.routing.peers.outbox import (
     new_booking_outbox,
 )
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand
-from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
+from kvmesh.core.workers.loads import MOST_TOKENS, Demand
+from kvmesh.core.workers.sequences import new_sequences
 
 W = WorkerId("w1")
 SIZE = 16
@@ -54,7 +55,7 @@ class Replica:
 
 
 def pure_replica() -> Replica:
-    sequences = ActiveSequences(SIZE)
+    sequences = new_sequences(SIZE)
     return Replica(sequences, BookingOutbox(sequences, 7))
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from kvmesh._native import Booking
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
@@ -21,7 +22,7 @@ from kvmesh.core.routing.booking_events import (
 )
 from kvmesh.core.routing.peers.outbox import MOST_BYTES
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
-from kvmesh.core.workers.loads import Booking, Demand
+from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 
 W = WorkerId("w")

@@ -5,16 +5,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from kvmesh._native import Booking, Loads, Ratio, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.weighing import DEFAULT_COST, Weighing
 from kvmesh.core.routing.spread.second_home import DELAY, REST, find_second_home
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import new_booking, new_loads
-from kvmesh.core.workers.relative_speed import new_ratio
 from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN, new_speeds
-from kvmesh.core.workers.state import WorkerState, new_worker_state
 
 SIZE = 16
 PREFIX = list(range(1, 65))
@@ -26,9 +24,9 @@ NOW = 1000.0
 def make_state(name: str, *shared: Sequence[int], rested_s: float = 500.0) -> WorkerState:
     """Return a worker with a request of each prefix; one without any has rested so long."""
     worker = WorkerId(name)
-    loads = new_loads(worker)
+    loads = Loads(worker)
     for number, prefix in enumerate(shared):
-        booking = new_booking(
+        booking = Booking(
             f"{name}/{number}",
             worker,
             "",
@@ -42,11 +40,11 @@ def make_state(name: str, *shared: Sequence[int], rested_s: float = 500.0) -> Wo
         )
         loads.begin(booking, NOW)
     if not shared:
-        idle = new_booking(f"{name}/idle", worker, "", 1000, 1, 1, 0.0, 0.0, 0.0)
+        idle = Booking(f"{name}/idle", worker, "", 1000, 1, 1, 0.0, 0.0, 0.0)
         loads.begin(idle, NOW - rested_s)
         loads.end_prefill(idle)
         loads.end(idle)
-    return new_worker_state(worker, loads, new_ratio(0.0, 0.0), WorkerInfo(), LoadReport())
+    return WorkerState(worker, loads, Ratio(0.0, 0.0), WorkerInfo(), LoadReport())
 
 
 def weigh(stay_s: float = STAY_S, **overlaps: int) -> Weighing:

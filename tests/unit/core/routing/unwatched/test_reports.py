@@ -1,9 +1,9 @@
 from math import inf
 
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.unwatched.followed import Followed
 from kvmesh.core.routing.unwatched.reports import Reports, Span
-from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL
 
 W1 = WorkerId("w1")

@@ -1,9 +1,6 @@
-"""The time that every engine step takes, whatever it prefills."""
+"""The naive model of `StepTimes` in kvmesh/native/speeds.c."""
 
-from collections.abc import Callable
-from typing import Final, cast
-
-from kvmesh.compiled import NATIVE
+from typing import Final
 
 MAX_STEP_TOKENS: Final = 4096.0
 """No step's fixed time is taken to be worth more tokens than that."""
@@ -19,8 +16,7 @@ class StepTimes:
     """Fits `ms = a (step_tokens + tokens)` to steps: decayed least squares, relative to the size.
 
     `step_tokens` is the fixed time in tokens, the same whatever a worker's speed; 0 until enough
-    steps of different sizes were seen. Without it short prompts make every token look expensive. In
-    C where there is a compiled core (kvmesh/native/speeds.c).
+    steps of different sizes were seen. Without it short prompts make every token look expensive.
     """
 
     __slots__ = (
@@ -60,7 +56,3 @@ class StepTimes:
         slope /= spread
         fixed_ms = (self._weighted_ms - slope * self._tokens) / self._weight
         self.step_tokens = min(max(0.0, fixed_ms / slope), MAX_STEP_TOKENS)
-
-
-new_step_times: Final = cast("Callable[[], StepTimes]", NATIVE.StepTimes) if NATIVE else StepTimes
-"""Return the times of steps none of which was seen."""

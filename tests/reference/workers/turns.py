@@ -1,11 +1,10 @@
-"""Whose turn it is among workers, all replicas' turns counted."""
+"""The naive model of `WorkerTurns` in kvmesh/native/turns.c."""
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 import xxhash
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 
 MOST_BEHIND: Final = 4
@@ -17,7 +16,6 @@ class WorkerTurns:
 
     With one replica that is strict rotation. Several that hear of each other's turns share one
     rotation; no worker is ahead of another by more than the turns not heard of yet, and one.
-    In C where there is a compiled core (kvmesh/native/turns.c): `new_turns` knows.
     """
 
     def __init__(self) -> None:
@@ -48,7 +46,3 @@ class WorkerTurns:
     def remove(self, worker: WorkerId) -> None:
         """Forget a worker that left."""
         self._taken.pop(worker, None)
-
-
-new_turns: Final = cast("type[WorkerTurns]", NATIVE.WorkerTurns) if NATIVE else WorkerTurns
-"""Return turns of nobody yet."""

@@ -1,14 +1,12 @@
-"""How much slower or faster than its fleet a worker is, as far as chance cannot explain it: in
-prefills, as a factor; in its output, as the time per token beyond what load explains.
+"""The naive model of `Ratio` in kvmesh/native/states.c, and of what `Speeds` there find out by
+prefills (kvmesh/native/speeds.c) and by output (kvmesh/native/output_rates.c).
 """
 
 import math
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.step_times import StepTimes
+from tests.reference.workers.step_times import StepTimes
 
 DEVIATIONS: Final = 3.0
 """So many standard errors of a worker's mean are taken for chance."""
@@ -45,7 +43,7 @@ class Ratio:
     `squares` is the sum of the samples' squared weights, of which the mean's error follows;
     `error` the last sample's, relative to what the mean foretold. `factor` is the worker's time
     per token over its fleet's, 1.0 while that may be chance. `slow_ms` is what each output token
-    takes longer there than load explains (`OutputRates`). In C where there is a compiled core.
+    takes longer there than load explains (`OutputRates`).
     """
 
     __slots__ = ("error", "factor", "ms", "slow_ms", "squares", "tokens")
@@ -177,7 +175,7 @@ class OutputRates:
     Half of the workers or more at a pace is the usual one: a fleet may be slow, only a worker can
     be slow beside it. What is compared is the output of whole answers and streams behind their
     prefills, each with a fixed time that is worth some tokens. `Ratio.slow_ms` of a worker is what
-    each token takes longer there than `EXPLAINED` times the usual. Part of `Speeds` in C.
+    each token takes longer there than `EXPLAINED` times the usual.
     """
 
     def __init__(self) -> None:
@@ -243,7 +241,3 @@ class OutputRates:
         self._usual_ms = typical[(len(typical) - 1) // 2] if typical else 0.0
         for known in self._workers.values():
             known.compare(self._usual_ms, step_tokens)
-
-
-new_ratio: Final = cast("Callable[[float, float], Ratio]", NATIVE.Ratio) if NATIVE else Ratio
-"""Return a ratio of so many ms and tokens."""

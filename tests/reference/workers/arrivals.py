@@ -1,4 +1,4 @@
-"""How often requests come: what the cost formulas call arrivals."""
+"""The naive model of `Arrivals` in kvmesh/native/arrivals.c."""
 
 from math import exp2, log
 from typing import Final

@@ -3,8 +3,9 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh._native import WorkerTurns
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.turns import MOST_BEHIND, WorkerTurns
+from tests.reference.workers.turns import MOST_BEHIND
 
 NAMES = tuple(WorkerId(f"w{number}") for number in range(4))
 
