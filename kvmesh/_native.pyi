@@ -4,12 +4,81 @@ Shapes, units and errors stand here, how it is done in the C. `tests/unit/test_n
 holds this file to the module.
 """
 
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Self, final
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 # ---- transport: heads, HTTP/1 requests, HTTP/2, ext_proc, ends of requests ----
+
+@final
+class Names:
+    """Names of headers, in lower case, that somebody asks for: these, and all that begin with
+    `prefix`, if that is not empty.
+
+    At most 4096: else `ValueError`.
+    """
+
+    def __new__(cls, names: Iterable[bytes], prefix: bytes, /) -> Self: ...
+
+@final
+class Head:
+    """The headers of one request, in the order sent, names in lower case. O(headers) each.
+
+    They stay the bytes that came: what nobody asks for is never made an object. Raises
+    `OverflowError` for headers of 2 GiB.
+    """
+
+    def __new__(cls, headers: Iterable[tuple[bytes, bytes]], /) -> Self: ...
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return all, made anew with each call."""
+
+    def get(self, name: bytes, /) -> bytes | None:
+        """Return the first value of a name, None without one."""
+
+    def select(self, names: Names, /) -> Sequence[tuple[bytes, bytes]]:
+        """Return those that `names` ask for."""
+
+    def has(self, names: Names, /) -> bool:
+        """Return whether `names` ask for any."""
+
+    def replaced(self, names: Names, added: Iterable[tuple[bytes, bytes]], /) -> Head:
+        """Return the head without those that `names` ask for, and with `added` behind the rest."""
+
+    def render(self, names: Names, /) -> bytes:
+        """Return the lines of those that `names` do not ask for, each with its CRLF.
+
+        Raises `ValueError` when a name or value would start a new line (header injection).
+        """
+
+def render(headers: Iterable[tuple[bytes, bytes]], /) -> bytes:
+    """Return the header lines, each with its CRLF.
+
+    Raises `ValueError` when a name or value would start a new line (header injection).
+    """
+
+def match_head(data: bytes, before: bytes, behind: bytes | None, most: int, /) -> bytes | None:
+    """Return the body if `data` is one whole message with this head, else None.
+
+    The head is `before`, the body's length, at most `most`, and `behind`; with `behind` None it is
+    `before` alone, without a body.
+    """
+
+def match_dated(data: bytes, before: bytes, after: bytes, /) -> int:
+    """Return where the body begins if `data` begins with this head, else 0.
+
+    The head is `before` alone, or, with `after`, both with a date between them.
+    """
+
+def take_request(
+    data: bytes, most_head: int, most_target: int, most_headers: int, most_body: int, /
+) -> tuple[str, bytes, bytes, str, str, Head] | None:
+    """Return method, target, body, path, query and `Head` of the one whole request that `data` is;
+    None where llhttp has to look.
+
+    At most so many bytes of head, target and body, and so many headers.
+    """
 
 # ---- index: table, beliefs, hash chains ----
 

@@ -324,32 +324,6 @@ class Native(Protocol):
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...
 
-    def Head(self, headers: Sequence[tuple[bytes, bytes]], /) -> object:  # noqa: N802  a type
-        """Return a `transport.http.wire.head.Head`."""
-        ...
-
-    def Names(self, names: tuple[bytes, ...], prefix: bytes, /) -> object:  # noqa: N802  a type
-        """Return a compiled `transport.http.wire.head.Names`."""
-        ...
-
-    def take_request(
-        self, data: bytes, most_head: int, most_target: int, most_headers: int, most_body: int, /
-    ) -> tuple[str, bytes, bytes, str, str, Any] | None:
-        """Return method, target, body, path, query and `Head` of the one whole request that `data`
-        is; None where llhttp has to look.
-        """
-        ...
-
-    def match_head(
-        self, data: bytes, before: bytes, behind: bytes | None, most: int, /
-    ) -> bytes | None:
-        """Return `transport.http.wire.headers.pure_match_head`."""
-        ...
-
-    def render(self, headers: Sequence[tuple[bytes, bytes]], /) -> bytes:
-        """Return `transport.http.wire.headers.pure_render`."""
-        ...
-
     def read_extproc(self, types: tuple[type, ...], data: bytes, /) -> object:
         """Return `transport.extproc.reading.pure_decode`, of these types of messages."""
         ...
@@ -368,10 +342,6 @@ class Native(Protocol):
 
     def write_extproc_piece(self, field: int, data: bytes, end: bool, /) -> bytes:
         """Return `transport.extproc.writing.pure_piece`."""
-        ...
-
-    def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:
-        """Return `transport.http.upstream.response_head.pure_match_dated`."""
         ...
 
 
