@@ -7,6 +7,17 @@ holds this file to the module.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self, final
 
+from kvmesh.transport.extproc.messages import (
+    Heard,
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
@@ -79,6 +90,44 @@ def take_request(
 
     At most so many bytes of head, target and body, and so many headers.
     """
+
+def read_extproc(
+    types: tuple[
+        type[RequestHeaders],
+        type[ResponseHeaders],
+        type[RequestBody],
+        type[ResponseBody],
+        type[RequestTrailers],
+        type[ResponseTrailers],
+        type[Modes],
+        type[Exception],
+    ],
+    data: bytes,
+    /,
+) -> Heard:
+    """Return what a gateway's message says, in one of these types.
+
+    Of a field that may stand once the last counts. Fields and metadata that a picker has no use for
+    are skipped. Raises the last of the types for what is no `ProcessingRequest`, or an empty one.
+    """
+
+def write_extproc(
+    field: int,
+    headers: Iterable[tuple[bytes, bytes]],
+    removed: Iterable[bytes],
+    endpoint: bytes | None,
+    body: bytes | None,
+    /,
+) -> bytes:
+    """Return the answer with that number, 1 to 15, to headers or a buffered body, which `body`
+    replaces.
+
+    With an endpoint it is a pick: named in a header and in dynamic metadata, and the route is
+    chosen anew.
+    """
+
+def write_extproc_piece(field: int, data: bytes, end: object, /) -> bytes:
+    """Return the answer that streams a piece of a body on, in the field with that number."""
 
 # ---- index: table, beliefs, hash chains ----
 

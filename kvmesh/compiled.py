@@ -324,26 +324,6 @@ class Native(Protocol):
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...
 
-    def read_extproc(self, types: tuple[type, ...], data: bytes, /) -> object:
-        """Return `transport.extproc.reading.pure_decode`, of these types of messages."""
-        ...
-
-    def write_extproc(
-        self,
-        field: int,
-        headers: Sequence[tuple[bytes, bytes]],
-        removed: Sequence[bytes],
-        endpoint: bytes | None,
-        body: bytes | None,
-        /,
-    ) -> bytes:
-        """Return `transport.extproc.writing.pure_answer`."""
-        ...
-
-    def write_extproc_piece(self, field: int, data: bytes, end: bool, /) -> bytes:
-        """Return `transport.extproc.writing.pure_piece`."""
-        ...
-
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""

@@ -33,8 +33,9 @@ def test_a_line_break_in_a_header_is_refused(value: bytes) -> None:
 
 @pytest.mark.parametrize("headers", [[(b"a", "b")], [(b"a", object())], [1], None, [(None, b"a")]])
 def test_what_is_no_header_is_an_error(headers: Any) -> None:
+    given: Any = [(b"a", b"1"), *headers] if headers is not None else 1
     with pytest.raises(TypeError):
-        render([(b"a", b"1"), *headers] if headers is not None else 1)
+        render(given)
 
 
 def test_misuse_of_the_compiled_functions_is_an_error() -> None:
