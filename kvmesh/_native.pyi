@@ -17,6 +17,7 @@ from kvmesh.transport.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from kvmesh.transport.grpc.session_events import Event
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -128,6 +129,82 @@ def write_extproc(
 
 def write_extproc_piece(field: int, data: bytes, end: object, /) -> bytes:
     """Return the answer that streams a piece of a body on, in the field with that number."""
+
+@final
+class GrpcSession:
+    """The server's side of one connection. Nothing here raises for what the peer sends.
+
+    A finished stream is open until its answer has gone out and the peer has ended its side.
+    Limits: open streams, bytes of a message, of a head, windows of a stream (1 to 2^31-1 bytes) and
+    of the connection (at least 65,535), bytes of a stream that wait before its sender should pause,
+    idle frames, early resets. Raises `ValueError` for limits out of range, `RuntimeError` where it
+    is entered from within.
+    """
+
+    def __new__(
+        cls,
+        max_streams: int,
+        max_message_bytes: int,
+        max_header_bytes: int,
+        stream_window_bytes: int,
+        connection_window_bytes: int,
+        write_buffer_bytes: int,
+        max_idle_frames: int,
+        max_early_resets: int,
+        /,
+    ) -> Self: ...
+    @property
+    def greeted(self) -> bool:
+        """Return whether the peer has spoken HTTP/2."""
+
+    @property
+    def drained(self) -> bool:
+        """Return whether, behind `drain`, no new stream of the peer is on its way."""
+
+    @property
+    def open_streams(self) -> int:
+        """Return how many streams are not over."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of messages that are not whole, and of those that wait to go out."""
+
+    def receive(self, data: bytes | bytearray | memoryview, /) -> Sequence[Event]:
+        """Take bytes of the peer, return what they say. After FAILED nothing more is taken."""
+
+    def send(self, stream_id: int, messages: Sequence[bytes], /) -> int:
+        """Queue messages, return the bytes of the stream that wait for flow control."""
+
+    def finish(
+        self, stream_id: int, messages: Sequence[bytes], status: int, text: bytes, /
+    ) -> None:
+        """Queue the last messages and the trailers; no events of the stream follow."""
+
+    def reset(self, stream_id: int, code: int, /) -> None:
+        """Give the stream up at once; no events of it follow."""
+
+    def hold(self, stream_id: int, /) -> None:
+        """Grant the stream no more window."""
+
+    def grant(self, stream_id: int, /) -> None:
+        """Grant the stream its window again."""
+
+    def block(self) -> None:
+        """Keep data of streams here until `unblock`: the socket takes no more."""
+
+    def unblock(self) -> Sequence[Event]:
+        """Let data of streams go out again; returns RESUMED events."""
+
+    def drain(self) -> None:
+        """Ask the peer to open no more streams; those on their way are still taken."""
+
+    def calm(self) -> None:
+        """Count idle frames and early resets from 0 again; give up what the peer left half closed
+        since the last call.
+        """
+
+    def take(self) -> bytes:
+        """Return the bytes to send, b"" for none."""
 
 # ---- index: table, beliefs, hash chains ----
 

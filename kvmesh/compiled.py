@@ -314,12 +314,6 @@ class Native(Protocol):
         """Return a `core.engines.kv_events.groups.compiled.NativeTable` that holds nothing."""
         ...
 
-    def GrpcSession(self, *limits: int) -> Any:  # noqa: ANN401, N802  a type
-        """Return a `transport.grpc.session.Session`. Limits: streams, bytes of a message, of a
-        head, windows of a stream and of the connection, bytes that wait, idle frames, early resets.
-        """
-        ...
-
     def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...
