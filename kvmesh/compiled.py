@@ -229,64 +229,8 @@ class Native(Protocol):
         """Return a `core.engines.kv_events.groups.compiled.NativeTable` that holds nothing."""
         ...
 
-    def GrpcSession(self, *limits: int) -> Any:  # noqa: ANN401, N802  a type
-        """Return a `transport.grpc.session.Session`. Limits: streams, bytes of a message, of a
-        head, windows of a stream and of the connection, bytes that wait, idle frames, early resets.
-        """
-        ...
-
     def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
-        ...
-
-    def Head(self, headers: Sequence[tuple[bytes, bytes]], /) -> object:  # noqa: N802  a type
-        """Return a `transport.http.wire.head.Head`."""
-        ...
-
-    def Names(self, names: tuple[bytes, ...], prefix: bytes, /) -> object:  # noqa: N802  a type
-        """Return a compiled `transport.http.wire.head.Names`."""
-        ...
-
-    def take_request(
-        self, data: bytes, most_head: int, most_target: int, most_headers: int, most_body: int, /
-    ) -> tuple[str, bytes, bytes, str, str, Any] | None:
-        """Return method, target, body, path, query and `Head` of the one whole request that `data`
-        is; None where llhttp has to look.
-        """
-        ...
-
-    def match_head(
-        self, data: bytes, before: bytes, behind: bytes | None, most: int, /
-    ) -> bytes | None:
-        """Return `transport.http.wire.headers.pure_match_head`."""
-        ...
-
-    def render(self, headers: Sequence[tuple[bytes, bytes]], /) -> bytes:
-        """Return `transport.http.wire.headers.pure_render`."""
-        ...
-
-    def read_extproc(self, types: tuple[type, ...], data: bytes, /) -> object:
-        """Return `transport.extproc.reading.pure_decode`, of these types of messages."""
-        ...
-
-    def write_extproc(
-        self,
-        field: int,
-        headers: Sequence[tuple[bytes, bytes]],
-        removed: Sequence[bytes],
-        endpoint: bytes | None,
-        body: bytes | None,
-        /,
-    ) -> bytes:
-        """Return `transport.extproc.writing.pure_answer`."""
-        ...
-
-    def write_extproc_piece(self, field: int, data: bytes, end: bool, /) -> bytes:
-        """Return `transport.extproc.writing.pure_piece`."""
-        ...
-
-    def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:
-        """Return `transport.http.upstream.response_head.pure_match_dated`."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from kvmesh.cli import main
 from kvmesh.transport.grpc import connection
-from kvmesh.transport.grpc.library_session import LibrarySession
+from tests.reference.transport.library_session import LibrarySession
 
 if __name__ == "__main__":
     vars(connection)["make_session"] = LibrarySession

@@ -1,4 +1,6 @@
-"""What gateways tell a picker, read by both readers: the same words, or the same refusal."""
+"""What gateways tell a picker, read by the compiled reader and by its model: the same words, or the
+same refusal.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -6,12 +8,13 @@ from typing import Final
 from kvmesh.errors import CodecError
 from kvmesh.transport.extproc.fields import write_bytes
 from kvmesh.transport.extproc.messages import Heard
-from kvmesh.transport.extproc.reading import decode, pure_decode
+from kvmesh.transport.extproc.reading import decode
+from tests.reference.transport import extproc_reading as model
 
 
 def extproc(data: bytes) -> None:
     """Read a message both ways; NaN is not itself, so what was read is compared as text."""
-    assert repr(_read(decode, data)) == repr(_read(pure_decode, data))
+    assert repr(_read(decode, data)) == repr(_read(model.decode, data))
 
 
 def _read(read: Callable[[bytes], Heard], data: bytes) -> Heard | str:

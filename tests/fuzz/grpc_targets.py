@@ -8,14 +8,16 @@ from typing import Final
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from kvmesh.compiled import NATIVE
-from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import Session, make_session
-from kvmesh.transport.grpc.session_events import DRAIN_PING, ENDED, MESSAGE, OPENED, Event
+from kvmesh.transport.grpc.session import make_session
+from kvmesh.transport.grpc.session_events import ENDED, MESSAGE, OPENED, Event
 from tests.fuzz.http_targets import cut
 from tests.fuzz.stories.grpc_frames import build_frames
+from tests.reference.transport.grpc_messages import DRAIN_PING
+from tests.reference.transport.grpc_session import Session
+from tests.reference.transport.library_session import LibrarySession
 
+MAKERS: Final[tuple[Callable[[GrpcLimits], Session], ...]] = (LibrarySession, make_session)
 LIMITS: Final = GrpcLimits(
     max_streams=3,
     max_message_bytes=500,
@@ -46,12 +48,9 @@ HEAD: Final = (
 
 
 def grpc(data: bytes) -> None:
-    """Take frames behind a preface; those of the sessions that are there keep to their bounds."""
+    """Take frames behind a preface; both sessions keep to their bounds."""
     rest, pieces = cut(data)
-    makers: list[Callable[[GrpcLimits], Session]] = [LibrarySession]
-    if NATIVE is not None:
-        makers.append(make_session)
-    for make in makers:
+    for make in MAKERS:
         assert _said(make(LIMITS), [PREFACE, rest]) == _said(make(LIMITS), [PREFACE, *pieces])
 
 
@@ -65,10 +64,7 @@ def _said(session: Session, pieces: Sequence[bytes]) -> object:
 def grpc_answers(data: bytes) -> None:
     """Take frames and answer as the first bytes say: what is held and queued stays bounded."""
     plan, pieces = data[:3] or b"\0", cut(data)[1]
-    makers: list[Callable[[GrpcLimits], Session]] = [LibrarySession]
-    if NATIVE is not None:
-        makers.append(make_session)
-    for make in makers:
+    for make in MAKERS:
         session = make(LIMITS)
         for piece in (PREFACE, *pieces):
             for event in session.receive(piece):

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kvmesh._native import render
 from kvmesh.app.front.same_origin import SITE
 from kvmesh.core.admission.access import LOGIN_PATHS
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import Screen
-from kvmesh.transport.http.wire.headers import Headers, render
+from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 
 ANY: Final = "*"

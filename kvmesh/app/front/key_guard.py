@@ -9,6 +9,7 @@ from typing import Final, Generic
 
 import msgspec
 
+from kvmesh._native import Names
 from kvmesh.app.front.browser_login import MOST_BYTES, BrowserLogin, without_cookie
 from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.core.admission.access import LOGIN_PATHS, ROLES_HEADER, Role, check_role, roles_told
@@ -17,7 +18,6 @@ from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.head import names_of
 from kvmesh.transport.http.wire.problem import Problem
 
 CHECK_S: Final = 1.0
@@ -57,7 +57,7 @@ class KeyGuard(Generic[E]):
         self._path = path
         self._tenant = tenant_header.lower().encode()
         dropped = {ROLES_HEADER, *(() if pass_on else _CREDENTIALS)}
-        self._drop = names_of(dropped | {self._tenant} - {b""})
+        self._drop = Names(dropped | {self._tenant} - {b""}, b"")
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
         self._next_look_s = time.monotonic() + CHECK_S

@@ -1,10 +1,10 @@
 """Whose requests a client may see: pages and answers ask here what to leave out."""
 
+from kvmesh._native import Names
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer, roles_told, tenant_of
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
 from kvmesh.transport.http.forward.plan import Booked, ForwardPlan
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.head import names_of
 from kvmesh.transport.http.wire.headers import Headers
 
 _ORACLES = frozenset(
@@ -27,7 +27,7 @@ class Viewers:
 
     def __init__(self, tenant_header: str, *, apart: bool = False, checked: bool = False) -> None:
         self._tenant = tenant_header.lower().encode()
-        self._tenants = names_of([self._tenant])
+        self._tenants = Names((self._tenant,), b"")
         self.apart = apart
         self._checked = checked
 

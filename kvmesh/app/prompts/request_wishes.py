@@ -4,6 +4,7 @@ from typing import Final, NamedTuple, get_args
 
 import msgspec
 
+from kvmesh._native import Names
 from kvmesh.app.prompts.target_wishes import FOREIGN, read_targets
 from kvmesh.app.prompts.turn_names import (
     NAMING_HEADERS,
@@ -48,7 +49,6 @@ from kvmesh.core.routing.sessions import session_key
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.forward.plan import NO_HOLD
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.head import names_of
 from kvmesh.transport.http.wire.headers import Headers
 
 _MODES: Final = get_args(RouterMode)
@@ -131,8 +131,8 @@ class WishReader:
         self._policies = policies
         self._targets = options.targets
         others = {self._tenant, self._session, b"content-encoding"} - {b""}
-        self._repeated = names_of(NAMING_HEADERS | FOREIGN | others, _PREFIX)
-        self._asked = names_of(NAMING_HEADERS | FOREIGN | others | {b"x-request-id"}, _PREFIX)
+        self._repeated = Names(NAMING_HEADERS | FOREIGN | others, _PREFIX)
+        self._asked = Names(NAMING_HEADERS | FOREIGN | others | {b"x-request-id"}, _PREFIX)
         self._known: dict[tuple[object, ...], RequestWishes] = {}
 
     def read(

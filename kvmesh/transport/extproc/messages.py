@@ -13,8 +13,6 @@ PROCESS_PATH: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 ENDPOINT: Final = "x-gateway-destination-endpoint"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
-LB_NAMESPACE: Final = "envoy.lb"
-SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 """Names of the endpoint picker protocol.
 
 Source: Gateway API Inference Extension, docs/proposals/004-endpoint-picker-protocol, v1.0.0.
@@ -104,6 +102,4 @@ KINDS: Final = (
     RequestTrailers,
     ResponseTrailers,
 )
-"""By the number of their field in a ProcessingRequest, from `FIRST_KIND` on."""
-
-FIRST_KIND: Final = 2
+"""By the number of their field in a ProcessingRequest, from 2 on."""

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import write_extproc, write_extproc_piece
 from kvmesh.transport.extproc.fields import VARINT, write_bytes, write_varint
-from kvmesh.transport.extproc.messages import ENDPOINT, LB_NAMESPACE
 from kvmesh.transport.http.wire.headers import Headers
 
 MOST_PIECE: Final = 62_000
@@ -19,71 +18,20 @@ _HEADERS: Final = {"request": 1, "response": 2}
 _BODY: Final = {"request": 3, "response": 4}
 _TRAILERS: Final = {"request": 5, "response": 6}
 _IMMEDIATE: Final = 7
-_METADATA: Final = 8
 
 _OVERWRITE: Final = write_varint(3 << 3 | VARINT) + write_varint(2)
 """HeaderValueOption.append_action = OVERWRITE_IF_EXISTS_OR_ADD."""
-_CLEAR: Final = write_varint(5 << 3 | VARINT) + b"\1"
-"""CommonResponse.clear_route_cache."""
-_END: Final = write_varint(2 << 3 | VARINT) + b"\1"
-"""StreamedBodyResponse.end_of_stream."""
 
 _NOTHING: Final[Headers] = ()
 
 
-def pure_answer(
-    field: int,
-    headers: Headers,
-    removed: Sequence[bytes],
-    endpoint: bytes | None,
-    body: bytes | None,
-    /,
-) -> bytes:
-    """Return the answer with that number to headers or a buffered body, which `body` replaces.
-
-    With an endpoint it is a pick: named in a header and in dynamic metadata, and the route is
-    chosen anew. Compiled in kvmesh/native/extproc_write.c, as `pure_piece`.
-    """
-    if endpoint is not None:
-        headers = [(ENDPOINT.encode(), endpoint), *headers]
-    mutation = _mutation(headers, removed)
-    common = write_bytes(2, mutation) if mutation else b""
-    if endpoint is not None:
-        common += _CLEAR
-    if body is not None:
-        common += write_bytes(3, write_bytes(1, body))
-    answer = write_bytes(field, write_bytes(1, common) if common else b"")
-    return answer if endpoint is None else answer + _metadata(endpoint)
-
-
-def pure_piece(field: int, data: bytes, end: bool, /) -> bytes:
-    """Return the answer that streams a piece of a body on, in the field with that number."""
-    streamed = write_bytes(1, data) if data else b""
-    if end:
-        streamed += _END
-    return write_bytes(field, write_bytes(1, write_bytes(3, write_bytes(3, streamed))))
-
-
-_answer = NATIVE.write_extproc if NATIVE else pure_answer
-_piece = NATIVE.write_extproc_piece if NATIVE else pure_piece
-
-
-def _mutation(headers: Headers, removed: Sequence[bytes]) -> bytes:
-    """Return the fields of a HeaderMutation; what is set replaces all of the same name."""
+def _mutation(headers: Headers) -> bytes:
+    """Return the fields of a HeaderMutation that sets headers, in place of all of the same name."""
     parts = [
         write_bytes(1, write_bytes(1, write_bytes(1, name) + write_bytes(3, value)) + _OVERWRITE)
         for name, value in headers
     ]
-    parts += [write_bytes(2, name) for name in removed]
     return b"".join(parts)
-
-
-def _metadata(endpoint: bytes) -> bytes:
-    """Return the field of dynamic metadata that names the endpoint."""
-    value = write_bytes(3, endpoint)
-    inner = write_bytes(1, write_bytes(1, ENDPOINT.encode()) + write_bytes(2, value))
-    entry = write_bytes(1, LB_NAMESPACE.encode()) + write_bytes(2, write_bytes(5, inner))
-    return write_bytes(_METADATA, write_bytes(1, entry))
 
 
 def pick_answer(headers: Headers, removed: Sequence[bytes], endpoint: bytes) -> bytes:
@@ -92,21 +40,21 @@ def pick_answer(headers: Headers, removed: Sequence[bytes], endpoint: bytes) -> 
     `endpoint` is `ip:port`, alternatives behind it in order: `ip:port,ip:port`. `headers` replace
     those of the same name, `removed` are taken off.
     """
-    return _answer(_HEADERS["request"], headers, removed, endpoint, None)
+    return write_extproc(_HEADERS["request"], headers, removed, endpoint, None)
 
 
 def pick_body_answer(
     headers: Headers, removed: Sequence[bytes], endpoint: bytes, body: bytes | None
 ) -> bytes:
     """Return the same as the answer to a buffered body, which `body` replaces if it is given."""
-    return _answer(_BODY["request"], headers, removed, endpoint, body)
+    return write_extproc(_BODY["request"], headers, removed, endpoint, body)
 
 
 def headers_answer(kind: Kind, headers: Headers = _NOTHING) -> bytes:
     """Return the answer that lets headers go on, with `headers` in place of those of the same
     name.
     """
-    return _answer(_HEADERS[kind], headers, (), None, None)
+    return write_extproc(_HEADERS[kind], headers, (), None, None)
 
 
 def body_answers(kind: Kind, data: bytes, *, end: bool) -> Iterable[bytes]:
@@ -115,7 +63,7 @@ def body_answers(kind: Kind, data: bytes, *, end: bool) -> Iterable[bytes]:
     Those of a long one are made when they are asked for.
     """
     if len(data) <= MOST_PIECE:
-        return (_piece(_BODY[kind], data, end),)
+        return (write_extproc_piece(_BODY[kind], data, end),)
     return _pieces(_BODY[kind], data, end=end)
 
 
@@ -123,7 +71,7 @@ def _pieces(field: int, data: bytes, *, end: bool) -> Iterator[bytes]:
     whole = memoryview(data)
     for at in range(0, len(data), MOST_PIECE):
         last = end and at + MOST_PIECE >= len(data)
-        yield _piece(field, bytes(whole[at : at + MOST_PIECE]), last)
+        yield write_extproc_piece(field, bytes(whole[at : at + MOST_PIECE]), last)
 
 
 def body_passed(kind: Kind) -> bytes:
@@ -142,7 +90,7 @@ def immediate(status: int, headers: Headers, body: bytes, details: str = "") -> 
     `details` is for the gateway's access log.
     """
     inner = write_bytes(1, write_varint(1 << 3 | VARINT) + write_varint(status))
-    mutation = _mutation(headers, ())
+    mutation = _mutation(headers)
     if mutation:
         inner += write_bytes(2, mutation)
     if body:

@@ -40,11 +40,3 @@ UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
 """gRPC status codes. Source: the gRPC documentation, "Status codes and their use in gRPC"."""
-
-FRAME_BYTES: Final = 16_384
-"""The largest frame that every peer takes, and the largest taken here."""
-PREFIX_BYTES: Final = 5
-"""Of each message: whether it is compressed, and its length."""
-DRAIN_PING: Final = b"kvmesh\0\1"
-LAST_STREAM: Final = 2**31 - 1
-"""Named in the first GOAWAY of a drain: whatever is on its way is still taken."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import quote
 
-from kvmesh.transport.grpc.session import Session
+from kvmesh._native import GrpcSession
 from kvmesh.transport.http.wire.headers import Header, Headers
 
 _MAX_TEXT = 1024
@@ -58,7 +58,7 @@ class GrpcStream(Protocol):
 class Outlet(Protocol):
     """The connection, as a stream needs it."""
 
-    session: Session
+    session: GrpcSession
     write_buffer_bytes: int
 
     def flush_soon(self) -> None:

@@ -8,8 +8,8 @@ import uvloop
 
 from kvmesh.transport.grpc import connection
 from kvmesh.transport.grpc.health import HealthService
-from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.server import GrpcLimits, GrpcServer, GrpcStream
+from tests.reference.transport.library_session import LibrarySession
 
 
 def pytest_asyncio_loop_factories(

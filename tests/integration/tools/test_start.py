@@ -42,12 +42,11 @@ SERVES: Final = WHOLE | {"structlog", "greenlet", "uvloop", "httptools", "sorted
 COUNTS: Final = SERVES | {"prometheus_client"}
 ON_NATS: Final = {"nats", "nkeys", "nacl", "_cffi_backend", "_sodium"}
 ON_ZMQ: Final = {"zmq", "prometheus_client"}
-ON_HTTP2: Final = {"h2", "hpack", "hyperframe"}
 
 MOST_OF: Final = {
     "router alone": COUNTS | ON_ZMQ,
     "router": COUNTS | ON_NATS,
-    "picker": COUNTS | ON_NATS | ON_HTTP2,
+    "picker": COUNTS | ON_NATS,
     "meta-router": COUNTS | ON_NATS,
     "worker": SERVES | ON_NATS | ON_ZMQ,
 }

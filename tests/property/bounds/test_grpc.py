@@ -5,18 +5,16 @@ from collections.abc import Callable
 import pytest
 from hpack import Encoder
 
-from kvmesh.compiled import NATIVE
-from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import Session, make_session
+from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import FAILED
 from tests.fuzz.grpc_targets import HEAD, PREFACE
 from tests.property.bounds.work import assert_linear
+from tests.reference.transport.grpc_session import Session
+from tests.reference.transport.library_session import LibrarySession
 
 LIMITS = GrpcLimits(max_header_bytes=1 << 16)
-MAKERS = pytest.mark.parametrize(
-    "make", [LibrarySession] if NATIVE is None else [LibrarySession, make_session]
-)
+MAKERS = pytest.mark.parametrize("make", [LibrarySession, make_session])
 Make = Callable[[GrpcLimits], Session]
 BLOCK = bytes(Encoder().encode(HEAD))
 

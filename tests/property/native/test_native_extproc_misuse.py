@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.measure import resident_bytes
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
 from kvmesh.errors import CodecError
 from kvmesh.transport.extproc.messages import KINDS, Modes
 from tests.fuzz.extproc_targets import seeds
 
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-core: Any = NATIVE
+core: Any = _native
 TYPES = (*KINDS, Modes, CodecError)
 HEAD, ANSWERED, *_ = seeds("extproc")
 

@@ -10,9 +10,8 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import Session, make_session
+from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import (
     CANCEL,
     ENDED,
@@ -22,6 +21,8 @@ from kvmesh.transport.grpc.session_events import (
     RESET,
     Event,
 )
+from tests.reference.transport.grpc_session import Session
+from tests.reference.transport.library_session import LibrarySession
 from tests.unit.transport.grpc.client import HEAD, PREFACE, Client, frame
 
 LIMITS = GrpcLimits(

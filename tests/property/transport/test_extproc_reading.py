@@ -1,11 +1,9 @@
 from typing import Any
 
-import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.compiled import NATIVE
 from kvmesh.errors import CodecError
 from kvmesh.transport.extproc.messages import (
     KINDS,
@@ -18,8 +16,9 @@ from kvmesh.transport.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from kvmesh.transport.extproc.reading import decode, pure_decode
+from kvmesh.transport.extproc.reading import decode
 from tests.property.transport.extproc_messages import DESTINATION, messages
+from tests.reference.transport import extproc_reading as model
 
 NAMES = (
     "request_headers",
@@ -92,7 +91,7 @@ def test_a_message_says_what_the_protocols_own_library_reads(
 ) -> None:
     data = message.SerializeToString()
 
-    assert pure_decode(data) == expected(message)
+    assert model.decode(data) == expected(message)
     assert decode(data) == expected(message)
 
 
@@ -103,7 +102,6 @@ def outcome(read: Any, data: bytes) -> tuple[Any, str]:
         return None, str(error)
 
 
-@pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
 @given(messages(), st.data())
 def test_garbage_is_read_alike_or_refused_in_the_same_words(
     message: wire.ProcessingRequest, data: st.DataObject
@@ -114,9 +112,9 @@ def test_garbage_is_read_alike_or_refused_in_the_same_words(
             at = data.draw(st.integers(0, len(torn) - 1))
             torn[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
 
-    assert repr(outcome(decode, bytes(torn))) == repr(outcome(pure_decode, bytes(torn)))
+    assert repr(outcome(decode, bytes(torn))) == repr(outcome(model.decode, bytes(torn)))
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    assert repr(outcome(decode, data)) == repr(outcome(pure_decode, data))
+    assert repr(outcome(decode, data)) == repr(outcome(model.decode, data))

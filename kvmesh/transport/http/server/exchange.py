@@ -6,9 +6,10 @@ from enum import Enum
 from math import inf
 from typing import Final, Protocol
 
+from kvmesh._native import render
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import Scope
-from kvmesh.transport.http.wire.headers import STATUS_LINES, Headers, HttpDate, render
+from kvmesh.transport.http.wire.headers import STATUS_LINES, Headers, HttpDate
 from kvmesh.transport.http.wire.problem import Problem
 
 JSON: Final = b"application/json"

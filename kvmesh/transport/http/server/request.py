@@ -5,16 +5,15 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Head, Names, render
 from kvmesh.bounds import MAX_SECONDS, real_number
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.wire.head import Head, Names, names_of, new_head
 from kvmesh.transport.http.wire.headers import (
     HOP_BY_HOP,
     PLAIN_CONNECTION,
     Headers,
     end_to_end,
-    render,
 )
 
 _REPLACED: Final = frozenset(
@@ -29,11 +28,11 @@ _REPLACED: Final = frozenset(
         b"x-request-id",
     }
 )
-_NO_HEAD: Final = new_head(())
-_CONNECTION: Final = names_of((b"connection",))
+_NO_HEAD: Final = Head(())
+_CONNECTION: Final = Names((b"connection",), b"")
 _SECURE: Final = (b"x-forwarded-proto", b"https")
 _BARE: Final = (b"x-forwarded-proto", b"http")
-_NOT_FORWARDED: Final = names_of(_REPLACED | HOP_BY_HOP)
+_NOT_FORWARDED: Final = Names(_REPLACED | HOP_BY_HOP, b"")
 
 _PATIENCE: Final = (b"x-kvmesh-timeout-s", b"x-stainless-read-timeout", b"x-stainless-timeout")
 """Headers in which clients say how many seconds they wait; the SDKs of OpenAI and Anthropic send
@@ -79,7 +78,7 @@ class Request(msgspec.Struct, eq=False):
         if not self.path:
             self.path, _, self.query = self.target.decode("ascii").partition("?")
         if self.sent is not None:
-            self.head = new_head(self.sent)
+            self.head = Head(self.sent)
 
     @property
     def headers(self) -> Headers:
@@ -96,7 +95,7 @@ class Request(msgspec.Struct, eq=False):
     def replace_headers(self, headers: Headers) -> None:
         """Have other headers than were sent."""
         self.sent = headers
-        self.head = new_head(headers)
+        self.head = Head(headers)
 
     def change_headers(self, dropped: Names, added: Headers) -> None:
         """Have no header that `dropped` names any more, and `added` behind the others."""

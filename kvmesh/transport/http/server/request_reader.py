@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 import httptools
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import take_request
 from kvmesh.core.prompts.json_size import JsonSize
 from kvmesh.transport.http.server.arriving_body import ArrivingBody
 from kvmesh.transport.http.server.budget import BodyBudget
@@ -127,11 +127,11 @@ class RequestReader:
         """Take `data` if it is one whole request such as most are, and return it; else None, and
         `data` is to be fed.
         """
-        if NATIVE is None or self.phase is not IDLE or self._closing:
+        if self.phase is not IDLE or self._closing:
             return None
         budget, limits = self._budget, self._limits
         room = min(self._most_taken, budget.limit - budget.used)
-        found = NATIVE.take_request(
+        found = take_request(
             data, self._most_head, limits.max_target_bytes, limits.max_headers, room
         )
         if found is None:

@@ -4,6 +4,7 @@ import asyncio
 import ssl as tls
 from typing import Final
 
+from kvmesh._native import render
 from kvmesh.core.health.poison_guard import PoisonGuard
 from kvmesh.transport.http.upstream.call import UpstreamCall
 from kvmesh.transport.http.upstream.connection import KnownAnswer, UpstreamConnection
@@ -20,7 +21,7 @@ from kvmesh.transport.http.upstream.messages import (
 from kvmesh.transport.http.upstream.origin import Origin
 from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.wire.headers import Headers, HeadPattern, render
+from kvmesh.transport.http.wire.headers import Headers, HeadPattern
 
 _DEATHS: Final = frozenset({"reset", "truncated"})
 _LENGTHLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})

@@ -6,6 +6,7 @@ from typing import Literal, ParamSpec, Protocol, cast
 
 import structlog
 
+from kvmesh._native import match_dated, match_head
 from kvmesh.core.engines.event_stream import DUE, ENDED
 from kvmesh.transport.http.upstream.messages import (
     CarriedRequest,
@@ -14,7 +15,7 @@ from kvmesh.transport.http.upstream.messages import (
     UpstreamRequest,
     UpstreamSink,
 )
-from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead, match_dated
+from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
 from kvmesh.transport.http.upstream.response_reader import (
     BODY,
     COMPLETE,
@@ -22,7 +23,7 @@ from kvmesh.transport.http.upstream.response_reader import (
     ResponseReader,
 )
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.wire.headers import HeadPattern, match_head
+from kvmesh.transport.http.wire.headers import HeadPattern
 from kvmesh.transport.http.wire.sockets import tune
 
 _JOIN_BELOW = 64 * 1024

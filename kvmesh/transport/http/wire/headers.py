@@ -1,14 +1,13 @@
-"""Header blocks: what a proxy must drop, bytes for heads, and heads that come again and again."""
+"""Header blocks: what a proxy must drop, status lines, and heads that come again and again."""
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final
 
 from kvmesh.bounds import MAX_SECONDS
-from kvmesh.compiled import NATIVE
 
 Header = tuple[bytes, bytes]
 """Lower-case name, value."""
@@ -25,7 +24,6 @@ EAGER_HEAD_BYTES: Final = 4096
 """Beyond so many bytes of a head its parser is given whole lines: it copies a line that it has the
 beginning of with each piece.
 """
-_DIGITS: Final = re.compile(rb"[0-9]{1,12}")
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -52,22 +50,6 @@ STATUS_LINES: Final = {
     for status in range(100, 1000)
 }
 """CRLF included; codes that are not registered have an empty reason."""
-
-
-def pure_render(headers: Sequence[Header]) -> bytes:
-    """Return the header lines, each with its CRLF. Compiled in kvmesh/native/heads.c.
-
-    Raises `ValueError` when a name or value would start a new line (header injection).
-    """
-    if not headers:
-        return b""
-    block = b"\r\n".join([b": ".join(header) for header in headers]) + b"\r\n"
-    if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers):
-        raise ValueError(f"header with a line break in {block!r}")
-    return block
-
-
-render: Final[Callable[[Sequence[Header]], bytes]] = NATIVE.render if NATIVE else pure_render
 
 
 def retry_after_s(headers: Headers) -> float:
@@ -131,31 +113,10 @@ class HttpDate:
             self.line = b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
 
 
-MatchHead = Callable[[bytes, bytes, bytes | None, int], bytes | None]
-
-
-def pure_match_head(data: bytes, before: bytes, behind: bytes | None, most: int) -> bytes | None:
-    """Return the body if `data` is one whole message with this head, else None.
-
-    The head is `before`, the body's length, at most `most`, and `behind`; with `behind` None it is
-    `before` alone, without a body. Compiled in kvmesh/native/heads.c.
-    """
-    if behind is None:
-        return b"" if data == before else None
-    digits = _DIGITS.match(data, len(before)) if data.startswith(before) else None
-    if digits is None or not data.startswith(behind, digits.end()):
-        return None
-    body = data[digits.end() + len(behind) :]
-    return body if len(body) == int(digits[0]) <= most else None
-
-
-match_head: Final[MatchHead] = NATIVE.match_head if NATIVE else pure_match_head
-
-
 class HeadPattern:
     """A head that comes again and again, byte by byte the same but for the length of its body.
 
-    `match_head` knows whole messages by it: comparing costs 0.1 us where parsing costs 5.
+    `_native.match_head` knows whole messages by it: comparing costs 0.1 us where parsing costs 5.
 
     Only what a parser took without complaint may be learnt: it has made sure that a length occurs
     once at most, and is what it seems.

@@ -14,11 +14,12 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 
-from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.messages import MessageReader, frame_messages
-from kvmesh.transport.grpc.session import Session, make_session
+from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import FAILED, Event
+from tests.reference.transport.grpc_messages import MessageReader, frame_messages
+from tests.reference.transport.grpc_session import Session
+from tests.reference.transport.library_session import LibrarySession
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD = [
@@ -30,7 +31,7 @@ HEAD = [
     ("content-type", "application/grpc"),
 ]
 MAKERS: Sequence[Callable[[GrpcLimits], Session]] = (make_session, LibrarySession)
-"""The session this process uses, compiled mostly, and that of the library."""
+"""The session in use, and that of the library."""
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:

@@ -2,9 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kvmesh.transport.grpc.library_session import LibrarySession
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import Session, make_session
+from kvmesh.transport.grpc.session import make_session
+from tests.reference.transport.grpc_session import Session
+from tests.reference.transport.library_session import LibrarySession
 
 
 @pytest.mark.parametrize("size", [-1, 0, 2**31, 10**25])

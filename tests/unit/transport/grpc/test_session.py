@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import Session
 from kvmesh.transport.grpc.session_events import (
     BROKEN,
     CANCEL,
@@ -18,6 +17,7 @@ from kvmesh.transport.grpc.session_events import (
     RESUMED,
     UNIMPLEMENTED,
 )
+from tests.reference.transport.grpc_session import Session
 from tests.unit.transport.grpc.client import HEAD, MAKERS, Client, frame
 
 Make = Callable[[GrpcLimits], Session]

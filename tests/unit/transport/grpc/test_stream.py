@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import Session, make_session
+from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.stream import Stream, encode_text
 from tests.unit.transport.grpc.client import Client
 
@@ -12,7 +12,7 @@ class Outlet:
     """A connection without a socket."""
 
     def __init__(self) -> None:
-        self.session: Session = make_session(GrpcLimits())
+        self.session = make_session(GrpcLimits())
         self.write_buffer_bytes = 1000
         self.flushes = 0
         self.forgotten: list[int] = []

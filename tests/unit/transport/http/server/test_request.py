@@ -2,11 +2,11 @@ from math import inf
 
 import pytest
 
+from kvmesh._native import Names
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
 from kvmesh.transport.http.server.request import Request, patience_s
 from kvmesh.transport.http.server.request_reader import RequestReader
-from kvmesh.transport.http.wire.head import names_of
 from kvmesh.transport.http.wire.problem import Problem
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
@@ -104,7 +104,7 @@ def test_headers_are_made_once_and_of_what_was_put_in_their_place() -> None:
     before = request.headers
     assert request.headers is before
 
-    request.change_headers(names_of((b"x", b"accept")), ((b"t", b"1"),))
+    request.change_headers(Names((b"x", b"accept"), b""), ((b"t", b"1"),))
 
     assert request.headers == [(b"host", b"a"), (b"t", b"1")]
     assert request.header(b"x") is None

@@ -1,13 +1,13 @@
 import pytest
 
+from kvmesh._native import match_dated
 from kvmesh.transport.http.upstream.response_head import (
     MAX_KEPT_BYTES,
     HeldAnswer,
     ResponseHead,
     StreamHead,
-    match_dated,
-    pure_match_dated,
 )
+from tests.reference.transport import heads
 
 DATED = (
     b"HTTP/1.1 200 OK\r\ndate: Sun, 22 Nov 2026 14:20:12 GMT\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -16,8 +16,8 @@ PLAIN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def found(known: StreamHead, data: bytes) -> int:
-    """Return where both twins say that the body begins."""
-    at = pure_match_dated(data, known.before, known.after)
+    """Return where the compiled search and its model say that the body begins."""
+    at = heads.match_dated(data, known.before, known.after)
     assert match_dated(data, known.before, known.after) == at
     return at
 

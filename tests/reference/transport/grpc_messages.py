@@ -1,8 +1,20 @@
-"""gRPC messages in and out of the bytes of a stream. Source: "gRPC over HTTP2", the framing."""
+"""The naive model of how kvmesh/native/h2_calls.c reads and frames gRPC messages.
+
+Source: "gRPC over HTTP2", the framing.
+"""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from kvmesh.transport.grpc.session_events import PREFIX_BYTES, RESOURCE_EXHAUSTED, UNIMPLEMENTED
+from kvmesh.transport.grpc.session_events import RESOURCE_EXHAUSTED, UNIMPLEMENTED
+
+FRAME_BYTES: Final = 16_384
+"""The largest frame that every peer takes, and the largest taken here."""
+PREFIX_BYTES: Final = 5
+"""Of each message: whether it is compressed, and its length."""
+DRAIN_PING: Final = b"kvmesh\0\1"
+LAST_STREAM: Final = 2**31 - 1
+"""Named in the first GOAWAY of a drain: whatever is on its way is still taken."""
 
 
 class Unreadable(Exception):  # noqa: N818  says what the bytes are
