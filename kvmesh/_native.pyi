@@ -4,7 +4,8 @@ Shapes, units and errors stand here, how it is done in the C. `tests/unit/test_n
 holds this file to the module.
 """
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, Self, final
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -18,6 +19,25 @@ VERSION: Final[int]
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
 
 # ---- insight: records, totals, histograms ----
+
+@final
+class Histogram:
+    """How often values of each size came: counts by upper bound, inclusive; the last bin has none.
+
+    0.05 us a value.
+    """
+
+    total: float
+    """The sum of all values."""
+
+    def __new__(cls, bounds: Iterable[float]) -> Self:
+        """Count nothing yet. Raises `ValueError` where the bounds do not rise."""
+
+    def observe(self, value: float, /) -> None:
+        """Count a value."""
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Return (bound, how many values were at most that), the last with bound infinity."""
 
 # ---- decision: formulas, courses, the decider ----
 
