@@ -917,4 +917,23 @@ class WorkerState:
 
 # ---- insight: records, totals, histograms ----
 
+@final
+class Histogram:
+    """How often values of each size came: counts by upper bound, inclusive; the last bin has none.
+
+    0.05 us a value.
+    """
+
+    total: float
+    """The sum of all values."""
+
+    def __new__(cls, bounds: Iterable[float]) -> Self:
+        """Count nothing yet. Raises `ValueError` where the bounds do not rise."""
+
+    def observe(self, value: float, /) -> None:
+        """Count a value."""
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Return (bound, how many values were at most that), the last with bound infinity."""
+
 # ---- decision: formulas, courses, the decider ----

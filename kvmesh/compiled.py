@@ -123,10 +123,6 @@ class Native(Protocol):
         """Return `core.insight.totals.Totals` of native records."""
         ...
 
-    def Histogram(self, bounds: Sequence[float]) -> object:  # noqa: N802  a type
-        """Return a `core.insight.histogram.Histogram`."""
-        ...
-
     def TokenCounts(self) -> object:  # noqa: N802  a type
         """Return `core.insight.totals.TokenCounts`, all 0."""
         ...

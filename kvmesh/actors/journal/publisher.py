@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Histogram
 from kvmesh.actors.checkpoints import EngineResumed
 from kvmesh.actors.engine_messages import (
     EngineAnswers,
@@ -39,7 +40,6 @@ from kvmesh.core.engines.kv_events.checkpoint import MOST_BLOCKS, EngineCheckpoi
 from kvmesh.core.engines.kv_events.compiled import new_engine_cache
 from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.engines.registry import engine_of, needs_naming
-from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.journal.event_sender import (
     EventSender,
     SenderLimits,

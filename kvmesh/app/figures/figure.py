@@ -12,7 +12,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
-from kvmesh.core.insight.histogram import Histogram
+from kvmesh._native import Histogram
 
 OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 

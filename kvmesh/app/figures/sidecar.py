@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Histogram
 from kvmesh.actors.journal.publisher import PublisherStatistics
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.figures.figure import Figure, Table
-from kvmesh.core.insight.histogram import Histogram
 from kvmesh.runtime.aio import MailboxStatistics
 from kvmesh.transport.zmq.statistics import SubscriptionStatistics
 

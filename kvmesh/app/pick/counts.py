@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.insight.histogram import SECONDS, Histogram, new_histogram
+from kvmesh._native import Histogram
+from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.transport.extproc.messages import Modes
 
 MODE_NAMES: Final = ("none", "streamed", "buffered", "buffered-partial", "full-duplex")
@@ -37,7 +38,7 @@ class PickCounts(msgspec.Struct):
     duplicates: int = 0
     malformed: int = 0
     modes: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter[tuple[str, str]])
-    seconds: Histogram = msgspec.field(default_factory=lambda: new_histogram(PICK_SECONDS))
+    seconds: Histogram = msgspec.field(default_factory=lambda: Histogram(PICK_SECONDS))
 
     def begin(self, modes: Modes) -> None:
         """Count a request by how its gateway tells bodies; what is no known way is one."""

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kvmesh._native import Histogram
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import PromptReader
@@ -22,7 +23,7 @@ from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
 from kvmesh.core.dispatch.compiled import ScannedPrompt
-from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
+from kvmesh.core.insight.histogram import MICROSECONDS
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
@@ -93,7 +94,7 @@ class Reader:
         self._router_id = router_id
         self._secret = secret
         self._numbers = itertools.count(1)
-        self._seconds = seconds or new_histogram(MICROSECONDS)
+        self._seconds = seconds or Histogram(MICROSECONDS)
         self._threads = ReadingThreads()
 
     def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 
+from kvmesh._native import Histogram
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import Reader
@@ -15,7 +16,6 @@ from kvmesh.app.prompts.tokenizer import (
 )
 from kvmesh.core.cost.targets import TargetDefaults, Targets, parse_tenant_targets
 from kvmesh.core.engines.registry import engine_of
-from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy

@@ -1,6 +1,7 @@
 """How long a router takes to decide, by phase."""
 
-from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
+from kvmesh._native import Histogram
+from kvmesh.core.insight.histogram import MICROSECONDS
 
 
 class Phases:
@@ -9,11 +10,11 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        self.tokenize = new_histogram(MICROSECONDS)
-        self.decide = new_histogram(MICROSECONDS)
-        self.hash = new_histogram(MICROSECONDS)
-        self.find = new_histogram(MICROSECONDS)
-        self.score = new_histogram(MICROSECONDS)
+        self.tokenize = Histogram(MICROSECONDS)
+        self.decide = Histogram(MICROSECONDS)
+        self.hash = Histogram(MICROSECONDS)
+        self.find = Histogram(MICROSECONDS)
+        self.score = Histogram(MICROSECONDS)
 
     def named(self) -> tuple[tuple[str, Histogram], ...]:
         """Return every phase with its name."""

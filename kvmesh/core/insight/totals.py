@@ -5,9 +5,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from kvmesh._native import Histogram
 from kvmesh.compiled import NATIVE
 from kvmesh.core.insight.decision_record import DecisionRecord
-from kvmesh.core.insight.histogram import SECONDS, new_histogram
+from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.traffic import KEPT_S, Traffic, sketch_add
 
 _SERVER_ERROR: Final = 500
@@ -34,9 +35,9 @@ class Totals:
     """
 
     def __init__(self, kept_s: int, bounds: Sequence[float]) -> None:
-        self.ttft_s = new_histogram(bounds)
-        self.itl_s = new_histogram(bounds)
-        self.duration_s = new_histogram(bounds)
+        self.ttft_s = Histogram(bounds)
+        self.itl_s = Histogram(bounds)
+        self.duration_s = Histogram(bounds)
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.best_tokens = 0

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from kvmesh._native import Histogram
 from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import Batch, Event, encode_batch, format_for
-from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS
 from kvmesh.core.journal.outbox import Outbox
 from kvmesh.core.journal.window import Parcel, SendWindow, WindowStatistics

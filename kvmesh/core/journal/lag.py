@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from kvmesh.core.insight.histogram import new_histogram
+from kvmesh._native import Histogram
 
 BOUNDS_S: Final = (
     0.0005, 0.001, 0.002, 0.004, 0.006, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
@@ -21,7 +21,7 @@ class JournalLag:
     """
 
     def __init__(self) -> None:
-        self.seconds = new_histogram(BOUNDS_S)
+        self.seconds = Histogram(BOUNDS_S)
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def note(self, lag_s: float) -> None:

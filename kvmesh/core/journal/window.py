@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.insight.histogram import SECONDS, new_histogram
+from kvmesh._native import Histogram
+from kvmesh.core.insight.histogram import SECONDS
 
 MAX_BACKOFF: Final = 4
 """Deadlines double up to this factor while nothing is acknowledged."""
@@ -68,7 +69,7 @@ class SendWindow:
         self._backoff = 1
         self._resends = 0
         self.confirmed_seq = 0
-        self.seconds = new_histogram(SECONDS)
+        self.seconds = Histogram(SECONDS)
 
     def __len__(self) -> int:
         """Return how many messages are in flight."""

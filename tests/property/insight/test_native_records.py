@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kvmesh._native import Histogram
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.catalogue import PUBLISHED
@@ -21,12 +22,13 @@ from kvmesh.core.insight.decision_record import (
     new_ring,
     thin,
 )
-from kvmesh.core.insight.histogram import SECONDS, Histogram, new_histogram
+from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.totals import Totals, new_totals
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.left_out import LeftOut
+from tests.reference.insight import histogram as reference
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
@@ -208,7 +210,7 @@ TestBothRings = BothRings.TestCase
 
 @given(st.lists(st.floats(-1.0, 200.0) | st.sampled_from(SECONDS)))
 def test_histograms_count_alike(values: list[float]) -> None:
-    pure, native = Histogram(SECONDS), new_histogram(SECONDS)
+    pure, native = reference.Histogram(SECONDS), Histogram(SECONDS)
 
     for value in values:
         pure.observe(value)

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
+from kvmesh._native import Histogram
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_record import new_record, new_ring, thin
-from kvmesh.core.insight.histogram import new_histogram
 from kvmesh.core.insight.totals import new_totals
 from kvmesh.core.routing.decision import Decision
 from tests.unit.core.insight.test_decision_log import HASHES, decide
@@ -99,8 +99,8 @@ def test_wrong_arguments_are_told() -> None:
         lambda: ring.may_weigh_all("x"),
         lambda: setattr(one, "held_ms", "x"),
         lambda: setattr(one, "round_robin_blocks", "x"),
-        lambda: new_histogram(cast("Any", ["x"])),
-        lambda: new_histogram((1.0,)).observe(cast("Any", "x")),
+        lambda: Histogram(cast("Any", ["x"])),
+        lambda: Histogram((1.0,)).observe(cast("Any", "x")),
     ]
     for call in calls:
         with pytest.raises(TypeError):
@@ -108,7 +108,7 @@ def test_wrong_arguments_are_told() -> None:
     with pytest.raises(AttributeError):
         one.reported = 3
     with pytest.raises(ValueError, match="the bounds of a histogram rise"):
-        new_histogram((1.0, 1.0))
+        Histogram((1.0, 1.0))
 
     assert (one.state, one.version, one.reported, one.held_ms) == ("open", 1, None, None)
 

@@ -2,7 +2,7 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.trace.calls import Call, CallLog, count, of_request
-from kvmesh.core.insight.histogram import Histogram
+from kvmesh.core.insight.summary_pace import SummaryPace
 from kvmesh.core.routing.sessions import session_key
 
 DATA = Call(0, "transport/http/server/connection.py", 97, "Connection.data_received")
@@ -15,22 +15,22 @@ def own() -> Iterator[int]:
 
 def test_calls_of_kvmesh_are_counted_and_no_others() -> None:
     log = CallLog()
-    histogram = Histogram((1.0, 2.0))
+    pace = SummaryPace()
 
     sys.setprofile(log)
-    histogram.observe(1.5)
-    histogram.cumulative()
+    pace.due(1.0, changed=False)
+    pace.due(2.0, changed=True)
     session_key("s")
     list(own())
     sys.setprofile(None)
 
     functions = [(one.depth, one.function) for one in log.calls]
     assert functions == [
-        (0, "Histogram.observe"),
-        (0, "Histogram.cumulative"),
+        (0, "SummaryPace.due"),
+        (0, "SummaryPace.due"),
         (0, "session_key"),
     ]
-    assert log.calls[0].path == "core/insight/histogram.py"
+    assert log.calls[0].path == "core/insight/summary_pace.py"
 
 
 def test_what_a_timer_began_is_no_part_of_a_request() -> None:

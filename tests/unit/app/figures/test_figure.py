@@ -3,6 +3,7 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client import Metric
 
+from kvmesh._native import Histogram
 from kvmesh.app.figures.figure import (
     Figure,
     Labels,
@@ -14,7 +15,6 @@ from kvmesh.app.figures.figure import (
     Table,
     combine,
 )
-from kvmesh.core.insight.histogram import Histogram
 
 
 class Owner:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from kvmesh._native import Histogram
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import MOST_PACKED, Reader, within_patience
@@ -17,7 +18,7 @@ from kvmesh.core.blocks.hashing import (
     pack_tokens,
     sequence_hashes,
 )
-from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
+from kvmesh.core.insight.histogram import MICROSECONDS
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
