@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.routing.peers.message_fold import MessageFold, new_message_fold
 from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
-from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.errors import CodecError
 from tests.property.support.records import bare, failed, message, named, placed
 from tests.property.support.replica import Replica
@@ -22,17 +20,6 @@ def fold_of(replica: Replica) -> MessageFold:
     return fold
 
 
-def test_without_all_parts_compiled_there_is_none() -> None:
-    replica = Replica("w")
-    replica.scheduler.sequences = ActiveSequences(16)
-
-    assert new_message_fold(replica.scheduler, replica.events()) is None
-
-
-native = pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
-
-
-@native
 def test_messages_of_another_epoch_or_format_are_left_to_others() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 5, 0.0)
@@ -45,7 +32,6 @@ def test_messages_of_another_epoch_or_format_are_left_to_others() -> None:
     assert (peer.next_seq, fold.applied) == (2, 1)
 
 
-@native
 @pytest.mark.parametrize(
     "args",
     [
@@ -65,13 +51,11 @@ def test_a_call_with_something_else_is_a_type_error(args: tuple[object, ...]) ->
         fold_of(Replica("w")).fold(*given)  # type: ignore[arg-type]
 
 
-@native
 def test_a_pure_peer_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a kvmesh"):
         fold_of(Replica("w")).fold(Peer("p", 1, 0.0), message(), 0.0)
 
 
-@native
 def test_a_fold_is_made_of_compiled_parts_alone() -> None:
     assert NATIVE is not None
     with pytest.raises(TypeError):
@@ -92,7 +76,6 @@ class Failing:
         raise RuntimeError(name)
 
 
-@native
 @pytest.mark.parametrize(
     ("told", "asked"),
     [
@@ -116,7 +99,6 @@ def test_an_error_of_what_it_asks_ends_the_call(told: tuple[bytes, ...], asked: 
     assert peer.next_seq == 1
 
 
-@native
 def test_shares_that_cannot_be_read_refuse_the_message() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
@@ -127,7 +109,6 @@ def test_shares_that_cannot_be_read_refuse_the_message() -> None:
     assert (peer.workers, peer.next_seq) == ({}, 1)
 
 
-@native
 def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
@@ -140,7 +121,6 @@ def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
     assert replica.ids("p") == ["p#1"]
 
 
-@native
 def test_a_bookings_number_is_forgotten_with_its_end() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
@@ -164,7 +144,6 @@ def test_a_bookings_number_is_forgotten_with_its_end() -> None:
     assert sum(type(one).__name__ == "Booking" for one in gc.get_referents(peer)) == 0
 
 
-@native
 def test_folding_keeps_no_reference() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
