@@ -4,11 +4,15 @@ Shapes, units and errors stand here, how it is done in the C. What is not here y
 `kvmesh/compiled.py`.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self, final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.cost.expression import Step
+from kvmesh.core.dispatch.compiled import Placed, Scanned
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.block_table import (
     Drops,
     EndTables,
@@ -20,6 +24,9 @@ from kvmesh.core.index.block_table import (
     TableLoader,
 )
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.core.routing.choice.inputs import Inputs
+from kvmesh.core.routing.choice.made import CompiledRecord, Terms
+from kvmesh.core.routing.decision import Decision
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
 from kvmesh.core.workers.speeds import SpeedReport
@@ -937,3 +944,152 @@ class Histogram:
         """Return (bound, how many values were at most that), the last with bound infinity."""
 
 # ---- decision: formulas, courses, the decider ----
+
+@final
+class Formula:
+    """A cost formula, ready to run over workers.
+
+    `price` is the formula, `failure` what is added where requests fail, both as
+    `core.cost.expression.Step` says; a weight is its place among the weights. Raises `ValueError`
+    for a term that the core does not know, and for a program that is too long.
+    """
+
+    def __new__(cls, price: tuple[Step, ...], failure: tuple[Step, ...]) -> Self: ...
+
+@final
+class Course:
+    """What requests are decided by: a mode, a formula with its weights, and how equals are taken.
+
+    `formula`: a `Formula`, or what takes (cost, terms) of all candidates and returns their costs,
+    less is better. Costs within `margin` of the least are equal. `maker` makes a `Decision` of a
+    record; `draw` takes the costs and returns the place to take, None: the least is taken.
+    Raises `ValueError` for a mode that there is not, or too few weights.
+    """
+
+    def __new__(
+        cls,
+        mode: str,
+        looks: bool,
+        formula: Formula | Callable[[list[tuple[float, Terms]]], list[float]] | None,
+        weights: tuple[float, ...],
+        margin: float,
+        policy: str,
+        maker: Callable[[CompiledRecord], Decision],
+        draw: Callable[[list[float]], int] | None,
+        /,
+    ) -> Self: ...
+    @property
+    def looks(self) -> int:
+        """Whether caches count."""
+
+@final
+class Decider:
+    """The way of a request through routing: one call to decide, one to finish.
+
+    What it decides by is its owner's: changed there, it is changed here. `health` is told who was
+    chosen while it is `out`, `late` of prompts that are not believed cached yet.
+    """
+
+    @property
+    def decisions(self) -> int:
+        """How many were made by `decide`."""
+    @property
+    def overlap_blocks(self) -> int:
+        """Blocks of prompts that were found cached."""
+    @property
+    def request_blocks(self) -> int:
+        """Blocks of prompts."""
+    def __new__(
+        cls,
+        *,
+        sequences: ActiveSequences,
+        speeds: Speeds,
+        lengths: object,
+        distrusted: set[WorkerId],
+        out: set[str],
+        health: object,
+        random: Callable[[], float],
+        replica: str,
+        routed: object | None,
+        index: object | None,
+        late: object,
+        late_workers: set[WorkerId],
+        late_waiting: dict[WorkerId, dict[str, Booking]],
+        smallest_tree_ties: bool,
+    ) -> Self: ...
+    def follow(self, course: Course, predict_ttl_s: float, approx_ttl_s: float, /) -> None:
+        """Decide by this course from now on; a prompt counts as cached for so many seconds: where
+        events will confirm it, and elsewhere.
+        """
+    def resize(self, block_size: int, /) -> None:
+        """Decide by blocks of so many tokens."""
+    def listen(self, heard: object | None, /) -> None:
+        """Believe what others tell of their decisions, too: an `Approx`."""
+    def log(
+        self,
+        ring: object,
+        totals: object,
+        tokens: object,
+        decide_s: Histogram,
+        begun: Callable[[Placed, int, float], bool],
+        /,
+    ) -> None:
+        """Write to a log from now on; `begun` is told of first tokens of requests with inputs."""
+    def tell(self, outbox: object | None, /) -> None:
+        """Have a BookingOutbox told of bookings from now on; None: nobody."""
+    def decide(
+        self,
+        scanned: Scanned,
+        packed: bytes | memoryview | None,
+        request_id: bytes,
+        tenant: str,
+        cohort: tuple[WorkerState, ...],
+        now: float,
+        whole: bool,
+        name: str | None,
+        course: Course | None,
+        states: tuple[WorkerState, ...] | None,
+        output: int,
+        most_wait_ms: float,
+        root: int,
+        inputs: Inputs | None,
+        /,
+    ) -> Placed | float | None:
+        """Choose among `states` of a `cohort`, book and record.
+
+        Return what was placed, None for what has to go another way, the wait, ms, where that is
+        longer than `most_wait_ms`.
+        """
+    def choose(
+        self,
+        request_id: bytes,
+        hashes: Hashes,
+        packed: array[int],
+        ids: bytes | memoryview | None,
+        prompt_tokens: int,
+        output_tokens: int,
+        cohort: tuple[WorkerState, ...],
+        states: tuple[WorkerState, ...],
+        now: float,
+        whole: bool,
+        course: Course,
+        inputs: Inputs | None,
+        prefilled: bool,
+        likeliest: bool,
+        /,
+    ) -> CompiledRecord:
+        """Choose among `states` of a `cohort` and return what a log would keep of it; nothing is
+        booked. `likeliest`: nothing is drawn. Raises what the hooks of `inputs` and `course` raise.
+        """
+    def runners_up(self, states: tuple[WorkerState, ...], most: int, /) -> list[WorkerId] | None:
+        """Return who would have been chosen next, the chosen one first; None: the last decision was
+        not among `states`, or not by cost.
+        """
+    def seen(self, placed: Placed, tokens: int, now: float, /) -> bool:
+        """Take the tokens of an answer so far; return whether they were the first."""
+    def finish(
+        self, placed: Placed, status: int, usage: Usage | None, now: float, /
+    ) -> tuple[Booking | None, bool]:
+        """Return the booking the first time, else None, and whether nothing speaks against its
+        worker.
+        """

@@ -13,70 +13,6 @@ VERSION: Final = 15
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
-class NativeFormula(Protocol):
-    """A cost formula, ready to run."""
-
-    def find_ties(
-        self,
-        states: tuple[object, ...],
-        known: object,
-        overlaps: object,
-        request: tuple[object, ...],
-        weights: tuple[float, ...],
-        /,
-    ) -> list[str]:
-        """Return the workers of the least cost.
-
-        `known` has states by name; only what is in it has any overlap. `request`: block size,
-        prompt tokens, blocks of the prompt, blocks of its output, now, the
-        fleet's ms per token, a step's tokens, arrivals per ms, margin, its keys, and what tells
-        the wait for memory of a worker that is almost full. Raises `ZeroDivisionError`.
-        """
-        ...
-
-
-class NativeDecider(Protocol):
-    """The request path (kvmesh/native/decider.c)."""
-
-    decisions: int
-    overlap_blocks: int
-    request_blocks: int
-
-    def follow(self, *course: object) -> None:
-        """Decide from now on by: a Course, two TTLs in seconds."""
-        ...
-
-    def resize(self, block_size: int, /) -> None:
-        """Decide by blocks of so many tokens."""
-        ...
-
-    def tell(self, outbox: object, /) -> None:
-        """Have a BookingOutbox told of bookings from now on; None: nobody."""
-        ...
-
-    def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
-        """Return a `core.dispatch.compiled.Placed`, None for what has to go another way, the wait,
-        ms, where that is too long. Asked is: what was scanned, packed ids or None, id, tenant,
-        states of all, now, whether to keep all, name, Course, states, output tokens or -1, longest
-        wait, seed of the first block.
-        """
-        ...
-
-    def runners_up(self, states: tuple[Any, ...], most: int, /) -> Any:  # noqa: ANN401  names
-        """Return names of workers, the best first; None where the last decision has none."""
-        ...
-
-    def seen(self, placed: Any, tokens: int, now: float, /) -> bool:  # noqa: ANN401
-        """Take the tokens of an answer so far; return whether they were the first."""
-        ...
-
-    def finish(self, placed: Any, status: int, usage: object, now: float, /) -> Any:  # noqa: ANN401
-        """Return the booking the first time, else None, and whether nothing speaks against its
-        worker.
-        """
-        ...
-
-
 class Native(Protocol):
     """What `kvmesh._native` has."""
 
@@ -92,14 +28,6 @@ class Native(Protocol):
         self, forecast: type, statistics: type, block_size: int, max_families: int
     ) -> object:
         """Return a `core.routing.output_lengths.OutputLengths` that answers in these types."""
-        ...
-
-    def Formula(  # noqa: N802  a type
-        self, price: tuple[object, ...], failure: tuple[object, ...], /
-    ) -> NativeFormula:
-        """Return a formula and the price of failure to run, as `core.cost.expression.Step` says;
-        a weight is its place among the weights. Raises `ValueError`.
-        """
         ...
 
     def Record(  # noqa: N802  a type
@@ -137,10 +65,6 @@ class Native(Protocol):
 
     def RequestEnds(self) -> object:  # noqa: N802  a type
         """Return `app.serve.request_ends.EndCounts` of nothing."""
-        ...
-
-    def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:
-        """Return `core.cost.selection.pure_find_home`."""
         ...
 
     def TextCutter(  # noqa: N802  a type
@@ -181,17 +105,6 @@ class Native(Protocol):
 
     def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type
         """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
-        ...
-
-    def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type
-        """Return what decides by state that others look at, too: `core.dispatch.compiled`."""
-        ...
-
-    def Course(self, *parts: object) -> object:  # noqa: N802  a type
-        """Return what requests are decided by: mode, whether caches count whatever it is, formula,
-        weights, margin, the policy's name, what makes a Decision of a Record, what draws by costs
-        or None. Raises `ValueError`.
-        """
         ...
 
     def EngineCache(  # noqa: N802  a type

@@ -1,16 +1,31 @@
-/* Which worker takes a request: core.routing.chooser.Chooser for what needs nothing unusual. */
+/* Which worker takes a request. */
 #include "decide.h"
 #include "turns.h"
 #include "xxh3.h"
 
-#define NEW_SHARE 0.5 /* core.routing.chooser.NEW_SHARE */
-#define NEW_HOME 0.5  /* core.routing.spread.second_home */
+#include <string.h>
+
+#define NEW_SHARE 0.5 /* of a prompt of which less is cached: it is new. Source: Preble, arXiv 2407.00023 */
+
+/* A worker that holds more than this share of what the best one does is a home already. */
+#define NEW_HOME 0.5
+
+/* A second home's last prefill is so many times as long ago as this one takes: copies cost an idle worker
+ * a sixteenth of its time at most, and a worker that is asked again and again makes none.
+ */
 #define REST 16.0
+
+/* The one request that computes it waits longer for its first token by this share of a usual request's
+ * stay at most.
+ */
 #define DELAY 0.25
 
 /* Draw one of `count`, all equally likely; nothing is drawn when there is one. -1: an error. */
 static Py_ssize_t pick(Decider *self, Py_ssize_t count) {
     if (count < 2) {
+        return 0;
+    }
+    if (self->likeliest) {
         return 0;
     }
     PyObject *drawn = PyObject_CallNoArgs(self->random);
@@ -32,7 +47,11 @@ static long long most_of(const Question *asked, const Py_ssize_t *ties, Py_ssize
     return most;
 }
 
-/* core.cost.selection.find_home of those with `most`; -2 with an error set. */
+/* Return which of some ties, among those with `most`, the first block beyond that belongs to, whatever
+ * other workers there are; -1 where there is none, -2 with an error set. Highest random weight: workers
+ * that come or go move only the blocks that are theirs.
+ * Source: D. Thaler and C. Ravishankar, "Using name-based mappings to increase hit rates", 1998.
+ */
 static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ssize_t count,
                             long long most) {
     Py_ssize_t home = -1, size;
@@ -58,7 +77,12 @@ static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ss
     return home;
 }
 
-/* Return which of some ties to take: core.routing.chooser._settle_tie. -1 with an error set. */
+/* Return which of some ties to take: one that holds most of the prompt, and of those the home of the first
+ * block that they lack. So replicas that do not know of each other's latest choices send the same new
+ * prefix to the same worker, and a hot one, whose holders are overloaded, to the same next: homes follow
+ * each other in rendezvous order. Formulas without a margin draw, as they are published. -1 with an error
+ * set.
+ */
 static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *ties,
                              Py_ssize_t count) {
     if (self->by->margin == 0.0) {
@@ -79,7 +103,10 @@ static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *t
     return drawn < 0 ? -1 : ties[drawn];
 }
 
-/* core.routing.chooser.Chooser._settle */
+/* Return which of some ties to take. What hardly begins like anything cached goes to the idle worker whose
+ * prefill has rested longest: else whoever served the first prompt, and so holds the beginning that all
+ * have in common, would get every other one, and the rest of an idle fleet none.
+ */
 static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
                          Py_ssize_t count) {
     double longest = 0.0;
@@ -103,8 +130,14 @@ static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
     return settle_tie(self, asked, ties, rested ? equal : count);
 }
 
-/* core.routing.spread.second_home.find_second_home: the worker at rest that computes the prefix in
- * place of the cheapest; -1 with an error set.
+/* Return the worker at rest that computes the prefix in place of the cheapest, which it becomes one more
+ * home of; -1 with an error set.
+ *
+ * Formulas weigh a request by itself, and alone it is always served sooner where its prefix is: an idle
+ * fleet behind one system prompt would work on as many workers as happened to be asked at once at first,
+ * for ever, each request slowed by those beside it. So where requests that are being served share all that
+ * the cheapest holds of this one, this one's prefill moves: nobody else waits at a worker at rest. What a
+ * session has of its own is shared with nobody.
  */
 static Py_ssize_t find_second_home(const Decider *self, const Question *question,
                                    Py_ssize_t cheapest) {
@@ -161,17 +194,17 @@ static Py_ssize_t draw_by_cost(Decider *self, Py_ssize_t count) {
     return PyErr_Occurred() ? -1 : self->ties[place];
 }
 
-/* Return score and terms of all candidates, a new list; NULL with an error set. */
-static PyObject *weigh(Decider *self, const Question *asked) {
-    PyObject *weighed = PyList_New(asked->count);
-    for (Py_ssize_t i = 0; weighed != NULL && i < asked->count; i++) {
+/* Return cost and terms of `count` candidates from the `first` on, a new list; NULL with an error set. */
+static PyObject *weigh(Decider *self, const Question *asked, Py_ssize_t first, Py_ssize_t count) {
+    PyObject *weighed = PyList_New(count);
+    for (Py_ssize_t i = 0; weighed != NULL && i < count; i++) {
         CandidateTerms terms;
-        WorkerState *state = asked->states[i];
+        WorkerState *state = asked->states[first + i];
         PyObject *made = write_terms(self, asked, state, &terms) < 0
                              ? NULL
                              : terms_tuple(asked->asked.block_size, asked->asked.prompt_tokens,
                                            state->worker, &terms);
-        PyObject *pair = made == NULL ? NULL : Py_BuildValue("dN", self->costs[i], made);
+        PyObject *pair = made == NULL ? NULL : Py_BuildValue("dN", self->costs[first + i], made);
         if (pair == NULL) {
             Py_CLEAR(weighed);
         } else {
@@ -181,11 +214,35 @@ static PyObject *weigh(Decider *self, const Question *asked) {
     return weighed;
 }
 
+/* Write the costs that somebody else computes of the terms. */
+static int ask_for_costs(Decider *self, const Question *asked, Py_ssize_t first, Py_ssize_t count) {
+    memset(self->costs + first, 0, (size_t)count * sizeof *self->costs);
+    PyObject *weighed = weigh(self, asked, first, count);
+    PyObject *costs = weighed == NULL ? NULL : PyObject_CallOneArg(self->by->price, weighed);
+    Py_XDECREF(weighed);
+    if (costs != NULL && (!PyList_CheckExact(costs) || PyList_GET_SIZE(costs) != count)) {
+        PyErr_Format(PyExc_TypeError, "costs are a list of %zd numbers", count);
+    }
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < count && i < PyList_GET_SIZE(costs); i++) {
+        self->costs[first + i] = PyFloat_AsDouble(PyList_GET_ITEM(costs, i));
+    }
+    Py_XDECREF(costs);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int price(Decider *self, const Question *asked, Py_ssize_t first, Py_ssize_t count) {
+    if (self->by->price != NULL) {
+        return ask_for_costs(self, asked, first, count);
+    }
+    return formula_costs(self->by->formula, &asked->asked, asked->states + first, count,
+                         self->costs + first);
+}
+
 /* Write the places of those that are allowed to the ties; return how many there are, -1 with an error
  * set.
  */
 static Py_ssize_t list_allowed(Decider *self, const Question *asked, PyObject *allow) {
-    PyObject *weighed = weigh(self, asked);
+    PyObject *weighed = weigh(self, asked, 0, asked->count);
     PyObject *places = weighed == NULL ? NULL : PyObject_CallOneArg(allow, weighed);
     Py_XDECREF(weighed);
     Py_ssize_t count = 0;
@@ -234,8 +291,26 @@ static Py_ssize_t keep_least(Decider *self, Py_ssize_t candidates) {
     return count;
 }
 
+/* Keep those of the ties that have least cached; return how many there are, -1 with an error set. */
+static Py_ssize_t keep_smallest(Decider *self, const Question *asked, Py_ssize_t candidates) {
+    long long least = 0;
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < candidates; i++) {
+        long long blocks = cached_blocks(self, asked->states[self->ties[i]]);
+        if (blocks < 0) {
+            return -1;
+        }
+        count = i == 0 || blocks < least ? 0 : count;
+        least = count == 0 ? blocks : least;
+        if (blocks == least) {
+            self->ties[count++] = self->ties[i];
+        }
+    }
+    return count;
+}
+
 Py_ssize_t choose_by_cost(Decider *self, const Question *asked, PyObject *allow) {
-    if (formula_costs(self->by->formula, &asked->asked, asked->states, asked->count, self->costs) < 0) {
+    if (price(self, asked, 0, asked->count) < 0) {
         return -1;
     }
     Py_ssize_t count = list_candidates(self, asked, allow);
@@ -245,6 +320,9 @@ Py_ssize_t choose_by_cost(Decider *self, const Question *asked, PyObject *allow)
     count = keep_least(self, count);
     if (count == 0) {
         PyErr_SetString(PyExc_ArithmeticError, "a cost formula gives no numbers");
+        return -1;
+    }
+    if (count > 1 && self->smallest && (count = keep_smallest(self, asked, count)) < 0) {
         return -1;
     }
     Py_ssize_t chosen = count > 1 ? settle(self, asked, self->ties, count) : self->ties[0];

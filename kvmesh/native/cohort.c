@@ -316,7 +316,7 @@ static int read_report(const WorkerState *state, PyObject *name, long long *numb
 }
 
 /* core.overlap.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
-static long long cached_blocks(const Decider *self, const WorkerState *state) {
+long long cached_blocks(const Decider *self, const WorkerState *state) {
     int told = self->index != NULL;
     if (told && PySet_GET_SIZE(self->distrusted)) {
         int doubted = PySet_Contains(self->distrusted, state->worker);

@@ -9,7 +9,7 @@
 /* Number of this interface; `kvmesh.compiled` uses no other. */
 #define NATIVE_VERSION 15
 
-extern PyMethodDef native_hashing_methods[], native_home_methods[], native_json_methods[],
+extern PyMethodDef native_hashing_methods[], native_json_methods[],
     native_head_methods[], native_extproc_read_methods[], native_extproc_write_methods[];
 extern PyTypeObject engine_cache_type, event_stream_type, group_table_type, session_type;
 int hpack_ready(void);

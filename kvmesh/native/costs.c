@@ -1,12 +1,11 @@
-/* What a request costs at each of many workers, and where it costs least: runs the program of any
- * core.cost.expression.Expression over columns of numbers, one of each term, as core.cost.quick
- * does, to the last bit, hence no fused multiply and add. No formula is written in C.
+/* What a request costs at each of many workers: runs the program of any core.cost.expression.Expression
+ * over columns of numbers, one of each term, to the same last bit as its function in Python, hence no
+ * fused multiply and add. No formula is written in C.
  */
 #include "costs.h"
 
 #include <string.h>
 
-enum { STACK_COSTS = 1024 };
 
 typedef struct {
     double number;
@@ -183,88 +182,6 @@ void asked_facts(Asked *asked) {
     asked->facts[ARRIVALS_PER_MS] = asked->arrivals_per_ms;
 }
 
-/* Return the names, in order, of those whose cost counts as least. */
-static PyObject *least(const Formula *self, const Asked *asked, PyObject *states, double *costs) {
-    Py_ssize_t count = PyTuple_GET_SIZE(states);
-    WorkerState *const *all = (WorkerState *const *)((PyTupleObject *)states)->ob_item;
-    double limit = 0.0;
-    if (formula_costs(self, asked, all, count, costs) < 0) {
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        limit = i == 0 || costs[i] < limit ? costs[i] : limit;
-    }
-    limit = limit * (1.0 + asked->margin);
-    PyObject *ties = PyList_New(0);
-    for (Py_ssize_t i = 0; ties != NULL && i < count; i++) {
-        if (costs[i] <= limit && PyList_Append(ties, all[i]->worker) < 0) {
-            Py_CLEAR(ties);
-        }
-    }
-    return ties;
-}
-
-static int read_weights(Asked *asked, PyObject *weights) {
-    asked->weights_count = PyTuple_GET_SIZE(weights);
-    if (asked->weights_count > MOST_WEIGHTS) {
-        PyErr_Format(PyExc_ValueError, "at most %d weights", MOST_WEIGHTS);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < asked->weights_count; i++) {
-        asked->weights[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
-        if (PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* find_ties(states, known, overlaps, request, weights) */
-static PyObject *formula_find_ties(Formula *self, PyObject *args) {
-    Asked asked;
-    PyObject *states, *known, *overlaps, *weights, *given_keys;
-    Keys keys;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLddddddOOO)O!", &PyTuple_Type, &states, &PyDict_Type,
-                          &known, &PyDict_Type, &overlaps, &asked.block_size,
-                          &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
-                          &asked.now, &asked.fleet, &asked.step_tokens, &asked.arrivals_per_ms,
-                          &asked.answer_tokens, &asked.margin, &given_keys, &asked.memory_wait,
-                          &asked.lost, &PyTuple_Type, &weights)) {
-        return NULL;
-    }
-    if (asked.block_size < 1) {
-        return PyErr_Format(PyExc_ValueError, "a block size is at least 1, not %lld",
-                            asked.block_size);
-    }
-    if (read_weights(&asked, weights) < 0) {
-        return NULL;
-    }
-    if (asked.weights_count < self->weights) {
-        return PyErr_Format(PyExc_ValueError, "the formula has %zd weights", self->weights);
-    }
-    if (note_overlaps(&asked, overlaps, known) < 0) {
-        return NULL;
-    }
-    asked.speeds = NULL;
-    asked.lost = asked.lost == Py_None ? NULL : asked.lost;
-    asked_facts(&asked);
-    double stack[STACK_COSTS], *costs = stack;
-    size_t count = (size_t)PyTuple_GET_SIZE(states);
-    if (count > STACK_COSTS && (costs = PyMem_Malloc(count * sizeof *costs)) == NULL) {
-        return PyErr_NoMemory();
-    }
-    PyObject *ties = NULL;
-    if (keys_read(&keys, given_keys) == 0) {
-        asked.keys = (SharingKeys){keys.at, keys.count, 1};
-        ties = least(self, &asked, states, costs);
-    }
-    keys_free(&keys);
-    if (costs != stack) {
-        PyMem_Free(costs);
-    }
-    return ties;
-}
-
 static void formula_dealloc(Formula *self) {
     PyMem_Free(self->price.steps);
     PyMem_Free(self->failure.steps);
@@ -286,12 +203,6 @@ static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     return (PyObject *)self;
 }
 
-static PyMethodDef formula_methods[] = {
-    {"find_ties", (PyCFunction)formula_find_ties, METH_VARARGS,
-     "Return the workers where a request costs least."},
-    {NULL, NULL, 0, NULL},
-};
-
 PyTypeObject formula_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "kvmesh._native.Formula",
@@ -300,5 +211,4 @@ PyTypeObject formula_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = formula_new,
     .tp_dealloc = (destructor)formula_dealloc,
-    .tp_methods = formula_methods,
 };

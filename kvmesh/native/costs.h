@@ -11,17 +11,16 @@ enum { CHUNK = 64, DEPTH = 16, KEPT = 8, MOST_WEIGHTS = 32 };
 
 enum { BLOCK_SIZE, PROMPT_TOKENS, REQUEST_BLOCKS, STEP_TOKENS, ARRIVALS_PER_MS, FACTS };
 
-/* One request; what core.cost.weighing.Weighing has. */
+/* One request: what its costs depend on besides the worker. */
 typedef struct {
     uint64_t question;
     SharingKeys keys;
-    PyObject *memory_wait; /* worker state -> ms; NULL: by `speeds` */
-    PyObject *lost;        /* worker state -> tokens; NULL: by what is believed of it */
-    Speeds *speeds;        /* NULL where `memory_wait` is not */
+    Speeds *speeds;
     long long block_size, prompt_tokens, request_blocks, output_blocks;
     double now, fleet, step_tokens, arrivals_per_ms, answer_tokens, margin;
     double facts[FACTS], weights[MOST_WEIGHTS];
     Py_ssize_t weights_count;
+    int prefilled; /* another worker computes the prompt */
 } Asked;
 
 /* Write one term of `count` workers; -1 with an error set. */
@@ -58,11 +57,6 @@ typedef struct {
     Py_ssize_t weights; /* at least so many are needed */
 } Formula;
 
-/* Note at the workers that hold any of the prompt how much, so that the others need no look-up:
- * 7 ns each, half of what a worker takes. -1 with an error set.
- */
-int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known);
-
 /* Read a tuple of core.cost.expression.Step into a program that is to be freed; -1 with an error
  * set.
  */
@@ -78,7 +72,13 @@ void asked_facts(Asked *asked);
 int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *states,
                   Py_ssize_t count, double *costs);
 
-/* core.cost.weighing.Weighing.lost_tokens */
+/* Return how many tokens of the overlap are expected to be evicted before the request's turn comes.
+ *
+ * What is prefilled until then takes the blank blocks, then evicts what no request holds: each such block
+ * equally likely, for in which order the engine does is not known here. What requests hold stays, what was
+ * sent there lately, and what is brought from slower memory is no loss. 0 where the engine's size is not
+ * known.
+ */
 double lost_tokens_of(const Asked *asked, const WorkerState *state);
 
 /* Return whether a worker has to bring cached blocks or to load the request's adapter first. */
@@ -86,7 +86,7 @@ static inline int prepares(const Asked *asked, const WorkerState *state) {
     return state->prepared_in == asked->question;
 }
 
-/* core.cost.weighing.load_tokens of the adapter that a worker has to load. */
+/* core.routing.scheduler.load_tokens of the adapter that a worker has to load. */
 long long load_tokens_of(const Asked *asked, const WorkerState *state);
 
 /* core.cost.terms.Candidate.uncached_tokens */
@@ -102,10 +102,14 @@ static inline double slow_ms_of(const Asked *asked, const WorkerState *state) {
     return state->prefill->slow_ms * asked->answer_tokens;
 }
 
-/* core.cost.weighing.Weighing.failure_ms */
+/* Return what this request loses by failures there on average, ms: what has gone by when it fails, and its
+ * whole prefill elsewhere.
+ */
 double failure_ms_of(const Asked *asked, const WorkerState *state);
 
-/* core.cost.weighing.Weighing.memory_wait_ms, by `asked->speeds`; -1 with an error set. */
+/* Write how long the request will wait for others to leave, ms: 0 below the margin. The worker's capacity
+ * must be known. -1 with an error set.
+ */
 int memory_wait_of(const Asked *asked, const WorkerState *state, long long decode_blocks,
                    double *ms);
 

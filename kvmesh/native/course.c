@@ -25,6 +25,7 @@ static int course_traverse(Course *self, visitproc visit, void *arg) {
     Py_VISIT(self->policy);
     Py_VISIT(self->maker);
     Py_VISIT(self->draw);
+    Py_VISIT(self->price);
     return 0;
 }
 
@@ -33,6 +34,7 @@ static int course_clear(Course *self) {
     Py_CLEAR(self->policy);
     Py_CLEAR(self->maker);
     Py_CLEAR(self->draw);
+    Py_CLEAR(self->price);
     return 0;
 }
 
@@ -42,7 +44,9 @@ static void course_dealloc(Course *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Course(mode, looks, formula, weights, margin, policy, maker, draw) */
+/* Course(mode, looks, formula, weights, margin, policy, maker, draw); `formula` is a Formula, or takes
+ * the terms of all and returns their costs
+ */
 static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     const char *name;
     int looks;
@@ -51,13 +55,17 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
         return PyErr_Format(PyExc_TypeError, "Course takes no keywords");
     }
-    if (!PyArg_ParseTuple(args, "spO!O!dUOO", &name, &looks, &formula_type, &formula, &PyTuple_Type,
-                          &weights, &margin, &policy, &maker, &draw)) {
+    if (!PyArg_ParseTuple(args, "spOO!dUOO", &name, &looks, &formula, &PyTuple_Type, &weights,
+                          &margin, &policy, &maker, &draw)) {
         return NULL;
     }
-    int mode = find_mode(name);
+    int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
+    if (!compiled && !PyCallable_Check(formula)) {
+        return PyErr_Format(PyExc_TypeError, "a formula is a Formula or a function, not %.100s",
+                            Py_TYPE(formula)->tp_name);
+    }
     Py_ssize_t count = PyTuple_GET_SIZE(weights);
-    if (mode < 0 || count > MOST_WEIGHTS || count < ((Formula *)formula)->weights) {
+    if (mode < 0 || count > MOST_WEIGHTS || (compiled && count < ((Formula *)formula)->weights)) {
         return PyErr_Format(PyExc_ValueError, "mode %.40s with %zd weights cannot be followed", name,
                             count);
     }
@@ -74,7 +82,8 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         self->margin = margin;
         self->mode = mode;
         self->looks = looks || mode == MODE_KV;
-        self->formula = (Formula *)Py_NewRef(formula);
+        self->formula = compiled ? (Formula *)Py_NewRef(formula) : NULL;
+        self->price = compiled ? NULL : Py_NewRef(formula);
         self->policy = Py_NewRef(policy);
         self->maker = Py_NewRef(maker);
         self->draw = Py_NewRef(draw);

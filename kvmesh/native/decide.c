@@ -5,7 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#define OUTPUT_CAP 4.0        /* core.routing.chooser.OUTPUT_CAP */
+/* An expected output counts up to this many times the mean: clients name limits, not lengths. */
+#define OUTPUT_CAP 4.0
 #define MAX_TOKENS (1LL << 30) /* kvmesh.bounds.MAX_TOKENS */
 #define BYTES_A_TOKEN 4       /* core.blocks.byte_blocks */
 
@@ -52,8 +53,9 @@ typedef struct {
     long long prompt_tokens, expected;
     Forecast forecast;
     Py_buffer packed; /* the token ids, if they were given */
-    PyObject *inputs; /* core.dispatch.inputs.Inputs, NULL: none */
-    Hashed *hashed;   /* owned: all hashes, for `inputs`; NULL: none, or not made yet */
+    PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
+    PyObject *hashed; /* owned: all hashes, for `inputs`; NULL: none, or not made yet */
+    int prefilled;    /* another worker computes the prompt */
 } Request;
 
 /* Hash the prompt; 1, 0 for what Python has to look at, -1 with an error set. */
@@ -117,7 +119,7 @@ static int speed_of(void *context, Loads *loads, double *ms_per_token) {
     return 0;
 }
 
-/* What core.routing.chooser.Chooser._weigh puts together. */
+/* Put together what all terms depend on besides their worker. */
 static void fill_question(Decider *self, const Request *request, Question *question) {
     Asked *asked = &question->asked;
     long long size = self->block_size;
@@ -126,8 +128,7 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     long long output = request->expected < usual ? request->expected : usual;
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
     asked->keys = (SharingKeys){question->hashes, question->reach ? question->blocks : 0, 0};
-    asked->memory_wait = NULL;
-    asked->lost = NULL;
+    asked->prefilled = request->prefilled;
     asked->speeds = self->speeds;
     asked->block_size = size;
     asked->prompt_tokens = request->prompt_tokens;
@@ -290,25 +291,21 @@ static long long told_of(const Decider *self, const Cohort *cohort, const Worker
     return 0;
 }
 
-/* Fill the record and append it; -1 with an error set. */
-static int record_decision(Decider *self, const Request *request, const Question *question,
-                           WorkerState *state, const CandidateTerms *terms, Placed *placed,
-                           double score) {
-    Record *record = placed->record;
+/* Return what is recorded of a choice, a new reference; NULL with an error set. */
+static Record *note_choice(Decider *self, const Request *request, const Question *question,
+                           const Cohort *cohort, Py_ssize_t chosen, const CandidateTerms *terms) {
+    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    Record *record = record_new();
+    if (record == NULL) {
+        return NULL;
+    }
     record->request_id = Py_NewRef(request->request_id);
     record->worker = Py_NewRef(state->worker);
     record->policy = Py_NewRef(self->by->policy);
-    record->maker = request->inputs == NULL
-                        ? Py_NewRef(self->by->maker)
-                        : PyObject_GetAttr(request->inputs, asked_names.maker);
-    if (record->maker == NULL) {
-        return -1;
-    }
-    record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
-    record->hashes = Py_XNewRef((PyObject *)placed->hashes);
     record->block_count = question->blocks;
+    record->told_blocks = told_of(self, cohort, state);
     record->chosen = *terms;
-    record->score = score;
+    record->score = self->costs[chosen];
     record->prompt_tokens = request->prompt_tokens;
     record->block_size = self->block_size;
     record->considered = question->count;
@@ -316,13 +313,25 @@ static int record_decision(Decider *self, const Request *request, const Question
     record->by_cache = self->by->mode == MODE_KV;
     record->estimated = !self->by->looks;
     record->decided_s = request->now;
+    record->maker = request->inputs == NULL
+                        ? Py_NewRef(self->by->maker)
+                        : PyObject_GetAttr(request->inputs, asked_names.maker);
+    if (record->maker == NULL ||
+        (request->whole && keep_all(self, question, record, request->states) < 0)) {
+        Py_CLEAR(record);
+    }
+    return record;
+}
+
+/* Append what is recorded of a request that was booked; -1 with an error set. */
+static int append_record(Decider *self, const Request *request, const Placed *placed) {
+    Record *record = placed->record;
+    record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
+    record->hashes = Py_XNewRef((PyObject *)placed->hashes);
     record->forecast_tokens = request->forecast.tokens;
     record->forecast_samples = request->forecast.samples;
     record->forecast_family = request->forecast.family_tokens;
-    if (ring_append(self->ring, record) < 0) {
-        return -1;
-    }
-    return totals_decided(self->totals, request->now);
+    return ring_append(self->ring, record) < 0 ? -1 : totals_decided(self->totals, request->now);
 }
 
 /* Release what was booked of a request that cannot be placed after all, keeping the error. */
@@ -376,8 +385,7 @@ static int make_scratch(Decider *self, Py_ssize_t count) {
 /* Say what the formula would have made of those whom nothing but a turn or a draw chose. */
 static int price_blind(Decider *self, const Question *question, Py_ssize_t chosen, int whole) {
     Py_ssize_t first = whole ? 0 : chosen, count = whole ? question->count : 1;
-    return formula_costs(self->by->formula, &question->asked, question->states + first, count,
-                         self->costs + first);
+    return price(self, question, first, count);
 }
 
 /* Return one of the questions that a request's inputs answer, NULL for one that they leave out, or with
@@ -394,12 +402,12 @@ static PyObject *hook_of(const Request *request, PyObject *name) {
 /* Ask something of the prompt's hashes, None for none; NULL with an error set. */
 static PyObject *ask_of_hashes(Request *request, const Question *question, PyObject *hook) {
     if (request->hashed == NULL && question->blocks) {
-        request->hashed = hash_all(request, question);
+        request->hashed = (PyObject *)hash_all(request, question);
         if (request->hashed == NULL) {
             return NULL;
         }
     }
-    return PyObject_CallOneArg(hook, question->blocks ? (PyObject *)request->hashed : Py_None);
+    return PyObject_CallOneArg(hook, question->blocks ? request->hashed : Py_None);
 }
 
 /* Have the request decided by what its inputs say, if they do; -1 with an error set. */
@@ -456,7 +464,7 @@ static int prepare(Request *request, Question *question) {
                  !PyArg_ParseTuple(found, "O!L", &PyDict_Type, &by_worker, &reach);
     if (!failed) {
         question->reach = reach > question->reach ? reach : question->reach;
-        question->prepared = PyDict_GET_SIZE(by_worker) > 0;
+        question->prepared |= PyDict_GET_SIZE(by_worker) > 0;
     }
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(request->cohort); i++) {
         WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->cohort, i);
@@ -481,21 +489,23 @@ static Py_ssize_t choose_priced(Decider *self, const Request *request, const Que
     return chosen;
 }
 
-/* Choose, book and record; a new reference, None: Python has to. */
-static PyObject *place(Decider *self, Request *request, Question *question) {
+/* Return the place of the worker to take, with its terms; -1 with an error set. */
+static Py_ssize_t choose(Decider *self, Request *request, Question *question, Cohort **cohort,
+                         CandidateTerms *terms) {
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
     double now = request->now;
     if (sequences_settle(self->sequences, now, speed_of, self->speeds) < 0) {
-        return NULL;
+        return -1;
     }
-    Cohort *cohort = decider_cohort(self, request->cohort);
-    if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0 ||
+    *cohort = decider_cohort(self, request->cohort);
+    if (*cohort == NULL || find_overlaps(self, question, *cohort, now) < 0 ||
         prepare(request, question) < 0) {
-        return NULL;
+        return -1;
     }
+    question->prepared |= request->prefilled;
     fill_question(self, request, question);
     if (make_scratch(self, count) < 0) {
-        return NULL;
+        return -1;
     }
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
@@ -504,13 +514,20 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         self->by->mode == MODE_KV ? choose_priced(self, request, question)
                                   : choose_blind(self, question);
     if (chosen < 0) {
-        return NULL;
+        return -1;
     }
     int all = request->cohort == request->states && self->by->draw == Py_None;
-    self->priced = self->by->mode == MODE_KV && all ? cohort->used : 0;
+    self->priced = self->by->mode == MODE_KV && all ? (*cohort)->used : 0;
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    return write_terms(self, question, state, terms) < 0 ? -1 : chosen;
+}
+
+/* Choose, book and record; a new reference, None: Python has to. */
+static PyObject *place(Decider *self, Request *request, Question *question) {
+    Cohort *cohort;
     CandidateTerms terms;
-    if (write_terms(self, question, state, &terms) < 0) {
+    Py_ssize_t chosen = choose(self, request, question, &cohort, &terms);
+    if (chosen < 0) {
         return NULL;
     }
     if (terms.wait_ms > request->most_wait_ms) {
@@ -519,21 +536,16 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     if (self->by->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
         return NULL;
     }
-    Record *record = record_new();
-    if (record == NULL ||
-        (request->whole && keep_all(self, question, record, request->states) < 0)) {
-        Py_XDECREF(record);
-        return NULL;
-    }
-    record->told_blocks = told_of(self, cohort, state);
-    Placed *placed = book(self, request, question, state, &terms, record);
-    Py_DECREF(record);
+    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    Record *record = note_choice(self, request, question, cohort, chosen, &terms);
+    Placed *placed =
+        record == NULL ? NULL : book(self, request, question, state, &terms, record);
+    Py_XDECREF(record);
     if (placed == NULL) {
         return NULL;
     }
-    if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, now) < 0 ||
-        keep_back(self, placed) < 0 ||
-        record_decision(self, request, question, state, &terms, placed, self->costs[chosen]) < 0) {
+    if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, request->now) < 0 ||
+        keep_back(self, placed) < 0 || append_record(self, request, placed) < 0) {
         unbook(self, placed);
         Py_DECREF(placed);
         return NULL;
@@ -604,8 +616,8 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     if (read_request(args, &request) < 0) {
         return NULL;
     }
-    if (self->own == NULL) {
-        return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy yet");
+    if (self->own == NULL || self->ring == NULL) {
+        return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy, or has no log, yet");
     }
     if (self->busy) {
         return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
@@ -644,4 +656,86 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         histogram_observe(self->decide_s, (double)(clock_ns() - began) / 1e9);
     }
     return placed;
+}
+
+/* Read what is to be chosen for; -1 with an error set. */
+static int read_choice(Decider *self, PyObject *const *args, Request *request, Question *question) {
+    if (!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7]) ||
+        !Py_IS_TYPE(args[10], &course_type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
+                        "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
+        return -1;
+    }
+    *request = (Request){
+        .request_id = args[0],
+        .prompt_tokens = PyLong_AsLongLong(args[4]),
+        .expected = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[5]),
+        .cohort = args[6],
+        .states = args[7],
+        .now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[8]),
+        .whole = PyErr_Occurred() ? -1 : PyObject_IsTrue(args[9]),
+        .inputs = args[11] == Py_None ? NULL : args[11],
+        .prefilled = PyErr_Occurred() ? -1 : PyObject_IsTrue(args[12]),
+    };
+    Py_buffer packed;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &packed, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    question->blocks = packed.len / (Py_ssize_t)sizeof *self->hashes;
+    int failed = make_hash_room(self, question->blocks) < 0;
+    if (!failed) {
+        memcpy(self->hashes, packed.buf, (size_t)question->blocks * sizeof *self->hashes);
+        question->hashes = self->hashes;
+    }
+    PyBuffer_Release(&packed);
+    if (failed ||
+        (args[3] != Py_None && PyObject_GetBuffer(args[3], &request->packed, PyBUF_SIMPLE) < 0)) {
+        return -1;
+    }
+    request->hashed = Py_NewRef(args[1]);
+    question->ids = request->packed.buf;
+    question->id_count = request->packed.len / (Py_ssize_t)sizeof(uint32_t);
+    return 0;
+}
+
+/* choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, whole,
+ * course, inputs, prefilled, likeliest) -> Record: nothing is booked
+ */
+PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    Request request;
+    Question question = {.hashes = NULL};
+    if (nargs != 14) {
+        return PyErr_Format(PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
+    }
+    int likeliest = PyObject_IsTrue(args[13]);
+    if (likeliest < 0 || read_choice(self, args, &request, &question) < 0) {
+        return NULL;
+    }
+    PyObject *record = NULL;
+    if (PyTuple_GET_SIZE(request.states) == 0) {
+        PyErr_SetString(PyExc_ValueError, "there is nobody to choose among");
+    } else if (request.states == request.cohort || are_states(request.states)) {
+        Cohort *cohort;
+        CandidateTerms terms;
+        self->busy = 1;
+        self->likeliest = likeliest;
+        self->by = (const Course *)args[10];
+        Py_ssize_t chosen = choose(self, &request, &question, &cohort, &terms);
+        if (chosen >= 0 && (self->by->mode == MODE_KV ||
+                            price_blind(self, &question, chosen, request.whole) == 0)) {
+            record = (PyObject *)note_choice(self, &request, &question, cohort, chosen, &terms);
+        }
+        self->busy = 0;
+        self->likeliest = 0;
+        self->by = self->own;
+    }
+    if (request.packed.obj != NULL) {
+        PyBuffer_Release(&request.packed);
+    }
+    Py_DECREF(request.hashed);
+    return record;
 }

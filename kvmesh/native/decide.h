@@ -63,6 +63,7 @@ typedef struct {
     PyObject *policy; /* str */
     PyObject *maker;  /* makes a Decision of a Record */
     PyObject *draw;   /* takes the costs, returns the place of the worker to take; None: the least */
+    PyObject *price;  /* takes the terms of all, returns their costs; NULL: `formula` does */
     double weights[MOST_WEIGHTS], margin;
     Py_ssize_t weights_count;
     int mode, looks; /* looks: caches count */
@@ -93,6 +94,8 @@ typedef struct {
     double predict_ttl_s, approx_ttl_s;
     long long block_size;
     int busy;        /* a decision is under way */
+    int likeliest;   /* it is a dry run: nothing is drawn */
+    int smallest;    /* of equal workers, those that have least cached are taken */
     Histogram *decide_s; /* NULL: nobody counts */
     long long decisions, overlap_blocks, request_blocks;
     Cohort cohorts[COHORTS];
@@ -123,7 +126,7 @@ typedef struct {
     long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
     char streams, waiting, late; /* late: not believed cached yet */
     double unseen_s;
-    PyObject *inputs; /* core.dispatch.inputs.Inputs, NULL: none */
+    PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
 } Placed;
 
 extern PyTypeObject course_type, decider_type, placed_type, hashed_type, scanned_type;
@@ -181,13 +184,20 @@ typedef struct {
 Py_ssize_t choose_by_cost(Decider *self, const Question *question, PyObject *allow);
 Py_ssize_t choose_blind(Decider *self, const Question *question);
 
+/* Write what `count` workers from the `first` on cost; -1 with an error set. */
+int price(Decider *self, const Question *question, Py_ssize_t first, Py_ssize_t count);
+
 /* Note how much of the prompt each worker has; -1 with an error set. */
 int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now);
+
+/* Return the size of one worker's cached tree, blocks; -1 with an error set. */
+long long cached_blocks(const Decider *self, const WorkerState *state);
 
 /* Write every term of one worker; -1 with an error set. */
 int write_terms(Decider *self, const Question *question, WorkerState *state, CandidateTerms *out);
 
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 

@@ -84,19 +84,18 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
 }
 
 static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
-                            "out",       "health", "random",  "replica", "routed",
-                            "heard",     "index",  "decide_s", "late", "late_workers",
-                            "late_waiting", "begun", NULL};
-    PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
-    PyObject *tokens, *replica, *routed, *heard, *index, *decide_s;
-    PyObject *late, *late_workers, *late_waiting, *begun;
+    static char *names[] = {"sequences", "speeds",       "lengths",      "distrusted",
+                            "out",       "health",       "random",       "replica",
+                            "routed",    "index",        "late",         "late_workers",
+                            "late_waiting", "smallest_tree_ties", NULL};
+    PyObject *sequences, *speeds, *lengths, *distrusted, *out, *health, *random, *replica, *routed;
+    PyObject *index, *late, *late_workers, *late_waiting;
+    int smallest;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!O!O!O!OOUOOOOOO!O!O", names, &sequences_type, &sequences,
-            &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
-            &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random,
-            &replica, &routed, &heard, &index, &decide_s, &late, &PySet_Type, &late_workers,
-            &PyDict_Type, &late_waiting, &begun)) {
+            args, keywords, "$O!O!O!O!O!OOUOOOO!O!p", names, &sequences_type, &sequences,
+            &speeds_type, &speeds, &lengths_type, &lengths, &PySet_Type, &distrusted, &PySet_Type,
+            &out, &health, &random, &replica, &routed, &index, &late, &PySet_Type, &late_workers,
+            &PyDict_Type, &late_waiting, &smallest)) {
         return NULL;
     }
     Decider *self = (Decider *)type->tp_alloc(type, 0);
@@ -106,27 +105,53 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->sequences = (Sequences *)Py_NewRef(sequences);
     self->speeds = (Speeds *)Py_NewRef(speeds);
     self->lengths = (Lengths *)Py_NewRef(lengths);
-    self->ring = (Ring *)Py_NewRef(ring);
-    self->totals = (Totals *)Py_NewRef(totals);
-    self->counts = (TokenCounts *)Py_NewRef(tokens);
     self->distrusted = Py_NewRef(distrusted);
     self->out = Py_NewRef(out);
     self->late = Py_NewRef(late);
     self->late_workers = Py_NewRef(late_workers);
     self->late_waiting = Py_NewRef(late_waiting);
-    self->begun = Py_NewRef(begun);
     self->health = Py_NewRef(health);
     self->random = Py_NewRef(random);
     self->replica = Py_NewRef(replica);
     self->block_size = self->sequences->block_size;
-    PyObject **believed = (PyObject **)self->believed;
-    if (keep_optional(believed + ROUTED, routed, &approx_type, "routed") < 0 ||
-        keep_optional(believed + HEARD, heard, &approx_type, "heard") < 0 ||
-        keep_optional(&self->index, index, NULL, "index") < 0 ||
-        keep_optional((PyObject **)&self->decide_s, decide_s, &histogram_type, "decide_s") < 0) {
+    self->smallest = smallest;
+    if (keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
+        keep_optional(&self->index, index, NULL, "index") < 0) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
+}
+
+/* listen(heard | None): what others tell of their decisions is believed from now on */
+static PyObject *decider_listen(Decider *self, PyObject *heard) {
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "beliefs were changed within a decision");
+    }
+    PyObject *kept = NULL;
+    if (keep_optional(&kept, heard, &approx_type, "heard") < 0) {
+        return NULL;
+    }
+    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
+        cohort_clear(one);
+    }
+    self->priced = 0;
+    Py_XSETREF(self->believed[HEARD], (Approx *)kept);
+    Py_RETURN_NONE;
+}
+
+/* log(ring, totals, tokens, decide_s, begun): what `decide`, `seen` and `finish` write to */
+static PyObject *decider_log(Decider *self, PyObject *args) {
+    PyObject *ring, *totals, *tokens, *decide_s, *begun;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O", &ring_type, &ring, &totals_type, &totals,
+                          &token_counts_type, &tokens, &histogram_type, &decide_s, &begun)) {
+        return NULL;
+    }
+    Py_XSETREF(self->ring, (Ring *)Py_NewRef(ring));
+    Py_XSETREF(self->totals, (Totals *)Py_NewRef(totals));
+    Py_XSETREF(self->counts, (TokenCounts *)Py_NewRef(tokens));
+    Py_XSETREF(self->decide_s, (Histogram *)Py_NewRef(decide_s));
+    Py_XSETREF(self->begun, Py_NewRef(begun));
+    Py_RETURN_NONE;
 }
 
 /* follow(course, predict_ttl_s, approx_ttl_s) */
@@ -186,6 +211,11 @@ static PyMethodDef decider_methods[] = {
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
      "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
      "most_wait_ms, root, inputs) -> Placed | None | float"},
+    {"choose", (PyCFunction)(void (*)(void))decider_choose, METH_FASTCALL,
+     "choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, "
+     "whole, course, inputs, prefilled, likeliest) -> Record"},
+    {"listen", (PyCFunction)decider_listen, METH_O, "Believe what others tell of theirs, too."},
+    {"log", (PyCFunction)decider_log, METH_VARARGS, "Write to a log from now on."},
     {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
      "runners_up(states, most) -> names | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,

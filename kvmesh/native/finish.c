@@ -85,7 +85,11 @@ static int grow_answer(Decider *self, Booking *booking, long long tokens, double
     return 0;
 }
 
-static Placed *read_placed(PyObject *given, PyObject *when, double *now) {
+static Placed *read_placed(const Decider *self, PyObject *given, PyObject *when, double *now) {
+    if (self->ring == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the decider has no log yet");
+        return NULL;
+    }
     *now = 0.0;
     if (!Py_IS_TYPE(given, &placed_type)) {
         PyErr_Format(PyExc_TypeError, "a Placed, not %.100s", Py_TYPE(given)->tp_name);
@@ -101,7 +105,7 @@ PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 3) {
         return PyErr_Format(PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
     }
-    Placed *placed = read_placed(args[0], args[2], &now);
+    Placed *placed = read_placed(self, args[0], args[2], &now);
     long long tokens;
     if (placed == NULL || read_amount(args[1], &tokens) < 0) {
         return NULL;
@@ -192,7 +196,7 @@ PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     if (nargs != 4) {
         return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
     }
-    Placed *placed = read_placed(args[0], args[3], &now);
+    Placed *placed = read_placed(self, args[0], args[3], &now);
     int status = placed == NULL ? 0 : (int)PyLong_AsLong(args[1]);
     if (PyErr_Occurred()) {
         return NULL;

@@ -84,7 +84,6 @@ static PyMethodDef *const functions[] = {
     native_extproc_read_methods,
     native_extproc_write_methods,
     native_head_methods,
-    native_home_methods,
     native_json_methods,
     native_mixing_methods,
     native_scan_methods,

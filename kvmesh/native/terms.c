@@ -1,32 +1,13 @@
-/* The terms of workers that a compiled cost formula may name, as core.cost.weighing.Weighing has
- * them, to the last bit. A term is a function here and a line in `terms`; its twin in Python is in
- * core.cost.quick.COLUMNS.
+/* The terms of workers that a compiled cost formula may name. A term is a function here and a line in
+ * `terms`; what they mean is in core.cost.terms.Candidate.
  */
 #include "costs.h"
 
-#define MEMORY_MARGIN 0.95 /* core.cost.weighing.MEMORY_MARGIN */
+#define MEMORY_MARGIN 0.95 /* share of an engine's KV blocks above which it is taken to queue or preempt */
 
 static uint64_t questions;
 
 uint64_t next_question(void) { return ++questions; }
-
-int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known) {
-    PyObject *worker, *depth;
-    Py_ssize_t place = 0;
-    asked->question = next_question();
-    while (PyDict_Next(overlaps, &place, &worker, &depth)) {
-        PyObject *state = PyDict_GetItemWithError(known, worker);
-        long long blocks = PyLong_AsLongLong(depth);
-        if (PyErr_Occurred()) {
-            return -1;
-        }
-        if (state != NULL && Py_IS_TYPE(state, &worker_state_type)) {
-            ((WorkerState *)state)->asked = asked->question;
-            ((WorkerState *)state)->overlap = blocks;
-        }
-    }
-    return 0;
-}
 
 static inline long long overlap_at(const Asked *asked, const WorkerState *state) {
     return state->asked == asked->question ? state->overlap : 0;
@@ -57,6 +38,9 @@ long long load_tokens_of(const Asked *asked, const WorkerState *state) {
 }
 
 long long uncached_of(const Asked *asked, const WorkerState *state) {
+    if (asked->prefilled) {
+        return 0;
+    }
     long long uncached = asked->prompt_tokens - overlap_at(asked, state) * asked->block_size;
     if (prepares(asked, state)) {
         uncached -= state->fetched;
@@ -99,24 +83,6 @@ double lost_tokens_of(const Asked *asked, const WorkerState *state) {
     return (double)asked->block_size * ((double)at_risk * (share < 1.0 ? share : 1.0));
 }
 
-static int fill_lost_tokens(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
-                            double *column) {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        column[i] = lost_tokens_of(asked, states[i]);
-        if (column[i] == 0.0 || asked->lost == NULL) {
-            continue;
-        }
-        /* What was sent there lately is known to Python alone: it can be no more than this. */
-        PyObject *lost = PyObject_CallOneArg(asked->lost, (PyObject *)states[i]);
-        column[i] = lost == NULL ? -1.0 : PyFloat_AsDouble(lost);
-        Py_XDECREF(lost);
-        if (PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 TERM(overlap_blocks, overlap_at(asked, state))
 TERM(uncached_tokens, uncached_of(asked, state))
 TERM(prefill_tokens, state->loads->prefill_tokens)
@@ -129,6 +95,7 @@ TERM(wait_ms, wait_at(asked, state))
 TERM(failure_share, state->failure_share)
 TERM(failure_ms, failure_ms_of(asked, state))
 TERM(slow_ms, slow_ms_of(asked, state))
+TERM(lost_tokens, lost_tokens_of(asked, state))
 
 static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
                               double *column) {
@@ -157,17 +124,10 @@ int memory_wait_of(const Asked *asked, const WorkerState *state, long long decod
 }
 
 /* The same, with what the request shares there counted once. */
-static int wait_in_full(const Asked *asked, WorkerState *state, double *ms) {
-    if (asked->memory_wait == NULL) {
-        const Loads *loads = state->loads;
-        long long shared = loads_shared_blocks(loads, &asked->keys, overlap_at(asked, state));
-        long long blocks = loads->active_blocks + asked->request_blocks - shared;
-        return memory_wait_of(asked, state, blocks, ms);
-    }
-    PyObject *waits = PyObject_CallOneArg(asked->memory_wait, (PyObject *)state);
-    *ms = waits == NULL ? -1.0 : PyFloat_AsDouble(waits);
-    Py_XDECREF(waits);
-    return PyErr_Occurred() ? -1 : 0;
+static int wait_in_full(const Asked *asked, const WorkerState *state, double *ms) {
+    long long shared = loads_shared_blocks(state->loads, &asked->keys, overlap_at(asked, state));
+    long long blocks = state->loads->active_blocks + asked->request_blocks - shared;
+    return memory_wait_of(asked, state, blocks, ms);
 }
 
 /* Only workers that are almost full are asked in full. */

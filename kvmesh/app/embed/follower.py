@@ -82,7 +82,7 @@ class Follower(ClosedByBlock):
             index=self._index,
             routed=new_approx(thinned=True),
         )
-        scheduler.overlaps.listen(new_approx(graded=True))
+        scheduler.listen(new_approx(graded=True))
         self._guard = scheduler.workers.guard = url_guard(
             settings.upstream, [], settings.nats.nats_url
         )

@@ -110,7 +110,7 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
-        self.scheduler.overlaps.listen(self.heard)
+        self.scheduler.listen(self.heard)
         static = parse_workers(settings.worker, empty=True)
         own_urls = [one.url for one in static]
         self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)

@@ -14,13 +14,11 @@ from typing import Final, Literal, NamedTuple, Protocol, cast
 import msgspec
 
 from kvmesh._native import Booking, WorkerState
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.dispatch.courses import NO_WISHES, Course, Courses
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched, count_ended
-from kvmesh.core.dispatch.inputs import CompiledRecord, HopelessError, Inputs, Maker, has_tiers
+from kvmesh.core.dispatch.inputs import BookedInputs, HopelessError
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED
@@ -28,7 +26,8 @@ from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.predictions import AnswerSeen
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm, Arms
-from kvmesh.core.routing.chooser import has_no_own
+from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
+from kvmesh.core.routing.choice.made import CompiledRecord, Maker
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
@@ -68,7 +67,7 @@ class Placed(Protocol):
     waiting: bool
     families: Families
     unseen_s: float
-    inputs: Inputs | None
+    inputs: BookedInputs | None
 
 
 class ScannedPrompt(NamedTuple):
@@ -91,18 +90,13 @@ class _Told(NamedTuple):
     name: str | None
     output_tokens: int
     bound_ms: float
-    inputs: Inputs | None = None
+    inputs: BookedInputs | None = None
 
 
 class CompiledDispatch:
-    """Decides, watches and finishes requests by the compiled core, where there is one.
-
-    `looks`: prompts count. Raises `RuntimeError` without a compiled core.
-    """
+    """Decides, watches and finishes requests in one compiled call each. `looks`: prompts count."""
 
     def __init__(self, dispatch: Dispatch) -> None:
-        if NATIVE is None:
-            raise RuntimeError("there is no compiled core here: requests go through Dispatch")
         scheduler, log = dispatch.scheduler, dispatch.log
         self._dispatch = dispatch
         self._scheduler = scheduler
@@ -111,32 +105,10 @@ class CompiledDispatch:
         self._followed: object = None
         self._arms: Arms | None = None
         self._usable = False
-        self._own = Course(None, self.looks, self.looks, draws=False, pricing=scheduler.policy)
-        self._courses = Courses(NATIVE, scheduler)
-        health = scheduler.workers.membership.health
-        overlaps = scheduler.overlaps
-        self._decider = decider = NATIVE.Decider(
-            sequences=scheduler.sequences,
-            speeds=scheduler.speeds,
-            lengths=scheduler.lengths,
-            ring=log.records,
-            totals=log.totals,
-            tokens=dispatch.tokens,
-            distrusted=scheduler.workers.distrusted,
-            out=health.out,
-            health=health,
-            random=scheduler.rng.random,
-            replica=scheduler.options.replica,
-            routed=overlaps.routed,
-            heard=overlaps.heard,
-            index=overlaps.index,
-            decide_s=dispatch.phases.decide,
-            late=scheduler.late,
-            late_workers=scheduler.workers.late,
-            late_waiting=scheduler.late.waiting,
-            begun=_begun,
-        )
-        scheduler.decider = decider
+        self._courses = scheduler.courses
+        self._own = self._courses.of(NO_WISHES)
+        self._decider = decider = scheduler.decider
+        decider.log(log.records, log.totals, dispatch.tokens, dispatch.phases.decide, _begun)
         self._decide = decider.decide
         self._finish = decider.finish
         self.seen: Callable[[Placed, int, float], bool] = decider.seen
@@ -198,7 +170,7 @@ class CompiledDispatch:
     ) -> Placed | float | None:
         """Do as `decide` for a request with inputs besides its prompt."""
         scheduler, asked = self._scheduler, told.asked
-        if has_tiers(scheduler) and scheduler.overlaps.looks_ahead():
+        if scheduler.known.has_tiers() and scheduler.overlaps.looks_ahead():
             return None
         name = told.name or told.request_id.decode("latin-1")
         request = msgspec.structs.replace(
@@ -209,7 +181,7 @@ class CompiledDispatch:
         )
         if request.targets is not None:
             scheduler.slo.arrive(name, request.targets, now)
-        inputs = Inputs(scheduler, request, Maker(self._own.pricing, kept=False), now)
+        inputs = BookedInputs(scheduler, request, Maker(self._own.pricing), now)
         mode = wishes.mode or scheduler.options.mode
         if self._arms is not None and mode == "kv" and has_no_own(request):
             inputs.try_arms(self._arms, partial(self._arm_course, inputs.made, wishes))
@@ -225,7 +197,6 @@ class CompiledDispatch:
     def _arm_course(self, made: Maker, wishes: Wishes, arm: Arm) -> object:
         """Return what the core decides a request of an arm by."""
         course = self._courses.of(wishes, arm)
-        assert course is not None, "arms that cannot be compiled are not followed"
         return (course.kept if made.kept else course).native
 
     def _choose(
@@ -234,7 +205,8 @@ class CompiledDispatch:
         """Do as `decide` for a request that asks for something of its worker."""
         workers = self._scheduler.workers
         course = self._own if wishes.has_no_policy() else self._courses.of(wishes)
-        if course is None or not self._counts(course):
+        named = wishes.pinned_worker is not None or wishes.mode != "direct"
+        if course.asks is not None or not named or not self._counts(course):
             return None
         if workers.thresholds is not NO_THRESHOLDS:
             # Who is busy depends on prefills whose end nobody saw.
@@ -413,13 +385,12 @@ class CompiledDispatch:
         scheduler, options = self._scheduler, self._scheduler.options
         self.looks = options.mode == "kv"
         self._followed = scheduler.course
-        self._courses.clear()
         own, self._arms = self._courses.of(NO_WISHES), scheduler.arms
         arms = self._arms
         trial = () if arms is None else (arms.baseline, arms.candidate)
-        compiled = own is not None and all(self._courses.of(NO_WISHES, arm) for arm in trial)
-        self._usable = compiled and not options.smallest_tree_ties
-        if own is None or not self._usable:
+        followed = [own, *(self._courses.of(NO_WISHES, arm) for arm in trial)]
+        self._usable = options.mode != "direct" and all(one.asks is None for one in followed)
+        if not self._usable:
             return
         self._own = own
         self._decider.resize(options.block_size)

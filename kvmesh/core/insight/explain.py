@@ -15,8 +15,12 @@ from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.routing.slo.forecast import Forecast
-from kvmesh.core.routing.spread.second_home import NEW_HOME
 from kvmesh.core.workers.left_out import LeftOut
+
+NEW_HOME: Final = 0.5
+"""A worker that holds more than this share of what the best one does is a home already
+(kvmesh/native/choose.c).
+"""
 
 HIDDEN: Final = (
     "what workers hold is not shown: tenants share cached blocks here, so it would reveal others'"
@@ -219,7 +223,7 @@ def _as_cheapest(decision: Decision) -> str:
 
 def _as_second_home(decision: Decision) -> str:
     """Return that an idle worker took the request although, as far as is known, it costs more there
-    (core.routing.spread.second_home); "" where it did not.
+    (kvmesh/native/choose.c); "" where it did not.
     """
     cost, chosen, weighed = decision.cost, decision.chosen, decision.candidates
     most = max(decision.best_overlap_blocks, *(one.overlap_blocks for one in weighed))

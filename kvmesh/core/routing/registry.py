@@ -309,14 +309,15 @@ class WorkerRegistry:
             request.labels,
             request.tolerations,
         )
-        found = self._wished.get(wish) if self.thresholds is NO_THRESHOLDS else None
+        known = self.thresholds is NO_THRESHOLDS and not request.excluded
+        found = self._wished.get(wish) if known else None
         if found is None:
             names = [one for one in alive if self._refusal(one, request) is None]
             found = tuple(map(self.state, names))
             some = (
                 len(request.labels) + len(request.tolerations) + len(request.allowed_workers or ())
             )
-            if self.thresholds is NO_THRESHOLDS and some <= _WISHES_CACHED:
+            if known and some <= _WISHES_CACHED:
                 if len(self._wished) == _MODELS_CACHED:
                     self._wished.clear()
                 self._wished[wish] = found

@@ -1,34 +1,34 @@
 """The decision in one synchronous turn: overlaps, loads, cost, choice, booking."""
 
-from typing import Protocol
-
 import msgspec
 
-from kvmesh._native import ActiveSequences, Booking, WorkerState
+from kvmesh._native import ActiveSequences, Booking, Decider
+from kvmesh.bounds import clamped
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes
 from kvmesh.core.cost.catalogue import Pricing
-from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.cost.terms import Brought, Candidate
-from kvmesh.core.cost.weighing import load_tokens
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.overlap.overlaps import HeardIndex, OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.rollout.arms import Arms
-from kvmesh.core.routing.chooser import Chooser
+from kvmesh.core.routing.choice.chooser import Chooser
+from kvmesh.core.routing.choice.courses import Courses
+from kvmesh.core.routing.choice.inputs import Known
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches
 from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.routing.slo.judge import SloJudge
+from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.late_prompts import LatePrompts
-from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import OVERDUE
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 from kvmesh.core.workers.speeds import new_speeds
@@ -42,38 +42,6 @@ class SchedulerStatistics(msgspec.Struct, frozen=True):
     refused: int
     overlap_blocks: int
     request_blocks: int
-
-
-class Counted(Protocol):
-    """Who decides beside a scheduler, over the same state: `core.dispatch.compiled`."""
-
-    @property
-    def decisions(self) -> int:
-        """Return how many."""
-        ...
-
-    @property
-    def overlap_blocks(self) -> int:
-        """Return the blocks that were found cached."""
-        ...
-
-    @property
-    def request_blocks(self) -> int:
-        """Return the blocks of the prompts."""
-        ...
-
-    def runners_up(self, states: tuple[WorkerState, ...], most: int, /) -> list[WorkerId] | None:
-        """Return who would have been chosen next, the chosen one first; None: the last decision was
-        not among `states`, or not by cost.
-        """
-        ...
-
-
-class _FirstOf:
-    """The rng of a dry run: draws nothing, so that asking changes no later decision."""
-
-    def random(self) -> float:
-        return 0.0
 
 
 class Scheduler:
@@ -122,14 +90,31 @@ class Scheduler:
         self.lengths = new_lengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
         self.rng = rng
-        self.decider: Counted | None = None
         self.course: object = object()
         self.planner = FetchPlanner(self.workers, sequences, self.speeds, self.overlaps)
         self.fetches = PendingFetches(self.fetch_times, self.speeds)
-        self._chooser = Chooser(
-            options, self.workers, self.overlaps, sequences, self.speeds, self.planner
+        self.slo = SloTracker()
+        self.courses = Courses(options, rng)
+        self.known = Known(
+            self.workers, self.overlaps, sequences, self.speeds, self.planner, self.slo
         )
-        self.slo = self._chooser.slo
+        self.decider = Decider(
+            sequences=sequences,
+            speeds=self.speeds,
+            lengths=self.lengths,
+            distrusted=self.workers.distrusted,
+            out=self._health.out,
+            health=self._health,
+            random=rng.random,
+            replica=options.replica,
+            routed=routed,
+            index=index,
+            late=self.late,
+            late_workers=self.workers.late,
+            late_waiting=self.late.waiting,
+            smallest_tree_ties=options.smallest_tree_ties,
+        )
+        self._chooser = Chooser(options.mode, self.courses, self.known, self.decider)
         self.judge = SloJudge(self.slo)
         self._decisions = 0
         self._refused = 0
@@ -138,29 +123,31 @@ class Scheduler:
 
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
-        self._chooser.policy, self._chooser.arms = policy, arms
+        self.courses.follow(policy, arms)
         self.course = object()
-        for one in (policy,) if arms is None else (policy, arms.candidate.policy):
-            if isinstance(one.cost.formula, OwnFormula):
-                one.cost.formula.restart()
+
+    def listen(self, heard: HeardIndex) -> None:
+        """Keep in `heard`, from now on, what other replicas tell of their decisions."""
+        self.overlaps.listen(heard)
+        self.decider.listen(heard)
 
     @property
     def arms(self) -> Arms | None:
         """Return the two policies on trial."""
-        return self._chooser.arms
+        return self.courses.arms
 
     @property
     def policy(self) -> Pricing:
         """Return the formula of mode kv and its weights: the baseline's while two are on trial."""
-        return self._chooser.policy
+        return self.courses.policy
 
     def pricing(self, request: RouteRequest) -> Pricing:
         """Return formula and weights of a request. Raises `RequestError` for what there is not."""
-        return self._chooser.pricing(request)
+        return self.courses.pricing(request)
 
     def check(self, request: RouteRequest) -> None:
         """Raise `RequestError` if the request names a formula or a weight that there is not."""
-        self._chooser.pricing(request)
+        self.courses.pricing(request)
 
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons,
@@ -197,10 +184,10 @@ class Scheduler:
         """Return the likeliest decision with every candidate weighed; change nothing."""
         likeliest = msgspec.structs.replace(request, temperature=0.0)
         if request.session and self.sessions is not None:
-            kept = self._keep(self.sessions, likeliest, now, _FirstOf())
+            kept = self._keep(self.sessions, likeliest, now, likeliest=True)
             if kept is not None:
                 return kept
-        return self._chooser.choose(likeliest, now, _FirstOf(), whole=True)
+        return self._chooser.choose(likeliest, now, whole=True, likeliest=True)
 
     def first_token(self, request_id: str, now: float) -> None:
         """Note that a request's prefill is done."""
@@ -297,7 +284,7 @@ class Scheduler:
     def resize(self, block_size: int) -> None:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
         self.options = msgspec.structs.replace(self.options, block_size=block_size)
-        self._chooser.resize(block_size)
+        self.decider.resize(block_size)
         self.course = object()
         self.sequences.resize(block_size)
         self.lengths.resize(block_size)
@@ -316,12 +303,13 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start."""
-        counts = [self._decisions, self._refused, self._overlap_blocks, self._request_blocks]
-        if self.decider is not None:
-            counts[0] += self.decider.decisions
-            counts[2] += self.decider.overlap_blocks
-            counts[3] += self.decider.request_blocks
-        return SchedulerStatistics(*counts)
+        decider = self.decider
+        return SchedulerStatistics(
+            self._decisions + decider.decisions,
+            self._refused,
+            self._overlap_blocks + decider.overlap_blocks,
+            self._request_blocks + decider.request_blocks,
+        )
 
     def _believe_served(
         self, worker: WorkerId, expected: Hashes | bytes | None, now: float
@@ -354,16 +342,16 @@ class Scheduler:
     def _decide(self, request: RouteRequest, now: float) -> Decision:
         try:
             if request.session and self.sessions is not None:
-                kept = self._keep(self.sessions, request, now, self.rng)
+                kept = self._keep(self.sessions, request, now)
                 if kept is not None:
                     return kept
-            return self._chooser.choose(request, now, self.rng, whole=self.trace)
+            return self._chooser.choose(request, now, whole=self.trace)
         except NoWorkerError:
             self._refused += 1
             raise
 
     def _keep(
-        self, sessions: Sessions, request: RouteRequest, now: float, rng: Random
+        self, sessions: Sessions, request: RouteRequest, now: float, *, likeliest: bool = False
     ) -> Decision | None:
         """Return the decision for the session's worker; None when the session may move.
 
@@ -375,7 +363,7 @@ class Scheduler:
         hard = sessions.options.affinity == "hard"
         pinned = msgspec.structs.replace(request, pinned_worker=worker)
         try:
-            decision = self._chooser.choose(pinned, now, rng)
+            decision = self._chooser.choose(pinned, now, likeliest=likeliest)
         except NoWorkerError as error:
             if hard and error.busy:
                 raise
@@ -421,8 +409,8 @@ class Scheduler:
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
-        if decision.arm is not None and self._chooser.arms is not None:
-            self._chooser.arms.learn(request.request_id, request.session, hashes)
+        if decision.arm is not None and self.courses.arms is not None:
+            self.courses.arms.learn(request.request_id, request.session, hashes)
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks
@@ -457,3 +445,8 @@ def _computed_tokens(chosen: Candidate) -> int:
     if not chosen.adapter_ms:
         return chosen.uncached_tokens
     return chosen.uncached_tokens - load_tokens(chosen.adapter_ms, chosen.ms_per_token)
+
+
+def load_tokens(adapter_ms: float, ms_per_token: float) -> int:
+    """Return the prompt tokens that could be computed while an adapter is loaded."""
+    return clamped(adapter_ms / ms_per_token, 0, MOST_TOKENS) if ms_per_token > 0.0 else 0

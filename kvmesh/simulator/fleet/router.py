@@ -133,7 +133,7 @@ class FleetRouter:
             index=index,
             routed=new_approx(thinned=True),
         )
-        self.scheduler.overlaps.listen(new_approx(graded=True))
+        self.scheduler.listen(new_approx(graded=True))
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
         self.governor: Governor | None = None

@@ -52,8 +52,7 @@ from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInf
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
-
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
+from tests.reference.routing.chooser import Chooser
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
 QUICK = ("predicted-time", "prefill-decode", "lmetric")
@@ -110,10 +109,18 @@ def same_name(worker: WorkerId) -> WorkerId:
 
 
 class Side:
-    """One router core with its own state, equal to the other's as long as both do the same."""
+    """One router core with its own state, equal to the other's as long as both do the same; a
+    `naive` one chooses by the model of the compiled choice.
+    """
 
     def __init__(
-        self, options: RouterOptions, seed: int, *, max_blocks: int, whole_per_s: int
+        self,
+        options: RouterOptions,
+        seed: int,
+        *,
+        max_blocks: int,
+        whole_per_s: int,
+        naive: bool = False,
     ) -> None:
         membership, events = Membership(), max_blocks > 0
         self.index = KvIndex(max_blocks) if events else None
@@ -126,9 +133,11 @@ class Side:
             index=self.index,
             routed=self.routed,
         )
+        if naive:
+            self.scheduler._chooser = Chooser(self.scheduler)  # type: ignore[assignment]
         self.outbox = BookingOutbox(self.scheduler.sequences, 1)
         self.heard = new_approx(graded=True)
-        self.scheduler.overlaps.listen(self.heard)
+        self.scheduler.listen(self.heard)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
         self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
@@ -288,7 +297,7 @@ class TwoWays(RuleBasedStateMachine):
         options = RouterOptions(
             mode=mode, cost=cost, block_size=SIZE, predict_ttl_s=predict, replica="r"
         )
-        self.spec = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
+        self.spec = Side(options, seed, max_blocks=blocks, whole_per_s=whole, naive=True)
         self.quick = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
         self.quick.outbox = new_booking_outbox(self.quick.scheduler.sequences, 1)
         self.compiled = CompiledDispatch(self.quick.dispatch)

@@ -17,9 +17,9 @@ from msgspec.structs import astuple
 from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
-from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.formulas import COSTS
-from kvmesh.core.cost.quick import native_formula
+from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
@@ -86,7 +86,7 @@ class Core:
             index=self.index,
             routed=new_approx(thinned=True),
         )
-        scheduler.overlaps.listen(new_approx(graded=True))
+        scheduler.listen(new_approx(graded=True))
         self.log = DecisionLog(capacity=16, whole_per_s=0)
         self.dispatch = Dispatch(
             scheduler, self.log, lambda: 0.0, lambda _worker, _doubt: None, follows_events=True
@@ -96,25 +96,26 @@ class Core:
             "sequences": scheduler.sequences,
             "speeds": scheduler.speeds,
             "lengths": scheduler.lengths,
-            "ring": self.log.records,
-            "totals": self.log.totals,
-            "tokens": self.dispatch.tokens,
             "distrusted": scheduler.workers.distrusted,
             "out": health.out,
             "health": health,
             "random": scheduler.rng.random,
             "replica": "r",
             "routed": scheduler.overlaps.routed,
-            "heard": scheduler.overlaps.heard,
             "index": self.index,
-            "decide_s": self.dispatch.phases.decide,
             "late": scheduler.late,
             "late_workers": scheduler.workers.late,
             "late_waiting": scheduler.late.waiting,
-            "begun": anything,
+            "smallest_tree_ties": False,
         }
+        self.log_parts = (
+            *(self.log.records, self.log.totals, self.dispatch.tokens),
+            *(self.dispatch.phases.decide, anything),
+        )
         self.decider = native.Decider(**(given | asked))
-        formula = native_formula(native, COST)
+        self.decider.log(*self.log_parts)
+        self.decider.listen(scheduler.overlaps.heard)
+        formula = compile_formula(COST)
         self.course = (mode, False, formula, WEIGHTS, COST.margin, mode, anything, None)
         self.policy = (native.Course(*self.course), 1.0, 9.0)
         self.decider.follow(*self.policy)
@@ -136,6 +137,27 @@ class Core:
 
     def by(self, **inputs: Any) -> Any:
         return self.decide(inputs=Inputs(**inputs))
+
+    def choose(self, **other: Any) -> Any:
+        hashes = BlockHashes.of([1, 2, 3], SIZE)
+        given = {
+            "request_id": b"r", "hashes": hashes, "packed": hashes.upto(9), "ids": None,
+            "prompt_tokens": 17, "output_tokens": 3, "cohort": self.states, "states": self.states,
+            "now": 1.0, "whole": True, "course": self.policy[0], "inputs": None,
+            "prefilled": False, "likeliest": False,
+        }  # fmt: skip
+        return self.decider.choose(*(given | other).values())
+
+    def run(self, *program: object) -> Any:
+        """Choose by a program."""
+        formula = native.Formula(program, ("failure_ms",))
+        return self.choose(course=native.Course("kv", False, formula, *self.course[3:]))
+
+    def price(self, price: Callable[[list[tuple[float, object]]], object]) -> Any:
+        """Choose by costs that somebody else computes; look at all that is kept."""
+        course = native.Course(*self.course[:2], price, *self.course[3:])
+        record = self.choose(course=course)
+        return record.terms(), record.weighed()
 
     def draw(self, draw: Callable[[list[float]], object]) -> Any:
         return self.decide(course=native.Course(*self.course[:-1], draw))
@@ -166,8 +188,9 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "a decider of nothing": lambda _: native.Decider(),
     "a decider of words": lambda _: Core(sequences="sequences"),
     "an index of beliefs": lambda _: Core(routed={}),
-    "an index of what was heard": lambda _: Core(heard=KvIndex()),
-    "a histogram of words": lambda _: Core(decide_s="s"),
+    "an index of what was heard": lambda core: core.decider.listen(KvIndex()),
+    "a histogram of words": lambda core: core.decider.log(*core.log_parts[:3], "s", anything),
+    "a log of nothing": lambda core: core.decider.log(),
     "a replica of no name": lambda _: Core(replica=1),
     "a placed one": lambda _: native.Placed(),
     "no scan": lambda _: native.scan(),
@@ -246,6 +269,29 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     ),
     "finish with words": lambda core: core.decider.finish(core.decide(), 200, "usage", 1.0),
     "finish at no time": lambda core: core.decider.finish(core.decide(), 200, None, "now"),
+    "choose alone": lambda core: core.decider.choose(),
+    "choose for a name": lambda core: core.choose(request_id="r"),
+    "choose of no hashes": lambda core: core.choose(packed=None),
+    "choose of ids in words": lambda core: core.choose(ids="ids"),
+    "choose for so many": lambda core: core.choose(prompt_tokens=1 << 99),
+    "choose for words": lambda core: core.choose(output_tokens="9"),
+    "choose among a list": lambda core: core.choose(cohort=[*core.states]),
+    "choose among nobody": lambda core: core.choose(states=()),
+    "choose among numbers": lambda core: core.choose(states=(1, 2)),
+    "choose in a crowd of numbers": lambda core: core.choose(cohort=(1, 2), states=(1, 2)),
+    "choose at no time": lambda core: core.choose(now="now"),
+    "choose by no course": lambda core: core.choose(course=None),
+    "choose who knows": lambda core: core.choose(whole=Untrue()),
+    "choose, prefilled who knows": lambda core: core.choose(prefilled=Untrue()),
+    "choose the likeliest who knows": lambda core: core.choose(likeliest=Untrue()),
+    "choose by inputs of nothing": lambda core: core.choose(inputs=1),
+    "price nothing": lambda core: core.price(anything),
+    "price too few": lambda core: core.price(lambda _: [1.0]),
+    "price in words": lambda core: core.price(lambda weighed: ["dear"] * len(weighed)),
+    "price and fail": lambda core: core.price(lambda _: 1 // 0),
+    "price no numbers": lambda core: core.price(lambda weighed: [float("nan")] * len(weighed)),
+    "divide by zero": lambda core: core.run(1.0, 0.0, "/"),
+    "divide by nothing that fails": lambda core: core.run(1.0, "failure_share", "/"),
     "hashes in words": lambda core: core.decide().hashes.upto("all"),
     "another booking": lambda core: setattr(core.decide(), "booking", None),
 }
@@ -274,23 +320,50 @@ def test_misuse_is_an_error_and_all_goes_on(misuse: str, core: Core) -> None:
     core.use()
 
 
-def test_a_decider_that_follows_nothing_decides_nothing() -> None:
-    core = Core()
-    given = [core.scheduler.sequences, core.scheduler.speeds, core.scheduler.lengths]
-    given += [core.log.records, core.log.totals, core.dispatch.tokens]
-    names = ["sequences", "speeds", "lengths", "ring", "totals", "tokens"]
+def test_a_decider_that_follows_nothing_or_has_no_log_decides_nothing(core: Core) -> None:
     empty = native.Decider(
-        **dict(zip(names, given, strict=True)),
-        distrusted=set(), out=set(), health=None, random=None, replica="",
-        routed=None, heard=None, index=None, decide_s=None,
-        late=None, late_workers=set(), late_waiting={}, begun=None,
+        sequences=core.scheduler.sequences, speeds=core.scheduler.speeds,
+        lengths=core.scheduler.lengths, distrusted=set(), out=set(), health=None, random=None,
+        replica="", routed=None, index=None, late=None, late_workers=set(), late_waiting={},
+        smallest_tree_ties=False,
     )  # fmt: skip
+    asked = (
+        *(core.scanned, None, b"r", "", core.states, 1.0, False, None),
+        *(None, None, -1, inf, ROOT, None),
+    )
+    placed = core.decide()
 
     with pytest.raises(RuntimeError, match="follows no policy"):
-        empty.decide(
-            *(core.scanned, None, b"r", "", core.states, 1.0, False, None),
-            *(None, None, -1, inf, ROOT, None),
-        )
+        empty.decide(*asked)
+    empty.follow(*core.policy)
+    with pytest.raises(RuntimeError, match="has no log"):
+        empty.decide(*asked)
+    with pytest.raises(RuntimeError, match="has no log"):
+        empty.seen(placed, 1, 2.0)
+    with pytest.raises(RuntimeError, match="has no log"):
+        empty.finish(placed, 200, None, 2.0)
+
+
+def test_what_prices_may_look_at_all_and_ask_for_nothing(core: Core) -> None:
+    seen: list[object] = []
+
+    def price(weighed: list[tuple[float, object]]) -> list[float]:
+        seen.extend(weighed)
+        weighed.clear()
+        with pytest.raises(RuntimeError, match="within another"):
+            core.choose()
+        with pytest.raises(RuntimeError, match="within another"):
+            core.decide()
+        with pytest.raises(RuntimeError, match="within a decision"):
+            core.decider.listen(None)
+        return [2.0, 1.0, 3.0, 4.0]
+
+    terms, weighed = core.price(price)
+
+    assert (terms[0], [score for score, _ in weighed]) == ("w1", [2.0, 1.0, 3.0, 4.0])
+    assert len(seen) == len(WORKERS)
+    assert core.scheduler.sequences.owned() == []
+    core.use()
 
 
 def test_a_request_that_ended_does_not_end_again(core: Core) -> None:

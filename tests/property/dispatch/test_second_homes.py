@@ -24,9 +24,9 @@ from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.spread.second_home import DELAY, NEW_HOME, REST
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
+from tests.reference.routing.second_home import DELAY, NEW_HOME, REST
 
 SIZE = 4
 NOW = 1000.0

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import COSTS, Cost, formula_line
-from kvmesh.core.cost.selection import choose_least, softmax_probabilities
+from kvmesh.core.cost.selection import softmax_probabilities
 from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.cost.weights import Weights
+from tests.reference.routing.selection import choose_least
 
 counts = st.integers(0, 10**12)
 times = st.floats(0, 1e12)

@@ -47,7 +47,7 @@ class Replica:
         )
         self.heard = new_approx(graded=True)
         if believes:
-            self.scheduler.overlaps.listen(self.heard)
+            self.scheduler.listen(self.heard)
         self.peers = PeerBookings(self.scheduler, compiled=compiled)
 
     def events(self) -> EventFold:

@@ -274,7 +274,7 @@ def new_scheduler(seed: int) -> Scheduler:
         sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S),
         routed=new_approx(),
     )
-    scheduler.overlaps.listen(new_approx(graded=True))
+    scheduler.listen(new_approx(graded=True))
     return scheduler
 
 

@@ -152,7 +152,7 @@ class OutcomePlane:
                 sequences=new_sequences(BLOCK_SIZE, lease_s=6.5),
                 routed=new_approx(),
             )
-            scheduler.overlaps.listen(new_approx(graded=True))
+            scheduler.listen(new_approx(graded=True))
 
             def status() -> RouterHeartbeat:
                 epoch = birth.incarnation

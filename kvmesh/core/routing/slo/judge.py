@@ -1,13 +1,12 @@
 """Whether a request may still meet its targets: among which workers to choose, or to refuse it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.cost.weighing import Weighed
 from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import UnattainableError
@@ -41,24 +40,6 @@ def in_time(forecasts: Sequence[Forecast], priority: int) -> list[int]:
     """Return the places of those least likely to miss a target, and of those hardly likelier to."""
     most = min([one.chance for one in forecasts]) + SLACK / weight_of(priority)
     return [place for place, one in enumerate(forecasts) if one.chance <= most]
-
-
-def choose_in_time(
-    weighed: Weighed,
-    forecasts: Sequence[Forecast],
-    priority: int,
-    choose: Callable[[Weighed], int],
-) -> int:
-    """Return the place of the candidate to take: of those least likely to miss a target, and who
-    are hardly likelier to, the one that `choose` takes by the formula's scores.
-    """
-    places = in_time(forecasts, priority)
-    among = Weighed(
-        tuple(weighed.candidates[place] for place in places),
-        tuple(weighed.scores[place] for place in places),
-        weighed.fleet,
-    )
-    return places[choose(among)]
 
 
 class SloJudge:

@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,41 +36,12 @@ def native_state() -> Any:
     return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
 
 
-def like_a_state() -> object:
-    return SimpleNamespace(worker=W, loads=Loads(W), prefill=Ratio(), gaps=())
-
-
-REQUEST = (16, 100, 7, 0, 1.0, 0.05, 0.0, 0.1, 8.0, 0.05, (), lambda _: "long", lambda _: "all")
-WEIGHTS = (1.0, 0.4)
 FORMULA = ("ms_per_token", 0, "*", "memory_wait_ms", "+", 1, "decode_blocks", "*", "+")
 
 
-def ask(
-    states: object = (),
-    *,
-    known: object = None,
-    overlaps: object = None,
-    weights: object = WEIGHTS,
-    formula: object = FORMULA,
-    **request: object,
-) -> object:
+def formula(*price: object) -> object:
     native: Any = _native
-    asked = list(REQUEST)
-    for name, value in request.items():
-        asked[("size", "prompt", "", "", "", "", "", "", "", "", "keys").index(name)] = value
-    return native.Formula(formula, ("failure_ms",)).find_ties(
-        states,
-        {W: 1} if known is None else known,
-        {} if overlaps is None else overlaps,
-        tuple(asked),
-        weights,
-    )
-
-
-def full_state() -> Any:
-    state = native_state()
-    state.capacity_blocks = 1
-    return state
+    return native.Formula(price, ("failure_ms",))
 
 
 MISUSES: dict[str, Callable[[Any], object]] = {
@@ -134,45 +104,24 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     ),
     "a state without loads": lambda _: setattr(native_state(), "loads", model.Loads(W)),
     "a state that lost its loads": lambda _: delattr(native_state(), "loads"),
-    "costs of a list": lambda _: ask([]),
-    "costs of strangers": lambda _: ask((1,)),
-    "costs of what is like a state": lambda _: ask((like_a_state(),)),
-    "overlaps in a list": lambda _: ask((native_state(),), overlaps=[]),
-    "overlaps in words": lambda _: ask((native_state(),), overlaps={W: "1"}),
-    "a request in words": lambda _: ask((native_state(),), size="", prompt=""),
-    "weights in a list": lambda _: ask((native_state(),), weights=[]),
-    "weights in words": lambda _: ask((native_state(),), weights=("", "")),
-    "too few weights": lambda _: ask((native_state(),), weights=(1.0,)),
-    "too many weights": lambda _: ask((native_state(),), weights=(1.0,) * 100),
-    "waits in words": lambda _: ask((full_state(),)),
-    "no block size": lambda _: ask((native_state(),), size=0),
-    "keys in a number": lambda _: ask((native_state(),), keys=1),
-    "a formula of nothing": lambda _: ask(formula=()),
-    "a formula in a list": lambda _: ask(formula=[1.0]),
-    "a formula of two": lambda _: ask(formula=(1.0, 2.0)),
-    "an operator alone": lambda _: ask(formula=("+",)),
-    "an operator of one": lambda _: ask(formula=(1.0, "*")),
-    "what is kept of nothing": lambda _: ask(formula=("=own", 1.0)),
-    "what was not kept": lambda _: ask(formula=("own",)),
-    "too much kept": lambda _: ask(formula=(1.0, *(f"={number}" for number in range(9)))),
-    "a term nobody knows": lambda _: ask(formula=("luck",)),
-    "a term without a name": lambda _: ask(formula=("",)),
-    "a term of bytes": lambda _: ask(formula=(b"wait_ms",)),
-    "a term of half a character": lambda _: ask(formula=("\ud800",)),
-    "a negative weight": lambda _: ask(formula=(-1,)),
-    "a weight far away": lambda _: ask(formula=(32,)),
-    "a weight beyond": lambda _: ask(formula=(1 << 70,)),
-    "a formula too deep": lambda _: ask(formula=(*(1.0,) * 40, *("+",) * 39)),
+    "a formula of nothing": lambda _: formula(),
+    "a formula in a list": lambda native: native.Formula([1.0], ("failure_ms",)),
+    "a formula of two": lambda _: formula(1.0, 2.0),
+    "an operator alone": lambda _: formula("+"),
+    "an operator of one": lambda _: formula(1.0, "*"),
+    "what is kept of nothing": lambda _: formula("=own", 1.0),
+    "what was not kept": lambda _: formula("own"),
+    "too much kept": lambda _: formula(1.0, *(f"={number}" for number in range(9))),
+    "a term nobody knows": lambda _: formula("luck"),
+    "a term without a name": lambda _: formula(""),
+    "a term of bytes": lambda _: formula(b"wait_ms"),
+    "a term of half a character": lambda _: formula("\ud800"),
+    "a negative weight": lambda _: formula(-1),
+    "a weight far away": lambda _: formula(32),
+    "a weight beyond": lambda _: formula(1 << 70),
+    "a formula too deep": lambda _: formula(*(1.0,) * 40, *("+",) * 39),
     "a formula alone": lambda native: native.Formula((1.0,)),
     "a formula whose failure is none": lambda native: native.Formula((1.0,), ("luck",)),
-    "home alone": lambda native: native.find_home(["w"]),
-    "home of nobody": lambda native: native.find_home([], {}, [1]),
-    "home of numbers": lambda native: native.find_home([1], {}, [1]),
-    "home by a list": lambda native: native.find_home(["w"], [], [1]),
-    "home by words": lambda native: native.find_home(["w"], {"w": "1"}, [1]),
-    "home of words": lambda native: native.find_home(["w"], {}, "w"),
-    "home of no block": lambda native: native.find_home(["w"], {}, 1),
-    "home of a large block": lambda native: native.find_home(["w"], {}, [1 << 64]),
 }
 
 
@@ -182,17 +131,6 @@ def test_misuse_is_an_error(misuse: str) -> None:
         MISUSES[misuse](_native)
 
 
-def test_a_division_by_zero_is_python_s() -> None:
-    with pytest.raises(ZeroDivisionError):
-        ask((native_state(),), formula=(1.0, 0.0, "/"))
-    with pytest.raises(ZeroDivisionError):
-        ask((native_state(), native_state()), formula=(1.0, "failure_share", "/"))
-
-
-def test_a_fleet_of_nobody_has_nobody_cheapest() -> None:
-    assert ask(()) == []
-
-
 def test_loads_and_states_give_their_memory_back() -> None:
     def live() -> None:
         for _ in range(200):
@@ -200,7 +138,7 @@ def test_loads_and_states_give_their_memory_back() -> None:
             state.loads.begin(make_booking("r", 40), 1.0)
             state.gaps = (1, 2)
             state.loads = Loads(W)
-            assert ask((state,), known={W: state}, overlaps={W: 3}) == [W]
+            assert formula(*FORMULA)
 
     live()
     tracemalloc.start()

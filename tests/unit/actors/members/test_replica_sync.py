@@ -52,7 +52,7 @@ class Driver:
             sequences=self.sequences,
             routed=new_approx(),
         )
-        self.scheduler.overlaps.listen(new_approx(graded=True))
+        self.scheduler.listen(new_approx(graded=True))
         options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)
         self.sync = ReplicaSync(self.scheduler, options)
         self.now = 0.0

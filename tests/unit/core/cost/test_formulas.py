@@ -17,7 +17,6 @@ from kvmesh.core.cost.formulas import (
     formula_line,
     score_of,
 )
-from kvmesh.core.cost.selection import choose_least
 from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.cost.weight_sets import (
     DynamoWeights,
@@ -29,6 +28,7 @@ from kvmesh.core.cost.weight_sets import (
     SglangWeights,
 )
 from kvmesh.core.cost.weights import NO_WEIGHTS, Weights
+from tests.reference.routing.selection import choose_least
 
 ALONE = survey([Candidate(WorkerId("w"), 16, 100)], NO_WEIGHTS)
 

@@ -7,16 +7,14 @@ import msgspec
 import pytest
 
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.dispatch import compiled
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPrompt
-from kvmesh.core.dispatch.courses import MOST_COURSES
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import UNKNOWN
@@ -26,6 +24,7 @@ from kvmesh.core.insight.predictions import AnswerSeen, Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.rollout.arms import Arms, Marks
+from kvmesh.core.routing.choice.courses import MOST_COURSES
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
@@ -34,7 +33,6 @@ from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import RequestError
 
-needs_native = pytest.mark.skipif(NATIVE is None, reason=CORE)
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"long " * 30)
 
 
@@ -68,25 +66,15 @@ def decide(one: CompiledDispatch, name: str = "r", body: bytes = BODY) -> Placed
     return placed
 
 
-def test_there_is_no_compiled_way_without_a_compiled_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "NATIVE", None)
-
-    with pytest.raises(RuntimeError, match="no compiled core"):
-        CompiledDispatch(dispatch_to("w"))
-
-
-@needs_native
 def test_nobody_to_choose_is_the_affair_of_dispatch() -> None:
     assert decide(CompiledDispatch(dispatch_to())) is None
 
 
-@needs_native
-@pytest.mark.parametrize("options", [{"cost": "dynamo"}, {"smallest_tree_ties": True}])
+@pytest.mark.parametrize("options", [{"cost": "dynamo"}, {"mode": "direct"}])
 def test_a_policy_that_is_not_compiled_is_the_affair_of_dispatch(options: dict[str, Any]) -> None:
     assert decide(CompiledDispatch(dispatch_to("w", **options))) is None
 
 
-@needs_native
 def test_a_prompt_that_is_no_plain_text_is_the_affair_of_dispatch() -> None:
     media = b'[{"type":"image_url","image_url":{"url":"data:,"}}]'
     body = b'{"model":"m","messages":[{"role":"user","content":%b}]}' % media
@@ -94,7 +82,6 @@ def test_a_prompt_that_is_no_plain_text_is_the_affair_of_dispatch() -> None:
     assert decide(CompiledDispatch(dispatch_to("w")), body=body) is None
 
 
-@needs_native
 def test_of_a_turn_nothing_is_held_against_what_events_told() -> None:
     placed = decide(CompiledDispatch(dispatch_to("w", mode="round-robin")))
 
@@ -106,7 +93,6 @@ def test_of_a_turn_nothing_is_held_against_what_events_told() -> None:
     )
 
 
-@needs_native
 def test_what_the_engine_found_cached_is_held_against_what_was_predicted() -> None:
     dispatch = dispatch_to("w")
     judged: list[tuple[WorkerId, AnswerSeen, float]] = []
@@ -126,7 +112,6 @@ def test_what_the_engine_found_cached_is_held_against_what_was_predicted() -> No
     assert answer.told is None
 
 
-@needs_native
 @pytest.mark.parametrize("token", [True, False])
 def test_what_was_revoked_with_another_request_is_believed_again_once_served(token: bool) -> None:
     dispatch = dispatch_to("w")
@@ -149,7 +134,6 @@ def test_what_was_revoked_with_another_request_is_believed_again_once_served(tok
     assert routed.sizes([WorkerId("w")]) == blocks
 
 
-@needs_native
 def test_a_request_to_go_on_with_is_what_dispatch_would_have_made() -> None:
     one = CompiledDispatch(dispatch_to("w"))
     placed = decide(one)
@@ -162,7 +146,6 @@ def test_a_request_to_go_on_with_is_what_dispatch_would_have_made() -> None:
     assert twin.decision.worker == "w"
 
 
-@needs_native
 def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
     dispatch = dispatch_to("w")
     scheduler = dispatch.scheduler
@@ -198,7 +181,6 @@ def placed_of(answer: Placed | float | None) -> Placed:
     return answer
 
 
-@needs_native
 def test_targets_that_would_be_missed_everywhere_are_the_affair_of_dispatch() -> None:
     one = CompiledDispatch(dispatch_to("w"))
 
@@ -206,7 +188,6 @@ def test_targets_that_would_be_missed_everywhere_are_the_affair_of_dispatch() ->
     assert placed_of(ask(one, targets=Targets(1e9, None))).record.decision.forecast is not None
 
 
-@needs_native
 def test_a_formula_or_weight_that_there_is_not_is_refused() -> None:
     one = CompiledDispatch(dispatch_to("w"))
 
@@ -216,7 +197,6 @@ def test_a_formula_or_weight_that_there_is_not_is_refused() -> None:
         ask(one, cost="lmetric", overlap_score_weight=1.0)
 
 
-@needs_native
 @pytest.mark.parametrize("wish", [{"mode": "direct"}, {"pinned_worker": WorkerId("gone")}])
 def test_what_the_compiled_core_cannot_choose_is_the_affair_of_dispatch(
     wish: dict[str, Any],
@@ -224,7 +204,6 @@ def test_what_the_compiled_core_cannot_choose_is_the_affair_of_dispatch(
     assert ask(CompiledDispatch(dispatch_to("w")), **wish) is None
 
 
-@needs_native
 def test_policies_of_requests_are_made_once_and_no_more_are_kept_than_a_bound() -> None:
     one = CompiledDispatch(dispatch_to("w"))
     first = placed_of(ask(one, "r", temperature=0.5))
@@ -236,7 +215,6 @@ def test_policies_of_requests_are_made_once_and_no_more_are_kept_than_a_bound() 
     assert placed_of(ask(one, "last", temperature=0.5)).record.worker == "w"
 
 
-@needs_native
 def test_who_names_a_policy_is_on_record_where_it_is_another() -> None:
     one = CompiledDispatch(dispatch_to("w", "v"))
 
@@ -247,7 +225,6 @@ def test_who_names_a_policy_is_on_record_where_it_is_another() -> None:
     assert other.record.decision.policy == "random"
 
 
-@needs_native
 def test_of_a_blind_router_prompts_are_looked_at_where_backlogs_count() -> None:
     dispatch = dispatch_to("w", mode="round-robin")
     one = CompiledDispatch(dispatch)
@@ -259,7 +236,6 @@ def test_of_a_blind_router_prompts_are_looked_at_where_backlogs_count() -> None:
     assert ask(one, "r3", mode="kv") is not None
 
 
-@needs_native
 def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
     dispatch = dispatch_to("w", "v")
     sessions = dispatch.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
@@ -275,7 +251,6 @@ def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
     assert not moved.record.decision.kept
 
 
-@needs_native
 def test_a_request_that_goes_at_once_is_charged_and_settled() -> None:
     dispatch = dispatch_to("w")
     dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
@@ -293,7 +268,6 @@ def test_a_request_that_goes_at_once_is_charged_and_settled() -> None:
     assert (again.charged, again.asked_s) == (True, 1.0)
 
 
-@needs_native
 def test_a_request_whose_id_is_booked_already_is_charged_for_what_was_decided() -> None:
     dispatch = dispatch_to("w")
     dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
@@ -307,7 +281,6 @@ def test_a_request_whose_id_is_booked_already_is_charged_for_what_was_decided() 
     assert left(ledger) < before
 
 
-@needs_native
 def test_a_backlog_that_is_too_long_is_told_and_what_waits_has_to_be_asked_about() -> None:
     dispatch = dispatch_to("w")
     one = CompiledDispatch(dispatch)
@@ -327,7 +300,6 @@ def test_a_backlog_that_is_too_long_is_told_and_what_waits_has_to_be_asked_about
     assert ask(one, "r3") is None, "nobody goes before those that wait"
 
 
-@needs_native
 def test_who_is_left_out_is_on_record_where_all_were_weighed() -> None:
     dispatch = dispatch_to("w", "v")
     left_out = LeftOut(count=1)
@@ -341,7 +313,6 @@ def test_who_is_left_out_is_on_record_where_all_were_weighed() -> None:
     assert chosen.record.left_out is not left_out
 
 
-@needs_native
 def test_workers_that_may_be_taken_are_found_anew_where_load_or_what_they_are_matters() -> None:
     dispatch = dispatch_to("w", "v")
     workers, one = dispatch.scheduler.workers, CompiledDispatch(dispatch)
@@ -364,7 +335,6 @@ def test_workers_that_may_be_taken_are_found_anew_where_load_or_what_they_are_ma
     assert [one.worker for one in workers.wished(labelled, 1.0)] == ["v"]
 
 
-@needs_native
 @pytest.mark.parametrize("looks_ahead", [False, True])
 def test_tiers_whose_hits_depend_on_what_follows_are_the_affair_of_dispatch(
     looks_ahead: bool,
@@ -378,7 +348,6 @@ def test_tiers_whose_hits_depend_on_what_follows_are_the_affair_of_dispatch(
     assert (decide(CompiledDispatch(dispatch)) is None) == looks_ahead
 
 
-@needs_native
 @pytest.mark.parametrize("affinity", ["hard", "soft"])
 def test_a_session_with_targets_that_its_worker_would_miss(affinity: Any) -> None:
     dispatch = dispatch_to("v", "w")
@@ -390,7 +359,6 @@ def test_a_session_with_targets_that_its_worker_would_miss(affinity: Any) -> Non
     assert placed_of(ask(one, session="s")).record.worker == first.record.worker
 
 
-@needs_native
 def test_a_trial_counts_what_its_arms_served() -> None:
     dispatch = dispatch_to("w")
     policy = PUBLISHED.plain("predicted-time")
@@ -408,7 +376,6 @@ def test_a_trial_counts_what_its_arms_served() -> None:
     assert arms.candidate.counter.tally().ttft.count == 1
 
 
-@needs_native
 def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:
     dispatch = dispatch_to("w")
     one = CompiledDispatch(dispatch)
@@ -420,7 +387,6 @@ def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:
     assert dict(dispatch.scheduler.slo.statistics().results)["unserved"] == 1
 
 
-@needs_native
 def test_models_that_some_workers_serve_are_decided_among_those() -> None:
     dispatch = dispatch_to("v", "w")
     dispatch.scheduler.workers.describe(WorkerId("v"), WorkerInfo(models=("other",)))

@@ -38,7 +38,7 @@ class Heard:
             sequences=self.sequences,
             routed=new_approx(),
         )
-        self.scheduler.overlaps.listen(new_approx(graded=True))
+        self.scheduler.listen(new_approx(graded=True))
         self.peers = PeerBookings(self.scheduler)
 
     def hear(self, first_seq: int, *events: BookingEvent, epoch: int = 1, now: float = 0.0) -> bool:

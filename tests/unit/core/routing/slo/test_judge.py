@@ -2,14 +2,12 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.cost.terms import NO_FLEET, Candidate
-from kvmesh.core.cost.weighing import Weighed
 from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.routing.slo.judge import (
     MOST_RETRY_S,
     SloJudge,
     SloOptions,
-    choose_in_time,
+    in_time,
     weight_of,
 )
 from kvmesh.core.routing.slo.tracker import SloTracker
@@ -36,29 +34,18 @@ def test_a_request_of_higher_priority_counts_for_more(priority: int, weight: flo
 
 
 @pytest.mark.parametrize(
-    ("chances", "scores", "priority", "chosen"),
+    ("chances", "priority", "places"),
     [
-        ((0.5, 0.1, 0.15), (1.0, 3.0, 2.0), 0, 2),
-        ((0.5, 0.1, 0.15), (1.0, 3.0, 2.0), 3, 1),
-        ((0.5, 0.1, 0.15), (1.0, 3.0, 2.0), -4, 0),
-        ((1.0, 1.0, 1.0), (2.0, 1.0, 3.0), 0, 1),
+        ((0.5, 0.1, 0.15), 0, [1, 2]),
+        ((0.5, 0.1, 0.15), 3, [1]),
+        ((0.5, 0.1, 0.15), -4, [0, 1, 2]),
+        ((1.0, 1.0, 1.0), 0, [0, 1, 2]),
     ],
 )
 def test_the_formula_decides_among_those_that_hardly_miss(
-    chances: tuple[float, ...], scores: tuple[float, ...], priority: int, chosen: int
+    chances: tuple[float, ...], priority: int, places: list[int]
 ) -> None:
-    candidates = tuple(Candidate(WorkerId(f"w{one}"), 16, 100) for one in range(3))
-    seen: list[Weighed] = []
-
-    def least(among: Weighed) -> int:
-        seen.append(among)
-        return among.scores.index(min(among.scores))
-
-    forecasts = [forecast(one) for one in chances]
-    weighed = Weighed(candidates, scores, NO_FLEET)
-
-    assert choose_in_time(weighed, forecasts, priority, least) == chosen
-    assert len(seen[0].candidates) == len(seen[0].scores)
+    assert in_time([forecast(one) for one in chances], priority) == places
 
 
 def test_only_what_is_hopeless_is_refused() -> None:

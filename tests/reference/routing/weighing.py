@@ -1,4 +1,4 @@
-"""One request held against each worker: the terms of its cost there."""
+"""Naive model of kvmesh/native/terms.c: the terms of one request's cost at each worker."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

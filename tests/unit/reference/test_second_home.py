@@ -9,10 +9,10 @@ from kvmesh._native import Booking, Loads, Ratio, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.cost.weighing import DEFAULT_COST, Weighing
-from kvmesh.core.routing.spread.second_home import DELAY, REST, find_second_home
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN, new_speeds
+from tests.reference.routing.second_home import DELAY, REST, find_second_home
+from tests.reference.routing.weighing import DEFAULT_COST, Weighing
 
 SIZE = 16
 PREFIX = list(range(1, 65))

@@ -1,39 +1,34 @@
-"""Weighs the candidates of one request and picks one: in full, or by their costs alone."""
+"""Naive model of kvmesh/native/choose.c and decide.c: weighs each candidate in full, picks one."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from kvmesh._native import ActiveSequences, Speeds
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
-from kvmesh.core.cost.catalogue import Pricing, reweigh
-from kvmesh.core.cost.formulas import score_of, scores_of
+from kvmesh.core.cost.catalogue import Pricing
+from kvmesh.core.cost.formulas import scores_of
 from kvmesh.core.cost.own import OwnFormula
-from kvmesh.core.cost.quick import QUICK_COSTS
-from kvmesh.core.cost.selection import (
-    Random,
+from kvmesh.core.cost.selection import Random, choose_softmax
+from kvmesh.core.cost.terms import NO_FLEET, Brought, survey
+from kvmesh.core.overlap.overlaps import NOTHING_FOUND
+from kvmesh.core.rollout.arms import Arm
+from kvmesh.core.routing.choice.courses import has_no_own
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.slo.judge import in_time
+from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.errors import NoWorkerError
+from tests.reference.routing.second_home import find_second_home
+from tests.reference.routing.selection import (
     choose_least,
-    choose_softmax,
     find_home,
     find_ties,
     pick,
     two_of,
 )
-from kvmesh.core.cost.terms import NO_FLEET, Brought, survey
-from kvmesh.core.cost.weighing import Weighed, Weighing, by_default, weigh_all
-from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
-from kvmesh.core.rollout.arms import Arm, Arms
-from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
-from kvmesh.core.routing.fetching import FetchPlanner
-from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.routing.slo.judge import choose_in_time
-from kvmesh.core.routing.slo.tracker import SloTracker
-from kvmesh.core.routing.spread.second_home import find_second_home
-from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.errors import ConfigError, NoWorkerError, RequestError
+from tests.reference.routing.weighing import Weighed, Weighing, by_default, weigh_all
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
@@ -42,70 +37,41 @@ NEW_SHARE: Final = 0.5
 """A prompt of which less is cached is new. Source: Preble, arXiv 2407.00023."""
 
 
-class Chooser:
-    """Turns what is known of the workers into a `Decision`; books nothing.
+class FirstOf:
+    """The rng of a dry run: draws nothing, so that asking changes no later decision."""
 
-    The quick path computes the same costs to the last bit, draws the same random numbers and so
-    takes the same worker as weighing every candidate in full. `policy` is the formula of mode kv
-    with its weights; while `arms` are on trial each request goes by the one of its arm. `slo`
-    foretells times of requests with targets.
+    def random(self) -> float:
+        return 0.0
+
+
+class Chooser:
+    """Turns what is known of the workers into a `Decision` as `core.routing.choice.chooser` does;
+    books nothing. Every candidate is weighed in full.
     """
 
-    def __init__(
-        self,
-        options: RouterOptions,
-        workers: WorkerRegistry,
-        overlaps: OverlapView,
-        sequences: ActiveSequences,
-        speeds: Speeds,
-        fetches: FetchPlanner,
-    ) -> None:
-        self.arms: Arms | None = None
-        self.slo = SloTracker()
-        self._options = options
-        self._workers = workers
-        self._overlaps = overlaps
-        self._sequences = sequences
-        self._speeds = speeds
-        self._fetches = fetches
-        self.policy = options.pricing()
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._workers = scheduler.workers
+        self._overlaps = scheduler.overlaps
+        self._sequences = scheduler.sequences
+        self._speeds = scheduler.speeds
 
-    def pricing(self, request: RouteRequest) -> Pricing:
-        """Return the formula and the weights of a request: the router's, unless it names others.
-
-        Another formula than the router's counts with its own defaults. Raises `RequestError` for
-        one that there is not, or a weight that it lacks.
-        """
-        pricing, place = self.policy, ""
-        try:
-            if request.cost is not None and request.cost != pricing.cost.name:
-                place = "x-kvmesh-cost (or kvmesh.cost)"
-                pricing = self._options.formulas.plain(request.cost, place)
-            if request.overlap_score_weight is not None:
-                place = "x-kvmesh-overlap-score-weight (or kvmesh.overlap_score_weight)"
-                weights = {"overlap_score_weight": request.overlap_score_weight}
-                pricing = reweigh(pricing, weights, place)
-        except ConfigError as error:
-            raise RequestError(str(error), param=place.partition(" ")[0]) from None
-        return pricing
-
-    def resize(self, block_size: int) -> None:
-        """Weigh by blocks of another size from now on."""
-        self._options = msgspec.structs.replace(self._options, block_size=block_size)
+    @property
+    def _options(self) -> RouterOptions:
+        return self._scheduler.options
 
     def choose(
-        self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
+        self, request: RouteRequest, now: float, *, whole: bool = False, likeliest: bool = False
     ) -> Decision:
-        """Return the decision for `request`; `whole` weighs every candidate in full.
-
-        Raises `NoWorkerError` with the reasons, `RequestError` as `pricing`.
-        """
+        """Return the decision for `request`; `whole` keeps every candidate."""
+        rng = FirstOf() if likeliest else self._scheduler.rng
         self._sequences.settle(now, self._speeds.ms_per_token)
         names = self._workers.eligible(request, now)
         mode = request.mode or self._options.mode
-        policy, arm = self.policy, None
-        if self.arms is not None and mode == "kv" and has_no_own(request):
-            arm = self.arms.find(request.request_id, request.session, request.hashes)
+        courses = self._scheduler.courses
+        policy, arm = courses.policy, None
+        if courses.arms is not None and mode == "kv" and has_no_own(request):
+            arm = courses.arms.find(request.request_id, request.session, request.hashes)
             policy = arm.policy
         weighing = self._weigh(request, now, mode, len(names), policy)
         formula = weighing.cost.formula
@@ -114,7 +80,6 @@ class Chooser:
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
-        quick = QUICK_COSTS.get(weighing.cost.name)
         if request.targets is not None and mode == "kv":
             return self._choose_in_time(request, names, weighing, arm, temperature, rng)
         if mode != "kv":
@@ -122,17 +87,14 @@ class Chooser:
             shown = names if whole else (worker,)
             weighing, weighed = self._weigh_in_full(shown, weighing)
             chosen = shown.index(worker)
-        elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
+        else:
             weighing, weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
             if temperature <= 0.0:
                 chosen = names.index(self._spread(names[chosen], names, weighing))
-        else:
-            ties = quick(self._workers.states(names), self._workers.known, weighing)
-            # Nothing is drawn for one alone.
-            place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
-            name = self._spread(ties[place], names, weighing)
-            weighed, chosen = self._weigh_alone(name, weighing), 0
+                if not whole:
+                    alone = weighed.candidates[chosen], weighed.scores[chosen]
+                    weighed, chosen = Weighed((alone[0],), (alone[1],), NO_FLEET), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
 
     def _choose_in_time(
@@ -149,11 +111,14 @@ class Chooser:
         """
         weighing, weighed = self._weigh_in_full(names, weighing)
         tpot_ms = self._speeds.ms_per_output_token
-        forecasts = self.slo.foretell(request, weighed.candidates, tpot_ms, weighing.now)
-        by_formula = partial(
-            self._choose_weighed, weighing=weighing, temperature=temperature, rng=rng
+        forecasts = self._scheduler.slo.foretell(request, weighed.candidates, tpot_ms, weighing.now)
+        places = in_time(forecasts, request.priority)
+        among = Weighed(
+            tuple(weighed.candidates[place] for place in places),
+            tuple(weighed.scores[place] for place in places),
+            weighed.fleet,
         )
-        chosen = choose_in_time(weighed, forecasts, request.priority, by_formula)
+        chosen = places[self._choose_weighed(among, weighing, temperature, rng)]
         decision = _decision(request, weighing, weighed, chosen, len(names), arm)
         return msgspec.structs.replace(
             decision,
@@ -162,27 +127,18 @@ class Chooser:
             forecasts=forecasts,
         )
 
-    def _looks_at_all(self, weighing: Weighing) -> bool:
-        """Return whether the quick path leaves out what matters here."""
-        return bool(
-            self._options.smallest_tree_ties
-            or weighing.brought
-            or weighing.prefilled
-            or weighing.cold
-        )
-
     def _weigh(
         self, request: RouteRequest, now: float, mode: RouterMode, workers: int, policy: Pricing
     ) -> Weighing:
         options, sequences = self._options, self._sequences
-        pricing = policy if has_no_own(request) else self.pricing(request)
+        pricing = policy if has_no_own(request) else self._scheduler.pricing(request)
         cost = pricing.cost
         looks = "kv" in (mode, options.mode)
         found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
         overlaps, groups = found.overlaps, found.groups
         brought: Mapping[WorkerId, Brought] = {}
         if found.slower or self._workers.fetchers:
-            brought = self._fetches.plan(found, request, options.block_size, now)
+            brought = self._scheduler.planner.plan(found, request, options.block_size, now)
         deepest = max(overlaps.values()) if found.slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
         speeds = self._speeds
@@ -234,13 +190,6 @@ class Chooser:
                 return weighing, Weighed(candidates, tuple(scores), fleet)
             weighing = by_default(weighing, formula)
         return weighing, weigh_all(candidates, weighing)
-
-    def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
-        """Weigh one worker for a formula that looks at no other."""
-        (cached,) = self._overlaps.cached_blocks((name,))
-        candidate = weighing.candidate(self._workers.state(name), cached)
-        score = score_of(weighing.cost, candidate, NO_FLEET, weighing.weights)
-        return Weighed((candidate,), (score,), NO_FLEET)
 
     def _choose_weighed(
         self, weighed: Weighed, weighing: Weighing, temperature: float, rng: Random
@@ -310,11 +259,6 @@ class Chooser:
         state = self._workers.state
         requests = [state(name).loads.active_requests for name in names]
         return names[choose_least(requests, rng)]
-
-
-def has_no_own(request: RouteRequest) -> bool:
-    """Return whether a request leaves formula and weights to the router."""
-    return request.cost is None and request.overlap_score_weight is None
 
 
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:

@@ -1,11 +1,11 @@
-"""A worker at rest becomes one more home of a prefix that many ask for at once."""
+"""Naive model of `find_second_home` in kvmesh/native/choose.c."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from kvmesh._native import WorkerState
 from kvmesh.core.blocks.graded import key_count, key_depth
-from kvmesh.core.cost.weighing import Weighing
+from tests.reference.routing.weighing import Weighing
 
 NEW_HOME: Final = 0.5
 """A worker that holds more than this share of what the best one does is a home already."""

@@ -1,0 +1,114 @@
+"""From what the compiled core chose to a `Decision`."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.catalogue import Pricing
+from kvmesh.core.cost.terms import NO_FLEET, Brought, Candidate, survey
+from kvmesh.core.rollout.arms import Arm
+from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.slo.forecast import Forecast
+
+Terms = tuple[Any, ...]
+"""A candidate's, in the order of `Candidate`."""
+
+
+class CompiledRecord(Protocol):
+    """What a record keeps of a compiled decision until somebody reads it."""
+
+    request_id: bytes
+    policy: str
+    score: float
+    considered: int
+    by_cache: bool
+    best_overlap_blocks: int
+    told_blocks: int
+
+    def terms(self) -> Terms:
+        """Return the chosen candidate's terms."""
+        ...
+
+    def weighed(self) -> list[tuple[float, Terms]]:
+        """Return cost and terms of all candidates, where they were kept."""
+        ...
+
+
+class Maker:
+    """Makes the `Decision` of a compiled decision, once somebody reads it.
+
+    `kept`: its session's worker. `instead_of`: why another formula did not decide. A record keeps
+    it: nothing here leads back to who decides.
+    """
+
+    __slots__ = ("arm", "brought", "forecasts", "instead_of", "kept", "pricing", "request_id")
+
+    def __init__(self, pricing: Pricing, *, kept: bool = False, request_id: str = "") -> None:
+        self.pricing = pricing
+        self.kept = kept
+        self.request_id = request_id
+        self.arm: Arm | None = None
+        self.brought: dict[WorkerId, Brought] = {}
+        self.forecasts: tuple[Forecast, ...] = ()
+        self.instead_of = ""
+
+    def make(self, record: CompiledRecord) -> Decision:
+        """Return what the decision was."""
+        cost, weights = self.pricing.cost, self.pricing.weights
+        (chosen,) = candidates = self.candidates([record.terms()])
+        costs: tuple[float, ...] = (record.score,)
+        if weighed := record.weighed():
+            candidates = self.candidates([terms for _, terms in weighed])
+            chosen = next(one for one in candidates if one.worker == chosen.worker)
+            costs = tuple(cost for cost, _ in weighed)
+        fleet = survey(candidates, weights) if weighed or not record.by_cache else NO_FLEET
+        decision = Decision(
+            request_id=self.request_id or record.request_id.decode("latin-1"),
+            worker=chosen.worker,
+            overlap_blocks=chosen.overlap_blocks,
+            total_blocks=chosen.request_blocks,
+            policy=record.policy,
+            score=-record.score if cost.maximise else record.score,
+            considered=record.considered,
+            chosen=chosen,
+            candidates=candidates,
+            scores=tuple(-one for one in costs) if cost.maximise else costs,
+            cost=cost,
+            fleet=fleet,
+            weights=weights,
+            by_cache=record.by_cache,
+            best_overlap_blocks=record.best_overlap_blocks,
+            told_blocks=record.told_blocks,
+            kept=self.kept,
+            instead_of=self.instead_of,
+            arm=self.arm,
+            brought=self.brought.get(chosen.worker),
+        )
+        return self._with_forecasts(decision) if self.forecasts else decision
+
+    def candidates(self, terms: Sequence[Terms]) -> tuple[Candidate, ...]:
+        """Return candidates of their terms, with whom they would fetch from."""
+        made = tuple([Candidate(*one) for one in terms])
+        if not self.brought:
+            return made
+        return tuple(
+            msgspec.structs.replace(one, fetch_from=brought.source)
+            if (brought := self.brought.get(one.worker)) is not None and brought.source
+            else one
+            for one in made
+        )
+
+    def forecast(self, worker: WorkerId) -> Forecast | None:
+        """Return what was foretold of the request at a worker."""
+        return next((one for one in self.forecasts if one.worker == worker), None)
+
+    def _with_forecasts(self, decision: Decision) -> Decision:
+        told = {one.worker: one for one in self.forecasts}
+        return msgspec.structs.replace(
+            decision,
+            forecast=told[decision.worker],
+            best_forecast=min(self.forecasts, key=lambda one: one.chance),
+            forecasts=tuple(told[one.worker] for one in decision.candidates),
+        )
