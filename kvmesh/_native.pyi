@@ -34,6 +34,7 @@ from kvmesh.transport.extproc.messages import (
     ResponseTrailers,
 )
 from kvmesh.transport.grpc.session_events import Event
+from kvmesh.transport.http.server.scope import End
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -221,6 +222,20 @@ class GrpcSession:
 
     def take(self) -> bytes:
         """Return the bytes to send, b"" for none."""
+
+@final
+class RequestEnds:
+    """How requests ended, counted by end and class of the client's status."""
+
+    def __new__(cls) -> Self: ...
+    def add(self, end: End, status: int, /) -> None:
+        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
+
+    def counts(self) -> list[tuple[End, int, int]]:
+        """Return (end, class of the status, how many) of every pair.
+
+        A class is the status in hundreds: 0 for nothing, 5 for 500 and more.
+        """
 
 # ---- index: table, beliefs, hash chains ----
 

@@ -135,10 +135,6 @@ class Native(Protocol):
         """Return a `core.insight.round_robin_shadow.RoundRobinShadow`."""
         ...
 
-    def RequestEnds(self) -> object:  # noqa: N802  a type
-        """Return `app.serve.request_ends.EndCounts` of nothing."""
-        ...
-
     def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:
         """Return `core.cost.selection.pure_find_home`."""
         ...
