@@ -102,31 +102,6 @@ class Native(Protocol):
         """
         ...
 
-    def Record(  # noqa: N802  a type
-        self, request_id: bytes, decision: object, hashes: object, decided_s: float
-    ) -> object:
-        """Return a `core.insight.decision_record.DecisionRecord`."""
-        ...
-
-    def Ring(  # noqa: N802  a type
-        self,
-        capacity: int,
-        max_waiting_blocks: int,
-        max_candidates: int,
-        whole_per_s: int,
-        thin: object,
-    ) -> object:
-        """Return a `core.insight.decision_record.RecordRing` of native records."""
-        ...
-
-    def Totals(self, kept_s: int, bounds: Sequence[float]) -> object:  # noqa: N802  a type
-        """Return `core.insight.totals.Totals` of native records."""
-        ...
-
-    def TokenCounts(self) -> object:  # noqa: N802  a type
-        """Return `core.insight.totals.TokenCounts`, all 0."""
-        ...
-
     def PrefixCounts(self, max_nodes: int) -> object:  # noqa: N802  a type
         """Return `core.insight.hot_prefixes.PrefixCounts`."""
         ...

@@ -9,22 +9,21 @@ before, and all where workers fetch from each other or a formula of one's own de
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Final, Literal, NamedTuple, Protocol, cast
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from kvmesh._native import Booking, WorkerState
+from kvmesh._native import Booking, Record, WorkerState
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.courses import NO_WISHES, Course, Courses
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched, count_ended
-from kvmesh.core.dispatch.inputs import CompiledRecord, HopelessError, Inputs, Maker, has_tiers
+from kvmesh.core.dispatch.inputs import HopelessError, Inputs, Maker, has_tiers
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED
-from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.predictions import AnswerSeen
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm, Arms
@@ -55,7 +54,7 @@ class Scanned(Protocol):
 class Placed(Protocol):
     """A request that was decided and is on its way (kvmesh/native/decider.c)."""
 
-    record: DecisionRecord
+    record: Record
     booking: Booking | None
     request_id: str
     model: str
@@ -218,7 +217,7 @@ class CompiledDispatch:
         except HopelessError:
             return None
         if placed is not None and not isinstance(placed, int | float):
-            inputs.booked(placed.record.worker, cast("CompiledRecord", placed.record).terms())
+            inputs.booked(placed.record.worker, placed.record.terms())
             inputs.learn_arm(self._arms, placed.hashes)
         return placed
 
@@ -331,7 +330,7 @@ class CompiledDispatch:
 
     def _look(self, placed: Placed, now: float) -> None:
         """Note what its worker's events had told of the prompt, where that is evidence."""
-        record = cast("CompiledRecord", placed.record)
+        record = placed.record
         if record.by_cache:
             chosen = Candidate(*record.terms())
             told = self._dispatch.look(chosen, record.told_blocks, now)
@@ -436,7 +435,7 @@ def _begun(placed: Placed, first: int, now: float) -> bool:
     return inputs.begun(placed.booking if first else None, waited_ms, now)
 
 
-def _count(record: DecisionRecord, arm: Arm, usage: Usage | None, now: float) -> None:
+def _count(record: Record, arm: Arm, usage: Usage | None, now: float) -> None:
     """Count a request that was served for the arm that decided it."""
     tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
     count_ended(record, arm, tokens, max(0.0, now - record.decided_s) * 1000.0, now)

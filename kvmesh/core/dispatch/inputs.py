@@ -6,11 +6,10 @@ no such input (kvmesh/native/decide.c).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 import msgspec
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.catalogue import Pricing
@@ -21,7 +20,10 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.forecast import Forecast
 from kvmesh.core.routing.slo.judge import in_time
 
-Terms = tuple[Any, ...]
+Terms = tuple[
+    WorkerId, int, int, int, int, int, int, int, int, int, int, int, float, int, int,
+    float, float, float, float, float, float, float, float, float, float, str, float,
+]  # fmt: skip
 """A candidate's, in the order of `Candidate`."""
 
 Prepared = tuple[int, int, int, int, float, float]
@@ -36,26 +38,6 @@ _AS_FOUND: Prepared = (-1, 0, 0, 0, 0.0, 0.0)
 
 class HopelessError(Exception):
     """A request would miss its targets at every worker: who counts refusals has to refuse it."""
-
-
-class CompiledRecord(Protocol):
-    """What a record keeps of a compiled decision until somebody reads it."""
-
-    request_id: bytes
-    policy: str
-    score: float
-    considered: int
-    by_cache: bool
-    best_overlap_blocks: int
-    told_blocks: int
-
-    def terms(self) -> Terms:
-        """Return the chosen candidate's terms."""
-        ...
-
-    def weighed(self) -> list[tuple[float, Terms]]:
-        """Return score and terms of all candidates, where they were kept."""
-        ...
 
 
 class Maker:
@@ -73,7 +55,7 @@ class Maker:
         self.brought: dict[WorkerId, Brought] = {}
         self.forecasts: tuple[Forecast, ...] = ()
 
-    def make(self, record: CompiledRecord) -> Decision:
+    def make(self, record: Record) -> Decision:
         """Return what the decision was."""
         cost, weights = self.pricing.cost, self.pricing.weights
         chosen = Candidate(*record.terms())
@@ -142,7 +124,7 @@ class Inputs:
         self.course_of: Callable[[Hashes | None], object] | None = None
 
     @property
-    def maker(self) -> Callable[[CompiledRecord], Decision]:
+    def maker(self) -> Callable[[Record], Decision]:
         """Return what makes its decision of a record."""
         return self.made.make
 
