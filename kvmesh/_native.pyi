@@ -1213,4 +1213,67 @@ class Totals:
     def rows(self, since: int, /) -> list[TrafficRow]:
         """Return the fields of each `TrafficSecond` from `since` on, oldest first."""
 
+@final
+class PrefixCounts:
+    """Counts prompts at some depths, in blocks: 1, 2, 3, 4, 6, 8, 12, 16, 24, … Times are the
+    caller's, seconds.
+
+    A request counts half after 120 s. Counts decay by forward decay: a later request weighs more,
+    nothing old is ever touched. Beyond `max_nodes` the lighter half goes; a node is never kept
+    without the one above it, for that one weighs at least as much.
+    Source: forward decay, Cormode et al., ICDE 2009.
+    """
+
+    def __new__(cls, max_nodes: int) -> Self:
+        """Count nothing yet. Raises `ValueError` for less than 1 node, or more than 2^24."""
+
+    def record(self, hashes: Sequence[int], cached_blocks: int, now: float, /) -> None:
+        """Count a prompt, given by all its sequence hashes, root first. O(log blocks) for packed
+        hashes.
+        """
+
+    def weight(self, now: float, /) -> float:
+        """Return what a request of this moment counts; start the scale anew before it overflows."""
+
+    def total(self) -> float:
+        """Return what all requests count."""
+
+    def rows(self) -> list[tuple[int, int, int, int, float, float]]:
+        """Return key, parent, depth, visits, weight and cached weight of each node, in the order in
+        which they came.
+        """
+
+@final
+class RoundRobinShadow:
+    """Sends prompts to one worker after the other, in thought, and counts what that one holds.
+
+    Each cache holds the prompts sent there, least recently used blocks leave first. So it is
+    compared with what round robin itself would have cached, not with the caches that another
+    policy left behind. Answers are not put into the caches; evictions are those of prompts alone.
+
+    Where `replicas` routers share the workers, each sees only its part of the requests. It then
+    models so many workers fewer, for each to be sent as much as in truth: the others' requests are
+    taken to be like its own. A turn that falls to a worker not modelled is not counted.
+
+    An entry stands for 8 blocks, or for more, doubled until the caches of the fleet together fit
+    into `max_entries`. Behind 128 blocks of a prompt gaps grow with the depth, to an eighth of it.
+    """
+
+    def __new__(cls, max_entries: int) -> Self:
+        """Make one that has seen nothing. Raises `ValueError` for less than 1 entry."""
+
+    def route(
+        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: float = 1.0
+    ) -> int | None:
+        """Send a prompt to the next of `workers`; return how many of its blocks were cached there.
+
+        None when its turn falls to a worker that is not modelled.
+        `hashes` are all its sequence hashes, root first; `worker_blocks` is a worker's cache, 0
+        for unknown, which counts as 16,384. Exact to half a stride, deeper than 128 blocks to an
+        eighth, and for a prompt that came before. O(log blocks), about 0.05 us an entry.
+        """
+
+    def entries(self) -> int:
+        """Return how many entries all caches hold."""
+
 # ---- decision: formulas, courses, the decider ----

@@ -102,14 +102,6 @@ class Native(Protocol):
         """
         ...
 
-    def PrefixCounts(self, max_nodes: int) -> object:  # noqa: N802  a type
-        """Return `core.insight.hot_prefixes.PrefixCounts`."""
-        ...
-
-    def RoundRobinShadow(self, max_entries: int) -> object:  # noqa: N802  a type
-        """Return a `core.insight.round_robin_shadow.RoundRobinShadow`."""
-        ...
-
     def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:
         """Return `core.cost.selection.pure_find_home`."""
         ...

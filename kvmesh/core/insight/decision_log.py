@@ -9,14 +9,13 @@ from typing import Final
 
 import msgspec
 
-from kvmesh._native import Record, Ring, Totals
+from kvmesh._native import Record, Ring, RoundRobinShadow, Totals
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_record import State, thin
 from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
-from kvmesh.core.insight.round_robin_shadow import new_shadow
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.trace_rows import keep_record
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
@@ -32,6 +31,9 @@ MAX_CANDIDATES: Final = 1 << 15
 
 MAX_WAITING_BLOCKS: Final = 1 << 18
 """Blocks of prompts that wait to be read; beyond it prompts are dropped. 2 MB."""
+
+SHADOW_ENTRIES: Final = 1 << 18
+"""Entries of all caches of the shadow together, some 10 MB."""
 
 REQUEST_BLOCKS: Final = 128
 """What settling one request costs besides its blocks, in blocks; and again its end."""
@@ -91,7 +93,7 @@ class DecisionLog:
         self.may_weigh_all = self.records.may_weigh_all
         self.replicas = 1
         self.ring: TraceRing | None = None
-        self._shadow = new_shadow()
+        self._shadow = RoundRobinShadow(SHADOW_ENTRIES)
         self._latencies: dict[WorkerId, deque[float]] = {}
         self._read = self._read_ends = 0
         self._scale, self._scaled = 1.0, (0, 0)
