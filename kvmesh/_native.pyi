@@ -485,6 +485,16 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
 
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
 
+def scan_json(
+    data: bytes | bytearray | memoryview, state: int, depth: int, /
+) -> tuple[int, int, int, int, int]:
+    """Return (values, numbers, deepest, state, depth) of one piece of a JSON text.
+
+    `values` are objects, lists, strings (keys, too) and the words true, false, null; each counts
+    where it begins. `state` (0 at first, between values) and `depth` are what the piece before
+    returned. What is no JSON is counted somehow, and never raises. O(bytes).
+    """
+
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
 
 @final

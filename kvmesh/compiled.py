@@ -120,12 +120,6 @@ class Native(Protocol):
         """Return a `core.prompts.text_packer.PureTextPacker` over a native cache."""
         ...
 
-    def scan_json(
-        self, data: bytes | memoryview, state: int, depth: int, /
-    ) -> tuple[int, int, int, int, int]:
-        """Return `core.prompts.json_size.pure_scan_json`."""
-        ...
-
     def scan_body(self, body: bytes, /) -> tuple[object, ...] | None:
         """Return the fields of `core.prompts.body_scan.pure_scan_body`, or None."""
         ...
