@@ -4,9 +4,9 @@
 
 #include <math.h>
 
-/* Cache of a worker that does not say how large its own is, blocks; blocks that an entry stands for,
- * doubled until the caches of the fleet fit into the bound; behind so many strides of a prompt gaps
- * grow with the depth.
+/* Cache of a worker that does not say how large its own is, blocks; blocks that an entry stands
+ * for, doubled until the caches of the fleet fit into the bound; behind so many strides of a prompt
+ * gaps grow with the depth.
  */
 enum { DEFAULT_WORKER_BLOCKS = 16384, STRIDE = 8, FINE_STRIDES = 16, MOST_WORKERS = 1 << 20 };
 #define LONGEST (1LL << 24)

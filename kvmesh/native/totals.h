@@ -1,5 +1,5 @@
-/* Totals: exact sums of what became of requests, TokenCounts and Histogram: cheap adds at the end of
- * a request.
+/* Totals: exact sums of what became of requests, TokenCounts and Histogram: cheap adds at the end
+ * of a request.
  */
 #ifndef KVMESH_TOTALS_H
 #define KVMESH_TOTALS_H
