@@ -23,11 +23,16 @@ from kvmesh.core.index.block_table import (
     IndexView,
     TableLoader,
 )
+from kvmesh.core.insight.decision_record import State
+from kvmesh.core.insight.trace_ring import Traced
+from kvmesh.core.insight.traffic import TrafficRow
 from kvmesh.core.overlap.approx import ApproxStatistics
 from kvmesh.core.routing.choice.inputs import Inputs
-from kvmesh.core.routing.choice.made import CompiledRecord, Terms
+from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
 from kvmesh.core.workers.speeds import SpeedReport
 from kvmesh.transport.extproc.messages import (
@@ -41,6 +46,7 @@ from kvmesh.transport.extproc.messages import (
     ResponseTrailers,
 )
 from kvmesh.transport.grpc.session_events import Event
+from kvmesh.transport.http.server.scope import End
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -228,6 +234,20 @@ class GrpcSession:
 
     def take(self) -> bytes:
         """Return the bytes to send, b"" for none."""
+
+@final
+class RequestEnds:
+    """How requests ended, counted by end and class of the client's status."""
+
+    def __new__(cls) -> Self: ...
+    def add(self, end: End, status: int, /) -> None:
+        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
+
+    def counts(self) -> list[tuple[End, int, int]]:
+        """Return (end, class of the status, how many) of every pair.
+
+        A class is the status in hundreds: 0 for nothing, 5 for 500 and more.
+        """
 
 # ---- index: table, beliefs, hash chains ----
 
@@ -468,6 +488,16 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
     """
 
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
+
+def scan_json(
+    data: bytes | bytearray | memoryview, state: int, depth: int, /
+) -> tuple[int, int, int, int, int]:
+    """Return (values, numbers, deepest, state, depth) of one piece of a JSON text.
+
+    `values` are objects, lists, strings (keys, too) and the words true, false, null; each counts
+    where it begins. `state` (0 at first, between values) and `depth` are what the piece before
+    returned. What is no JSON is counted somehow, and never raises. O(bytes).
+    """
 
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
 
@@ -943,6 +973,323 @@ class Histogram:
     def cumulative(self) -> list[tuple[float, int]]:
         """Return (bound, how many values were at most that), the last with bound infinity."""
 
+@final
+class TokenCounts:
+    """Prompt tokens of served answers, and of those whose engine told its cache use: all
+    (`reported`), predicted to be cached, and cached by its word.
+    """
+
+    prompt: int
+    reported: int
+    predicted: int
+    cached: int
+
+    def __new__(cls) -> Self: ...
+
+@final
+class Record:
+    """One request: its last decision, and what became of it. Times are the caller's, seconds.
+
+    What of the decision is counted stands in the record itself; the `decision` as a whole, and
+    `forecast`, may be made only when somebody reads them. `estimated`: `prompt_tokens` come from
+    the size of the body, for nothing asked about its prompt.
+    `attempts` counts workers it was sent to, `failures` says what went wrong at those before the
+    last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
+    `held_ms` is how long it waited at the router before its first decision; None: it was not asked
+    to. `left_out` are the workers to which no request might go when it was first decided, None
+    where that was not kept. `forecast` is how long its answer was expected to become,
+    `output_tokens` how long it was when its worker was given back. `overridden`: its client had it
+    routed by another policy. `traced` is what a trace keeps of its prompt. `tenant` sent it.
+    `kept` candidates are in the decision, 0 where that is the chosen one alone.
+    `number` and `version` are the ring's; `version` grows with every change of any record.
+    `score` and `told_blocks` are the decision's, where the compiled core decided; `session_kept`:
+    its session's worker was chosen. The collector does not see records: nothing that one holds may
+    lead back to its ring.
+    """
+
+    first_token_s: float | None
+    ended_s: float | None
+    held_ms: float | None
+    reported: Usage | None
+    round_robin_blocks: int | None
+    forecast: OutputForecast | None
+    failures: tuple[str, ...]
+    tenant: str
+    left_out: LeftOut | None
+    traced: Traced | None
+    output_tokens: int
+    overridden: bool
+    estimated: bool
+
+    def __new__(
+        cls, request_id: bytes, decision: Decision, hashes: Hashes, decided_s: float
+    ) -> Self:
+        """Make the record of a request decided now; what is no decision is a `TypeError`, an
+        `AttributeError` or an `OverflowError`.
+        """
+
+    @property
+    def request_id(self) -> bytes: ...
+    @property
+    def decision(self) -> Decision:
+        """The last decision; where the compiled core decided made when it is first asked for."""
+
+    @property
+    def worker(self) -> WorkerId: ...
+    @property
+    def policy(self) -> str: ...
+    @property
+    def hashes(self) -> Hashes | None:
+        """The prompt's hashes, None where the compiled core decided or they were let go."""
+
+    @property
+    def hash_count(self) -> int: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def decided_s(self) -> float: ...
+    @property
+    def ttft_ms(self) -> float | None:
+        """The time from the first decision to the first token."""
+
+    @property
+    def ms_per_token(self) -> float: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def kept(self) -> int: ...
+    @property
+    def waiting_blocks(self) -> int: ...
+    @property
+    def overlap_blocks(self) -> int: ...
+    @property
+    def request_blocks(self) -> int: ...
+    @property
+    def capacity_blocks(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def considered(self) -> int: ...
+    @property
+    def best_overlap_blocks(self) -> int: ...
+    @property
+    def told_blocks(self) -> int: ...
+    @property
+    def by_cache(self) -> bool: ...
+    @property
+    def session_kept(self) -> bool: ...
+    def take(self, decision: Decision, /) -> None:
+        """Stand for this decision from now on. Raises as the making does, and changes nothing."""
+
+    def known_hashes(self) -> Sequence[int]:
+        """Return the prompt's hashes, root first: none once they were let go."""
+
+    def forget_hashes(self) -> None:
+        """Let the prompt's hashes go: of 100 KB they are 50 KB."""
+
+    def terms(self) -> Terms:
+        """Return the chosen candidate's terms, where the compiled core decided."""
+
+    def weighed(self) -> list[tuple[float, Terms]]:
+        """Return score and terms of all candidates, where the compiled core kept them and the
+        `decision` was not made yet.
+        """
+
+    def fleet(self) -> tuple[int, int, int, int, int, float]:
+        """Return the fields of a `core.cost.terms.Fleet`, where the compiled core decided."""
+
+@final
+class Ring:
+    """The last `capacity` records, and who still has to read them.
+
+    One reader takes records in order (`next_decided`) and ends in order of their end
+    (`next_ended`), in its own time. What it is too slow for is dropped and counted (`dropped`,
+    `dropped_ends`): records that left the ring, or whose prompts would have made those that wait
+    more than `max_waiting_blocks`; ends beyond 16,384 that wait. `whole_per_s` decisions a second
+    are to keep all their candidates (`may_weigh_all`); `max_candidates` are kept in all; beyond it
+    the oldest decisions keep only the chosen one (`thin`). What `thin` raises is raised where a
+    record came in or was decided again, which happened all the same.
+    """
+
+    def __new__(
+        cls,
+        capacity: int,
+        max_waiting_blocks: int,
+        max_candidates: int,
+        whole_per_s: int,
+        thin: Callable[[Decision], Decision],
+    ) -> Self:
+        """Make an empty one. Raises `ValueError` for a capacity below 1."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def number(self) -> int:
+        """The number of the newest record; the first is 1."""
+
+    @property
+    def version(self) -> int:
+        """The version of the newest change."""
+
+    @property
+    def candidates(self) -> int: ...
+    @property
+    def waiting_blocks(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def dropped_ends(self) -> int: ...
+    def __len__(self) -> int: ...
+    def may_weigh_all(self, now: float, /) -> bool:
+        """Return whether the next decision shall keep every candidate: so many each second."""
+
+    def append(self, record: Record, /) -> None:
+        """Take a new record in. O(1), amortised. Raises `ValueError` if a ring has it already."""
+
+    def take_again(self, record: Record, decision: Decision, /) -> None:
+        """Have a record stand for another decision."""
+
+    def first_token(self, record: Record, now: float, /) -> None:
+        """Note that a record's answer begins."""
+
+    def end(self, record: Record, state: State, status: int, now: float, /) -> None:
+        """Note a record's end; what was reported of it stands there before. Raises `ValueError`."""
+
+    def next_decided(self) -> Record | None:
+        """Return the next record to read, its prompt's hashes included; None: all were read."""
+
+    def next_ended(self) -> Record | None:
+        """Return the next record that ended, of those read; None: there is none."""
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many records are not read yet, and how many ends."""
+
+    def find(self, request_id: bytes, /) -> Record | None:
+        """Return the newest record of that id; None when none is kept. O(records)."""
+
+    def latest(self, limit: int, /) -> list[Record]:
+        """Return the newest records, newest first."""
+
+    def changed_after(self, version: int, /) -> list[Record]:
+        """Return the records that changed after `version`, newest record first. O(records)."""
+
+@final
+class Totals:
+    """Counts requests as they are decided and as they end, within these calls: no load delays or
+    drops a count. What their shadow would have done comes later (`compared`), of those it followed.
+    The last `kept_s` seconds in which anything happened are kept apart (`rows`).
+
+    Histograms and tokens are of requests that finished, tokens those of prompts.
+    `best_tokens` are what the worker that held most of a prompt held of it, `predicted_tokens` what
+    the chosen one did: the difference is overlap given up for load. Raises `ValueError` for a time
+    that is no finite number of seconds.
+    """
+
+    def __new__(cls, kept_s: int, bounds: Iterable[float]) -> Self:
+        """Count nothing yet; `bounds` are those of the histograms, rising, seconds."""
+
+    @property
+    def ttft_s(self) -> Histogram: ...
+    @property
+    def itl_s(self) -> Histogram: ...
+    @property
+    def duration_s(self) -> Histogram: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def best_tokens(self) -> int: ...
+    @property
+    def predicted_tokens(self) -> int: ...
+    def decided(self, now: float, /) -> None:
+        """Count a request as decided now."""
+
+    def refused(self, now: float, /) -> None:
+        """Count a request for which there was no worker."""
+
+    def ended(self, record: Record, /) -> None:
+        """Count a request that ended, in the second of its end."""
+
+    def compared(self, record: Record, /) -> None:
+        """Count what round robin would have done with an ended request, if that is known."""
+
+    def rows(self, since: int, /) -> list[TrafficRow]:
+        """Return the fields of each `TrafficSecond` from `since` on, oldest first."""
+
+@final
+class PrefixCounts:
+    """Counts prompts at some depths, in blocks: 1, 2, 3, 4, 6, 8, 12, 16, 24, … Times are the
+    caller's, seconds.
+
+    A request counts half after 120 s. Counts decay by forward decay: a later request weighs more,
+    nothing old is ever touched. Beyond `max_nodes` the lighter half goes; a node is never kept
+    without the one above it, for that one weighs at least as much.
+    Source: forward decay, Cormode et al., ICDE 2009.
+    """
+
+    def __new__(cls, max_nodes: int) -> Self:
+        """Count nothing yet. Raises `ValueError` for less than 1 node, or more than 2^24."""
+
+    def record(self, hashes: Sequence[int], cached_blocks: int, now: float, /) -> None:
+        """Count a prompt, given by all its sequence hashes, root first. O(log blocks) for packed
+        hashes.
+        """
+
+    def weight(self, now: float, /) -> float:
+        """Return what a request of this moment counts; start the scale anew before it overflows."""
+
+    def total(self) -> float:
+        """Return what all requests count."""
+
+    def rows(self) -> list[tuple[int, int, int, int, float, float]]:
+        """Return key, parent, depth, visits, weight and cached weight of each node, in the order in
+        which they came.
+        """
+
+@final
+class RoundRobinShadow:
+    """Sends prompts to one worker after the other, in thought, and counts what that one holds.
+
+    Each cache holds the prompts sent there, least recently used blocks leave first. So it is
+    compared with what round robin itself would have cached, not with the caches that another
+    policy left behind. Answers are not put into the caches; evictions are those of prompts alone.
+
+    Where `replicas` routers share the workers, each sees only its part of the requests. It then
+    models so many workers fewer, for each to be sent as much as in truth: the others' requests are
+    taken to be like its own. A turn that falls to a worker not modelled is not counted.
+
+    An entry stands for 8 blocks, or for more, doubled until the caches of the fleet together fit
+    into `max_entries`. Behind 128 blocks of a prompt gaps grow with the depth, to an eighth of it.
+    """
+
+    def __new__(cls, max_entries: int) -> Self:
+        """Make one that has seen nothing. Raises `ValueError` for less than 1 entry."""
+
+    def route(
+        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: float = 1.0
+    ) -> int | None:
+        """Send a prompt to the next of `workers`; return how many of its blocks were cached there.
+
+        None when its turn falls to a worker that is not modelled.
+        `hashes` are all its sequence hashes, root first; `worker_blocks` is a worker's cache, 0
+        for unknown, which counts as 16,384. Exact to half a stride, deeper than 128 blocks to an
+        eighth, and for a prompt that came before. O(log blocks), about 0.05 us an entry.
+        """
+
+    def entries(self) -> int:
+        """Return how many entries all caches hold."""
+
 # ---- decision: formulas, courses, the decider ----
 
 @final
@@ -974,7 +1321,7 @@ class Course:
         weights: tuple[float, ...],
         margin: float,
         policy: str,
-        maker: Callable[[CompiledRecord], Decision],
+        maker: Callable[[Record], Decision],
         draw: Callable[[list[float]], int] | None,
         /,
     ) -> Self: ...
@@ -1077,7 +1424,7 @@ class Decider:
         prefilled: bool,
         likeliest: bool,
         /,
-    ) -> CompiledRecord:
+    ) -> Record:
         """Choose among `states` of a `cohort` and return what a log would keep of it; nothing is
         booked. `likeliest`: nothing is drawn. Raises what the hooks of `inputs` and `course` raise.
         """

@@ -4,7 +4,6 @@
 """
 
 import os
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
@@ -30,43 +29,6 @@ class Native(Protocol):
         """Return a `core.routing.output_lengths.OutputLengths` that answers in these types."""
         ...
 
-    def Record(  # noqa: N802  a type
-        self, request_id: bytes, decision: object, hashes: object, decided_s: float
-    ) -> object:
-        """Return a `core.insight.decision_record.DecisionRecord`."""
-        ...
-
-    def Ring(  # noqa: N802  a type
-        self,
-        capacity: int,
-        max_waiting_blocks: int,
-        max_candidates: int,
-        whole_per_s: int,
-        thin: object,
-    ) -> object:
-        """Return a `core.insight.decision_record.RecordRing` of native records."""
-        ...
-
-    def Totals(self, kept_s: int, bounds: Sequence[float]) -> object:  # noqa: N802  a type
-        """Return `core.insight.totals.Totals` of native records."""
-        ...
-
-    def TokenCounts(self) -> object:  # noqa: N802  a type
-        """Return `core.insight.totals.TokenCounts`, all 0."""
-        ...
-
-    def PrefixCounts(self, max_nodes: int) -> object:  # noqa: N802  a type
-        """Return `core.insight.hot_prefixes.PrefixCounts`."""
-        ...
-
-    def RoundRobinShadow(self, max_entries: int) -> object:  # noqa: N802  a type
-        """Return a `core.insight.round_robin_shadow.RoundRobinShadow`."""
-        ...
-
-    def RequestEnds(self) -> object:  # noqa: N802  a type
-        """Return `app.serve.request_ends.EndCounts` of nothing."""
-        ...
-
     def TextCutter(  # noqa: N802  a type
         self, tokens: tuple[str, ...], atomic: frozenset[str], /
     ) -> object:
@@ -79,12 +41,6 @@ class Native(Protocol):
 
     def TextPacker(self, cache: object, encode_batch: object, /) -> object:  # noqa: N802  a type
         """Return a `core.prompts.text_packer.PureTextPacker` over a native cache."""
-        ...
-
-    def scan_json(
-        self, data: bytes | memoryview, state: int, depth: int, /
-    ) -> tuple[int, int, int, int, int]:
-        """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
     def scan_body(self, body: bytes, /) -> tuple[object, ...] | None:

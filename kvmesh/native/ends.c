@@ -1,7 +1,7 @@
 /* RequestEnds: how requests ended, by outcome and by the class of what the client got. */
 #include "totals.h"
 
-/* In the order of app.serve.request_ends. */
+/* In the order of transport.http.server.scope.End. */
 static const char *const outcomes[OUTCOMES] = {"finished", "client_gone", "failed",
                                                "cut",      "refused",     "crashed"};
 

@@ -1,7 +1,6 @@
 /* How much there is in a JSON text: values, numbers, depth; counted without making any of it.
  *
- * What `kvmesh.core.prompts.json_size.pure_scan_json` does. A text comes in pieces; what one leaves
- * open, `state` and `depth` carry to the next.
+ * A text comes in pieces; what one leaves open, `state` and `depth` carry to the next.
  */
 #include "core.h"
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* core.insight.hot_prefixes */
+/* A request counts half after 120 s. */
 #define RATE (0.6931471805599453 / 120.0)
 #define RESCALE_AT 1e12
 enum { DEPTHS = 42 };

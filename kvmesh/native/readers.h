@@ -1,5 +1,5 @@
-/* What reads prompts from the ring in spare time: core.insight.hot_prefixes.PrefixCounts and
- * core.insight.round_robin_shadow.RoundRobinShadow.
+/* What reads prompts from the ring in spare time (core.insight.decision_log): PrefixCounts and
+ * RoundRobinShadow.
  */
 #ifndef KVMESH_READERS_H
 #define KVMESH_READERS_H

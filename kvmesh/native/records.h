@@ -1,6 +1,6 @@
-/* Record: one request's decision and what became of it (core.insight.decision_record), and Ring:
- * the last of them (core.insight.record_ring). Whoever decides fills a record and appends it; whoever
- * ends it writes the end. All else reads the ring in a later turn (core.insight.decision_log).
+/* Record: one request's decision and what became of it, and Ring: the last of them. Whoever decides
+ * fills a record and appends it; whoever ends it writes the end. All else reads the ring in a later
+ * turn (core.insight.decision_log).
  * Neither type is known to the collector: `maker`, `decision` and `hashes` must not lead back to a
  * ring.
  */

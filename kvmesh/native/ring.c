@@ -3,7 +3,7 @@
 
 #include <structmember.h>
 
-enum { MAX_ENDED = 1 << 14 }; /* core.insight.decision_record.MAX_ENDED */
+enum { MAX_ENDED = 1 << 14 }; /* ends that wait to be read */
 
 static Record **slot_of(const Ring *self, long long number) {
     return &self->slots[(number - 1) % self->capacity];

@@ -4,7 +4,10 @@
 
 #include <math.h>
 
-/* core.insight.round_robin_shadow */
+/* Cache of a worker that does not say how large its own is, blocks; blocks that an entry stands
+ * for, doubled until the caches of the fleet fit into the bound; behind so many strides of a prompt
+ * gaps grow with the depth.
+ */
 enum { DEFAULT_WORKER_BLOCKS = 16384, STRIDE = 8, FINE_STRIDES = 16, MOST_WORKERS = 1 << 20 };
 #define LONGEST (1LL << 24)
 #define MOST_BLOCKS (1LL << 40)

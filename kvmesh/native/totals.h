@@ -1,5 +1,5 @@
-/* Totals: exact sums of what became of requests (core.insight.totals), TokenCounts
- * (core.insight.totals) and Histogram (core.insight.histogram): cheap adds at the end of a request.
+/* Totals: exact sums of what became of requests, TokenCounts and Histogram: cheap adds at the end
+ * of a request.
  */
 #ifndef KVMESH_TOTALS_H
 #define KVMESH_TOTALS_H
@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    long long prompt, reported, predicted, cached; /* served answers: core.insight.totals */
+    long long prompt, reported, predicted, cached; /* served answers */
 } TokenCounts;
 
 /* How requests ended, by app.serve.request_ends: outcome, and hundreds of the client's status. */

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from kvmesh._native import scan_json
 from kvmesh.compiled import NATIVE
 from kvmesh.core.prompts.body_scan import (
     pure_scan_body,
@@ -13,9 +14,10 @@ from kvmesh.core.prompts.body_scan import (
     scan_messages,
     scan_tokens,
 )
-from kvmesh.core.prompts.json_size import BETWEEN, pure_scan_json, scan_json
+from kvmesh.core.prompts.json_size import BETWEEN
 from tests.fuzz.http_targets import cut
 from tests.fuzz.stories.json_bodies import build_body
+from tests.reference.prompts import json_size as reference_size
 
 PIECES: Final = 0x80
 """With this bit in the first byte, each other byte stands for a piece of JSON."""
@@ -83,7 +85,7 @@ def json_size(data: bytes) -> None:
     state, depth = BETWEEN, 0
     for piece in pieces:
         counted = scan_json(piece, state, depth)
-        assert counted == pure_scan_json(piece, state, depth)
+        assert counted == reference_size.scan_json(piece, state, depth)
         *_, state, depth = counted
 
 

@@ -2,13 +2,13 @@
 
 from typing import Final
 
+from kvmesh._native import Totals
 from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.queue import AdmissionStatistics
 from kvmesh.core.admission.shares import LedgerStatistics
 from kvmesh.core.cost.own import OwnStatistics
 from kvmesh.core.insight.decision_log import DecisionLogStatistics
-from kvmesh.core.insight.totals import Totals
 from kvmesh.core.routing.shadow_policy import ShadowReport
 from kvmesh.core.workers.fetch_times import PLACE_NAMES
 

@@ -12,8 +12,8 @@ import time
 from collections import deque
 from typing import Final, Protocol, cast
 
+from kvmesh._native import Record
 from kvmesh.app.front.otlp_environment import ExportBounds
-from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.observe import get_logger
 from kvmesh.tasks import end_tasks, supervise
 from kvmesh.transport.http.wire.trace import Trace
@@ -211,7 +211,7 @@ def span_of(trace: Trace, offset_ns: int) -> SpanData:
     def unix_ns(time_s: float) -> int:
         return offset_ns + int(time_s * _NS)
 
-    record = cast("DecisionRecord | None", trace.record)
+    record = cast("Record | None", trace.record)
     started_s = trace.started_s
     if record is not None:
         started_s = min(started_s, record.decided_s)
@@ -243,7 +243,7 @@ def span_of(trace: Trace, offset_ns: int) -> SpanData:
 _NAMED: Final = {"attempt": "server.address", "attempt failed": "error.message"}
 
 
-def _attributes(trace: Trace, record: DecisionRecord | None) -> list[tuple[str, Value]]:
+def _attributes(trace: Trace, record: Record | None) -> list[tuple[str, Value]]:
     found: list[tuple[str, Value]] = [
         ("http.request.method", trace.method),
         ("url.path", trace.path),
@@ -274,7 +274,7 @@ def _attributes(trace: Trace, record: DecisionRecord | None) -> list[tuple[str, 
     return found
 
 
-def _decided(record: DecisionRecord, *, told: bool) -> list[tuple[str, Value]]:
+def _decided(record: Record, *, told: bool) -> list[tuple[str, Value]]:
     """Return what a router's record knows; `told`: the answer's head named the worker."""
     found: list[tuple[str, Value]] = [] if told else [("kvmesh.worker", record.worker)]
     if (ttft_ms := record.ttft_ms) is not None:

@@ -1,13 +1,10 @@
 """How requests ended, counted by outcome and by the class of what the client got."""
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final
 
-from kvmesh.compiled import NATIVE
-from kvmesh.transport.http.server.scope import End
+from kvmesh._native import RequestEnds as EndCounts
 
-_ENDS: Final[tuple[End, ...]] = ("finished", "client_gone", "failed", "cut", "refused", "crashed")
 _CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 _SHOWN: Final = (
@@ -19,29 +16,11 @@ _SHOWN: Final = (
 """Shown from the start: a rate does not see the first of a series that was not there before."""
 
 
-class EndCounts:
-    """Counts by end and class of the client's status; kvmesh/native/ends.c does the same."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[End, int]] = Counter()
-
-    def add(self, end: End, status: int, /) -> None:
-        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
-        if end not in _ENDS:
-            raise ValueError(f"{end!r} is no end of a request")
-        self._counts[end, min(max(0, status // 100), len(_CLASSES) - 1)] += 1
-
-    def counts(self) -> list[tuple[str, int, int]]:
-        """Return (end, class of the status, how many) of every pair."""
-        classes, counts = range(len(_CLASSES)), self._counts
-        return [(end, number, counts[end, number]) for end in _ENDS for number in classes]
-
-
 class RequestEnds:
     """Counts ends by (outcome, class of the client's status)."""
 
     def __init__(self) -> None:
-        self._counts = cast("EndCounts", NATIVE.RequestEnds()) if NATIVE else EndCounts()
+        self._counts = EndCounts()
         self.add = self._counts.add
 
     def count(self, outcome: str, status: str) -> int:

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from kvmesh.core.insight.decision_record import DecisionRecord, State
+from kvmesh._native import Record
+from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.explain import DecisionView, view_decision, why
 
 
@@ -64,7 +65,7 @@ class Recorder(msgspec.Struct, frozen=True):
     bucket: str
     offset_s: float
 
-    def row(self, record: DecisionRecord) -> DecisionRow:
+    def row(self, record: Record) -> DecisionRow:
         """Return a record for a list."""
         decision, usage, ended_s = record.decision, record.reported, record.ended_s
         if usage is not None and not (usage.prompt_tokens or usage.completion_tokens):
@@ -101,7 +102,7 @@ class Recorder(msgspec.Struct, frozen=True):
             unforeseen=decision.unforeseen,
         )
 
-    def detail(self, record: DecisionRecord) -> DecisionDetail:
+    def detail(self, record: Record) -> DecisionDetail:
         """Return everything about a record."""
         decision = record.decision
         weighed = len(decision.candidates)

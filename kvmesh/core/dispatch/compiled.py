@@ -9,11 +9,11 @@ before, and all where workers fetch from each other or a formula of one's own de
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Final, Literal, NamedTuple, Protocol, cast
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from kvmesh._native import Booking, WorkerState
+from kvmesh._native import Booking, Record, WorkerState
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.terms import Candidate
@@ -22,12 +22,11 @@ from kvmesh.core.dispatch.inputs import BookedInputs, HopelessError
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED
-from kvmesh.core.insight.decision_record import DecisionRecord
 from kvmesh.core.insight.predictions import AnswerSeen
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
-from kvmesh.core.routing.choice.made import CompiledRecord, Maker
+from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
 from kvmesh.core.routing.peers.outbox import BookingOutbox
@@ -54,7 +53,7 @@ class Scanned(Protocol):
 class Placed(Protocol):
     """A request that was decided and is on its way (kvmesh/native/decider.c)."""
 
-    record: DecisionRecord
+    record: Record
     booking: Booking | None
     request_id: str
     model: str
@@ -190,7 +189,7 @@ class CompiledDispatch:
         except HopelessError:
             return None
         if placed is not None and not isinstance(placed, int | float):
-            inputs.booked(placed.record.worker, cast("CompiledRecord", placed.record).terms())
+            inputs.booked(placed.record.worker, placed.record.terms())
             inputs.learn_arm(self._arms, placed.hashes)
         return placed
 
@@ -303,7 +302,7 @@ class CompiledDispatch:
 
     def _look(self, placed: Placed, now: float) -> None:
         """Note what its worker's events had told of the prompt, where that is evidence."""
-        record = cast("CompiledRecord", placed.record)
+        record = placed.record
         if record.by_cache:
             chosen = Candidate(*record.terms())
             told = self._dispatch.look(chosen, record.told_blocks, now)
@@ -407,7 +406,7 @@ def _begun(placed: Placed, first: int, now: float) -> bool:
     return inputs.begun(placed.booking if first else None, waited_ms, now)
 
 
-def _count(record: DecisionRecord, arm: Arm, usage: Usage | None, now: float) -> None:
+def _count(record: Record, arm: Arm, usage: Usage | None, now: float) -> None:
     """Count a request that was served for the arm that decided it."""
     tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
     count_ended(record, arm, tokens, max(0.0, now - record.decided_s) * 1000.0, now)

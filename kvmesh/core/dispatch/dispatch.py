@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, Record, TokenCounts
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
@@ -18,9 +18,8 @@ from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import DecisionRecord, State
+from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
-from kvmesh.core.insight.totals import new_token_counts
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.rollout.arms import Arm
@@ -58,7 +57,7 @@ class Dispatched(msgspec.Struct):
     asked_s: float = -1.0
     charged: bool = False
     tried: bool = False
-    record: DecisionRecord | None = None
+    record: Record | None = None
     decision: Decision | None = None
     sent_s: float = 0.0
     told: int | None = None
@@ -96,7 +95,7 @@ class Dispatch:
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
         self.phases = Phases()
-        self.tokens = new_token_counts()
+        self.tokens = TokenCounts()
         self.unforeseen: dict[str, int] = dict.fromkeys(REASONS, 0)
         self.wanting: AbstractSet[WorkerId] = _NOBODY
         self.on_served: Callable[[WorkerId, CacheHit], None] | None = None
@@ -387,13 +386,13 @@ class Dispatch:
             self._doubt(worker, doubt)
 
 
-def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:
+def _since_ms(one: Dispatched, record: Record, now: float) -> float:
     """Return how long the request has been here, what it was held included."""
     began_s = one.asked_s if one.asked_s >= 0.0 else record.decided_s
     return max(0.0, now - began_s) * 1000.0
 
 
-def count_ended(record: DecisionRecord, arm: Arm, tokens: int, whole_ms: float, now: float) -> None:
+def count_ended(record: Record, arm: Arm, tokens: int, whole_ms: float, now: float) -> None:
     """Count an ended request, which was here for `whole_ms`, for the arm that decided it.
 
     An answer without a first token has its whole time for that, and so has a client that left

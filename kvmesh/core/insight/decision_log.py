@@ -9,16 +9,16 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Record, Ring, RoundRobinShadow, Totals
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.insight.decision_record import DecisionRecord, State, new_record, new_ring, thin
+from kvmesh.core.insight.decision_record import State, thin
+from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
-from kvmesh.core.insight.round_robin_shadow import new_shadow
-from kvmesh.core.insight.totals import new_totals
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.trace_rows import keep_record
-from kvmesh.core.insight.traffic import TrafficSecond
+from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
 from kvmesh.core.workers.left_out import LeftOut
@@ -31,6 +31,9 @@ MAX_CANDIDATES: Final = 1 << 15
 
 MAX_WAITING_BLOCKS: Final = 1 << 18
 """Blocks of prompts that wait to be read; beyond it prompts are dropped. 2 MB."""
+
+SHADOW_ENTRIES: Final = 1 << 18
+"""Entries of all caches of the shadow together, some 10 MB."""
 
 REQUEST_BLOCKS: Final = 128
 """What settling one request costs besides its blocks, in blocks; and again its end."""
@@ -85,12 +88,12 @@ class DecisionLog:
         self.left_out: Callable[[float], LeftOut] | None = None
         self.shadows = ShadowPolicies(()) if shadows is None else shadows
         self.prefixes = HotPrefixes()
-        self.totals = new_totals()
-        self.records = new_ring(capacity, max_waiting_blocks, max_candidates, whole_per_s, thin)
+        self.totals = Totals(KEPT_S, SECONDS)
+        self.records = Ring(capacity, max_waiting_blocks, max_candidates, whole_per_s, thin)
         self.may_weigh_all = self.records.may_weigh_all
         self.replicas = 1
         self.ring: TraceRing | None = None
-        self._shadow = new_shadow()
+        self._shadow = RoundRobinShadow(SHADOW_ENTRIES)
         self._latencies: dict[WorkerId, deque[float]] = {}
         self._read = self._read_ends = 0
         self._scale, self._scaled = 1.0, (0, 0)
@@ -100,31 +103,29 @@ class DecisionLog:
         """Return the version of the newest change."""
         return self.records.version
 
-    def decided(
-        self, request_id: bytes, decision: Decision, hashes: Hashes, now: float
-    ) -> DecisionRecord:
+    def decided(self, request_id: bytes, decision: Decision, hashes: Hashes, now: float) -> Record:
         """Enter a request with its first decision."""
-        record = new_record(request_id, decision, hashes, now)
+        record = Record(request_id, decision, hashes, now)
         if self.left_out is not None and len(decision.candidates) == decision.considered:
             record.left_out = self.left_out(now)
         self.records.append(record)
         self.totals.decided(now)
         return record
 
-    def decided_again(self, record: DecisionRecord, decision: Decision) -> None:
+    def decided_again(self, record: Record, decision: Decision) -> None:
         """Take the decision for another worker after the one before failed."""
         self.records.take_again(record, decision)
 
-    def attempt_failed(self, record: DecisionRecord, why: str) -> None:
+    def attempt_failed(self, record: Record, why: str) -> None:
         """Note what went wrong at the worker it was sent to."""
         record.failures = (*record.failures, f"{record.worker}: {why}")
 
-    def first_token(self, record: DecisionRecord, now: float) -> None:
+    def first_token(self, record: Record, now: float) -> None:
         """Note that its answer begins."""
         self.records.first_token(record, now)
 
     def ended(
-        self, record: DecisionRecord, state: State, status: int, usage: Usage | None, now: float
+        self, record: Record, state: State, status: int, usage: Usage | None, now: float
     ) -> None:
         """Note the end and what the engine reported."""
         record.reported = usage
@@ -158,15 +159,15 @@ class DecisionLog:
                 return True
         return not any(records.waiting())
 
-    def find(self, request_id: bytes) -> DecisionRecord | None:
+    def find(self, request_id: bytes) -> Record | None:
         """Return the newest request of that id; None when none is kept. O(requests kept)."""
         return self.records.find(request_id)
 
-    def latest(self, limit: int) -> list[DecisionRecord]:
+    def latest(self, limit: int) -> list[Record]:
         """Return the newest requests, newest first."""
         return self.records.latest(limit)
 
-    def changed_after(self, version: int, limit: int) -> list[DecisionRecord]:
+    def changed_after(self, version: int, limit: int) -> list[Record]:
         """Return the newest `limit` requests that changed after `version`, oldest change first.
 
         O(requests kept): who asks is rare, what changes is not.
@@ -192,7 +193,7 @@ class DecisionLog:
             dropped_ends=records.dropped_ends,
         )
 
-    def _look_into(self, record: DecisionRecord) -> None:
+    def _look_into(self, record: Record) -> None:
         """Do what needs the prompt of a request; its hashes are let go."""
         self._read += 1
         if len(self.shadows) and (record.kept or 1) >= record.considered:
@@ -220,7 +221,7 @@ class DecisionLog:
             self._scaled = self._read, self.records.dropped
         return self._scale
 
-    def _count(self, record: DecisionRecord) -> None:
+    def _count(self, record: Record) -> None:
         """Do what waits for the end of a request."""
         assert record.ended_s is not None
         self._read_ends += 1

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from kvmesh.core.insight.decision_record import DecisionRecord
+from kvmesh._native import Record
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
 
 CLIENT_ERROR: Final = 400
 
 
-def keep_record(ring: TraceRing, record: DecisionRecord, ended_s: float) -> None:
+def keep_record(ring: TraceRing, record: Record, ended_s: float) -> None:
     """Keep an ended request as a row of a trace, if it was work for its worker."""
     first_s = record.first_token_s
     if record.status >= CLIENT_ERROR or (record.state != "finished" and first_s is None):

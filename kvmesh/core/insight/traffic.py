@@ -1,21 +1,15 @@
 """Requests per second of the recent past: what charts are drawn from."""
 
 from collections.abc import Iterable, Mapping
-from math import ceil, log
 from typing import Final
 
 import msgspec
-from sortedcontainers import SortedDict
 
 KEPT_S: Final = 600
 """Seconds that are remembered."""
 
 GAMMA: Final = 1.05
 """Ratio of neighbouring bins of a sketch: quantiles are right to 2.5 %."""
-
-_LEAST_MS: Final = 0.01
-_MOST_MS: Final = 1e12
-_LOG_GAMMA: Final = log(GAMMA)
 
 Sketch = dict[int, int]
 """Durations counted in bins whose width grows with their size; sketches are added bin by bin."""
@@ -57,37 +51,15 @@ class TrafficSecond(msgspec.Struct):
     round_robin_ttft: Sketch = {}
 
 
+TrafficRow = tuple[
+    int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int,
+    Sketch, Sketch,
+]  # fmt: skip
+"""The fields of a `TrafficSecond`, in their order."""
+
 _COUNTS: Final = tuple(
     name for name in TrafficSecond.__struct_fields__ if name != "second" and "ttft" not in name
 )
-
-
-class Traffic:
-    """The last `kept_s` seconds in which anything happened. Bounded; times are the caller's."""
-
-    def __init__(self, *, kept_s: int = KEPT_S) -> None:
-        self._kept_s = kept_s
-        self._seconds: SortedDict[int, TrafficSecond] = SortedDict()
-
-    def at(self, now: float) -> TrafficSecond:
-        """Return the counters of the present second, to be counted up."""
-        second = int(now)
-        found = self._seconds.get(second)
-        if found is None:
-            found = self._seconds[second] = TrafficSecond(second)
-            while self._seconds.peekitem(0)[0] <= second - self._kept_s:
-                self._seconds.popitem(0)
-        return found
-
-    def since(self, second: int) -> list[TrafficSecond]:
-        """Return the seconds from `second` on, oldest first; the live objects."""
-        return [self._seconds[one] for one in self._seconds.irange(second)]
-
-
-def sketch_add(sketch: Sketch, ms: float) -> None:
-    """Count a duration."""
-    number = ceil(log(min(max(ms, _LEAST_MS), _MOST_MS)) / _LOG_GAMMA)
-    sketch[number] = sketch.get(number, 0) + 1
 
 
 def sketch_quantile(sketch: Mapping[int, int], share: float) -> float | None:

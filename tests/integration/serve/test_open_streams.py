@@ -52,7 +52,7 @@ KEPT = {
 }
 """Neither a request's body and hashes nor a parser of requests; a clock for --request-timeout-s."""
 BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 1}
-PURE = {"Booking": 1, "DecisionRecord": 1, "EventGate": 1, "SseScanner": 1}
+PURE = {"Booking": 1, "EventGate": 1, "SseScanner": 1}
 BY_DISPATCH |= {} if NATIVE else PURE  # of compiled ones the collector knows nothing
 QUICK = {"QuickRequest": 1}
 INPUTS = {"Inputs": 1, "Maker": 1}

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh._native import RoundRobinShadow
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Removed, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
@@ -24,7 +25,6 @@ from kvmesh.core.engines.kv_events.groups.kinds import Groups
 from kvmesh.core.engines.kv_events.groups.table import Blocks, Path
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
-from kvmesh.core.insight.round_robin_shadow import new_shadow
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.output_lengths import new_lengths
@@ -110,7 +110,7 @@ def hot_prefixes(numbers: Sequence[int]) -> None:
 
 
 def round_robin(numbers: Sequence[int]) -> None:
-    shadow = new_shadow(COUNT)
+    shadow = RoundRobinShadow(COUNT)
     for number in numbers:
         shadow.route([number], 1, 1 << 30)
 

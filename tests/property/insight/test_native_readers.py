@@ -1,25 +1,27 @@
-"""The compiled readers of prompts, prefix counts and a shadow, do what the pure ones do."""
+"""The compiled readers of prompts, prefix counts and a shadow, do what the naive ones do."""
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
 from kvmesh.core.blocks.hashing import sequence_hashes
-from kvmesh.core.insight.hot_prefixes import PrefixCounts
-from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow, new_shadow
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from kvmesh.core.insight.decision_log import SHADOW_ENTRIES
+from tests.reference.insight.hot_prefixes import PrefixCounts
+from tests.reference.insight.round_robin_shadow import RoundRobinShadow
 
 BLOCKS = sequence_hashes(list(range(700)), 1)
 LATER = sequence_hashes(list(range(700)), 1, root=9)
 FLEETS = ((1, 40, 1.0), (3, 40, 1.0), (3, 900, 1.0), (5, 900, 2.0), (2, 0, 8.0), (4, 90_000, 1.5))
 HUGE = ((1 << 40, 50, float(1 << 19)), (2, 1 << 60, 0.0))
+
+
+def both_shadows() -> tuple[RoundRobinShadow, _native.RoundRobinShadow]:
+    return RoundRobinShadow(SHADOW_ENTRIES), _native.RoundRobinShadow(SHADOW_ENTRIES)
 
 
 @st.composite
@@ -39,16 +41,15 @@ def prompts(draw: st.DrawFn) -> Sequence[int]:
 def test_prefixes_are_counted_alike(
     asked: list[tuple[Sequence[int], int, float]], most: int
 ) -> None:
-    assert NATIVE is not None
-    pure, native, now = PrefixCounts(most), cast("Any", NATIVE.PrefixCounts(most)), 0.0
+    naive, native, now = PrefixCounts(most), _native.PrefixCounts(most), 0.0
 
     for hashes, cached, step in asked:
         now += step
-        for one in (pure, native):
+        for one in (naive, native):
             one.record(hashes, cached, now)
-        assert pure.rows() == native.rows()
+        assert naive.rows() == native.rows()
 
-    assert (pure.weight(now + 9.0), pure.total()) == (native.weight(now + 9.0), native.total())
+    assert (naive.weight(now + 9.0), naive.total()) == (native.weight(now + 9.0), native.total())
 
 
 @given(
@@ -58,21 +59,20 @@ def test_prefixes_are_counted_alike(
 def test_the_shadows_find_alike(
     asked: list[tuple[Sequence[int], tuple[int, int, float]]], most: int
 ) -> None:
-    pure, native = RoundRobinShadow(max_entries=most), new_shadow(most)
+    naive, native = RoundRobinShadow(most), _native.RoundRobinShadow(most)
 
     for hashes, (workers, blocks, replicas) in asked:
-        found = [one.route(hashes, workers, blocks, replicas) for one in (pure, native)]
+        found = [one.route(hashes, workers, blocks, replicas) for one in (naive, native)]
         assert found[0] == found[1]
-        assert pure.entries() == native.entries()
+        assert naive.entries() == native.entries()
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=40), st.sampled_from(FLEETS))))
 def test_blocks_that_come_twice_in_a_prompt_are_the_same_to_both(
     asked: list[tuple[list[int], tuple[int, int, float]]],
 ) -> None:
-    assert NATIVE is not None
-    shadows = RoundRobinShadow(), new_shadow()
-    counts = PrefixCounts(8), cast("Any", NATIVE.PrefixCounts(8))
+    shadows = both_shadows()
+    counts = PrefixCounts(8), _native.PrefixCounts(8)
 
     for hashes, fleet in asked:
         found = [one.route(hashes, *fleet) for one in shadows]
@@ -85,7 +85,7 @@ def test_blocks_that_come_twice_in_a_prompt_are_the_same_to_both(
 
 @pytest.mark.parametrize("fleet", HUGE)
 def test_no_fleet_is_too_large(fleet: tuple[int, int, float]) -> None:
-    shadows = RoundRobinShadow(), new_shadow()
+    shadows = both_shadows()
 
     found = [[one.route(BLOCKS, *fleet) for _ in range(4)] for one in shadows]
 
@@ -94,8 +94,8 @@ def test_no_fleet_is_too_large(fleet: tuple[int, int, float]) -> None:
 
 @pytest.mark.parametrize("given_hashes", [b"12345678", [-1], [1 << 64], ["x"], 7, array("I", [1])])
 def test_what_are_no_hashes_is_refused(given_hashes: object) -> None:
-    assert NATIVE is not None
-    shadow, counts = cast("Any", new_shadow()), cast("Any", NATIVE.PrefixCounts(8))
+    shadow: Any = _native.RoundRobinShadow(SHADOW_ENTRIES)
+    counts: Any = _native.PrefixCounts(8)
 
     with pytest.raises((TypeError, OverflowError)):
         shadow.route(given_hashes, 1, 1)
@@ -105,8 +105,7 @@ def test_what_are_no_hashes_is_refused(given_hashes: object) -> None:
 
 
 def test_tables_of_nothing_are_refused() -> None:
-    assert NATIVE is not None
     with pytest.raises(ValueError, match="at least 1 entry, not 0"):
-        NATIVE.RoundRobinShadow(0)
+        _native.RoundRobinShadow(0)
     with pytest.raises(ValueError, match="at least 1 prefix is counted, not 0"):
-        NATIVE.PrefixCounts(0)
+        _native.PrefixCounts(0)

@@ -1,37 +1,26 @@
-"""The compiled ring of records and its totals do what the pure ones do, to the last bit."""
+"""The compiled ring of records and its totals do what the naive ones do, to the last bit."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kvmesh._native import Histogram
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.terms import NO_FLEET, Candidate
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.insight.decision_record import (
-    DecisionRecord,
-    RecordRing,
-    State,
-    new_record,
-    new_ring,
-    thin,
-)
+from kvmesh.core.insight.decision_record import State, thin
 from kvmesh.core.insight.histogram import SECONDS
-from kvmesh.core.insight.totals import Totals, new_totals
-from kvmesh.core.insight.traffic import TrafficSecond
+from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.left_out import LeftOut
-from tests.reference.insight import histogram as reference
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.insight.decision_record import Record, Ring
+from tests.reference.insight.histogram import Histogram
+from tests.reference.insight.totals import Totals
 
 PRICING: Final = PUBLISHED.pricing("predicted-time", {})
 STATES: Final[tuple[State, ...]] = ("open", "finished", "client_gone", "failed", "cut", "refused")
@@ -48,7 +37,8 @@ RING: Final = (
 )  # fmt: skip
 small = st.integers(0, 40)
 usages = st.none() | st.builds(Usage, small, small, st.none() | small)
-Pair = tuple[DecisionRecord, DecisionRecord]
+Pair = tuple[Any, Any]
+"""A naive one and the compiled one."""
 
 
 @st.composite
@@ -86,12 +76,12 @@ def decisions(draw: st.DrawFn) -> Decision:
     )
 
 
-def view(record: DecisionRecord) -> list[object]:
+def view(record: Any) -> list[object]:
     found = [getattr(record, name) for name in NUMBERS]
     return [*found, list(record.known_hashes())]
 
 
-def views(records: Sequence[DecisionRecord]) -> list[list[object]]:
+def views(records: Sequence[Any]) -> list[list[object]]:
     return [view(one) for one in records]
 
 
@@ -100,8 +90,8 @@ class BothRings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rings = (RecordRing(4, 30, 6, 2, thin), new_ring(4, 30, 6, 2, thin))
-        self.totals = (Totals(5, SECONDS), new_totals(5))
+        self.rings: Pair = (Ring(4, 30, 6, 2, thin), _native.Ring(4, 30, 6, 2, thin))
+        self.totals: Pair = (Totals(5, SECONDS), _native.Totals(5, SECONDS))
         self.records: list[Pair] = []
         self.now = 100.0
 
@@ -109,9 +99,9 @@ class BothRings(RuleBasedStateMachine):
     def decide(self, decision: Decision, blocks: int, step: float) -> None:
         self.now += step
         hashes, name = BlockHashes.of(range(blocks), 16), b"%d" % (len(self.records) % 7)
-        pair = (
-            DecisionRecord(name, decision, hashes, self.now),
-            new_record(name, decision, hashes, self.now),
+        pair: Pair = (
+            Record(name, decision, hashes, self.now),
+            _native.Record(name, decision, hashes, self.now),
         )
         self.records.append(pair)
         for ring, totals, record in zip(self.rings, self.totals, pair, strict=True):
@@ -163,18 +153,18 @@ class BothRings(RuleBasedStateMachine):
 
     @rule(robin=st.none() | small)
     def read_decided(self, robin: int | None) -> None:
-        pure, native = (ring.next_decided() for ring in self.rings)
-        assert (pure is None) == (native is None)
-        for record in (pure, native):
+        naive, native = (ring.next_decided() for ring in self.rings)
+        assert (naive is None) == (native is None)
+        for record in (naive, native):
             if record is not None:
                 record.round_robin_blocks = robin
                 record.forget_hashes()
 
     @rule()
     def read_ended(self) -> None:
-        pure, native = (ring.next_ended() for ring in self.rings)
-        assert (pure is None) == (native is None)
-        for totals, record in zip(self.totals, (pure, native), strict=True):
+        naive, native = (ring.next_ended() for ring in self.rings)
+        assert (naive is None) == (native is None)
+        for totals, record in zip(self.totals, (naive, native), strict=True):
             if record is not None:
                 totals.compared(record)
 
@@ -185,12 +175,12 @@ class BothRings(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        pure, native = self.rings
-        assert [getattr(pure, name) for name in RING] == [getattr(native, name) for name in RING]
-        assert (len(pure), pure.waiting()) == (len(native), native.waiting())
-        assert views(pure.latest(9)) == views(native.latest(9))
-        after = pure.version - 2
-        assert views(pure.changed_after(after)) == views(native.changed_after(after))
+        naive, native = self.rings
+        assert [getattr(naive, name) for name in RING] == [getattr(native, name) for name in RING]
+        assert (len(naive), naive.waiting()) == (len(native), native.waiting())
+        assert views(naive.latest(9)) == views(native.latest(9))
+        after = naive.version - 2
+        assert views(naive.changed_after(after)) == views(native.changed_after(after))
         for mine, its in self.records[-6:]:
             assert view(mine) == view(its)
             found = [ring.find(mine.request_id) for ring in self.rings]
@@ -210,18 +200,18 @@ TestBothRings = BothRings.TestCase
 
 @given(st.lists(st.floats(-1.0, 200.0) | st.sampled_from(SECONDS)))
 def test_histograms_count_alike(values: list[float]) -> None:
-    pure, native = reference.Histogram(SECONDS), Histogram(SECONDS)
+    naive, native = Histogram(SECONDS), _native.Histogram(SECONDS)
 
     for value in values:
-        pure.observe(value)
+        naive.observe(value)
         native.observe(value)
 
-    assert pure.cumulative() == native.cumulative()
-    assert pure.total == native.total
+    assert naive.cumulative() == native.cumulative()
+    assert naive.total == native.total
 
 
 def test_a_row_of_totals_is_a_traffic_second() -> None:
-    totals = new_totals()
+    totals = _native.Totals(KEPT_S, SECONDS)
     totals.decided(7.5)
 
     assert [TrafficSecond(*row) for row in totals.rows(0)] == [TrafficSecond(7, requests=1)]

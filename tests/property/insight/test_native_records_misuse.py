@@ -5,23 +5,20 @@ from typing import Any, cast
 
 import pytest
 
-from kvmesh._native import Histogram
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import Histogram, Record, Ring, Totals
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.insight.decision_record import new_record, new_ring, thin
-from kvmesh.core.insight.totals import new_totals
+from kvmesh.core.insight.decision_record import thin
+from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.core.routing.decision import Decision
 from tests.unit.core.insight.test_decision_log import HASHES, decide
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
 
 WHOLE, ALONE = decide(whole=True), decide()
 
 
 def record(decision: Decision = ALONE) -> Any:
-    return cast("Any", new_record(b"a", decision, HASHES, 1.0))
+    return cast("Any", Record(b"a", decision, HASHES, 1.0))
 
 
 class Odd:
@@ -46,7 +43,7 @@ class Odd:
 def test_what_is_no_decision_changes_no_record(
     changed: dict[str, object], error: type[Exception]
 ) -> None:
-    one, ring = record(WHOLE), new_ring(4, 99, 99, 0, thin)
+    one, ring = record(WHOLE), Ring(4, 99, 99, 0, thin)
     ring.append(one)
     odd: Any = Odd(**changed)
 
@@ -62,7 +59,7 @@ def test_what_is_no_decision_changes_no_record(
 
 @pytest.mark.parametrize("given", [None, 7, b"a", ALONE])
 def test_a_ring_and_totals_take_records_alone(given: Any) -> None:
-    ring, totals = new_ring(4, 99, 99, 0, thin), new_totals()
+    ring, totals = Ring(4, 99, 99, 0, thin), Totals(KEPT_S, SECONDS)
 
     calls: list[Callable[[], object]] = [
         lambda: ring.append(given),
@@ -80,7 +77,7 @@ def test_a_ring_and_totals_take_records_alone(given: Any) -> None:
 
 
 def test_wrong_arguments_are_told() -> None:
-    ring, one = cast("Any", new_ring(4, 99, 99, 0, thin)), record()
+    ring, one = cast("Any", Ring(4, 99, 99, 0, thin)), record()
     ring.append(one)
 
     with pytest.raises(ValueError, match="'over' is no state of a request"):
@@ -115,8 +112,8 @@ def test_wrong_arguments_are_told() -> None:
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), 1e300])
 def test_a_time_that_is_none_is_counted_nowhere(now: float) -> None:
-    totals, one = new_totals(), record()
-    new_ring(4, 99, 99, 0, thin).end(one, "client_gone", 0, now)
+    totals, one = Totals(KEPT_S, SECONDS), record()
+    Ring(4, 99, 99, 0, thin).end(one, "client_gone", 0, now)
 
     calls: list[Callable[[], object]] = [
         lambda: totals.decided(now),
@@ -133,7 +130,7 @@ def test_a_decision_that_cannot_be_thinned_is_told_and_the_ring_goes_on() -> Non
     def fail(_: Decision) -> Decision:
         raise LookupError("no")
 
-    ring = new_ring(2, 99, 2, 0, fail)
+    ring = Ring(2, 99, 2, 0, fail)
 
     for _ in range(5):
         with pytest.raises(LookupError):
@@ -149,7 +146,7 @@ def test_thinning_may_use_the_ring_itself() -> None:
             ring.latest(9)
         return thin(decision)
 
-    ring = new_ring(3, 99, 2, 0, nest)
+    ring = Ring(3, 99, 2, 0, nest)
 
     ring.append(record(WHOLE))
 
@@ -168,11 +165,11 @@ class Falls(BlockHashes):
 
 
 def test_hashes_that_are_let_go_may_use_the_ring() -> None:
-    ring = new_ring(2, 99, 99, 0, thin)
+    ring = Ring(2, 99, 99, 0, thin)
     for _ in range(5):
         hashes = Falls(list(range(64)), 16)
         hashes.ring = ring
-        ring.append(new_record(b"b", ALONE, hashes, 1.0))
+        ring.append(Record(b"b", ALONE, hashes, 1.0))
         del hashes
 
     assert len(ring) == 2

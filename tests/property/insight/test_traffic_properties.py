@@ -3,23 +3,26 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.insight.traffic import Traffic
+from kvmesh._native import Totals
+from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.traffic import TrafficSecond
 
 KEPT_S = 10
 
 
 @given(steps=st.lists(st.integers(-3, 12), max_size=40), since=st.integers(900, 1500))
 def test_the_newest_seconds_are_kept_in_order(steps: list[int], since: int) -> None:
-    traffic = Traffic(kept_s=KEPT_S)
+    totals = Totals(KEPT_S, SECONDS)
     naive: dict[int, int] = {}
     second = 1000
 
     for step in steps:
         second += step
-        traffic.at(second + 0.5).requests += 1
+        totals.decided(second + 0.5)
         if second not in naive:
             naive = {one: count for one, count in naive.items() if one > second - KEPT_S}
         naive[second] = naive.get(second, 0) + 1
 
-    found = [(one.second, one.requests) for one in traffic.since(since)]
+    seconds = [TrafficSecond(*row) for row in totals.rows(since)]
+    found = [(one.second, one.requests) for one in seconds]
     assert found == [(one, naive[one]) for one in sorted(naive) if one >= since]

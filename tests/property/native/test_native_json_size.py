@@ -1,4 +1,4 @@
-"""The compiled count of a JSON text against the pure one, and both against the decoded text."""
+"""The compiled count of a JSON text against the naive one, and both against the decoded text."""
 
 import itertools
 import json
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.compiled import NATIVE
-from kvmesh.core.prompts.json_size import BETWEEN, NUMBER, JsonSize, pure_scan_json
+from kvmesh import _native
+from kvmesh.core.prompts.json_size import BETWEEN, JsonSize
+from tests.reference.prompts.json_size import NUMBER, scan_json
 
 SYMBOLS = [
     b'"',
@@ -56,11 +57,9 @@ def naive(value: Any) -> tuple[int, int, int]:
     )
 
 
-@pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 @given(garbage, st.integers(BETWEEN, NUMBER), st.integers(0, 5))
 def test_any_bytes_are_counted_alike(data: bytes, state: int, depth: int) -> None:
-    assert NATIVE is not None
-    assert NATIVE.scan_json(data, state, depth) == pure_scan_json(data, state, depth)
+    assert _native.scan_json(data, state, depth) == scan_json(data, state, depth)
 
 
 @given(st.dictionaries(st.text(), values), st.booleans(), st.lists(st.integers(0, 400)))
@@ -77,10 +76,8 @@ def test_a_text_in_any_pieces_counts_as_what_it_decodes_to(
     assert (size.values, size.numbers, size.deepest) == naive(value)
 
 
-@pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 def test_misuse_is_an_error() -> None:
-    assert NATIVE is not None
-    scan: Any = NATIVE.scan_json
+    scan: Any = _native.scan_json
     for arguments in ((), (b"",), ("text", 0, 0), (b"", "0", 0), (b"", 0, None)):
         with pytest.raises(TypeError):
             scan(*arguments)

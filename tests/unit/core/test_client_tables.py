@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
+from kvmesh._native import RoundRobinShadow
 from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, WaitingRequest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
@@ -15,7 +16,6 @@ from kvmesh.core.health.poison_guard import MAX_REMEMBERED, PoisonGuard
 from kvmesh.core.health.record import MemberRecord
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.prefix_families import HALVED_AFTER, PrefixFamilies
-from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.chains import ChainOptions, Chains
@@ -100,7 +100,7 @@ def prefix_families() -> Table:
 
 
 def round_robin_shadow() -> Table:
-    table = RoundRobinShadow(max_entries=BOUND)
+    table = RoundRobinShadow(BOUND)
     return Table(
         lambda n: table.route(list(range(n * 99, n * 99 + 20)), 2, 1024), table.entries, 2 * BOUND
     )

@@ -8,11 +8,11 @@ no such input (kvmesh/native/decide.c).
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kvmesh._native import ActiveSequences, Speeds
+from kvmesh._native import ActiveSequences, Record, Speeds
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.overlap.overlaps import OverlapView
-from kvmesh.core.routing.choice.made import CompiledRecord, Maker, Terms
+from kvmesh.core.routing.choice.made import Maker, Terms
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.fetching import FetchPlanner
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -63,7 +63,7 @@ class Inputs:
         self.course_of: Callable[[Hashes | None], object] | None = None
 
     @property
-    def maker(self) -> Callable[[CompiledRecord], Decision]:
+    def maker(self) -> Callable[[Record], Decision]:
         """Return what makes its decision of a record."""
         return self.made.make
 

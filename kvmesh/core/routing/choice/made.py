@@ -1,10 +1,10 @@
 """From what the compiled core chose to a `Decision`."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import msgspec
 
+from kvmesh._native import Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.terms import NO_FLEET, Brought, Candidate, survey
@@ -12,28 +12,11 @@ from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.slo.forecast import Forecast
 
-Terms = tuple[Any, ...]
+Terms = tuple[
+    WorkerId, int, int, int, int, int, int, int, int, int, int, int, float, int, int,
+    float, float, float, float, float, float, float, float, float, float, str, float,
+]  # fmt: skip
 """A candidate's, in the order of `Candidate`."""
-
-
-class CompiledRecord(Protocol):
-    """What a record keeps of a compiled decision until somebody reads it."""
-
-    request_id: bytes
-    policy: str
-    score: float
-    considered: int
-    by_cache: bool
-    best_overlap_blocks: int
-    told_blocks: int
-
-    def terms(self) -> Terms:
-        """Return the chosen candidate's terms."""
-        ...
-
-    def weighed(self) -> list[tuple[float, Terms]]:
-        """Return cost and terms of all candidates, where they were kept."""
-        ...
 
 
 class Maker:
@@ -54,7 +37,7 @@ class Maker:
         self.forecasts: tuple[Forecast, ...] = ()
         self.instead_of = ""
 
-    def make(self, record: CompiledRecord) -> Decision:
+    def make(self, record: Record) -> Decision:
         """Return what the decision was."""
         cost, weights = self.pricing.cost, self.pricing.weights
         (chosen,) = candidates = self.candidates([record.terms()])

@@ -2,9 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh import _native
 from kvmesh.app.care.failure_counts import FailureCounts
-from kvmesh.app.serve.request_ends import EndCounts, RequestEnds
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.transport.http.server.scope import End
+from tests.reference.insight import request_ends as reference
+
+ENDS: tuple[End, ...] = ("finished", "client_gone", "failed", "cut", "refused", "crashed")
 
 
 def test_ends_are_counted_by_outcome_and_class_of_status() -> None:
@@ -46,24 +50,15 @@ def test_failures_have_kinds_from_a_fixed_list_and_go_with_their_worker() -> Non
     assert counts.as_dict() == {("w1", "4xx"): 1}
 
 
-@pytest.mark.skipif(NATIVE is None, reason=CORE)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(("finished", "client_gone", "failed", "cut", "refused", "crashed")),
-            st.integers(-300, 999),
-        )
-    )
-)
-def test_the_compiled_counts_are_the_pure_ones(ends: list[tuple[str, int]]) -> None:
-    assert NATIVE is not None
-    pure, native = EndCounts(), NATIVE.RequestEnds()
+@given(st.lists(st.tuples(st.sampled_from(ENDS), st.integers(-300, 999))))
+def test_the_compiled_counts_are_the_naive_ones(ends: list[tuple[End, int]]) -> None:
+    naive, native = reference.RequestEnds(), _native.RequestEnds()
 
     for end, status in ends:
-        pure.add(end, status)  # type: ignore[arg-type]  # all are ends
-        native.add(end, status)  # type: ignore[attr-defined]  # as the pure one
+        naive.add(end, status)
+        native.add(end, status)
 
-    assert pure.counts() == native.counts()  # type: ignore[attr-defined]
-    for one in (pure, native):
+    assert naive.counts() == native.counts()
+    for one in (naive, native):
         with pytest.raises(ValueError, match="'over' is no end of a request"):
-            one.add("over", 200)  # type: ignore[attr-defined]
+            one.add("over", 200)  # type: ignore[arg-type]

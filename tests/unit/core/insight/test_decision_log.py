@@ -3,12 +3,13 @@ import random
 import msgspec
 import pytest
 
+from kvmesh._native import Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight import decision_log
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import MAX_ENDED, DecisionRecord, thin
+from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.insight.traffic import sketch_quantile
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
@@ -16,6 +17,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
 from kvmesh.core.workers.sequences import new_sequences
+from tests.reference.insight.decision_record import MAX_ENDED
 
 HASHES = BlockHashes(list(range(160)), 16)
 
@@ -41,7 +43,7 @@ def decide(*, whole: bool = False, prompt: BlockHashes = HASHES, workers: int = 
 
 def enter(
     log: DecisionLog, name: str, now: float = 1.0, decision: Decision | None = None
-) -> DecisionRecord:
+) -> Record:
     return log.decided(name.encode(), decision or decide(), HASHES, now)
 
 

@@ -1,24 +1,10 @@
 import pytest
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import Record, Ring
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import (
-    MAX_ENDED,
-    DecisionRecord,
-    NewRecord,
-    NewRing,
-    RecordRing,
-    count_states,
-    find_own,
-    new_record,
-    new_ring,
-    thin,
-)
+from kvmesh.core.insight.decision_record import count_states, find_own, thin
+from tests.reference.insight.decision_record import MAX_ENDED
 from tests.unit.core.insight.test_decision_log import HASHES, decide, enter
-
-Kind = tuple[NewRecord, NewRing]
-KINDS: list[Kind] = [(DecisionRecord, RecordRing), (new_record, new_ring)]
-each_kind = pytest.mark.parametrize("kind", KINDS[: 2 if NATIVE else 1])
 
 
 def test_a_tenants_requests_are_found_and_counted_apart() -> None:
@@ -35,16 +21,14 @@ def test_a_tenants_requests_are_found_and_counted_apart() -> None:
     assert count_states(records, "eve") == {}
 
 
-@each_kind
-def test_a_ring_of_nothing_is_refused(kind: Kind) -> None:
+def test_a_ring_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 record, not 0"):
-        kind[1](0, 9, 9, 0, thin)
+        Ring(0, 9, 9, 0, thin)
 
 
-@each_kind
-def test_a_record_is_in_one_ring_once(kind: Kind) -> None:
-    ring = kind[1](4, 99, 9, 0, thin)
-    record = kind[0](b"a", decide(), HASHES, 1.0)
+def test_a_record_is_in_one_ring_once() -> None:
+    ring = Ring(4, 99, 9, 0, thin)
+    record = Record(b"a", decide(), HASHES, 1.0)
     ring.append(record)
 
     with pytest.raises(ValueError, match="in a ring already"):
@@ -52,10 +36,9 @@ def test_a_record_is_in_one_ring_once(kind: Kind) -> None:
     assert len(ring) == 1
 
 
-@each_kind
-def test_a_record_that_left_the_ring_keeps_only_the_chosen_candidate_of_a_retry(kind: Kind) -> None:
-    ring = kind[1](1, 99, 9, 0, thin)
-    gone, newer = (kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
+def test_a_record_that_left_the_ring_keeps_only_the_chosen_candidate_of_a_retry() -> None:
+    ring = Ring(1, 99, 9, 0, thin)
+    gone, newer = (Record(name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
     for record in (gone, newer):
         ring.append(record)
 
@@ -65,10 +48,9 @@ def test_a_record_that_left_the_ring_keeps_only_the_chosen_candidate_of_a_retry(
     assert ring.candidates == 0
 
 
-@each_kind
-def test_ends_beyond_the_bound_are_dropped(kind: Kind) -> None:
-    ring = kind[1](1, 99, 9, 0, thin)
-    record = kind[0](b"a", decide(), HASHES, 1.0)
+def test_ends_beyond_the_bound_are_dropped() -> None:
+    ring = Ring(1, 99, 9, 0, thin)
+    record = Record(b"a", decide(), HASHES, 1.0)
     ring.append(record)
 
     for _ in range(MAX_ENDED + 2):
@@ -77,10 +59,9 @@ def test_ends_beyond_the_bound_are_dropped(kind: Kind) -> None:
     assert (ring.waiting(), ring.dropped_ends) == ((1, MAX_ENDED), 2)
 
 
-@each_kind
-def test_a_record_that_may_not_wait_is_passed_over(kind: Kind) -> None:
-    ring = kind[1](4, 1, 9, 0, thin)
-    kept, dropped = (kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
+def test_a_record_that_may_not_wait_is_passed_over() -> None:
+    ring = Ring(4, 1, 9, 0, thin)
+    kept, dropped = (Record(name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
     for record in (kept, dropped):
         ring.append(record)
 
@@ -89,10 +70,9 @@ def test_a_record_that_may_not_wait_is_passed_over(kind: Kind) -> None:
     assert (ring.dropped, ring.waiting(), list(dropped.known_hashes())) == (1, (0, 0), [])
 
 
-@each_kind
-def test_a_record_that_did_not_wait_leaves_the_ring_unheard(kind: Kind) -> None:
-    ring = kind[1](2, 1, 9, 0, thin)
-    records = [kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b", b"c", b"d")]
+def test_a_record_that_did_not_wait_leaves_the_ring_unheard() -> None:
+    ring = Ring(2, 1, 9, 0, thin)
+    records = [Record(name, decide(), HASHES, 1.0) for name in (b"a", b"b", b"c", b"d")]
     counts: list[int] = []
     for record in records:
         ring.append(record)

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.hashing import sequence_hashes
-from kvmesh.core.insight.hot_prefixes import HALF_LIFE_S, HotPrefix, HotPrefixes
+from kvmesh.core.insight.hot_prefixes import HotPrefix, HotPrefixes
+from tests.reference.insight.hot_prefixes import HALF_LIFE_S
 
 
 def prompt(*blocks: int) -> list[int]:

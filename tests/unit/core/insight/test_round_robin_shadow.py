@@ -2,8 +2,10 @@ import random
 
 import pytest
 
+from kvmesh._native import RoundRobinShadow
 from kvmesh.core.blocks.hashing import sequence_hashes
-from kvmesh.core.insight.round_robin_shadow import DEFAULT_WORKER_BLOCKS, RoundRobinShadow
+from kvmesh.core.insight.decision_log import SHADOW_ENTRIES
+from tests.reference.insight.round_robin_shadow import DEFAULT_WORKER_BLOCKS
 
 
 def prompt(blocks: int, seed: int = 0) -> list[int]:
@@ -11,7 +13,7 @@ def prompt(blocks: int, seed: int = 0) -> list[int]:
 
 
 def test_a_prompt_is_found_again_only_when_its_worker_has_its_turn() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
 
     found = [shadow.route(prompt(64), 3, 1000) for _ in range(6)]
 
@@ -19,7 +21,7 @@ def test_a_prompt_is_found_again_only_when_its_worker_has_its_turn() -> None:
 
 
 def test_a_shared_prefix_is_found_to_half_a_stride() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
     shared = prompt(100)
     for depth in (0, 1, 3, 5, 20, 57, 99):
         for tail in (prompt(80, 1000 + depth), prompt(80, 2000 + depth)):
@@ -33,7 +35,7 @@ def test_a_shared_prefix_is_found_to_half_a_stride() -> None:
 
 @pytest.mark.parametrize("depth", [257, 300, 321, 900])
 def test_a_long_shared_prefix_is_found_to_an_eighth(depth: int) -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
     long = prompt(1000)
     shadow.route(long, 1, 100_000)
 
@@ -46,7 +48,7 @@ def test_a_long_shared_prefix_is_found_to_an_eighth(depth: int) -> None:
 
 
 def test_a_cache_is_no_larger_than_the_workers() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
     old, new = prompt(1000, 1), prompt(1000, 2)
 
     found = [shadow.route(hashes, 1, 1500) for hashes in (old, new, new, old)]
@@ -56,7 +58,7 @@ def test_a_cache_is_no_larger_than_the_workers() -> None:
 
 
 def test_a_fleet_that_grows_makes_its_caches_coarser() -> None:
-    shadow = RoundRobinShadow(max_entries=1000)
+    shadow = RoundRobinShadow(1000)
     for number in range(100):
         shadow.route(prompt(64, number), 1, 8000)
     assert shadow.entries() > 500
@@ -68,7 +70,7 @@ def test_a_fleet_that_grows_makes_its_caches_coarser() -> None:
 
 
 def test_the_least_recently_used_blocks_leave_first_and_leaves_before_roots() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
     old, new = prompt(64, 1), prompt(64, 2)
     shadow.route(old, 1, 160)
     shadow.route(new, 1, 160)
@@ -81,14 +83,14 @@ def test_the_least_recently_used_blocks_leave_first_and_leaves_before_roots() ->
 
 
 def test_a_prompt_without_a_whole_block_has_nothing_to_find() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
 
     assert [shadow.route([], 1, 0) for _ in range(2)] == [0, 0]
     assert shadow.entries() == 0
 
 
 def test_many_large_caches_are_watched_more_coarsely() -> None:
-    shadow = RoundRobinShadow(max_entries=1000)
+    shadow = RoundRobinShadow(1000)
 
     for number in range(400):
         shadow.route(prompt(256, number), 4, DEFAULT_WORKER_BLOCKS)
@@ -102,9 +104,13 @@ def test_replicas_that_share_workers_estimate_what_one_router_would_get() -> Non
     prompts = [prompt(64, seed) for seed in range(40)]
     asked = [prompts[min(int(rng.paretovariate(0.7)), 40) - 1] for _ in range(600)]
 
-    truth = hit_rate([RoundRobinShadow()], asked, replicas=1)
-    halves = hit_rate([RoundRobinShadow(), RoundRobinShadow()], asked, replicas=2)
-    blind = hit_rate([RoundRobinShadow(), RoundRobinShadow()], asked, replicas=1)
+    truth = hit_rate([RoundRobinShadow(SHADOW_ENTRIES)], asked, replicas=1)
+    halves = hit_rate(
+        [RoundRobinShadow(SHADOW_ENTRIES), RoundRobinShadow(SHADOW_ENTRIES)], asked, replicas=2
+    )
+    blind = hit_rate(
+        [RoundRobinShadow(SHADOW_ENTRIES), RoundRobinShadow(SHADOW_ENTRIES)], asked, replicas=1
+    )
 
     assert halves == pytest.approx(truth, abs=0.02)
     assert blind < truth - 0.02
@@ -119,7 +125,7 @@ def hit_rate(shadows: list[RoundRobinShadow], asked: list[list[int]], *, replica
 
 
 def test_a_turn_that_falls_to_a_worker_not_modelled_is_not_counted() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
 
     found = [shadow.route(prompt(64), 3, 0, 2) for _ in range(9)]
 
@@ -128,13 +134,13 @@ def test_a_turn_that_falls_to_a_worker_not_modelled_is_not_counted() -> None:
 
 
 def test_more_replicas_than_workers_model_one_worker() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
 
     assert [shadow.route(prompt(64), 2, 0, 5) for _ in range(3)] == [0, 64, 64]
 
 
 def test_a_changed_fleet_keeps_what_the_caches_hold() -> None:
-    shadow = RoundRobinShadow()
+    shadow = RoundRobinShadow(SHADOW_ENTRIES)
     for _ in range(2):
         shadow.route(prompt(64), 2, 0)
 

@@ -1,19 +1,12 @@
 import msgspec
 import pytest
 
+from kvmesh._native import Record, Ring, Totals
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import (
-    DecisionRecord,
-    RecordRing,
-    State,
-    new_record,
-    new_ring,
-    thin,
-)
+from kvmesh.core.insight.decision_record import State, thin
 from kvmesh.core.insight.histogram import SECONDS
-from kvmesh.core.insight.totals import Totals, new_totals
 from kvmesh.core.insight.traffic import TrafficSecond
 from tests.unit.core.insight.test_decision_log import decide
 
@@ -71,12 +64,9 @@ def test_what_did_not_finish_is_not_timed() -> None:
     assert log.totals.ttft_s.cumulative()[-1][1] == 0
 
 
-@pytest.mark.parametrize("pure", [True, False])
-def test_what_round_robin_would_have_done_is_counted_when_it_is_known(*, pure: bool) -> None:
-    totals = Totals(60, SECONDS) if pure else new_totals()
-    make = DecisionRecord if pure else new_record
-    ring = (RecordRing if pure else new_ring)(4, 99, 9, 0, thin)
-    record = make(b"r", decide(), BlockHashes.of([], SIZE), 1.0)
+def test_what_round_robin_would_have_done_is_counted_when_it_is_known() -> None:
+    totals, ring = Totals(60, SECONDS), Ring(4, 99, 9, 0, thin)
+    record = Record(b"r", decide(), BlockHashes.of([], SIZE), 1.0)
     ring.append(record)
     ring.first_token(record, 1.5)
     record.reported = Usage(160, 5, 96)
@@ -100,18 +90,15 @@ def test_what_round_robin_would_have_done_is_counted_when_it_is_known(*, pure: b
     assert sum(second.round_robin_ttft.values()) == 1
 
 
-@pytest.mark.parametrize("pure", [True, False])
 @pytest.mark.parametrize("usage", [None, Usage(160, 1, None), Usage(160, 1, 96)])
 @pytest.mark.parametrize("state", ["finished", "failed"])
 @pytest.mark.parametrize("first_token_s", [None, 1.5])
 def test_what_round_robin_would_have_saved_needs_an_end_that_tells_it(
-    *, pure: bool, usage: Usage | None, state: State, first_token_s: float | None
+    *, usage: Usage | None, state: State, first_token_s: float | None
 ) -> None:
-    totals = Totals(60, SECONDS) if pure else new_totals()
-    make = DecisionRecord if pure else new_record
-    ring = (RecordRing if pure else new_ring)(4, 99, 9, 0, thin)
+    totals, ring = Totals(60, SECONDS), Ring(4, 99, 9, 0, thin)
     blind = msgspec.structs.replace(decide(), by_cache=False)
-    record = make(b"r", blind, BlockHashes.of([], SIZE), 1.0)
+    record = Record(b"r", blind, BlockHashes.of([], SIZE), 1.0)
     ring.append(record)
     if first_token_s is not None:
         ring.first_token(record, first_token_s)

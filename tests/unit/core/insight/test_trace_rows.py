@@ -1,9 +1,10 @@
 import pytest
 
+from kvmesh._native import Record
 from kvmesh.core.blocks.hashing import BlockHashes, as_key
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import DecisionRecord, State
+from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
 from tests.unit.core.insight.test_decision_log import decide
 
@@ -23,7 +24,7 @@ def play(
     status: int = 200,
     usage: Usage | None = None,
     first: bool = True,
-) -> DecisionRecord:
+) -> Record:
     record = log.decided(b"a", decide(prompt=HASHES), HASHES, 10.0)
     if first:
         log.first_token(record, 10.5)

@@ -1,91 +1,98 @@
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh._native import Record, Ring, Totals
+from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.insight.decision_record import thin
+from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.traffic import (
+    KEPT_S,
     Sketch,
-    Traffic,
     TrafficSecond,
     merge_seconds,
     share_of,
-    sketch_add,
     sketch_quantile,
     sum_seconds,
 )
+from tests.unit.core.insight.test_decision_log import decide
+
+DECISION = decide()
+
+
+def seconds(totals: Totals, since: int = 0) -> list[TrafficSecond]:
+    return [TrafficSecond(*row) for row in totals.rows(since)]
+
+
+def sketch_of(durations: Sequence[float]) -> Sketch:
+    """Return the sketch of first tokens that took so many ms."""
+    totals, ring = Totals(KEPT_S, SECONDS), Ring(1, 99, 9, 0, thin)
+    record = Record(b"r", DECISION, NO_HASHES, 0.0)
+    ring.append(record)
+    for duration in durations:
+        ring.first_token(record, duration / 1000.0)
+        ring.end(record, "client_gone", 200, 1.0)
+        totals.ended(record)
+    (second,) = seconds(totals)
+    return second.ttft
 
 
 def test_one_second_is_counted_in_one_place() -> None:
-    traffic = Traffic()
+    totals = Totals(KEPT_S, SECONDS)
 
-    traffic.at(7.1).requests += 1
-    traffic.at(7.9).requests += 1
-    traffic.at(8.0).requests += 1
+    for now in (7.1, 7.9, 8.0):
+        totals.decided(now)
 
-    assert [(one.second, one.requests) for one in traffic.since(0)] == [(7, 2), (8, 1)]
-    assert [one.second for one in traffic.since(8)] == [8]
+    assert [(one.second, one.requests) for one in seconds(totals)] == [(7, 2), (8, 1)]
+    assert [one.second for one in seconds(totals, 8)] == [8]
 
 
 def test_only_the_last_seconds_are_kept() -> None:
-    traffic = Traffic(kept_s=10)
+    totals = Totals(10, SECONDS)
 
     for second in range(100):
-        traffic.at(second)
+        totals.decided(second)
 
-    assert [one.second for one in traffic.since(0)] == list(range(90, 100))
+    assert [one.second for one in seconds(totals)] == list(range(90, 100))
 
 
 def test_a_late_count_finds_its_own_second() -> None:
-    traffic = Traffic()
-    traffic.at(9.0)
+    totals = Totals(KEPT_S, SECONDS)
+    totals.decided(9.0)
 
-    traffic.at(5.0).finished += 1
+    totals.refused(5.0)
 
-    assert [one.second for one in traffic.since(0)] == [5, 9]
+    assert [(one.second, one.refused) for one in seconds(totals)] == [(5, 1), (9, 0)]
 
 
 @given(st.lists(st.floats(0.02, 1e6), min_size=1), st.floats(0.0, 1.0))
 def test_a_sketch_knows_quantiles_to_a_few_percent(durations: list[float], share: float) -> None:
-    sketch: Sketch = {}
-    for duration in durations:
-        sketch_add(sketch, duration)
-
     exact = sorted(durations)[int(share * (len(durations) - 1))]
 
-    assert sketch_quantile(sketch, share) == pytest.approx(exact, rel=0.026)
+    assert sketch_quantile(sketch_of(durations), share) == pytest.approx(exact, rel=0.026)
 
 
 def test_a_sketch_of_nothing_has_no_quantile_and_zero_is_tiny() -> None:
-    sketch: Sketch = {}
-    assert sketch_quantile(sketch, 0.5) is None
-
-    sketch_add(sketch, 0.0)
-
-    assert sketch_quantile(sketch, 0.5) == pytest.approx(0.01, rel=0.05)
+    assert sketch_quantile({}, 0.5) is None
+    assert sketch_quantile(sketch_of([0.0]), 0.5) == pytest.approx(0.01, rel=0.05)
 
 
 def test_replicas_seconds_are_summed() -> None:
-    one, other = Traffic(), Traffic()
-    for traffic, ms in ((one, 10.0), (other, 10.0), (other, 1000.0)):
-        second = traffic.at(3.0)
-        second.finished += 1
-        sketch_add(second.ttft, ms)
-        sketch_add(second.round_robin_ttft, ms)
-    other.at(4.0).refused += 1
+    one = TrafficSecond(3, finished=1, ttft={7: 1}, round_robin_ttft={7: 1})
+    other = TrafficSecond(3, finished=2, ttft={7: 1, 9: 1}, round_robin_ttft={7: 1, 9: 1})
 
-    third, fourth = merge_seconds([*one.since(0), *other.since(0)])
+    third, fourth = merge_seconds([one, other, TrafficSecond(4, refused=1)])
 
-    assert (third.second, third.finished, sorted(third.ttft.values())) == (3, 3, [1, 2])
+    assert (third.second, third.finished, third.ttft) == (3, 3, {7: 2, 9: 1})
     assert third.ttft == third.round_robin_ttft
     assert (fourth.second, fourth.refused) == (4, 1)
-    assert one.at(3.0).finished == 1
+    assert (one.finished, one.ttft) == (1, {7: 1})
 
 
 def test_all_seconds_are_summed_as_second_0() -> None:
-    traffic = Traffic()
-    traffic.at(3.0).finished += 1
-    traffic.at(4.0).finished += 2
-
-    total = sum_seconds(traffic.since(0))
+    total = sum_seconds([TrafficSecond(3, finished=1), TrafficSecond(4, finished=2)])
 
     assert (total.second, total.finished) == (0, 3)
     assert sum_seconds(()) == TrafficSecond(0)

@@ -2,23 +2,11 @@
 
 import pytest
 
-from kvmesh.compiled import NATIVE
-from kvmesh.core.prompts.json_size import (
-    BETWEEN,
-    ESCAPED,
-    NUMBER,
-    NUMBERS_A_VALUE,
-    STRING,
-    JsonSize,
-    ScanJson,
-    pure_scan_json,
-)
-
-SCANS = [pure_scan_json, *([NATIVE.scan_json] if NATIVE else [])]
-each_scan = pytest.mark.parametrize("scan", SCANS)
+from kvmesh._native import scan_json
+from kvmesh.core.prompts.json_size import BETWEEN, NUMBERS_A_VALUE, JsonSize
+from tests.reference.prompts.json_size import ESCAPED, NUMBER, STRING
 
 
-@each_scan
 @pytest.mark.parametrize(
     ("text", "counted"),
     [
@@ -33,19 +21,18 @@ each_scan = pytest.mark.parametrize("scan", SCANS)
     ],
 )
 def test_values_numbers_and_depth_are_counted_outside_of_strings(
-    scan: ScanJson, text: bytes, counted: tuple[int, ...]
+    text: bytes, counted: tuple[int, ...]
 ) -> None:
-    assert scan(text, BETWEEN, 0) == counted
+    assert scan_json(text, BETWEEN, 0) == counted
 
 
-@each_scan
-def test_a_piece_goes_on_where_the_last_one_ended(scan: ScanJson) -> None:
+def test_a_piece_goes_on_where_the_last_one_ended() -> None:
     text = rb'{"a\\\"b": [123, "c\"[", {"d": -4.5e6}], "e": null}'
-    whole = scan(text, BETWEEN, 0)
+    whole = scan_json(text, BETWEEN, 0)
 
     for cut in range(len(text) + 1):
-        values, numbers, deepest, state, depth = scan(text[:cut], BETWEEN, 0)
-        rest = scan(memoryview(text)[cut:], state, depth)
+        values, numbers, deepest, state, depth = scan_json(text[:cut], BETWEEN, 0)
+        rest = scan_json(memoryview(text)[cut:], state, depth)
         found = (values + rest[0], numbers + rest[1], max(deepest, rest[2]), *rest[3:])
         assert found == whole
 

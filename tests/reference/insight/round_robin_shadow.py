@@ -1,23 +1,13 @@
-"""What plain round robin would have found cached: a model of every worker's cache, fed in turn."""
+"""The naive model of what plain round robin would have found cached: kvmesh/native/robin.c."""
 
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, cast
-
-from kvmesh.compiled import NATIVE
+from typing import Final
 
 DEFAULT_WORKER_BLOCKS: Final = 16_384
-"""Cache of a worker that does not say how large its own is, blocks."""
-
-MAX_ENTRIES: Final = 1 << 18
-"""Entries of all caches together, some 40 MB."""
-
 STRIDE: Final = 8
-"""Blocks an entry stands for, doubled until the fleet's caches fit into the bound."""
-
 FINE_STRIDES: Final = 16
-"""Behind so many strides of a prompt, 128 blocks, gaps grow with the depth, to an eighth of it."""
 
 _LONGEST: Final = 1 << 24
 _MOST_WORKERS: Final = 1 << 20
@@ -25,18 +15,9 @@ _MOST_BLOCKS: Final = 1 << 40
 
 
 class RoundRobinShadow:
-    """Sends prompts to one worker after the other, in thought, and counts what that one holds.
+    """Sends prompts to one worker after the other, in thought, and counts what that one holds."""
 
-    Each cache holds the prompts sent there, least recently used blocks leave first. So it is
-    compared with what round robin itself would have cached, not with the caches that another
-    policy left behind. Answers are not put into the caches; evictions are those of prompts alone.
-
-    Where `replicas` routers share the workers, each sees only its part of the requests. It then
-    models so many workers fewer, for each to be sent as much as in truth: the others' requests are
-    taken to be like its own. A turn that falls to a worker not modelled is not counted.
-    """
-
-    def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._caches: list[_Cache] = []
         self._turn = 0.0
@@ -48,13 +29,6 @@ class RoundRobinShadow:
     def route(
         self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: float = 1.0
     ) -> int | None:
-        """Send a prompt to the next of `workers`; return how many of its blocks were cached there.
-
-        None when its turn falls to a worker that is not modelled.
-        `hashes` are all its sequence hashes, root first; `worker_blocks` is a worker's cache, 0
-        for unknown. Exact to half a stride, deeper than 128 blocks to an eighth, and for a prompt
-        that came before. O(log blocks), about 0.2 us an entry, compiled 0.05.
-        """
         workers, replicas = min(workers, _MOST_WORKERS), max(1.0, replicas)
         blocks = min(worker_blocks or DEFAULT_WORKER_BLOCKS, _MOST_BLOCKS)
         if (workers, blocks, replicas) != self._fleet:
@@ -72,7 +46,6 @@ class RoundRobinShadow:
         return (depths[found - 1] + depths[found] - 1) // 2
 
     def entries(self) -> int:
-        """Return how many entries all caches hold."""
         return sum(len(cache.entries) for cache in self._caches)
 
     def _resize(self, workers: int, blocks: int, replicas: float) -> None:
@@ -139,9 +112,3 @@ class _Cache:
         while self.blocks > capacity and len(entries) > 1:
             self.blocks -= entries.popitem(last=False)[1]
         return found
-
-
-def new_shadow(max_entries: int = MAX_ENTRIES) -> RoundRobinShadow:
-    """Return a shadow that has seen nothing."""
-    compiled = NATIVE.RoundRobinShadow(max_entries) if NATIVE else None
-    return cast("RoundRobinShadow", compiled or RoundRobinShadow(max_entries=max_entries))

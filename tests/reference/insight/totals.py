@@ -1,38 +1,50 @@
-"""What became of all requests, exactly: by second for charts, since the start for metrics."""
+"""The naive model of what became of all requests: kvmesh/native/totals.c."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from math import ceil, log
+from typing import Any, Final
 
 import msgspec
+from sortedcontainers import SortedDict
 
-from kvmesh._native import Histogram
-from kvmesh.compiled import NATIVE
-from kvmesh.core.insight.decision_record import DecisionRecord
-from kvmesh.core.insight.histogram import SECONDS
-from kvmesh.core.insight.traffic import KEPT_S, Traffic, sketch_add
+from kvmesh.core.insight.traffic import GAMMA, Sketch, TrafficSecond
+from tests.reference.insight.decision_record import Record
+from tests.reference.insight.histogram import Histogram
 
+_LEAST_MS: Final = 0.01
+_MOST_MS: Final = 1e12
+_LOG_GAMMA: Final = log(GAMMA)
 _SERVER_ERROR: Final = 500
 
 
-class TokenCounts(msgspec.Struct):
-    """Prompt tokens of served answers, and of those whose engine told its cache use: all
-    (`reported`), predicted to be cached, and cached by its word.
-    """
+class _Traffic:
+    """The last `kept_s` seconds in which anything happened."""
 
-    prompt: int = 0
-    reported: int = 0
-    predicted: int = 0
-    cached: int = 0
+    def __init__(self, kept_s: int) -> None:
+        self._kept_s = kept_s
+        self._seconds: SortedDict[int, TrafficSecond] = SortedDict()
+
+    def at(self, now: float) -> TrafficSecond:
+        second = int(now)
+        found = self._seconds.get(second)
+        if found is None:
+            found = self._seconds[second] = TrafficSecond(second)
+            while self._seconds.peekitem(0)[0] <= second - self._kept_s:
+                self._seconds.popitem(0)
+        return found
+
+    def since(self, second: int) -> list[TrafficSecond]:
+        return [self._seconds[one] for one in self._seconds.irange(second)]
+
+
+def sketch_add(sketch: Sketch, ms: float) -> None:
+    """Count a duration."""
+    number = ceil(log(min(max(ms, _LEAST_MS), _MOST_MS)) / _LOG_GAMMA)
+    sketch[number] = sketch.get(number, 0) + 1
 
 
 class Totals:
-    """Counts requests as they are decided and as they end, within these calls: no load delays or
-    drops a count. What their shadow would have done comes later (`compared`), of those it followed.
-
-    Histograms and tokens are of requests that finished, tokens those of prompts.
-    `best_tokens` are what the worker that held most of a prompt held of it, `predicted_tokens` what
-    the chosen one did: the difference is overlap given up for load.
-    """
+    """Counts requests as they are decided and as they end, within these calls."""
 
     def __init__(self, kept_s: int, bounds: Sequence[float]) -> None:
         self.ttft_s = Histogram(bounds)
@@ -42,18 +54,15 @@ class Totals:
         self.output_tokens = 0
         self.best_tokens = 0
         self.predicted_tokens = 0
-        self._traffic = Traffic(kept_s=kept_s)
+        self._traffic = _Traffic(kept_s)
 
     def decided(self, now: float) -> None:
-        """Count a request as decided now."""
         self._traffic.at(now).requests += 1
 
     def refused(self, now: float) -> None:
-        """Count a request for which there was no worker."""
         self._traffic.at(now).refused += 1
 
-    def ended(self, record: DecisionRecord) -> None:
-        """Count a request that ended, in the second of its end."""
+    def ended(self, record: Record) -> None:
         assert record.ended_s is not None
         if record.state == "finished":
             self._count_whole(record, record.ended_s)
@@ -75,8 +84,7 @@ class Totals:
         if record.ttft_ms is not None:
             sketch_add(second.ttft, record.ttft_ms)
 
-    def compared(self, record: DecisionRecord) -> None:
-        """Count what round robin would have done with an ended request, if that is known."""
+    def compared(self, record: Record) -> None:
         if record.round_robin_blocks is None:
             return
         assert record.ended_s is not None
@@ -102,10 +110,9 @@ class Totals:
         sketch_add(second.round_robin_ttft, record.ttft_ms + lost_ms)
 
     def rows(self, since: int) -> list[tuple[Any, ...]]:
-        """Return the fields of each `TrafficSecond` from `since` on, oldest first."""
         return [msgspec.structs.astuple(one) for one in self._traffic.since(since)]
 
-    def _count_whole(self, record: DecisionRecord, ended_s: float) -> None:
+    def _count_whole(self, record: Record, ended_s: float) -> None:
         duration_s = max(0.0, ended_s - record.decided_s)
         output = record.reported.completion_tokens if record.reported is not None else 0
         self.duration_s.observe(duration_s)
@@ -120,18 +127,3 @@ class Totals:
         self.ttft_s.observe(ttft_s)
         if output > 1:
             self.itl_s.observe(max(0.0, duration_s - ttft_s) / (output - 1))
-
-
-_new_totals: Final = (
-    cast("Callable[[int, Sequence[float]], Totals]", NATIVE.Totals) if NATIVE else Totals
-)
-
-new_token_counts: Final = (
-    cast("Callable[[], TokenCounts]", NATIVE.TokenCounts) if NATIVE else TokenCounts
-)
-"""Return counts of nothing."""
-
-
-def new_totals(kept_s: int = KEPT_S) -> Totals:
-    """Return the totals of nothing, for records of `new_record`."""
-    return _new_totals(kept_s, SECONDS)
