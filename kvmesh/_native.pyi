@@ -9,6 +9,8 @@ from typing import Final, Self, final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.engines.event_stream import EventStream as RareStream
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.block_table import (
     Drops,
     EndTables,
@@ -461,6 +463,73 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
     """
 
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
+
+@final
+class EventStream:
+    """An event stream on its way to a client: what may pass, and what it says, in one call a piece.
+
+    `make` makes what takes the rest: events that may be errors or have several lines, and the whole
+    stream from the first CR or overlong event on. `find_usage` reads one event over what was
+    reported before, when that is asked for.
+    """
+
+    due: int
+    """The tokens at which `take` says so; 1 at first."""
+
+    @property
+    def tokens(self) -> int:
+        """How many events that carry output have ended."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `[DONE]` was seen as an event of its own."""
+
+    @property
+    def reasoned(self) -> bool:
+        """Whether an event said why the answer ended."""
+
+    @property
+    def errors(self) -> int:
+        """The number of error events."""
+
+    @property
+    def error(self) -> bytes:
+        """The last error event's data, b"" for none."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported last."""
+
+    @property
+    def held(self) -> bytes:
+        """What has not passed yet."""
+
+    @property
+    def torn(self) -> bool:
+        """Whether a part of an overlong event has passed."""
+
+    def __new__(
+        cls,
+        make: Callable[[], RareStream],
+        find_usage: Callable[[bytes, Usage | None], Usage | None],
+        /,
+    ) -> Self: ...
+    def feed(self, data: bytes, /) -> bytes:
+        """Return what may pass now, `data` itself when that is all; count the events that ended."""
+
+    def take(self, data: bytes, may_end: object, /) -> int:
+        """Count `data`, which stands between two chunks of HTTP, if it may be passed on as it is.
+
+        That is when it is nothing but whole chunks with plain size lines, each of whole ordinary
+        events or `[DONE]`, and, if it `may_end`, the last chunk. Returns 1, with 2 if `tokens` are
+        `due`, and with 4 at the end; else 0, and nothing has changed.
+        """
+
+    def flush(self) -> bytes:
+        """Return what is held: the stream ended without a last blank line."""
+
+    def is_complete(self) -> bool:
+        """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
 
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
 

@@ -225,10 +225,6 @@ class Native(Protocol):
         """Return a `core.engines.kv_events.groups.compiled.NativeTable` that holds nothing."""
         ...
 
-    def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
-        """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
-        ...
-
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""
