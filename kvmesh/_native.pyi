@@ -7,7 +7,7 @@ Shapes, units and errors stand here, how it is done in the C. What is not here y
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self, final
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.event_stream import EventStream as RareStream
 from kvmesh.core.engines.sse import Usage
@@ -35,7 +35,7 @@ from kvmesh.transport.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from kvmesh.transport.grpc.session_events import Event
+from kvmesh.transport.grpc.session_events import Event as SessionEvent
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
@@ -187,7 +187,7 @@ class GrpcSession:
     def held_bytes(self) -> int:
         """Return the bytes of messages that are not whole, and of those that wait to go out."""
 
-    def receive(self, data: bytes | bytearray | memoryview, /) -> Sequence[Event]:
+    def receive(self, data: bytes | bytearray | memoryview, /) -> Sequence[SessionEvent]:
         """Take bytes of the peer, return what they say. After FAILED nothing more is taken."""
 
     def send(self, stream_id: int, messages: Sequence[bytes], /) -> int:
@@ -210,7 +210,7 @@ class GrpcSession:
     def block(self) -> None:
         """Keep data of streams here until `unblock`: the socket takes no more."""
 
-    def unblock(self) -> Sequence[Event]:
+    def unblock(self) -> Sequence[SessionEvent]:
         """Let data of streams go out again; returns RESUMED events."""
 
     def drain(self) -> None:
@@ -463,6 +463,88 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
     """
 
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
+
+@final
+class GroupTable:
+    """What every cache group of an engine holds of each prefix, and where a hit may end: for hashes
+    that cover nothing behind their block.
+
+    Counts blocks by group, tier and engine hash. Hashes and keys are u64s; of `Stored` and
+    `Removed` events are made. Bounds: blocks, how often a tier may have stored one, hidden blocks
+    of a tier, hashes of an event; `ValueError` for any out of range. Where memory ends in the
+    middle of a change, or one breaks off, every call but `clear` and `counts` raises `MemoryError`
+    until `clear`; `RuntimeError` where it is entered from within.
+    """
+
+    def __new__(
+        cls,
+        stored: type[Stored],
+        removed: type[Removed],
+        most_blocks: int,
+        most_references: int,
+        max_hidden: int,
+        max_run: int,
+        /,
+    ) -> Self: ...
+    def find(self, engine_hash: int, /) -> tuple[int, int, int] | None:
+        """Return key, namespace's root and units of the prefix that a hash names, if any group
+        holds a block of it.
+        """
+
+    def store(
+        self,
+        slot: int,
+        tier: int,
+        span: int,
+        times: int,
+        hashes: Sequence[int],
+        ends: Sequence[int | None],
+        before: int | None,
+        root: int,
+        path: Sequence[int],
+        /,
+    ) -> int:
+        """Count blocks of the group at `slot`, each `times`; return how many did not fit.
+
+        `ends` has the keys that they end at, None for those to be left out; `span` the units of
+        each, if they are several blocks in one, else 0. Keys of `path`, each a unit behind the one
+        before, the first behind `before` or the first of a sequence, are made where they are not
+        there; what nothing ends at, or behind, is not kept. Raises `IndexError` for no such group.
+        """
+
+    def remove(self, slot: int, tier: int, hashes: Sequence[int], /) -> int:
+        """Count blocks less, each as often as it is named; return how many were not held there."""
+
+    def open(self, tier: int, /) -> list[Event]:
+        """Follow a tier from now on, if it was not used before: all nearer blocks belong to it;
+        return what stores them.
+
+        Raises `ValueError` for a ninth tier, and for one that is not from 0 to 255.
+        """
+
+    def settle(self) -> list[Event]:
+        """Return what became visible since the last call, or no longer is, tier by tier."""
+
+    def take_ends(self) -> tuple[list[Removed], list[Stored]]:
+        """Return the ends that are none any more, and the new ones, since the last call."""
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+
+    def settle_rule(
+        self, groups: tuple[tuple[int, int, int], ...], align: int, drop: int, /
+    ) -> None:
+        """Work out anew what is held means: groups are (role, units a block, blocks that a window
+        needs), those known before first, up to 64; hits end at `align` units, `drop` fewer.
+        """
+
+    def clear(self) -> None:
+        """Forget every block, and the farther tiers; the rule has to be told anew."""
+
+    def counts(self) -> tuple[int, int, list[int], list[tuple[int, int, int]]]:
+        """Return blocks, prefixes, blocks of each group, and of each tier the blocks that are held,
+        hidden and forgotten.
+        """
 
 @final
 class EventStream:

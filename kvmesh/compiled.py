@@ -212,19 +212,6 @@ class Native(Protocol):
         """
         ...
 
-    def GroupTable(  # noqa: N802  a type
-        self,
-        stored: type,
-        removed: type,
-        most_blocks: int,
-        most_references: int,
-        max_hidden: int,
-        max_run: int,
-        /,
-    ) -> object:
-        """Return a `core.engines.kv_events.groups.compiled.NativeTable` that holds nothing."""
-        ...
-
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""

@@ -19,6 +19,7 @@ from kvmesh.core.engines.kv_events.closure import MAX_HIDDEN, Closure, ClosureSt
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
+from kvmesh.core.engines.kv_events.groups.table import GroupTable
 from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
 from kvmesh.core.engines.kv_events.saved_cache import SavedCache
 from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Opened, TierStored
@@ -267,7 +268,11 @@ class EngineCache:
         """Follow several groups from now on, with what was held before."""
         size = self._residency.block_size
         grouped = GroupedCache(
-            size, secret=self._secret, drops=self._drops, max_hidden=self._max_hidden
+            size,
+            secret=self._secret,
+            drops=self._drops,
+            max_hidden=self._max_hidden,
+            new_table=GroupTable,
         )
         grouped.adopt(self._residency.hand_over())
         self._closures.clear()

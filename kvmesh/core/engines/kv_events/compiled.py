@@ -290,7 +290,6 @@ class CompiledEngineCache:
             secret=self._secret,
             drops=self._drops,
             max_hidden=self._max_hidden,
-            compiled=True,
         )
         held = tuple(HeldBlock(*one) for one in blocks)
         self._grouped.adopt(Handover(group, size, held, ResidencyStatistics(0, *counts)))
