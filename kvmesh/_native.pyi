@@ -4,11 +4,17 @@ Shapes, units and errors stand here, how it is done in the C. What is not here y
 `kvmesh/compiled.py`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self, final
 
-from kvmesh.core.blocks.events import Event, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.engines.engine_events import (
+    EngineBatch,
+    EngineCleared,
+    EngineRemoved,
+    EngineStored,
+)
 from kvmesh.core.engines.event_stream import EventStream as RareStream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.block_table import (
@@ -463,6 +469,104 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
     """
 
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
+
+@final
+class EngineCache:
+    """One engine's batches in, prefix-closed events out: what it holds, in content hashes, as
+    `core.engines.kv_events.cache.EngineCache` says. About 50 B a block.
+
+    `names`: tiers by medium, in upper case, kinds of full attention, what makes a namespace's root
+    of a LoRA's name and a salt, and the types of the events that `fold` takes; `types`: those of
+    the events that follow. `secret`: roots are made by that function even without name and salt;
+    `farthest`: the tier of an unknown medium. `limits`: most blocks, contents of one hash, counted
+    stores of a block in a tier, hidden blocks of a tier, hashes of an event; `ValueError` for such
+    as cannot be.
+
+    Where memory ends in the middle of a change nothing is held, and every call but `references` and
+    `statistics` raises `MemoryError` until `lose`, `restart` or `load`; `RuntimeError` where it is
+    entered from within.
+    """
+
+    complete: bool
+    """Whether all is known that the engine did since it started or cleared."""
+
+    @property
+    def group(self) -> int | None:
+        """The number of the cache group that is followed, None while no event told."""
+
+    @property
+    def block_size(self) -> int:
+        """The engine's block size in tokens; 0 while it is unknown."""
+
+    def __new__(
+        cls,
+        block_size: int | None,
+        secret: bool,
+        farthest: int,
+        names: tuple[
+            Mapping[str, int],
+            frozenset[str | None],
+            Callable[[str, str], int],
+            type[EngineStored],
+            type[EngineRemoved],
+            type[EngineCleared],
+        ],
+        types: tuple[type[Stored], type[Removed], type[Cleared]],
+        limits: tuple[int, int, int, int, int],
+        /,
+    ) -> Self: ...
+    def take(self, payload: bytes | bytearray | memoryview, /) -> list[Event] | None:
+        """Fold one batch as the engine published it; return the events that follow.
+
+        None, and nothing changed, if the Python decoder has to read it, or it shows several groups:
+        then call `fold`, or `hand_over`. About 0.4 us a block.
+        """
+
+    def fold(self, batch: EngineBatch, /) -> list[Event]:
+        """Fold a batch that was read; return the events that follow."""
+
+    def hand_over(
+        self,
+    ) -> tuple[int, int, list[tuple[int, int, tuple[int, ...], int, int]], tuple[int, ...]]:
+        """Return what `core.engines.kv_events.residency.Handover` has, but for the number of blocks
+        among the counts, and hold nothing. Of several contents of one hash the first goes.
+        """
+
+    def lose(self) -> list[Event]:
+        """Hold nothing, since batches are gone."""
+
+    def restart(self) -> list[Event]:
+        """Hold nothing, since the engine began anew: its blocks may have another size now."""
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+
+    def save(self) -> tuple[int, int, tuple[int, ...], bytes]:
+        """Return what `core.engines.kv_events.saved_cache.SavedCache` has. O(blocks)."""
+
+    def load(
+        self, group: int, block_size: int, tiers: tuple[int, ...], blocks: bytes, /
+    ) -> list[Event] | None:
+        """Hold what `save` returned in place of what is held; return the events that follow. None,
+        and nothing is held, for blocks that are none. O(blocks).
+        """
+
+    def add(self, blocks: bytes | bytearray | memoryview, /) -> list[Event] | None:
+        """Hold blocks as `save` returned them, of the nearest tier, beside what is held; return the
+        events that follow. None, and nothing is held any more, for bytes that are none. O(blocks).
+        """
+
+    def references(self, engine_hash: int, /) -> int | None:
+        """Return how often the nearest tier stored a block, None for one that is not known."""
+
+    def statistics(
+        self,
+    ) -> tuple[
+        int, int, int, tuple[int, int, int, int, int, int, int, int], list[tuple[int, int, int]]
+    ]:
+        """Return unknown fields, unknown tags, visible blocks, the counts of `ResidencyStatistics`
+        and, of each tier, those of `ClosureStatistics`.
+        """
 
 @final
 class GroupTable:

@@ -194,24 +194,6 @@ class Native(Protocol):
         """
         ...
 
-    def EngineCache(  # noqa: N802  a type
-        self,
-        block_size: int | None,
-        secret: bool,
-        farthest: int,
-        names: tuple[object, ...],
-        types: tuple[type, ...],
-        limits: tuple[int, int, int, int, int],
-        /,
-    ) -> object:
-        """Return a `core.engines.kv_events.compiled.NativeCache` that holds nothing.
-
-        `names`: tiers by medium, kinds of full attention, what makes a namespace's root, the three
-        types of engine events. `limits`: most blocks, twins, references of a block, hidden blocks,
-        hashes of an event.
-        """
-        ...
-
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""

@@ -40,9 +40,9 @@ class GroupedCache:
     """Folds the events of an engine with several cache groups into journal events.
 
     An engine's hash names a prefix, whichever group's block ends behind it: once one event told its
-    tokens, others need none. Stores are counted per group, tier and engine hash as in `Residency`;
-    a hash keeps the content that it was stored with first. `drops`: the engine computes the last
-    matched block again (EAGLE, MTP).
+    tokens, others need none. Stores are counted per group, tier and engine hash, as `EngineCache`
+    does; a hash keeps the content that it was stored with first. `drops`: the engine computes the
+    last matched block again (EAGLE, MTP).
     """
 
     def __init__(

@@ -4,20 +4,19 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
+    EngineEvent,
     EngineRemoved,
     EngineStored,
 )
 from kvmesh.core.engines.kv_events import residency
 from kvmesh.core.engines.kv_events.cache import EngineCache, OddEvents
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
-from kvmesh.core.engines.kv_events.residency import Residency
+from kvmesh.core.engines.kv_events.residency import Handover, ResidencyStatistics
 
 TOKENS = list(range(16))
 H = sequence_hashes(TOKENS, 4)
@@ -211,26 +210,32 @@ def test_blocks_beyond_the_bound_are_not_followed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_engine_that_turns_out_to_have_groups_keeps_what_it_held() -> None:
-    plain = Residency(4)
-    plain.apply(stored((11, 12), TOKENS[:8], kind=None))
-    plain.apply(stored((13,), TOKENS[8:12], kind=None, parent=12, tier=1))
-    plain.apply(stored((21,), [5, 5, 5, 5], kind=None))
-    plain.apply(stored((22,), [6, 6, 6, 6], kind=None, parent=21))
-    plain.apply(EngineRemoved((21, 77)))
-    cache = GroupedCache(4)
-    cache.adopt(plain.hand_over())
+    before: list[EngineEvent] = [
+        stored((11, 12), TOKENS[:8], kind=None),
+        stored((13,), TOKENS[8:12], kind=None, parent=12, tier=1),
+        stored((21,), [5, 5, 5, 5], kind=None),
+        stored((22,), [6, 6, 6, 6], kind=None, parent=21),
+        EngineRemoved((21, 77)),
+    ]
+    batches = [
+        EngineBatch(0.0, 0, tuple(before)),
+        EngineBatch(0.0, 0, (state((12,), ()), state((14,)))),
+    ]
+    cache = EngineCache(4, decode=lambda payload: batches[payload[0]])
+    cache.take(b"\0")
 
-    told = cache.take([state((12,), ()), state((14,))])
+    told = cache.take(b"\1")
 
     assert told[:4] == [Cleared(), Reuse(), chain(ROOT, *H[:2]), chain(ROOT, *H[:3], tier=1)]
     assert told[4:] == [ends(H[1]), ends(H[1], tier=1)]
-    assert (cache.statistics().unknown_removals, plain.statistics().blocks) == (1, 0)
-    assert [group.kind for group in cache.groups()] == ["", "mamba"]
+    statistics = cache.statistics()
+    assert statistics.residency.unknown_removals == 1
+    assert [group.kind for group in statistics.groups] == ["", "mamba"]
 
 
 def test_nothing_to_take_over_leaves_the_groups_to_be_learned() -> None:
     cache = GroupedCache()
-    cache.adopt(Residency().hand_over())
+    cache.adopt(Handover(0, 0, (), ResidencyStatistics(0)))
 
     assert cache.take([FULL, STATE])[:2] == [Cleared(), Reuse()]
 
@@ -253,13 +258,8 @@ def test_of_two_full_groups_both_must_hold_a_block() -> None:
     assert cache.take([EngineRemoved((12,), 0, 1)]) == gone
 
 
-@pytest.mark.parametrize("made", [EngineCache, CompiledEngineCache])
-def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed(
-    made: type[EngineCache | CompiledEngineCache],
-) -> None:
-    if made is CompiledEngineCache and NATIVE is None:
-        pytest.skip("the compiled core is not there")
-    cache = made()
+def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed() -> None:
+    cache = EngineCache()
     whole = ["BlockStored", [1], None, [5, 6], 2]
 
     told = cache.take(msgspec.msgpack.encode([0.0, [["BlockStored", [2], None, "x", 2], whole], 0]))
@@ -309,30 +309,20 @@ def test_an_engine_that_drops_blocks_is_followed_by_groups_from_the_beginning() 
     assert (cache.block_size, cache.statistics().visible_blocks) == (4, 4)
 
 
-@pytest.mark.parametrize(
-    "made", [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
-)
-def test_the_rule_is_told_though_the_first_sign_of_groups_has_no_tokens(
-    made: type[EngineCache | CompiledEngineCache],
-) -> None:
+def test_the_rule_is_told_though_the_first_sign_of_groups_has_no_tokens() -> None:
     batches = [
         EngineBatch(0.0, 0, (stored((11, 12, 13, 14)),)),
         EngineBatch(0.0, 0, (state((99,), ()),)),
         EngineBatch(0.0, 0, (EngineRemoved((14,)),)),
     ]
-    cache = made(decode=lambda payload: batches[payload[0]])
+    cache = EngineCache(decode=lambda payload: batches[payload[0]])
 
     assert cache.take(b"\0") == [chain(ROOT, *H)]
     assert cache.take(b"\1") == [Cleared(), Reuse(), chain(ROOT, *H), ends(*H)]
     assert cache.take(b"\2") == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[3:]))]
 
 
-@pytest.mark.parametrize(
-    "made", [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
-)
-def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are_followed(
-    made: type[EngineCache | CompiledEngineCache],
-) -> None:
+def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are_followed() -> None:
     primes = (1009, 1013, 1019, 1021)
     batch = EngineBatch(
         0.0,
@@ -344,7 +334,7 @@ def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are
             for at, size in enumerate(primes)
         ),
     )
-    cache = made(decode=lambda _: batch)
+    cache = EngineCache(decode=lambda _: batch)
 
     told = cache.take(b"")
 
