@@ -63,41 +63,6 @@ class Native(Protocol):
         """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
         ...
 
-    def EngineCache(  # noqa: N802  a type
-        self,
-        block_size: int | None,
-        secret: bool,
-        farthest: int,
-        names: tuple[object, ...],
-        types: tuple[type, ...],
-        limits: tuple[int, int, int, int, int],
-        /,
-    ) -> object:
-        """Return a `core.engines.kv_events.compiled.NativeCache` that holds nothing.
-
-        `names`: tiers by medium, kinds of full attention, what makes a namespace's root, the three
-        types of engine events. `limits`: most blocks, twins, references of a block, hidden blocks,
-        hashes of an event.
-        """
-        ...
-
-    def GroupTable(  # noqa: N802  a type
-        self,
-        stored: type,
-        removed: type,
-        most_blocks: int,
-        most_references: int,
-        max_hidden: int,
-        max_run: int,
-        /,
-    ) -> object:
-        """Return a `core.engines.kv_events.groups.compiled.NativeTable` that holds nothing."""
-        ...
-
-    def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
-        """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
-        ...
-
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""

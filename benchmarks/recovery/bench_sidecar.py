@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.observe import configure_logging
 from kvmesh.transport.http.server.exchange import Exchange
@@ -41,8 +40,6 @@ from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 
-MakeCache = Callable[[int], EngineCache | CompiledEngineCache]
-MAKES: Mapping[str, MakeCache] = {"pure": EngineCache, "compiled": CompiledEngineCache}
 BLOCKS, BLOCK_SIZE, HELD = 64, 16, 16
 FIELDS = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium")
 DEADLINE_S = 120.0
@@ -98,9 +95,9 @@ def each(take: Callable[[bytes], object], batches: Sequence[bytes]) -> Sample:
     return time_work(work, len(batches) * BLOCKS)
 
 
-def follow(make: MakeCache, batches: Sequence[bytes]) -> Sample:
+def follow(batches: Sequence[bytes]) -> Sample:
     """The same through references, content hashes and prefix closure."""
-    return each(make(BLOCK_SIZE).take, batches)
+    return each(EngineCache(BLOCK_SIZE).take, batches)
 
 
 def make_prompts(blocks: int) -> Iterator[bytes]:
@@ -115,9 +112,9 @@ def make_prompts(blocks: int) -> Iterator[bytes]:
         yield msgspec.msgpack.encode([1.5, [stored]])
 
 
-def fill(make: MakeCache, blocks: int) -> Sample:
+def fill(blocks: int) -> Sample:
     """Return the memory that so many blocks take, and the longest that one batch did."""
-    cache, longest_ns = make(BLOCK_SIZE), 0
+    cache, longest_ns = EngineCache(BLOCK_SIZE), 0
     batches = make_prompts(blocks)
     cache.take(next(batches))
     before = rss_bytes()
@@ -134,11 +131,11 @@ def rss_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def fill_apart(kind: str, blocks: int) -> Sample:
+def fill_apart(blocks: int) -> Sample:
     """Fill a cache in a process of its own: what was freed before is no room to grow into."""
     code = (
-        "import msgspec\nfrom benchmarks.recovery.bench_sidecar import MAKES, fill\n"
-        f"print(msgspec.json.encode(fill(MAKES[{kind!r}], {blocks})).decode())"
+        "import msgspec\nfrom benchmarks.recovery.bench_sidecar import fill\n"
+        f"print(msgspec.json.encode(fill({blocks})).decode())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return msgspec.json.decode(done.stdout, type=dict[str, float])
@@ -238,13 +235,12 @@ def main() -> None:
         ),
         "decode, maps": partial(each, decode_engine_batch, maps),
         "decode, arrays": partial(each, decode_engine_batch, arrays),
-        "decode, count, hash, close": partial(follow, EngineCache, maps),
-        "the same compiled": partial(follow, CompiledEngineCache, maps),
+        "decode, count, hash, close": partial(follow, maps),
     }
     report(compare(title, ways, options.rounds), options)
     blocks = options.size(full=500_000, quick=100_000)
     title = f"Memory of an engine's {blocks:,} blocks, and the longest batch"
-    memory = {kind: partial(fill_apart, kind, blocks) for kind in MAKES}
+    memory = {"EngineCache": partial(fill_apart, blocks)}
     report(compare(title, memory, options.rounds), options)
     with tempfile.TemporaryDirectory(prefix="kvmesh-bench-") as folder:
         server = NatsServer(Path(folder))

@@ -43,7 +43,8 @@ check() {
             tests/unit/core/cost/test_quick.py tests/unit/core/index \
             tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
             tests/unit/core/engines/test_event_stream.py \
-            tests/unit/core/engines/kv_events/test_compiled.py \
+            tests/unit/core/engines/kv_events/test_cache.py \
+            tests/unit/core/engines/kv_events/test_residency.py \
             tests/unit/core/engines/kv_events/groups \
             tests/property/engines/test_grouped_cache_properties.py \
             tests/property/engines/test_group_captures.py \

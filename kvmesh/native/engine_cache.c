@@ -1,5 +1,6 @@
-/* EngineCache: what core.engines.kv_events.cache.EngineCache is, over `Residents`. Nothing of it runs while
- * it runs: a call from within one of its own is refused. */
+/* EngineCache: an engine's batches in, prefix-closed events out, over `Residents`; in Python it is
+ * tests/reference/engines/cache.py. Nothing of it runs while it runs: a call from within one of its own is
+ * refused. */
 #include "residents.h"
 
 #include <structmember.h>

@@ -1,4 +1,4 @@
-/* One engine's blocks by its own hashes: core.engines.kv_events.residency over `Contents`.
+/* One engine's blocks by its own hashes, over `Contents`; in Python: tests/reference/engines/residency.py.
  *
  * 22 bytes a block with its place in the index: an engine's hash, the node of its content, and how often
  * the nearest tier stored it. What is rare stands beside: counts of further tiers, contents of blocks

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, get_args
 
+from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.chat.answer_json import MAX_TOOL, Stop
 from kvmesh.core.engines.event_stream import LAST_CHUNK, EventStream, new_event_stream
 from kvmesh.core.engines.sse import EventGate, SseScanner
@@ -114,7 +115,7 @@ def sse(data: bytes) -> None:
         assert whole.usage.stop in get_args(Stop)
 
 
-def _seen(stream: EventStream) -> tuple[object, ...]:
+def _seen(stream: EventStream | CompiledStream) -> tuple[object, ...]:
     return (
         *(stream.tokens, stream.usage, stream.held, stream.torn, stream.done, stream.reasoned),
         *(stream.errors, stream.error, stream.is_complete()),

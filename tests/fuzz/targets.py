@@ -16,7 +16,6 @@ from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import (
     ROOT,
     VERSION,
@@ -30,7 +29,6 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.journal.replica import IndexReplica
@@ -47,6 +45,7 @@ from tests.fuzz import (
 )
 from tests.fuzz.stories.engine_batches import build_batches, odd_batches
 from tests.fuzz.stories.journal_stories import build_messages
+from tests.reference.engines.cache import NaiveEngineCache
 from tests.reference.index.table import NAIVE
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
@@ -80,20 +79,19 @@ def engine(data: bytes) -> None:
 
 
 def engine_cache(data: bytes) -> None:
-    """Follow engine batches compiled and pure: both say the same, whatever comes."""
+    """Follow engine batches compiled and naively: both say the same, whatever comes."""
     structured = bool(data) and data[0] >= STRUCTURED
     payloads = build_batches(data[1:]) if structured else [data[1:]]
-    other = EngineCache if NATIVE is None else CompiledEngineCache
-    pure, compiled = EngineCache(4, max_hidden=2), other(4, max_hidden=2)
+    naive, compiled = NaiveEngineCache(4, max_hidden=2), EngineCache(4, max_hidden=2)
     for payload in payloads:
         answers: list[object] = []
-        for cache in (pure, compiled):
+        for cache in (naive, compiled):
             try:
                 answers.append(cache.take(payload))
             except CodecError as error:
                 answers.append((str(error), cache.lose()))
         assert answers[0] == answers[1]
-    assert pure.dump() == compiled.dump()
+    assert naive.dump() == compiled.dump()
 
 
 def journal(data: bytes) -> None:

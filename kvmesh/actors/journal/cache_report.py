@@ -7,7 +7,6 @@ from kvmesh.actors.kernel import Fields, Log
 from kvmesh.actors.messages import WorkerLoad
 from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Cleared, Event, Reuse, Stored, WorkerId
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
 from kvmesh.core.insight.summary_pace import SummaryPace
 
@@ -72,9 +71,7 @@ class CacheReport:
         return (Log("info", SUMMARY, fields),)
 
 
-def engine_lines(
-    worker: WorkerId, cache: EngineCache | CompiledEngineCache, events: Sequence[Event]
-) -> tuple[Log, ...]:
+def engine_lines(worker: WorkerId, cache: EngineCache, events: Sequence[Event]) -> tuple[Log, ...]:
     """Return what is to be said of an engine behind a batch that led to `events`: its cache groups
     when they, or the rule of hits, are told anew, and how many events were left out, each time that
     these have doubled. O(1) unless there is something.

@@ -18,8 +18,7 @@ from kvmesh.actors.journal.cache_report import engine_lines
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
-from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
-from kvmesh.core.engines.kv_events.compiled import new_engine_cache
+from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics, new_engine_cache
 from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.workers.info import Trust

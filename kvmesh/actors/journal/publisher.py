@@ -35,9 +35,8 @@ from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode_command, encode
 from kvmesh.core.blocks.events import GROUPED_VERSION, Cleared, Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
-from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics
+from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics, new_engine_cache
 from kvmesh.core.engines.kv_events.checkpoint import MOST_BLOCKS, EngineCheckpoint, EngineMark
-from kvmesh.core.engines.kv_events.compiled import new_engine_cache
 from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.engines.registry import engine_of, needs_naming
 from kvmesh.core.journal.event_sender import (

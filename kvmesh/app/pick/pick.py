@@ -8,12 +8,13 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import EventStream
 from kvmesh.app.pick.addresses import Addresses
 from kvmesh.app.pick.blame import read_word
 from kvmesh.app.pick.counts import PickCounts
 from kvmesh.app.pick.exchange import PickExchange, Way
 from kvmesh.app.pick.unwatched import UnwatchedPicks
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
 from kvmesh.core.health.answer_check import AnswerCheck, BadAnswer, Sickness
 from kvmesh.errors import KvMeshError

@@ -1,11 +1,9 @@
 """An event stream on its way to a client: what may pass, and what it says, in one call a piece."""
 
 import re
-from collections.abc import Callable
-from functools import partial
-from typing import Final, cast
+from typing import Final
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
 
 TAKEN: Final = 1
@@ -18,7 +16,8 @@ _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 class EventStream:
     """An `EventGate` and an `SseScanner` over the same bytes; both say what their attributes mean.
 
-    `due`: the tokens at which `take` says so. Compiled in kvmesh/native/sse.c.
+    `due`: the tokens at which `take` says so. The compiled stream (kvmesh/native/sse.c) does the
+    same; it makes one of these for what engines seldom send.
     """
 
     __slots__ = ("_gate", "_scanner", "due")
@@ -140,9 +139,6 @@ def _is_ordinary(content: bytes) -> bool:
     )
 
 
-new_event_stream: Final[Callable[[], EventStream]] = (
-    cast("Callable[[], EventStream]", partial(NATIVE.EventStream, EventStream, find_usage))
-    if NATIVE
-    else EventStream
-)
-"""Makes an `EventStream`, the compiled one where there is one."""
+def new_event_stream() -> CompiledStream:
+    """Return a compiled stream of which nothing has come yet."""
+    return CompiledStream(EventStream, find_usage)

@@ -13,9 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh._native import EventStream
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.answer_json import STOPS, Answer, read_answer
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage, usage_of
 
 Form = Literal["", "chat", "completions", "responses", "messages", "embeddings"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.sse import MAX_EVENT_BYTES, MAX_HELD_BYTES, find_usage
 from kvmesh.transport.http.upstream.response_reader import ReadStage, ResponseReader
@@ -11,7 +12,7 @@ from kvmesh.transport.http.wire.headers import MAX_FRAMING_BYTES
 from tests.property.bounds.work import assert_linear
 
 STREAMS = pytest.mark.parametrize("new", [EventStream, new_event_stream])
-NewStream = Callable[[], EventStream]
+NewStream = Callable[[], EventStream | CompiledStream]
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )

@@ -12,11 +12,10 @@ from xxhash import xxh3_64
 
 from kvmesh._native import scan_json
 from kvmesh.app.engines.load import parse_gauges
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Stored, decode_batch, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.model_card import read_cards
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.prompts.body_scan import (
@@ -57,10 +56,6 @@ def _snapshot(size: int) -> bytes:
 
 def _take(data: bytes) -> None:
     EngineCache(4).take(data)
-
-
-def _take_compiled(data: bytes) -> None:
-    CompiledEngineCache(4).take(data)
 
 
 Decode = Callable[[bytes], object]
@@ -136,7 +131,7 @@ def _pages(page: bytes) -> object:
 
 TABLE: Final[list[tuple[str, Decode, dict[str, Callable[[int], bytes]]]]] = [
     ("KV events", _take, EVENTS),
-    *([] if NATIVE is None else [("KV events, compiled", _take_compiled, EVENTS)]),
+    ("KV events, by the decoder of all dialects", decode_engine_batch, EVENTS),
     ("a body", pure_scan_body, BODIES),
     ("a body, compiled", scan_body, BODIES),
     ("a body's messages", scan_messages, BODIES),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.engines.engine_events import EngineStored
+from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
-from kvmesh.core.engines.kv_events.residency import Residency
 from kvmesh.errors import CodecError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "engines" / "wire_fixtures.json"
@@ -65,9 +65,7 @@ def swallow(payload: bytes) -> None:
         batch = decode_engine_batch(payload)
     except CodecError:
         return
-    residency = Residency(4)
-    for event in batch.events:
-        residency.apply(event)
+    EngineCache(4).fold(batch)
 
 
 @given(st.binary(max_size=200))

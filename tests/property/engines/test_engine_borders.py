@@ -313,7 +313,6 @@ def test_contents_of_one_hash_beyond_the_bound_are_not_kept() -> None:
 def test_a_block_stored_more_often_than_can_be_counted_stays_one_of_its_tier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(residency, "_BITS", 3)
     monkeypatch.setattr(residency, "MOST_REFERENCES", 7)
     cache = EngineCache(1)
 

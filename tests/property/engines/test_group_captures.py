@@ -6,18 +6,16 @@ evicted for them.
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_tokens
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.index.index import KvIndex
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "engines"
@@ -26,7 +24,6 @@ NEVER_TOO_LONG = {
     "chunks": "events do not tell how long the chunks of chunked local attention are",
     "wide windows, dropped": "a window's block that starts behind the hit need not be whole",
 }
-Cache = EngineCache | CompiledEngineCache
 
 
 @cache
@@ -42,7 +39,7 @@ def cases() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def predict(cache: Cache, index: KvIndex, prompt: list[int], *, drops: bool) -> int:
+def predict(cache: EngineCache, index: KvIndex, prompt: list[int], *, drops: bool) -> int:
     """Return the tokens that an engine reuses, which computes one at least."""
     if not cache.block_size:
         return 0
@@ -51,10 +48,10 @@ def predict(cache: Cache, index: KvIndex, prompt: list[int], *, drops: bool) -> 
     return index.find_matches(hashes).get(W, 0) * cache.block_size
 
 
-def replay(made: Callable[..., Cache], name: str) -> Iterator[tuple[int, int]]:
+def replay(name: str) -> Iterator[tuple[int, int]]:
     """Yield what was predicted, and what was hit."""
     head, *steps = cases()[name]
-    cache, index = made(drops=head["drops"]), KvIndex()
+    cache, index = EngineCache(drops=head["drops"]), KvIndex()
     for step in steps:
         if "hit" in step:
             yield predict(cache, index, step["prompt"], drops=head["drops"]), step["hit"]
@@ -69,12 +66,8 @@ def replay(made: Callable[..., Cache], name: str) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", sorted(cases()))
-@pytest.mark.parametrize("made", [EngineCache, CompiledEngineCache])
-def test_hits_are_as_long_as_vllm_finds_them(made: Callable[..., Cache], name: str) -> None:
-    if made is CompiledEngineCache and NATIVE is None:
-        pytest.skip("the compiled core is not there")
-
-    pairs = list(replay(made, name))
+def test_hits_are_as_long_as_vllm_finds_them(name: str) -> None:
+    pairs = list(replay(name))
 
     assert len(pairs) == 40
     assert sum(hit > 0 for _, hit in pairs) >= 16
@@ -85,13 +78,8 @@ def test_hits_are_as_long_as_vllm_finds_them(made: Callable[..., Cache], name: s
         assert not wrong
 
 
-@pytest.mark.parametrize("made", [EngineCache, CompiledEngineCache])
-def test_a_capture_of_a_sliding_window_model_is_understood_in_whole(
-    made: Callable[..., Cache],
-) -> None:
-    if made is CompiledEngineCache and NATIVE is None:
-        pytest.skip("the compiled core is not there")
-    cache, index = made(), KvIndex()
+def test_a_capture_of_a_sliding_window_model_is_understood_in_whole() -> None:
+    cache, index = EngineCache(), KvIndex()
     for line in (FIXTURES / "vllm_0.32.0_gemma3.jsonl").read_text().splitlines():
         for event in cache.take(bytes.fromhex(json.loads(line)["hex"])):
             index.apply(W, event)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored
 from kvmesh.core.blocks.hashing import (
     extend_hash,
@@ -28,7 +27,7 @@ from kvmesh.core.engines.engine_events import (
 )
 from kvmesh.core.engines.kv_events import closure, residency
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
+from tests.reference.engines.cache import NaiveEngineCache
 
 UNIT = 2
 Tokens = tuple[int, ...]
@@ -273,7 +272,7 @@ def key_of(tokens: Tokens, ahead: int) -> int:
 
 
 class Twins:
-    """The pure cache and the compiled one, told the same: they answer alike."""
+    """A naive cache and the compiled one, told the same: they answer alike."""
 
     def __init__(
         self, setup: Setup, batch: list[EngineEvent], *, hidden: int = closure.MAX_HIDDEN
@@ -281,9 +280,9 @@ class Twins:
         def decode(_: bytes) -> EngineBatch:
             return EngineBatch(0.0, 0, tuple(batch))
 
-        made = (EngineCache,) if NATIVE is None else (EngineCache, CompiledEngineCache)
         self._both = [
-            one(UNIT, decode=decode, drops=setup.drops, max_hidden=hidden) for one in made
+            one(UNIT, decode=decode, drops=setup.drops, max_hidden=hidden)
+            for one in (NaiveEngineCache, EngineCache)
         ]
 
     def take(self, payload: bytes) -> list[Event]:

@@ -1,4 +1,4 @@
-"""The compiled engine cache against the pure one: events, errors, counts and dumps, bit by bit."""
+"""The compiled engine cache against a naive one: events, errors, counts and dumps, bit by bit."""
 
 import json
 import random
@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
@@ -24,17 +23,16 @@ from kvmesh.core.engines.engine_events import (
 )
 from kvmesh.core.engines.kv_events import closure, residency
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.groups import hits
-from kvmesh.core.engines.kv_events.saved_cache import pack_block, unpack_blocks
+from kvmesh.core.engines.kv_events.saved_cache import pack_block
 from kvmesh.errors import CodecError
-
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled core is not there")
+from tests.reference.engines.cache import NaiveEngineCache
+from tests.reference.engines.residency import unpack_blocks
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "engines"
 CAPTURES = sorted(path.name for path in FIXTURES.glob("*.jsonl"))
 READ_BY_HAND = {"vllm-0.23.1-0181ea31", "vllm-0.33.0", "tensorrt_llm-1.3.0"}
-"""A map as envelope, ids that a hash covers ahead, maps as keys of images: for the pure decoder."""
+"""A map as envelope, ids that a hash covers ahead, maps as keys of images: Python decodes them."""
 SCHEMAS = json.loads((FIXTURES / "wire_fixtures.json").read_text())
 PUBLISHED = [
     bytes.fromhex(payload)
@@ -78,20 +76,20 @@ class Twins:
     """Both, told the same; each must answer as the other."""
 
     def __init__(self, size: int | None = None, *, secret: bytes = b"", hidden: int = 99) -> None:
-        self.pure = EngineCache(size, secret=secret, max_hidden=hidden)
-        self.compiled = CompiledEngineCache(size, secret=secret, max_hidden=hidden)
+        self.naive = NaiveEngineCache(size, secret=secret, max_hidden=hidden)
+        self.compiled = EngineCache(size, secret=secret, max_hidden=hidden)
 
     def tell(self, name: str, *args: object) -> object:
-        answers = [self._answer(getattr(one, name), *args) for one in (self.pure, self.compiled)]
+        answers = [self._answer(getattr(one, name), *args) for one in (self.naive, self.compiled)]
         assert answers[0] == answers[1]
-        assert self.pure.statistics() == self.compiled.statistics()
-        assert self.pure.block_size == self.compiled.block_size
-        assert self.pure.complete == self.compiled.complete
+        assert self.naive.statistics() == self.compiled.statistics()
+        assert self.naive.block_size == self.compiled.block_size
+        assert self.naive.complete == self.compiled.complete
         return answers[0]
 
     def save_and_load(self) -> None:
-        """Have both go on from what the pure one saved; both must save the same blocks."""
-        saved, compiled = self.pure.save(), self.compiled.save()
+        """Have both go on from what the naive one saved; both must save the same blocks."""
+        saved, compiled = self.naive.save(), self.compiled.save()
         assert (saved is None) == (compiled is None)
         if saved is None or compiled is None:
             return
@@ -238,11 +236,11 @@ def test_both_say_the_same_of_any_engine(
     play(Twins(size, secret=secret), plan)
 
 
-@given(steps, st.sampled_from([None, 2, 4]), st.sampled_from([EngineCache, CompiledEngineCache]))
+@given(steps, st.sampled_from([None, 2, 4]), st.sampled_from([NaiveEngineCache, EngineCache]))
 def test_who_goes_on_from_what_was_saved_holds_what_the_other_does(
     plan: list[tuple[object, ...]],
     size: int | None,
-    made: type[EngineCache] | type[CompiledEngineCache],
+    made: type[NaiveEngineCache] | type[EngineCache],
 ) -> None:
     kept, going_on = made(size), made(size)
     for name, *args in plan:
@@ -269,7 +267,7 @@ def test_both_load_or_refuse_the_same_damaged_blocks(
     with narrow():
         twins = Twins(2)
         play(twins, plan)
-        saved = twins.pure.save()
+        saved = twins.naive.save()
         if saved is None or not saved.blocks:
             return
         damaged = bytearray(saved.blocks)
@@ -278,14 +276,14 @@ def test_both_load_or_refuse_the_same_damaged_blocks(
         cut = data.draw(st.integers(0, len(damaged)) | st.just(len(damaged)))
         hostile = msgspec.structs.replace(saved, blocks=bytes(damaged[:cut]))
         loaded = []
-        for cache in (twins.pure, twins.compiled):
+        for cache in (twins.naive, twins.compiled):
             try:
                 loaded.append(cache.load(hostile))
             except CodecError:
                 cache.lose()
                 loaded.append([])
         assert loaded[0] == loaded[1]
-        assert twins.pure.complete == twins.compiled.complete
+        assert twins.naive.complete == twins.compiled.complete
 
 
 FOUR_ENDS: dict[str, object] = {
@@ -333,7 +331,7 @@ def test_both_read_every_published_schema_alike() -> None:
         twins.tell("take", payload)
 
 
-def test_ordinary_schemas_do_not_need_the_pure_decoder() -> None:
+def test_ordinary_schemas_do_not_need_the_python_decoder() -> None:
     twins = Twins()
     read_by_hand: list[bytes] = []
     with mock.patch.object(twins.compiled, "_decode", read_by_hand.append):
@@ -375,12 +373,12 @@ def test_both_fold_what_another_dialect_decodes_alike(told: list[list[EngineEven
     def decode(payload: bytes) -> EngineBatch:
         return EngineBatch(0.0, 0, tuple(told[payload[0]]))
 
-    pure, compiled = EngineCache(1, decode=decode), CompiledEngineCache(1, decode=decode)
+    naive, compiled = NaiveEngineCache(1, decode=decode), EngineCache(1, decode=decode)
     for number in range(len(told)):
         payload = bytes([number])
-        assert compiled.take(payload) == pure.take(payload)
-        assert compiled.dump() == pure.dump()
-    assert compiled.statistics() == pure.statistics()
+        assert compiled.take(payload) == naive.take(payload)
+        assert compiled.dump() == naive.dump()
+    assert compiled.statistics() == naive.statistics()
 
 
 class Life:
@@ -431,16 +429,16 @@ def live(seed: int, steps: int, *, width: int, depth: int, hidden: int) -> Engin
     def decode(_payload: bytes) -> EngineBatch:
         return EngineBatch(0.0, 0, tuple(batch))
 
-    pure = EngineCache(1, decode=decode, max_hidden=hidden)
-    compiled = CompiledEngineCache(1, decode=decode, max_hidden=hidden)
+    naive = NaiveEngineCache(1, decode=decode, max_hidden=hidden)
+    compiled = EngineCache(1, decode=decode, max_hidden=hidden)
     for step in range(steps):
         batch[:] = [life.next() for _ in range(3)]
-        assert compiled.take(b"") == pure.take(b"")
+        assert compiled.take(b"") == naive.take(b"")
         if step % 100 == 0:
-            assert compiled.statistics() == pure.statistics()
-            assert compiled.dump() == pure.dump()
-    assert compiled.statistics() == pure.statistics()
-    return pure.statistics()
+            assert compiled.statistics() == naive.statistics()
+            assert compiled.dump() == naive.dump()
+    assert compiled.statistics() == naive.statistics()
+    return naive.statistics()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -460,7 +458,7 @@ def test_both_follow_a_long_life_with_little_room_alike(seed: int) -> None:
 
 
 def test_both_keep_many_children_of_one_block_and_close_gaps_alike() -> None:
-    pure, compiled = EngineCache(1), CompiledEngineCache(1)
+    naive, compiled = NaiveEngineCache(1), EngineCache(1)
     payloads = [encode([0.0, [["BlockStored", [1], None, [1], 1]], 0])]
     payloads += [
         encode([0.0, [["BlockStored", [number], 1, [number], 1]], 0]) for number in range(2, 6000)
@@ -474,6 +472,6 @@ def test_both_keep_many_children_of_one_block_and_close_gaps_alike() -> None:
     payloads += [encode([0.0, [["BlockStored", [9001, 9002], None, [1, 7], 1, None, "CPU"]], 0])]
     payloads += [payloads[0]]
     for payload in payloads:
-        assert compiled.take(payload) == pure.take(payload)
-    assert compiled.statistics() == pure.statistics()
-    assert compiled.dump() == pure.dump()
+        assert compiled.take(payload) == naive.take(payload)
+    assert compiled.statistics() == naive.statistics()
+    assert compiled.dump() == naive.dump()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import EngineCache as NativeCache
 from kvmesh.core.blocks.events import Cleared, Removed, Stored
 from kvmesh.core.engines.engine_events import (
     FULL_ATTENTION,
@@ -18,14 +18,11 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.dialect import FARTHEST_TIER, TIERS
 from tests.property.support.starving import starved
+from tests.reference.engines.cache import NaiveEngineCache
 
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-MAKE: Any = NATIVE.EngineCache
+MAKE: Any = NativeCache
 TYPES = (Stored, Removed, Cleared)
 LIMITS = (100, 4, 1000, 10, 100)
 
@@ -149,13 +146,13 @@ def test_without_memory_it_says_so_and_can_be_used_once_it_is_told() -> None:
     plan = [store(10, 5), store(10, 2, medium="CPU"), store(15, parent_block_hash=11), remove(11)]
     failed = 0
     for number in range(120):
-        pure, cache = EngineCache(1), CompiledEngineCache(1)
+        naive, cache = NaiveEngineCache(1), EngineCache(1)
         for payload in (store(1), *plan, store(11, 3, parent_block_hash=10), remove(1, 2, 3)):
             events = starved(number, cache._native.take, payload)
             if events is None:
                 failed += 1
-                assert cache.lose() == pure.lose()
+                assert cache.lose() == naive.lose()
                 events = cache.take(payload)
-            assert events == pure.take(payload)
-        assert cache.dump() == pure.dump()
+            assert events == naive.take(payload)
+        assert cache.dump() == naive.dump()
     assert failed > 20

@@ -8,18 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, Event, Stored
 from kvmesh.core.blocks.hashing import sequence_hashes, unpack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.regaining import PROOF_RUNS, SETTLE_S, CacheHit, Regaining
 from kvmesh.core.engines.kv_events.saved_cache import SavedCache
 
 SIZE = 2
 MASK = (1 << 64) - 1
 Prefix = tuple[int, ...]
-MADE = [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
 
 
 def engine_hash(prefix: Prefix) -> int:
@@ -93,10 +90,9 @@ def believed(events: list[Event]) -> set[int]:
 class Followed:
     """An engine, what follows it, and what is kept of that for a later sidecar."""
 
-    def __init__(self, made: type[EngineCache] | type[CompiledEngineCache], seed: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.engine = NaiveEngine()
-        self.made = made
         self.since: list[bytes] = []
         self.kept: SavedCache | None = None
         self.now = 0.0
@@ -104,7 +100,7 @@ class Followed:
 
     def start(self) -> None:
         """Begin as another sidecar does, late."""
-        self.cache = self.made(SIZE)
+        self.cache = EngineCache(SIZE)
         self.regaining = Regaining(self.cache)
 
     def prompt(self, width: int = 3) -> Prefix:
@@ -163,23 +159,19 @@ kinds = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("made", MADE)
 @given(plan=st.lists(kinds, max_size=60), seed=st.integers(0, 1 << 30))
 def test_whatever_is_lost_nothing_is_believed_that_the_engine_does_not_hold(
-    made: type[EngineCache] | type[CompiledEngineCache], plan: list[str], seed: int
+    plan: list[str], seed: int
 ) -> None:
-    followed = Followed(made, seed)
+    followed = Followed(seed)
     for kind in plan:
         followed.step(kind)
         assert believed(followed.cache.dump()) <= followed.engine.holds()
 
 
-@pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_loss_all_is_known_again_of_an_engine_that_is_never_restarted(
-    made: type[EngineCache] | type[CompiledEngineCache], seed: int
-) -> None:
-    followed = Followed(made, seed)
+def test_after_a_loss_all_is_known_again_of_an_engine_that_is_never_restarted(seed: int) -> None:
+    followed = Followed(seed)
     engine, head = followed.engine, (9, 8, 7, 6)
     for _ in range(30):
         engine.serve((*head, *followed.prompt()))

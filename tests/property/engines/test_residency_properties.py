@@ -1,21 +1,20 @@
-"""Engine events against a multiset: which content is held in which tier or nearer."""
+"""Engine events against a multiset: which content is visible in which tier or nearer."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.blocks.events import ROOT
-from kvmesh.core.blocks.hashing import sequence_hashes
-from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
-from kvmesh.core.engines.kv_events.residency import Residency
-from kvmesh.core.engines.kv_events.tier_table import (
-    Change,
-    Dropped,
-    Emptied,
-    Opened,
-    TierStored,
+from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.hashing import sequence_hashes, unpack_hashes
+from kvmesh.core.engines.engine_events import (
+    EngineBatch,
+    EngineCleared,
+    EngineEvent,
+    EngineRemoved,
+    EngineStored,
 )
+from kvmesh.core.engines.kv_events.cache import EngineCache
 
 BLOCK_SIZE = 2
 Prefix = tuple[int, ...]
@@ -60,35 +59,41 @@ def stored(prefix: Prefix, length: int, tier: int) -> tuple[EngineStored, list[P
 
 
 class Tables:
-    """What the changes say is held, per tier; each change must be a change."""
+    """What the events say is held, per tier; each must be a change."""
 
     def __init__(self) -> None:
+        self.cache = EngineCache(BLOCK_SIZE)
         self.held: dict[int, dict[int, int]] = {}
 
-    def take(self, changes: list[Change]) -> None:
-        for change in changes:
-            if isinstance(change, Emptied):
-                self.held.clear()
-            elif isinstance(change, Opened):
-                assert change.tier not in self.held
-                self.held[change.tier] = self.held.get(change.nearer, {}).copy()
-            elif isinstance(change, TierStored):
-                table, parent = self.held.setdefault(change.tier, {}), change.parent
-                for block in change.hashes:
-                    assert block not in table
-                    table[block] = parent
-                    parent = block
-            else:
-                assert isinstance(change, Dropped)
-                for block in change.hashes:
-                    del self.held[change.tier][block]
+    def take(self, event: EngineEvent) -> None:
+        for one in self.cache.fold(EngineBatch(0.0, None, (event,))):
+            self._follow(one)
+
+    def _follow(self, event: Event) -> None:
+        if isinstance(event, Cleared):
+            self.held.clear()
+        elif isinstance(event, Stored):
+            table, parent = self.held.setdefault(event.tier, {}), event.parent
+            for block in unpack_hashes(event.hashes):
+                assert block not in table
+                table[block] = parent
+                parent = block
+        else:
+            assert isinstance(event, Removed)
+            for block in unpack_hashes(event.hashes):
+                del self.held[event.tier][block]
+
+
+def visible(held: set[Prefix]) -> set[Prefix]:
+    """Return those whose every beginning is held, too."""
+    return {one for one in held if all(one[:end] in held for end in range(1, len(one)))}
 
 
 @given(steps)
-def test_every_tier_holds_what_was_stored_there_or_nearer_more_often_than_removed(
+def test_every_tier_shows_what_was_stored_there_or_nearer_more_often_than_removed(
     plan: list[tuple[str, Prefix, int, int]],
 ) -> None:
-    residency, tables = Residency(BLOCK_SIZE), Tables()
+    tables = Tables()
     model: Counter[tuple[Prefix, int]] = Counter()
     opened = {0}
 
@@ -99,25 +104,30 @@ def test_every_tier_holds_what_was_stored_there_or_nearer_more_often_than_remove
             opened.add(tier)
             if event.parent is None or prefix[: len(prefix) - len(run)] in known:
                 model.update((held, tier) for held in run)
-            tables.take(list(residency.apply(event)))
+            tables.take(event)
         elif kind == "offload":
             opened.add(tier)
             model.update([(prefix, tier)] if prefix in known else [])
-            notice = EngineStored((engine_hash(prefix),), None, b"", 0, tier)
-            tables.take(list(residency.apply(notice)))
+            tables.take(EngineStored((engine_hash(prefix),), None, b"", 0, tier))
         elif kind == "remove":
             model = Counter(model - Counter([(prefix, tier)]))
-            tables.take(list(residency.apply(EngineRemoved((engine_hash(prefix),), tier))))
+            tables.take(EngineRemoved((engine_hash(prefix),), tier))
         else:
             model.clear()
             opened = {0}
-            tables.take(list(residency.apply(EngineCleared())))
+            tables.take(EngineCleared())
 
-        for upto in opened:
-            expected = {held for held, at in model if at <= upto}
+        counts: list[int] = []
+        for upto in sorted(opened):
+            everything = {held for held, at in model if at <= upto}
+            counts.append(len(everything))
+            expected = visible(everything)
             table = tables.held.get(upto, {})
             assert set(table) == {content(held) for held in expected}
             for held in expected:
                 parent = content(held[:-1]) if len(held) > 1 else ROOT
                 assert table[content(held)] == parent
-        assert residency.statistics().blocks == len({held for held, _ in model})
+        statistics = tables.cache.statistics()
+        assert statistics.residency.blocks == len({held for held, _ in model})
+        told = [one.held for one in statistics.closures if one.held]
+        assert told == [count for count in counts if count]

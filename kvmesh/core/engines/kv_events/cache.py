@@ -1,28 +1,39 @@
 """One engine's batches in, prefix-closed events out: what it holds, in content hashes."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from kvmesh.core.blocks.events import Cleared, Event
+from kvmesh._native import EngineCache as NativeCache
+from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.hashing import namespace_root
 from kvmesh.core.engines.engine_events import (
     FULL_ATTENTION,
     EngineBatch,
     EngineCleared,
     EngineEvent,
+    EngineRemoved,
     EngineStored,
 )
-from kvmesh.core.engines.kv_events.closure import MAX_HIDDEN, Closure, ClosureStatistics
-from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.engines.kv_events import closure, residency
+from kvmesh.core.engines.kv_events.closure import ClosureStatistics
+from kvmesh.core.engines.kv_events.dialect import (
+    FARTHEST_TIER,
+    TIERS,
+    decode_engine_batch,
+    decoder_of,
+)
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
-from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
-from kvmesh.core.engines.kv_events.saved_cache import SavedCache
-from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Opened, TierStored
+from kvmesh.core.engines.kv_events.residency import Handover, HeldBlock, ResidencyStatistics
+from kvmesh.core.engines.kv_events.saved_cache import SavedCache, check_saved
 from kvmesh.errors import CodecError
+
+_ROOTS: Final = 4096
+"""Namespaces whose roots are kept; one costs 2 us to compute."""
 
 
 class EngineCacheStatistics(msgspec.Struct, frozen=True):
@@ -97,11 +108,22 @@ def shows_groups(events: Iterable[EngineEvent], group: int | None) -> bool:
 class EngineCache:
     """Follows one engine's cache through its batches, restarts and losses.
 
-    Engine events become changes of content (`Residency`), made prefix-closed (`Closure`, one a
-    tier). From the first sign of several cache groups on, or from the beginning if the engine
-    `drops` the last block that it matched (EAGLE, MTP), a `GroupedCache` does that. An engine whose
-    history is lost counts as holding nothing until it starts over: `complete` is False until then.
-    `decode` reads its dialect, see `decoder_of`; `odd` counts what was left out.
+    Engine events become changes of content, made prefix-closed as `Closure` says, one a tier: in
+    one compiled call a batch (kvmesh/native/engine_cache.c), the ordinary batches of the common
+    dialect read without an object a block. Any other batch, and one of another dialect, is read by
+    `decode`, see `decoder_of`; `odd` counts what was left out. From the first sign of several cache
+    groups on, or from the beginning if the engine `drops` the last block that it matched (EAGLE,
+    MTP), a `GroupedCache` follows it.
+
+    Stores are counted per (tier, engine hash): engines store a block again whenever a prompt ends
+    on its boundary and remove it as often, and a plain set is then wrong for one request in eight.
+    A tier's events tell what is held there or nearer. `block_size` None, or one that the events
+    contradict before any event agreed with it, is set from the events: they win. Engine blocks of
+    several block sizes are split. An engine whose history is lost counts as holding nothing until
+    it starts over: `complete` is False until then.
+
+    About 50 B a block. Where memory ends in the middle of a batch it holds nothing, and raises
+    `CodecError` until `lose` or `restart`.
     """
 
     def __init__(
@@ -111,26 +133,70 @@ class EngineCache:
         secret: bytes = b"",
         decode: Callable[[bytes], EngineBatch] = decode_engine_batch,
         drops: bool = False,
-        max_hidden: int = MAX_HIDDEN,
+        max_hidden: int = closure.MAX_HIDDEN,
     ) -> None:
-        self.complete = True
+        @lru_cache(maxsize=_ROOTS)
+        def root_of(lora: str, salt: str) -> int:
+            return namespace_root(lora=lora, cache_salt=salt, secret=secret)
+
         self._decode = decode
+        self._is_common = decode is decode_engine_batch
+        self._is_direct = self._is_common and not drops
         self._secret = secret
         self._drops = drops
+        self._max_hidden = max_hidden
         self._grouped: GroupedCache | None = None
         self.odd = OddEvents()
-        self._residency = Residency(block_size, secret=secret)
-        self._closures: dict[int, Closure] = {}
-        self._max_hidden = max_hidden
         self._lost = self._undecodable = 0
-        self._unknown_fields = self._unknown_tags = 0
+        self._native = NativeCache(
+            block_size,
+            bool(secret),
+            FARTHEST_TIER,
+            (TIERS, FULL_ATTENTION, root_of, EngineStored, EngineRemoved, EngineCleared),
+            (Stored, Removed, Cleared),
+            (
+                residency.MOST_BLOCKS,
+                residency.MOST_TWINS,
+                residency.MOST_REFERENCES,
+                max_hidden,
+                closure.MAX_RUN,
+            ),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all is known since the engine started or cleared."""
+        return self._native.complete
+
+    @complete.setter
+    def complete(self, complete: bool) -> None:
+        self._native.complete = complete
+
+    @property
+    def group(self) -> int | None:
+        """Return the only cache group, None while no event told."""
+        return self._native.group
+
+    def references(self, engine_hash: int) -> int | None:
+        """Return how often the nearest tier stored a block of the engine's only group; None for one
+        that is not known.
+        """
+        return self._native.references(engine_hash)
+
+    def add(self, saved: SavedCache) -> list[Event]:
+        """Hold saved blocks of the nearest tier beside what is held. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then `lose` must be told.
+        """
+        events = self._native.add(saved.blocks)
+        if events is None:
+            raise CodecError(f"saved blocks of {len(saved.blocks)} bytes are none, or too many")
+        return events
 
     @property
     def block_size(self) -> int:
         """Return the engine's block size in tokens; 0 while it is unknown."""
-        if self._grouped is not None:
-            return self._grouped.block_size
-        return self._residency.block_size or 0
+        return (self._grouped or self._native).block_size
 
     @property
     def is_grouped(self) -> bool:
@@ -140,10 +206,69 @@ class EngineCache:
     def take(self, payload: bytes) -> list[Event]:
         """Fold one batch as the engine published it. O(blocks that changed).
 
-        Raises `CodecError` for bytes that are none: the engine's state is then unknown, which
-        `lose` must be told.
+        Raises `CodecError` for bytes that are none, and where memory ends: the engine's state is
+        then unknown, which `lose` must be told.
         """
-        return self.fold(self.read(payload))
+        try:
+            events = self._native.take(payload) if self._is_direct else None
+            return self._fold(self.read(payload)) if events is None else events
+        except MemoryError as error:
+            why = str(error) or "no memory for what it changes"
+            raise CodecError(f"engine batch of {len(payload)} bytes: {why}") from error
+
+    def restart(self) -> list[Event]:
+        """Take the news that the engine began anew."""
+        self._grouped = None
+        self._is_direct = self._is_common and not self._drops
+        return self._native.restart()
+
+    def lose(self) -> list[Event]:
+        """Take the news that batches are gone: hold nothing rather than something wrong."""
+        self._lost += 1
+        events = self._native.lose()
+        return events if self._grouped is None else self._grouped.clear()
+
+    def save(self) -> SavedCache | None:
+        """Return what is held, for another process that follows this engine later; None for one of
+        several cache groups. O(blocks).
+        """
+        return None if self._grouped is not None else SavedCache(*self._native.save())
+
+    def load(self, saved: SavedCache) -> list[Event]:
+        """Hold what was saved, which is all that the engine held then. O(blocks).
+
+        Raises `CodecError` for what cannot have been saved; then nothing is held, which `lose` must
+        be told.
+        """
+        self._grouped = None
+        self._is_direct = self._is_common and not self._drops
+        check_saved(saved)
+        events = self._native.load(*msgspec.structs.astuple(saved))
+        if events is None:
+            raise CodecError(f"saved blocks of {len(saved.blocks)} bytes are none, or too many")
+        return events
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+        return (self._grouped or self._native).dump()
+
+    def statistics(self) -> EngineCacheStatistics:
+        """Return the present counts."""
+        unknown_fields, unknown_tags, visible, counts, closures = self._native.statistics()
+        grouped = self._grouped
+        told = tuple(ClosureStatistics(*one) for one in closures)
+        return EngineCacheStatistics(
+            lost=self._lost,
+            undecodable=self._undecodable,
+            unknown_fields=unknown_fields,
+            unknown_tags=unknown_tags,
+            visible_blocks=visible if grouped is None else grouped.visible(),
+            complete=self._native.complete,
+            residency=ResidencyStatistics(*counts) if grouped is None else grouped.statistics(),
+            closures=told if grouped is None else grouped.closures(),
+            odd=self.odd.statistics(),
+            groups=() if grouped is None else grouped.groups(),
+        )
 
     def read(self, payload: bytes) -> EngineBatch:
         """Return the batch in these bytes, to be folded. Raises `CodecError` for bytes that are
@@ -156,148 +281,44 @@ class EngineCache:
             raise
         if batch.odd:
             self.odd.add(batch.odd)
-        if self._grouped is None and self._must_turn(batch.events):
+        if self._grouped is None and (
+            self._drops or shows_groups(batch.events, self._native.group)
+        ):
             self._turn()
         return batch
 
     def fold(self, batch: EngineBatch) -> list[Event]:
-        """Fold a batch, or part of one, that was read."""
-        self._unknown_fields += batch.unknown_fields
-        self._unknown_tags += batch.unknown_tags
-        if self._grouped is not None:
-            told = self._grouped.take(batch.events)
-            self.complete |= any(isinstance(event, EngineCleared) for event in batch.events)
-            return told
-        events: list[Event] = []
-        for event in batch.events:
-            if isinstance(event, EngineCleared):
-                self.complete = True
-            events += self._close(self._residency.apply(event))
-        return events
-
-    def restart(self) -> list[Event]:
-        """Take the news that the engine began anew."""
-        self.complete = True
-        self._grouped = None
-        return self._close(self._residency.restart())
-
-    def lose(self) -> list[Event]:
-        """Take the news that batches are gone: hold nothing rather than something wrong."""
-        self._lost += 1
-        self.complete = False
-        if self._grouped is not None:
-            return self._grouped.clear()
-        return self._close(self._residency.clear())
-
-    @property
-    def group(self) -> int | None:
-        """Return the only cache group, None while no event told."""
-        return self._residency.group
-
-    def references(self, engine_hash: int) -> int | None:
-        """Return how often the nearest tier stored a block of the engine's only group; None for one
-        that is not known.
-        """
-        return self._residency.references(engine_hash)
-
-    def add(self, saved: SavedCache) -> list[Event]:
-        """Hold saved blocks of the nearest tier beside what is held. O(blocks).
-
-        Raises `CodecError` for what cannot have been saved; then `lose` must be told.
-        """
-        return self._close(self._residency.add(saved))
-
-    def save(self) -> SavedCache | None:
-        """Return what is held, for another process that follows this engine later; None for one of
-        several cache groups. O(blocks).
-        """
-        return None if self._grouped is not None else self._residency.save()
-
-    def load(self, saved: SavedCache) -> list[Event]:
-        """Hold what was saved, which is all that the engine held then. O(blocks).
-
-        Raises `CodecError` for what cannot have been saved; then nothing is held, which `lose` must
-        be told.
-        """
-        self._grouped = None
-        self._closures.clear()
-        # Children may come before their parents: nothing is forgotten before all are there.
-        bound, self._max_hidden = self._max_hidden, sys.maxsize
+        """Fold a batch, or part of one, that was read. Raises `CodecError` where memory ends."""
         try:
-            self._close(self._residency.load(saved))
-        finally:
-            self._max_hidden = bound
-        for closure in self._closures.values():
-            closure.max_hidden = bound
-        self.complete = True
-        return [Cleared(), *self.dump()]
+            return self._fold(batch)
+        except MemoryError as error:
+            raise CodecError(str(error) or "no memory for what an engine batch changes") from error
 
-    def dump(self) -> list[Event]:
-        """Return events that store everything visible, nearest tier first. O(blocks)."""
-        if self._grouped is not None:
-            return self._grouped.dump()
-        return [run for _, closure in sorted(self._closures.items()) for run in closure.dump()]
-
-    def statistics(self) -> EngineCacheStatistics:
-        """Return the present counts."""
-        grouped = self._grouped
-        if grouped is None:
-            visible = max(map(len, self._closures.values()), default=0)
-            closures = tuple(one.statistics() for _, one in sorted(self._closures.items()))
-        else:
-            visible, closures = grouped.visible(), grouped.closures()
-        return EngineCacheStatistics(
-            lost=self._lost,
-            undecodable=self._undecodable,
-            unknown_fields=self._unknown_fields,
-            unknown_tags=self._unknown_tags,
-            visible_blocks=visible,
-            complete=self.complete,
-            residency=(grouped or self._residency).statistics(),
-            closures=closures,
-            odd=self.odd.statistics(),
-            groups=() if grouped is None else grouped.groups(),
-        )
-
-    def _must_turn(self, events: Sequence[EngineEvent]) -> bool:
-        """Return whether blocks of one group do not tell any more how much can be reused."""
-        return self._drops or shows_groups(events, self._residency.group)
+    def _fold(self, batch: EngineBatch) -> list[Event]:
+        if self._grouped is None:
+            return self._native.fold(batch)
+        marks = tuple(event for event in batch.events if isinstance(event, EngineCleared))
+        self._native.fold(msgspec.structs.replace(batch, events=marks))
+        return self._grouped.take(batch.events)
 
     def _turn(self) -> None:
         """Follow several groups from now on, with what was held before."""
-        size = self._residency.block_size
-        grouped = GroupedCache(
-            size, secret=self._secret, drops=self._drops, max_hidden=self._max_hidden
+        group, size, blocks, counts = self._native.hand_over()
+        self._is_direct = False
+        self._grouped = GroupedCache(
+            size or None,
+            secret=self._secret,
+            drops=self._drops,
+            max_hidden=self._max_hidden,
         )
-        grouped.adopt(self._residency.hand_over())
-        self._closures.clear()
-        self._grouped = grouped
+        held = tuple(HeldBlock(*one) for one in blocks)
+        self._grouped.adopt(Handover(group, size, held, ResidencyStatistics(0, *counts)))
 
-    def _close(self, changes: Sequence[Change]) -> list[Event]:
-        """Return the changes made prefix-closed."""
-        events: list[Event] = []
-        for change in changes:
-            if isinstance(change, TierStored):
-                events += self._closure(change.tier).hold(change.parent, change.hashes)
-            elif isinstance(change, Dropped):
-                events += self._closure(change.tier).drop(change.hashes)
-            elif isinstance(change, Opened):
-                events += self._open(change)
-            else:
-                self._closures.clear()
-                events.append(Cleared())
-        return events
 
-    def _open(self, opened: Opened) -> Sequence[Event]:
-        """Return what a tier holds at once that is used for the first time."""
-        nearer = self._closures.get(opened.nearer)
-        if nearer is None:
-            return ()
-        closure = self._closures[opened.tier] = nearer.copy(opened.tier)
-        return closure.dump()
-
-    def _closure(self, tier: int) -> Closure:
-        closure = self._closures.get(tier)
-        if closure is None:
-            closure = self._closures[tier] = Closure(tier, max_hidden=self._max_hidden)
-        return closure
+def new_engine_cache(
+    block_size: int | None = None, *, secret: bytes = b"", engine: str = "", drops: bool = False
+) -> EngineCache:
+    """Return an empty cache for that kind of engine; `drops` says that it computes the last block
+    that it matched again.
+    """
+    return EngineCache(block_size, secret=secret, decode=decoder_of(engine), drops=drops)

@@ -16,7 +16,6 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.saved_cache import SavedBlock, SavedCache, pack_block
 
 MOST_RUNS: Final = 1024
@@ -73,7 +72,7 @@ class Regaining:
     orphan ends that, then and later. Engines of several cache groups are not regained.
     """
 
-    def __init__(self, cache: EngineCache | CompiledEngineCache, secret: bytes = b"") -> None:
+    def __init__(self, cache: EngineCache, secret: bytes = b"") -> None:
         self._cache = cache
         self._secret = secret
         self._active = False

@@ -1,7 +1,7 @@
 """What one engine holds, as bytes that another process can go on from."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -50,25 +50,6 @@ def pack_block(block: SavedBlock) -> bytes:
     numbers = len(block.contents)
     head = _HEAD.pack(block.engine_hash, block.parent, block.root, numbers, stored)
     return head + struct.pack(f"<{numbers}Q{len(said)}I", *block.contents, *said)
-
-
-def unpack_blocks(saved: SavedCache) -> Iterator[SavedBlock]:
-    """Yield the blocks. Raises `CodecError` where the bytes are none. O(blocks)."""
-    data, tiers, at = saved.blocks, len(saved.tiers), 0
-    try:
-        while at < len(data):
-            engine_hash, parent, root, numbers, stored = _HEAD.unpack_from(data, at)
-            at += _HEAD.size
-            rest = struct.Struct(f"<{numbers}Q{stored.bit_count()}I")
-            read = rest.unpack_from(data, at)
-            at += rest.size
-            said = iter(read[numbers:])
-            counts = tuple(next(said) if stored >> tier & 1 else 0 for tier in range(tiers))
-            if not numbers or not stored or stored >> tiers or 0 in read[numbers:]:
-                raise CodecError(f"saved block {engine_hash:016x} before byte {at} is none")
-            yield SavedBlock(engine_hash, parent, root, read[:numbers], counts)
-    except struct.error as error:
-        raise CodecError(f"saved blocks of {len(data)} bytes: {error}") from error
 
 
 def check_saved(saved: SavedCache) -> None:

@@ -22,20 +22,6 @@ class Dropped(msgspec.Struct, frozen=True):
     tier: int = 0
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """`tier` is used from now on: all that `nearer`, the next tier before it, holds is its, too."""
-
-    tier: int
-    nearer: int
-
-
-class Emptied(msgspec.Struct, frozen=True):
-    """Nothing is held any more, in any tier."""
-
-
-Change = TierStored | Dropped | Opened | Emptied
-
-
 class TierTable:
     """How many engine blocks of one tier or nearer stand for each content hash.
 
@@ -47,12 +33,6 @@ class TierTable:
         self.tier = tier
         self._present: dict[int, int] = {}
         self._runs: list[tuple[int, list[int]]] = []
-
-    def copy(self, tier: int) -> "TierTable":
-        """Return the table of a tier that holds the same so far."""
-        made = TierTable(tier)
-        made._present = self._present.copy()
-        return made
 
     def add(self, parent: int, contents: Sequence[int]) -> None:
         """Count one more engine block standing for `contents`, a run after `parent`."""
@@ -80,7 +60,7 @@ class TierTable:
                     self._runs.append((ROOT, []))
                 self._runs[0][1].append(content)
 
-    def take(self, *, held: bool) -> list[Change]:
+    def take(self, *, held: bool) -> list[TierStored] | list[Dropped]:
         """Return the first holds (`held`) or the last drops since the last call."""
         runs, self._runs = self._runs, []
         if held:

@@ -13,7 +13,8 @@ An error of ours is told in the same ways, as 500.
 from math import ceil
 from typing import Final
 
-from kvmesh.core.engines.event_stream import LAST_CHUNK, EventStream, new_event_stream
+from kvmesh._native import EventStream
+from kvmesh.core.engines.event_stream import LAST_CHUNK, new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
 from kvmesh.core.health.answer_check import (
     DOUBTFUL,

@@ -1,10 +1,14 @@
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
+from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.chat.answer_json import MAX_TOOL, Answer, ending_of, read_answer
 from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
 
+Make = Callable[[], EventStream | CompiledStream]
 CALL = {"type": "function", "id": "c1", "function": {"name": "Bash", "arguments": "{}"}}
 
 
@@ -140,9 +144,7 @@ def test_what_decodes_in_no_way_says_nothing() -> None:
 
 @pytest.mark.parametrize("make", [EventStream, new_event_stream])
 @pytest.mark.parametrize("space", [b"", b" "])
-def test_a_stream_tells_why_it_ended_with_and_without_usage(
-    make: type[EventStream], space: bytes
-) -> None:
+def test_a_stream_tells_why_it_ended_with_and_without_usage(make: Make, space: bytes) -> None:
     stream = make()
     call = msgspec.json.encode({"choices": [{"delta": {"tool_calls": [CALL]}}]})
     end = b'{"choices":[{"delta":{},"finish_reason":%b"stop","stop_reason":null}]}' % space
@@ -164,7 +166,7 @@ def test_a_stream_tells_why_it_ended_with_and_without_usage(
 
 
 @pytest.mark.parametrize("make", [EventStream, new_event_stream])
-def test_a_stream_of_messages_tells_its_tool(make: type[EventStream]) -> None:
+def test_a_stream_of_messages_tells_its_tool(make: Make) -> None:
     stream = make()
     events = {
         b"message_start": b'{"message":{"usage":{"input_tokens":5}}}',
@@ -191,9 +193,7 @@ def test_a_stream_of_messages_tells_its_tool(make: type[EventStream]) -> None:
         b'"error":{"message":"m"}',
     ],
 )
-def test_words_are_found_wherever_they_stand(
-    make: type[EventStream], pad: int, word: bytes
-) -> None:
+def test_words_are_found_wherever_they_stand(make: Make, pad: int, word: bytes) -> None:
     stream, reads = make(), find_usage(b"{%b}" % word)
 
     stream.feed(b'data: {"%b":1,%b}\n\n' % (b"x" * pad, word))

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.engines.event_stream import DUE, ENDED, TAKEN, EventStream, new_event_stream
 from kvmesh.core.engines.sse import Usage
 
@@ -10,7 +11,7 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}
 NO_USAGE = b'data: {"choices":[],"usage":null}\n\n'
 DONE = b"data: [DONE]\n\n"
 
-Make = Callable[[], EventStream]
+Make = Callable[[], EventStream | CompiledStream]
 pytestmark = pytest.mark.parametrize("make", [EventStream, new_event_stream])
 
 

@@ -28,7 +28,6 @@ MAY_NAME = {
     "kvmesh/core/engines/kv_events/envelope.py": "the common dialect",
     "kvmesh/core/engines/kv_events/dialect.py": "source",
     "kvmesh/core/engines/kv_events/event_source.py": "source",
-    "kvmesh/core/engines/kv_events/residency.py": "source",
     # What the mocker, which pretends to be an engine of one kind, is made of.
     "kvmesh/mocker": "a pretend engine",
     "kvmesh/transport/zmq/publisher.py": "a pretend engine",

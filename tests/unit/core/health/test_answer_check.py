@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh._native import EventStream
+from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.answer_check import (
     MOST_ASKED,

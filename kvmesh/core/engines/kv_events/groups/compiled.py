@@ -1,62 +1,16 @@
 """`GroupTable` compiled, for hashes that cover nothing behind their block."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import Final
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import GroupTable as NativeTable
 from kvmesh.core.blocks.events import Event, Removed, Stored
 from kvmesh.core.engines.kv_events import closure, residency
 from kvmesh.core.engines.kv_events.closure import ClosureStatistics
 from kvmesh.core.engines.kv_events.groups.kinds import Group, Groups
-from kvmesh.core.engines.kv_events.groups.table import Blocks, Path, Place
+from kvmesh.core.engines.kv_events.groups.table import Blocks, GroupTable, Path, Place
 
 _NO_PATH: Final = Path(None, 0, (), ())
-
-
-class NativeTable(Protocol):
-    """What `kvmesh._native.GroupTable` has."""
-
-    def find(self, engine_hash: int, /) -> tuple[int, int, int] | None:
-        """Return key, root and units of the prefix that a hash names."""
-        ...
-
-    def store(self, *args: object) -> int:
-        """Count blocks; return how many did not fit."""
-        ...
-
-    def remove(self, slot: int, tier: int, hashes: Sequence[int], /) -> int:
-        """Count blocks less; return how many were not held."""
-        ...
-
-    def open(self, tier: int, /) -> list[Event]:
-        """Follow a tier; return what it holds."""
-        ...
-
-    def settle(self) -> list[Event]:
-        """Return what the last change led to."""
-        ...
-
-    def take_ends(self) -> tuple[list[Removed], list[Stored]]:
-        """Return the ends that are none any more, and the new ones."""
-        ...
-
-    def dump(self) -> list[Event]:
-        """Return events that store all."""
-        ...
-
-    def settle_rule(
-        self, groups: tuple[tuple[int, int, int], ...], align: int, drop: int, /
-    ) -> None:
-        """Work out anew what is held means."""
-        ...
-
-    def clear(self) -> None:
-        """Forget every block."""
-        ...
-
-    def counts(self) -> tuple[int, int, list[int], list[tuple[int, int, int]]]:
-        """Return blocks, prefixes, blocks of each group, and the counts of each tier's closure."""
-        ...
 
 
 class CompiledGroupTable:
@@ -65,15 +19,11 @@ class CompiledGroupTable:
     """
 
     def __init__(self, groups: Groups, *, max_hidden: int = closure.MAX_HIDDEN) -> None:
-        assert NATIVE is not None
         self._groups = groups
         self._opened: list[Event] = []
-        self._native = cast(
-            "NativeTable",
-            NATIVE.GroupTable(
-                *(Stored, Removed, residency.MOST_BLOCKS, residency.MOST_REFERENCES),
-                *(max_hidden, closure.MAX_RUN),
-            ),
+        self._native = NativeTable(
+            *(Stored, Removed, residency.MOST_BLOCKS, residency.MOST_REFERENCES),
+            *(max_hidden, closure.MAX_RUN),
         )
         self._tell_rule()
 
@@ -100,8 +50,15 @@ class CompiledGroupTable:
         """Count blocks; return how many did not fit. See `GroupTable`."""
         way = path or _NO_PATH
         return self._native.store(
-            *(blocks.group.slot, blocks.tier, blocks.span, blocks.times),
-            *(blocks.hashes, blocks.ends, way.before, way.root, way.keys),
+            blocks.group.slot,
+            blocks.tier,
+            blocks.span,
+            blocks.times,
+            blocks.hashes,
+            blocks.ends,
+            way.before,
+            way.root,
+            way.keys,
         )
 
     def remove(self, group: Group, tier: int, hashes: Sequence[int]) -> int:
@@ -148,3 +105,11 @@ class CompiledGroupTable:
         groups = self._groups
         described = tuple((int(one.role), one.step, one.need) for one in groups.all())
         self._native.settle_rule(described, groups.align, groups.drop)
+
+
+def new_table(
+    groups: Groups, *, max_hidden: int = closure.MAX_HIDDEN
+) -> GroupTable | CompiledGroupTable:
+    """Return an empty table, compiled unless hashes cover what follows their block."""
+    made = GroupTable if groups.lookahead else CompiledGroupTable
+    return made(groups, max_hidden=max_hidden)

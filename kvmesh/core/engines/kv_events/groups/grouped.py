@@ -1,6 +1,7 @@
 """What an engine of several cache groups holds: the chain of blocks, and where a hit may end."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -14,7 +15,7 @@ from kvmesh.core.engines.engine_events import (
 from kvmesh.core.engines.kv_events import residency
 from kvmesh.core.engines.kv_events.closure import MAX_HIDDEN, ClosureStatistics
 from kvmesh.core.engines.kv_events.groups.boundaries import TIER_BITS
-from kvmesh.core.engines.kv_events.groups.compiled import CompiledGroupTable
+from kvmesh.core.engines.kv_events.groups.compiled import CompiledGroupTable, new_table
 from kvmesh.core.engines.kv_events.groups.kinds import (
     MOST_STEP,
     Group,
@@ -27,13 +28,21 @@ from kvmesh.core.engines.kv_events.groups.table import Blocks, GroupTable, Path,
 from kvmesh.core.engines.kv_events.residency import Handover, HeldBlock, ResidencyStatistics
 
 
+class NewTable(Protocol):
+    """Makes an empty table."""
+
+    def __call__(self, groups: Groups, *, max_hidden: int) -> GroupTable | CompiledGroupTable:
+        """Return one of these groups."""
+        ...
+
+
 class GroupedCache:
     """Folds the events of an engine with several cache groups into journal events.
 
     An engine's hash names a prefix, whichever group's block ends behind it: once one event told its
-    tokens, others need none. Stores are counted per group, tier and engine hash as in `Residency`;
-    a hash keeps the content that it was stored with first. `drops`: the engine computes the last
-    matched block again (EAGLE, MTP).
+    tokens, others need none. Stores are counted per group, tier and engine hash, as `EngineCache`
+    does; a hash keeps the content that it was stored with first. `drops`: the engine computes the
+    last matched block again (EAGLE, MTP).
     """
 
     def __init__(
@@ -43,13 +52,13 @@ class GroupedCache:
         secret: bytes = b"",
         drops: bool = False,
         max_hidden: int = MAX_HIDDEN,
-        compiled: bool = False,
+        new_table: NewTable = new_table,
     ) -> None:
         self._secret = secret
         self._max_hidden = max_hidden
-        self._compiled = compiled
+        self._new_table = new_table
         self._groups = Groups(block_size, drops=drops)
-        self._table = self._new_table()
+        self._table = new_table(self._groups, max_hidden=max_hidden)
         self._counts: dict[str, int] = {}
         self._is_told = False
 
@@ -126,11 +135,6 @@ class GroupedCache:
         """Return what is known of each group."""
         return tuple(one.statistics(self._table.count(one)) for one in self._groups.all())
 
-    def _new_table(self) -> GroupTable | CompiledGroupTable:
-        """Return an empty table: compiled, if that is wanted, unless hashes cover what follows."""
-        made = CompiledGroupTable if self._compiled and not self._groups.lookahead else GroupTable
-        return made(self._groups, max_hidden=self._max_hidden)
-
     def _rule(self) -> Reuse:
         return Reuse(self._groups.lookahead, self._groups.drop)
 
@@ -143,7 +147,7 @@ class GroupedCache:
             return []
         self._is_told = True
         if learned is Learned.UNIT:
-            self._table = self._new_table()
+            self._table = self._new_table(self._groups, max_hidden=self._max_hidden)
             return self.clear()
         self._table.settle_rule()
         return [Cleared(), *self.dump()]

@@ -9,15 +9,15 @@ from kvmesh.core.engines.kv_events.checkpoint import (
     encode_checkpoint,
 )
 from kvmesh.core.engines.kv_events.event_source import batch_digest
-from kvmesh.core.engines.kv_events.residency import MOST_REFERENCES, MOST_TWINS, Residency
+from kvmesh.core.engines.kv_events.residency import MOST_REFERENCES, MOST_TWINS
 from kvmesh.core.engines.kv_events.saved_cache import (
     SavedBlock,
     SavedCache,
     check_saved,
     pack_block,
-    unpack_blocks,
 )
 from kvmesh.errors import CodecError
+from tests.reference.engines.residency import unpack_blocks
 
 BLOCK = SavedBlock(11, 0, 0, (5,), (1,))
 SAVED = SavedCache(0, 4, (0,), pack_block(BLOCK))
@@ -55,10 +55,16 @@ def test_figures_that_no_engine_has_are_refused(changes: dict[str, int]) -> None
 
 
 def test_blocks_of_several_contents_and_tiers_come_back() -> None:
-    blocks = [BLOCK, SavedBlock(12, 5, 3, (6, 7), (0, 2)), SavedBlock(11, 5, 1, (8,), (3, 1))]
+    blocks = [BLOCK, SavedBlock(11, 5, 1, (8,), (3, 1)), SavedBlock(12, 5, 3, (6, 7), (0, 2))]
     saved = SavedCache(-1, 0, (0, 2), b"".join(map(pack_block, blocks)))
 
-    assert list(unpack_blocks(saved))[1:] == blocks[1:]
+    cache = EngineCache(4)
+    cache.load(saved)
+    found = cache.save()
+
+    assert found is not None
+    assert msgspec.structs.replace(found, blocks=b"") == SavedCache(-1, 4, (0, 2), b"")
+    assert set(unpack_blocks(found)) == {msgspec.structs.replace(BLOCK, counts=(1, 0)), *blocks[1:]}
 
 
 @pytest.mark.parametrize(
@@ -88,8 +94,8 @@ def test_more_blocks_than_are_followed_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("kvmesh.core.engines.kv_events.residency.MOST_BLOCKS", 1)
     other = pack_block(SavedBlock(12, 5, 0, (6,), (1,)))
 
-    with pytest.raises(CodecError, match="over 1 blocks"):
-        Residency(4).load(msgspec.structs.replace(SAVED, blocks=SAVED.blocks + other))
+    with pytest.raises(CodecError, match="are none, or too many"):
+        EngineCache(4).load(msgspec.structs.replace(SAVED, blocks=SAVED.blocks + other))
 
 
 def test_a_mark_digests_the_batch_that_was_read_last() -> None:

@@ -1,11 +1,9 @@
 import msgspec
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.hashing import extend_hash, sequence_hashes
 from kvmesh.core.engines.kv_events import regaining
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
 from kvmesh.core.engines.kv_events.regaining import (
     MOST_ANSWERS,
     PROOF_RUNS,
@@ -16,7 +14,6 @@ from kvmesh.core.engines.kv_events.regaining import (
 
 TOKENS = [one for number in range(6) for one in (number, number)]
 HASHES = sequence_hashes(TOKENS, 2)
-MADE = [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
 
 
 def store(first: int, *, parent: int | None, blocks: int = 2, **changes: object) -> object:
@@ -39,10 +36,10 @@ def batch(*events: object) -> bytes:
     return msgspec.msgpack.encode([0.0, list(events), 0])
 
 
-@pytest.fixture(params=MADE)
-def lost(request: pytest.FixtureRequest) -> Regaining:
+@pytest.fixture
+def lost() -> Regaining:
     """One that lost its engine's history."""
-    made = Regaining(request.param(2))
+    made = Regaining(EngineCache(2))
     made.lose()
     return made
 

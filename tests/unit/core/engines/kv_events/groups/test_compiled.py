@@ -1,4 +1,4 @@
-"""What the compiled table does with what nobody should hand it; its twin is told the same in
+"""What the compiled table does with what nobody should hand it; the Python one is told the same in
 tests/property/engines/test_grouped_cache_properties.py.
 """
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import GroupTable
 from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Stored
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.engine_events import EngineStored
@@ -14,14 +14,11 @@ from kvmesh.core.engines.kv_events.groups.compiled import CompiledGroupTable
 from kvmesh.core.engines.kv_events.groups.kinds import Groups
 from kvmesh.core.engines.kv_events.groups.table import Blocks, Path, Place
 
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled core is not there")
-
 KEYS = Path(None, 7, (1, 2), (1, 2))
 
 
 def native(**more: Any) -> Any:
-    assert NATIVE is not None
-    table: Any = NATIVE.GroupTable(more.get("stored", Stored), Removed, 99, 9, 9, 9)
+    table: Any = GroupTable(more.get("stored", Stored), Removed, 99, 9, 9, 9)
     table.settle_rule(((0, 1, 1),), 1, 0)
     return table
 

@@ -1,23 +1,25 @@
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
+    EngineEvent,
     EngineRemoved,
     EngineStored,
 )
 from kvmesh.core.engines.kv_events import residency
 from kvmesh.core.engines.kv_events.cache import EngineCache, OddEvents
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache
+from kvmesh.core.engines.kv_events.groups.compiled import new_table
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
-from kvmesh.core.engines.kv_events.residency import Residency
+from kvmesh.core.engines.kv_events.groups.table import GroupTable
+from kvmesh.core.engines.kv_events.residency import Handover, ResidencyStatistics
 
 TOKENS = list(range(16))
 H = sequence_hashes(TOKENS, 4)
@@ -57,6 +59,15 @@ def ends(*hashes: int, tier: int = 0) -> Stored:
     return Stored(ROOT, pack_hashes(sorted(hashes)), ENDS + tier)
 
 
+Make = Callable[..., GroupedCache]
+
+
+@pytest.fixture(params=[new_table, GroupTable])
+def make(request: pytest.FixtureRequest) -> Make:
+    """What makes a cache over the table that fits, or over the one that fits all hashes."""
+    return partial(GroupedCache, new_table=request.param)
+
+
 FULL = stored((11, 12, 13, 14))
 STATE = state((14,))
 BATCHES = [
@@ -66,8 +77,10 @@ BATCHES = [
 ]
 
 
-def test_the_first_batch_begins_with_the_rule_and_hashes_of_one_group_serve_another() -> None:
-    cache = GroupedCache()
+def test_the_first_batch_begins_with_the_rule_and_hashes_of_one_group_serve_another(
+    make: Make,
+) -> None:
+    cache = make()
 
     told = cache.take([STATE, FULL])
 
@@ -77,8 +90,8 @@ def test_the_first_batch_begins_with_the_rule_and_hashes_of_one_group_serve_anot
     assert (cache.block_size, cache.visible(), cache.statistics().blocks) == (4, 4, 6)
 
 
-def test_ends_leave_before_the_chain_and_come_behind_it() -> None:
-    cache = GroupedCache()
+def test_ends_leave_before_the_chain_and_come_behind_it(make: Make) -> None:
+    cache = make()
     cache.take([FULL, STATE])
 
     gone = cache.take([EngineRemoved((14,)), state((13,), ())])
@@ -88,8 +101,8 @@ def test_ends_leave_before_the_chain_and_come_behind_it() -> None:
     assert cache.statistics().unknown_removals == 2
 
 
-def test_what_was_told_before_the_cache_was_cleared_is_void() -> None:
-    cache = GroupedCache()
+def test_what_was_told_before_the_cache_was_cleared_is_void(make: Make) -> None:
+    cache = make()
     cache.take([FULL, STATE])
 
     assert cache.take([state((12,), ()), EngineCleared(), FULL]) == [
@@ -100,8 +113,8 @@ def test_what_was_told_before_the_cache_was_cleared_is_void() -> None:
     assert cache.statistics().blocks == 1
 
 
-def test_a_group_that_is_met_later_gives_another_rule_and_all_is_told_anew() -> None:
-    cache = GroupedCache()
+def test_a_group_that_is_met_later_gives_another_rule_and_all_is_told_anew(make: Make) -> None:
+    cache = make()
     cache.take([stored((11, 12, 13, 14), kind="mla_attention")])
 
     told = cache.take([STATE])
@@ -110,8 +123,8 @@ def test_a_group_that_is_met_later_gives_another_rule_and_all_is_told_anew() -> 
     assert cache.dump() == told[1:]
 
 
-def test_a_farther_tier_holds_what_nearer_ones_do() -> None:
-    cache = GroupedCache()
+def test_a_farther_tier_holds_what_nearer_ones_do(make: Make) -> None:
+    cache = make()
     cache.take([FULL, STATE])
 
     told = cache.take([EngineStored((13,), None, b"", 0, 1, 1)])
@@ -124,8 +137,8 @@ def test_a_farther_tier_holds_what_nearer_ones_do() -> None:
     assert len(cache.closures()) == 2
 
 
-def test_several_blocks_in_one_are_held_in_each() -> None:
-    cache = GroupedCache()
+def test_several_blocks_in_one_are_held_in_each(make: Make) -> None:
+    cache = make()
     cache.take([FULL, stored((14,), group=1, kind="sliding_window", window=5)])
     cache.take([EngineRemoved((11, 12, 13, 14)), EngineRemoved((14,), 0, 1)])
 
@@ -151,8 +164,10 @@ def test_several_blocks_in_one_are_held_in_each() -> None:
         (stored((99,), group=1, kind="mamba", extras=(7,)), "orphans"),
     ],
 )
-def test_what_cannot_be_placed_is_counted_and_left_out(event: EngineStored, counted: str) -> None:
-    cache = GroupedCache()
+def test_what_cannot_be_placed_is_counted_and_left_out(
+    event: EngineStored, counted: str, make: Make
+) -> None:
+    cache = make()
     cache.take([FULL, STATE])
     before = cache.dump()
 
@@ -162,8 +177,8 @@ def test_what_cannot_be_placed_is_counted_and_left_out(event: EngineStored, coun
     assert getattr(cache.statistics(), counted) == 1
 
 
-def test_hashes_that_cover_tokens_behind_them_need_these_to_be_placed() -> None:
-    cache = GroupedCache()
+def test_hashes_that_cover_tokens_behind_them_need_these_to_be_placed(make: Make) -> None:
+    cache = make()
     ahead = tuple(struct.pack("<I", token) for token in (4, 8, 12, 90))
     cache.take([stored((11, 12, 13, 14), lookahead=ahead)])
 
@@ -178,8 +193,8 @@ def test_hashes_that_cover_tokens_behind_them_need_these_to_be_placed() -> None:
     assert [one for one in cache.take([EngineRemoved((24,))]) if one in gone] == gone
 
 
-def test_a_hash_keeps_its_first_content_and_unused_boundaries_go() -> None:
-    cache = GroupedCache()
+def test_a_hash_keeps_its_first_content_and_unused_boundaries_go(make: Make) -> None:
+    cache = make()
     cache.take([FULL, STATE])
 
     assert cache.take([stored((11,), [7, 7, 7, 7])]) == []
@@ -188,21 +203,25 @@ def test_a_hash_keeps_its_first_content_and_unused_boundaries_go() -> None:
     assert cache.dump() == [Reuse(), chain(ROOT, *H), ends(H[3])]
 
 
-def test_a_block_is_removed_as_often_as_it_was_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = GroupedCache()
+def test_a_block_is_removed_as_often_as_it_was_stored(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    cache = make()
     cache.take([FULL, STATE, STATE])
 
     assert cache.take([EngineRemoved((14,), 0, 1)]) == []
     assert cache.take([EngineRemoved((14,), 0, 1)]) != []
     monkeypatch.setattr(residency, "MOST_REFERENCES", 1)
-    cache = GroupedCache()
+    cache = make()
     cache.take([FULL, STATE, STATE])
     assert cache.take([EngineRemoved((14,), 0, 1)]) != []
 
 
-def test_blocks_beyond_the_bound_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_beyond_the_bound_are_not_followed(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
     monkeypatch.setattr(residency, "MOST_BLOCKS", 4)
-    cache = GroupedCache()
+    cache = make()
 
     cache.take([FULL, STATE])
     assert (cache.statistics().blocks, cache.statistics().crowded) == (3, 2)
@@ -211,40 +230,46 @@ def test_blocks_beyond_the_bound_are_not_followed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_engine_that_turns_out_to_have_groups_keeps_what_it_held() -> None:
-    plain = Residency(4)
-    plain.apply(stored((11, 12), TOKENS[:8], kind=None))
-    plain.apply(stored((13,), TOKENS[8:12], kind=None, parent=12, tier=1))
-    plain.apply(stored((21,), [5, 5, 5, 5], kind=None))
-    plain.apply(stored((22,), [6, 6, 6, 6], kind=None, parent=21))
-    plain.apply(EngineRemoved((21, 77)))
-    cache = GroupedCache(4)
-    cache.adopt(plain.hand_over())
+    before: list[EngineEvent] = [
+        stored((11, 12), TOKENS[:8], kind=None),
+        stored((13,), TOKENS[8:12], kind=None, parent=12, tier=1),
+        stored((21,), [5, 5, 5, 5], kind=None),
+        stored((22,), [6, 6, 6, 6], kind=None, parent=21),
+        EngineRemoved((21, 77)),
+    ]
+    batches = [
+        EngineBatch(0.0, 0, tuple(before)),
+        EngineBatch(0.0, 0, (state((12,), ()), state((14,)))),
+    ]
+    cache = EngineCache(4, decode=lambda payload: batches[payload[0]])
+    cache.take(b"\0")
 
-    told = cache.take([state((12,), ()), state((14,))])
+    told = cache.take(b"\1")
 
     assert told[:4] == [Cleared(), Reuse(), chain(ROOT, *H[:2]), chain(ROOT, *H[:3], tier=1)]
     assert told[4:] == [ends(H[1]), ends(H[1], tier=1)]
-    assert (cache.statistics().unknown_removals, plain.statistics().blocks) == (1, 0)
-    assert [group.kind for group in cache.groups()] == ["", "mamba"]
+    statistics = cache.statistics()
+    assert statistics.residency.unknown_removals == 1
+    assert [group.kind for group in statistics.groups] == ["", "mamba"]
 
 
-def test_nothing_to_take_over_leaves_the_groups_to_be_learned() -> None:
-    cache = GroupedCache()
-    cache.adopt(Residency().hand_over())
+def test_nothing_to_take_over_leaves_the_groups_to_be_learned(make: Make) -> None:
+    cache = make()
+    cache.adopt(Handover(0, 0, (), ResidencyStatistics(0)))
 
     assert cache.take([FULL, STATE])[:2] == [Cleared(), Reuse()]
 
 
-def test_without_a_full_group_what_is_held_and_all_before_it_is_the_chain() -> None:
-    cache = GroupedCache()
+def test_without_a_full_group_what_is_held_and_all_before_it_is_the_chain(make: Make) -> None:
+    cache = make()
 
     assert cache.take([STATE])[2:] == [chain(ROOT, *H), ends(H[3])]
     gone = cache.take([EngineRemoved((14,), 0, 1)])
     assert gone == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[::-1]))]
 
 
-def test_of_two_full_groups_both_must_hold_a_block() -> None:
-    cache = GroupedCache()
+def test_of_two_full_groups_both_must_hold_a_block(make: Make) -> None:
+    cache = make()
     second = stored((11, 12), TOKENS[:8], group=1)
 
     assert cache.take([FULL, second])[2:] == [chain(ROOT, *H[:2]), ends(*H[:2])]
@@ -253,13 +278,8 @@ def test_of_two_full_groups_both_must_hold_a_block() -> None:
     assert cache.take([EngineRemoved((12,), 0, 1)]) == gone
 
 
-@pytest.mark.parametrize("made", [EngineCache, CompiledEngineCache])
-def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed(
-    made: type[EngineCache | CompiledEngineCache],
-) -> None:
-    if made is CompiledEngineCache and NATIVE is None:
-        pytest.skip("the compiled core is not there")
-    cache = made()
+def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed() -> None:
+    cache = EngineCache()
     whole = ["BlockStored", [1], None, [5, 6], 2]
 
     told = cache.take(msgspec.msgpack.encode([0.0, [["BlockStored", [2], None, "x", 2], whole], 0]))
@@ -309,30 +329,30 @@ def test_an_engine_that_drops_blocks_is_followed_by_groups_from_the_beginning() 
     assert (cache.block_size, cache.statistics().visible_blocks) == (4, 4)
 
 
-@pytest.mark.parametrize(
-    "made", [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
-)
-def test_the_rule_is_told_though_the_first_sign_of_groups_has_no_tokens(
-    made: type[EngineCache | CompiledEngineCache],
-) -> None:
+def test_a_dropped_block_is_one_more_behind_each_end(make: Make) -> None:
+    cache = make(4, drops=True)
+
+    told = cache.take(BATCHES[1].events)
+
+    assert told == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
+    assert [one.blocks for one in cache.groups()] == [4]
+    assert cache.take([EngineRemoved((13,))])[0] == Removed(pack_hashes(sorted(H[2:])), ENDS)
+
+
+def test_the_rule_is_told_though_the_first_sign_of_groups_has_no_tokens() -> None:
     batches = [
         EngineBatch(0.0, 0, (stored((11, 12, 13, 14)),)),
         EngineBatch(0.0, 0, (state((99,), ()),)),
         EngineBatch(0.0, 0, (EngineRemoved((14,)),)),
     ]
-    cache = made(decode=lambda payload: batches[payload[0]])
+    cache = EngineCache(decode=lambda payload: batches[payload[0]])
 
     assert cache.take(b"\0") == [chain(ROOT, *H)]
     assert cache.take(b"\1") == [Cleared(), Reuse(), chain(ROOT, *H), ends(*H)]
     assert cache.take(b"\2") == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[3:]))]
 
 
-@pytest.mark.parametrize(
-    "made", [EngineCache] if NATIVE is None else [EngineCache, CompiledEngineCache]
-)
-def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are_followed(
-    made: type[EngineCache | CompiledEngineCache],
-) -> None:
+def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are_followed() -> None:
     primes = (1009, 1013, 1019, 1021)
     batch = EngineBatch(
         0.0,
@@ -344,7 +364,7 @@ def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are
             for at, size in enumerate(primes)
         ),
     )
-    cache = made(decode=lambda _: batch)
+    cache = EngineCache(decode=lambda _: batch)
 
     told = cache.take(b"")
 
@@ -353,13 +373,13 @@ def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are
     assert not any(isinstance(one, Stored) and one.tier >= ENDS for one in told[2:])
 
 
-def test_offloaded_blocks_longer_than_can_be_count_where_they_end() -> None:
-    cache = GroupedCache(4)
+def test_offloaded_blocks_longer_than_can_be_count_where_they_end(make: Make) -> None:
+    cache = make(4)
     cache.take([state((12, 13, 14), TOKENS), stored((11,), TOKENS[:4])])
 
     whole = cache.take([stored((14,), (), size=4 * 1024, tier=1)])
     assert chain(H[0], *H[1:], tier=1) in whole, "it covers all before it"
 
-    cache = GroupedCache(4)
+    cache = make(4)
     cache.take([state((12, 13, 14), TOKENS), stored((11,), TOKENS[:4])])
     assert cache.take([stored((14,), (), size=1 << 30, tier=1)]) == [chain(ROOT, H[0], tier=1)]

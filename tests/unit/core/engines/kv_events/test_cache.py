@@ -1,13 +1,10 @@
 import msgspec
 import pytest
 
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.engines.engine_events import EngineBatch
-from kvmesh.core.engines.kv_events import compiled
-from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.core.engines.kv_events.compiled import CompiledEngineCache, new_engine_cache
+from kvmesh.core.engines.kv_events.cache import EngineCache, new_engine_cache
 from kvmesh.errors import CodecError
 
 TOKENS = list(range(8))
@@ -15,23 +12,10 @@ FIRST, SECOND = sequence_hashes(TOKENS, 4)
 STORE = msgspec.msgpack.encode([1.0, [["BlockStored", [11, 12], None, TOKENS, 4]], 0])
 REMOVE = msgspec.msgpack.encode([1.0, [["BlockRemoved", [11]]], 0])
 
-native = pytest.mark.skipif(NATIVE is None, reason=CORE)
 
-
-def test_without_the_compiled_core_it_is_the_pure_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "NATIVE", None)
-
-    cache = new_engine_cache(4, engine="vllm")
-
-    assert isinstance(cache, EngineCache)
-    assert cache.take(STORE) == [Stored(ROOT, pack_hashes([FIRST, SECOND]))]
-
-
-@native
 def test_blocks_are_stored_removed_and_dumped() -> None:
     cache = new_engine_cache()
 
-    assert isinstance(cache, CompiledEngineCache)
     assert cache.take(STORE) == [Stored(ROOT, pack_hashes([FIRST, SECOND]))]
     assert cache.dump() == [Stored(ROOT, pack_hashes([FIRST, SECOND]))]
     assert cache.take(REMOVE) == [Removed(pack_hashes([SECOND, FIRST]))]
@@ -39,9 +23,8 @@ def test_blocks_are_stored_removed_and_dumped() -> None:
     assert cache.statistics().closures[0].hidden == 1
 
 
-@native
 def test_a_lost_engine_holds_nothing_until_it_starts_over() -> None:
-    cache = CompiledEngineCache(4)
+    cache = EngineCache(4)
     cache.take(STORE)
 
     assert cache.lose() == [Cleared()]
@@ -52,9 +35,8 @@ def test_a_lost_engine_holds_nothing_until_it_starts_over() -> None:
     assert cache.dump() == []
 
 
-@native
 def test_what_is_no_batch_is_counted_and_refused_in_words() -> None:
-    cache = CompiledEngineCache(4)
+    cache = EngineCache(4)
 
     with pytest.raises(CodecError, match="engine batch of 1 bytes"):
         cache.take(b"\x05")
@@ -62,31 +44,28 @@ def test_what_is_no_batch_is_counted_and_refused_in_words() -> None:
     assert cache.statistics().undecodable == 1
 
 
-@native
 def test_another_dialect_is_read_by_its_own_decoder() -> None:
     def decode(payload: bytes) -> EngineBatch:
         return EngineBatch(0.0, None, (), len(payload), 2)
 
-    cache = CompiledEngineCache(4, decode=decode)
+    cache = EngineCache(4, decode=decode)
 
     assert cache.take(STORE) == []
     assert cache.statistics().unknown_fields == len(STORE)
     assert cache.statistics().unknown_tags == 2
 
 
-@native
 @pytest.mark.parametrize("why", ["no memory at all", ""])
 def test_a_decoder_without_memory_is_a_batch_that_cannot_be_read(why: str) -> None:
     def decode(_payload: bytes) -> EngineBatch:
         raise MemoryError(why)
 
     with pytest.raises(CodecError, match="bytes: no memory"):
-        CompiledEngineCache(4, decode=decode).take(STORE)
+        EngineCache(4, decode=decode).take(STORE)
 
 
-@native
 def test_blocks_to_add_that_are_none_are_refused_and_so_is_what_memory_ends_in() -> None:
-    cache = CompiledEngineCache(4)
+    cache = EngineCache(4)
     cache.take(STORE)
     saved = cache.save()
     assert saved is not None
