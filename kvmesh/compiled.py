@@ -163,18 +163,6 @@ class Native(Protocol):
         """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
-    def scan_body(self, body: bytes, /) -> tuple[object, ...] | None:
-        """Return the fields of `core.prompts.body_scan.pure_scan_body`, or None."""
-        ...
-
-    def scan_tokens(self, body: bytes, /) -> bytes | None:
-        """Return `core.prompts.body_scan.pure_scan_tokens`, or None."""
-        ...
-
-    def scan_messages(self, body: bytes, /) -> list[tuple[str, str]] | None:
-        """Return `core.prompts.body_scan.pure_scan_messages`, or None."""
-        ...
-
     def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
         """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
         ...
