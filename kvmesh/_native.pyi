@@ -9,6 +9,7 @@ from typing import Final, Self, final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.index.block_table import (
     Drops,
     EndTables,
@@ -518,6 +519,13 @@ def scan_messages(body: bytes | bytearray | memoryview, /) -> list[tuple[str, st
     """Return (role, content) of each message; None unless all have just these, both strings.
 
     None, too, for what `scan_body` leaves and for a body without a chat.
+    """
+
+def scan(body: bytes, chat: bool, /) -> Scanned | None:
+    """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
+
+    None for what `scan_body` leaves, and for one of several choices, with a `lora_path` or
+    `input_ids`, or without messages or a prompt that is one string.
     """
 
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----

@@ -163,10 +163,6 @@ class Native(Protocol):
         """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
-    def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
-        """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
-        ...
-
     def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type
         """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
         ...
