@@ -21,6 +21,8 @@ from kvmesh.core.index.block_table import (
     TableLoader,
 )
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.core.prompts.segment_cache import EncodeBatch
+from kvmesh.core.prompts.text_packer import Message, Opening
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
 from kvmesh.core.workers.speeds import SpeedReport
@@ -527,6 +529,77 @@ def scan(body: bytes, chat: bool, /) -> Scanned | None:
     None for what `scan_body` leaves, and for one of several choices, with a `lora_path` or
     `input_ids`, or without messages or a prompt that is one string.
     """
+
+@final
+class TextCache:
+    """Packed ids by text, the least recently used dropped, within `capacity` bytes: what
+    `core.prompts.segment_cache.ByteBudgetCache` is for other keys. O(1).
+    """
+
+    def __new__(cls, capacity: int, /) -> Self: ...
+    def get(self, text: str, /) -> bytes | None:
+        """Return the ids and mark them used; None when they are unknown or were dropped."""
+
+    def find(self, texts: list[str], /) -> list[bytes | None]:
+        """Return the ids of each text, marked used; None where they are unknown."""
+
+    def put(self, text: str, ids: bytes, /) -> None:
+        """Remember `ids`; an entry above a quarter of the capacity is not worth its room."""
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return what `core.prompts.segment_cache.CacheStatistics` is made of; an entry in both
+        generations counts twice, as does its size.
+        """
+
+@final
+class TextCutter:
+    """Cuts texts where a tokenizer does before anything else: where a token of `atomic` begins.
+
+    All `tokens` take part in the search, the leftmost longest one wins. Raises `ValueError` unless
+    they begin with ASCII other than NUL, and the longest come first.
+    """
+
+    def __new__(cls, tokens: tuple[str, ...], atomic: frozenset[str], /) -> Self: ...
+    def cut(self, text: str, /) -> list[str]:
+        """Return the segments of a text, none of them empty; together they are `text`."""
+
+@final
+class TextPacker:
+    """Makes prompts of chats of forms that it was taught, by their sequences of roles.
+
+    `encode_batch` is given the texts that `cache` does not know.
+    """
+
+    def __new__(cls, cache: TextCache, encode_batch: EncodeBatch, /) -> Self: ...
+    @property
+    def packed(self) -> int:
+        """How many chats were packed."""
+
+    def teach(
+        self,
+        roles: tuple[str, ...],
+        hints: tuple[str, ...],
+        marks: tuple[str, ...],
+        parts: tuple[bytes, ...],
+        openings: tuple[Opening, ...],
+        /,
+    ) -> None:
+        """Learn a form: packed ids, empty where a segment with a text belongs.
+
+        It holds for texts that are not blank and have none of `hints`, or one of them but none of
+        `marks`, of which there may be more. Raises `ValueError` for an opening outside of it.
+        """
+
+    def forget(self) -> None:
+        """Forget all forms."""
+
+    def pack(self, messages: Sequence[Message], /) -> bytes | None:
+        """Return the packed ids of a chat, a list or a tuple; None where somebody has to look
+        closer.
+
+        What was not seen before is tokenised in one call, whose errors come through. Raises
+        `ValueError` and `TypeError` where that does not answer bytes for each text.
+        """
 
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
 

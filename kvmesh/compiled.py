@@ -143,20 +143,6 @@ class Native(Protocol):
         """Return `core.cost.selection.pure_find_home`."""
         ...
 
-    def TextCutter(  # noqa: N802  a type
-        self, tokens: tuple[str, ...], atomic: frozenset[str], /
-    ) -> object:
-        """Return what cuts texts where a token of `atomic` begins; the longest tokens first."""
-        ...
-
-    def TextCache(self, capacity: int, /) -> object:  # noqa: N802  a type
-        """Return a `core.prompts.segment_cache.ByteBudgetCache` for texts."""
-        ...
-
-    def TextPacker(self, cache: object, encode_batch: object, /) -> object:  # noqa: N802  a type
-        """Return a `core.prompts.text_packer.PureTextPacker` over a native cache."""
-        ...
-
     def scan_json(
         self, data: bytes | memoryview, state: int, depth: int, /
     ) -> tuple[int, int, int, int, int]:
