@@ -34,6 +34,8 @@ from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import Traced
 from kvmesh.core.insight.traffic import TrafficRow
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.core.prompts.segment_cache import EncodeBatch
+from kvmesh.core.prompts.text_packer import Message, Opening
 from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision
@@ -52,7 +54,6 @@ from kvmesh.transport.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from kvmesh.transport.grpc.session_events import Event
 from kvmesh.transport.grpc.session_events import Event as SessionEvent
 from kvmesh.transport.http.server.scope import End
 
@@ -753,6 +754,142 @@ class EventStream:
 
     def is_complete(self) -> bool:
         """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
+
+def scan_body(
+    body: bytes | bytearray | memoryview, /
+) -> (
+    tuple[
+        str | None,
+        bool,
+        int | None,
+        int,
+        int,
+        str | None,
+        str | None,
+        str | None,
+        str | None,
+        bytes | None,
+        int,
+        str | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+    ]
+    | None
+):
+    """Return what routing reads of a chat, completion or any other body of the API; None for what
+    the strict parser has to see: all that it refuses, the fields `kvmesh` and `nvext`, and the
+    unusual.
+
+    Fields of type bytes are JSON as it stands there; None: null or absent. In order: model, whether
+    the answer is streamed, the most tokens of one answer, choices, the engine's `priority`, larger
+    first, user, cache_salt, lora_path, prompt_cache_key, messages, a list of one object or more,
+    and their number, a completion's prompt if it is one string, and whatever it is; then input,
+    input_ids, system, instructions, tools, documents, tool_choice, chat_template_kwargs and
+    reasoning_effort, and, also for null, add_generation_prompt and continue_final_message.
+    0.3 us for 400 B, 0.1 ns a byte of long texts.
+    """
+
+def scan_tokens(body: bytes | bytearray | memoryview, /) -> bytes | None:
+    """Return the byte tokenizer's ids of a body's chat, or else of its text prompt, as native u32s.
+
+    None for what `scan_body` leaves, and for a chat that its tokenizer has to look at: media,
+    unusual numbers in tools, fields of other types than a chat's. A chat's `input_ids` are not
+    looked at.
+    """
+
+def scan_messages(body: bytes | bytearray | memoryview, /) -> list[tuple[str, str]] | None:
+    """Return (role, content) of each message; None unless all have just these, both strings.
+
+    None, too, for what `scan_body` leaves and for a body without a chat.
+    """
+
+def scan(body: bytes, chat: bool, /) -> Scanned | None:
+    """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
+
+    None for what `scan_body` leaves, and for one of several choices, with a `lora_path` or
+    `input_ids`, or without messages or a prompt that is one string.
+    """
+
+@final
+class TextCache:
+    """Packed ids by text, the least recently used dropped, within `capacity` bytes: what
+    `core.prompts.segment_cache.ByteBudgetCache` is for other keys. O(1).
+    """
+
+    def __new__(cls, capacity: int, /) -> Self: ...
+    def get(self, text: str, /) -> bytes | None:
+        """Return the ids and mark them used; None when they are unknown or were dropped."""
+
+    def find(self, texts: list[str], /) -> list[bytes | None]:
+        """Return the ids of each text, marked used; None where they are unknown."""
+
+    def put(self, text: str, ids: bytes, /) -> None:
+        """Remember `ids`; an entry above a quarter of the capacity is not worth its room."""
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return what `core.prompts.segment_cache.CacheStatistics` is made of; an entry in both
+        generations counts twice, as does its size.
+        """
+
+@final
+class TextCutter:
+    """Cuts texts where a tokenizer does before anything else: where a token of `atomic` begins.
+
+    All `tokens` take part in the search, the leftmost longest one wins. Raises `ValueError` unless
+    they begin with ASCII other than NUL, and the longest come first.
+    """
+
+    def __new__(cls, tokens: tuple[str, ...], atomic: frozenset[str], /) -> Self: ...
+    def cut(self, text: str, /) -> list[str]:
+        """Return the segments of a text, none of them empty; together they are `text`."""
+
+@final
+class TextPacker:
+    """Makes prompts of chats of forms that it was taught, by their sequences of roles.
+
+    `encode_batch` is given the texts that `cache` does not know.
+    """
+
+    def __new__(cls, cache: TextCache, encode_batch: EncodeBatch, /) -> Self: ...
+    @property
+    def packed(self) -> int:
+        """How many chats were packed."""
+
+    def teach(
+        self,
+        roles: tuple[str, ...],
+        hints: tuple[str, ...],
+        marks: tuple[str, ...],
+        parts: tuple[bytes, ...],
+        openings: tuple[Opening, ...],
+        /,
+    ) -> None:
+        """Learn a form: packed ids, empty where a segment with a text belongs.
+
+        It holds for texts that are not blank and have none of `hints`, or one of them but none of
+        `marks`, of which there may be more. Raises `ValueError` for an opening outside of it.
+        """
+
+    def forget(self) -> None:
+        """Forget all forms."""
+
+    def pack(self, messages: Sequence[Message], /) -> bytes | None:
+        """Return the packed ids of a chat, a list or a tuple; None where somebody has to look
+        closer.
+
+        What was not seen before is tokenised in one call, whose errors come through. Raises
+        `ValueError` and `TypeError` where that does not answer bytes for each text.
+        """
 
 # ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
 

@@ -5,7 +5,7 @@
 
 import os
 from importlib import import_module
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
 VERSION: Final = 15
@@ -27,36 +27,6 @@ class Native(Protocol):
         self, forecast: type, statistics: type, block_size: int, max_families: int
     ) -> object:
         """Return a `core.routing.output_lengths.OutputLengths` that answers in these types."""
-        ...
-
-    def TextCutter(  # noqa: N802  a type
-        self, tokens: tuple[str, ...], atomic: frozenset[str], /
-    ) -> object:
-        """Return what cuts texts where a token of `atomic` begins; the longest tokens first."""
-        ...
-
-    def TextCache(self, capacity: int, /) -> object:  # noqa: N802  a type
-        """Return a `core.prompts.segment_cache.ByteBudgetCache` for texts."""
-        ...
-
-    def TextPacker(self, cache: object, encode_batch: object, /) -> object:  # noqa: N802  a type
-        """Return a `core.prompts.text_packer.PureTextPacker` over a native cache."""
-        ...
-
-    def scan_body(self, body: bytes, /) -> tuple[object, ...] | None:
-        """Return the fields of `core.prompts.body_scan.pure_scan_body`, or None."""
-        ...
-
-    def scan_tokens(self, body: bytes, /) -> bytes | None:
-        """Return `core.prompts.body_scan.pure_scan_tokens`, or None."""
-        ...
-
-    def scan_messages(self, body: bytes, /) -> list[tuple[str, str]] | None:
-        """Return `core.prompts.body_scan.pure_scan_messages`, or None."""
-        ...
-
-    def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
-        """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
         ...
 
     def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type

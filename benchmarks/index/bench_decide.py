@@ -30,8 +30,9 @@ from benchmarks.measure import (
     quiet_collector,
     report,
 )
+from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES
-from kvmesh.compiled import CORE, NATIVE, Native
+from kvmesh.compiled import CORE
 from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
@@ -52,7 +53,7 @@ BODY = b'{"model": "", "max_tokens": 100, "messages": [{"role": "user", "content
 class Ours:
     """A router's core with workers that hold what the workload says."""
 
-    def __init__(self, workload: Workload, native: Native) -> None:
+    def __init__(self, workload: Workload) -> None:
         peer = OurPeer(workload)
         peer.apply(peer.messages(workload.loads))
         membership = Membership()
@@ -75,7 +76,9 @@ class Ours:
             follows_events=True,
         )
         self._compiled = CompiledDispatch(dispatch)
-        self._scanned = native.scan(BODY, True)
+        scanned = scan(BODY, True)
+        assert scanned is not None, "a plain chat is scanned"
+        self._scanned = scanned
         self._numbers = count()
         self._now = 1000.0
 
@@ -116,7 +119,7 @@ def live_at_dynamo(service: DynamoSelection, requests: Sequence[Request]) -> Sam
     return {"all, us": service.reserve_ns(requests) / len(requests) / 1000}
 
 
-def measure(size: str, tokens: int, options: BenchOptions, native: Native) -> None:
+def measure(size: str, tokens: int, options: BenchOptions) -> None:
     workers, entries = map(int, size.split("x"))
     workload = Workload(workers, entries)
     requests = workload.requests(tokens // BLOCK_SIZE, options.size(full=200, quick=60))
@@ -126,7 +129,7 @@ def measure(size: str, tokens: int, options: BenchOptions, native: Native) -> No
         if not isinstance(dynamo, str) and workers <= MOST_SOCKETS:
             service = stack.enter_context(dynamo_selection(dynamo, workload))
             candidates["dynamo"] = partial(live_at_dynamo, service, requests)
-        ours: Callable[[Sequence[Request]], Sample] = Ours(workload, native).live
+        ours: Callable[[Sequence[Request]], Sample] = Ours(workload).live
         candidates["kvmesh"] = partial(ours, requests)
         title = f"{size}: a request of {tokens} tokens"
         report(compare(title, candidates, options.rounds), options)
@@ -139,10 +142,8 @@ def main() -> None:
     found, rest = parser.parse_known_args()
     options = parse_options(__doc__ or "", rest)
     print(f"core: {CORE}")
-    if NATIVE is None:
-        return
     for size in found.sizes or (SIZES[1:3] if options.quick else SIZES):
-        measure(size, found.tokens, options, NATIVE)
+        measure(size, found.tokens, options)
 
 
 if __name__ == "__main__":

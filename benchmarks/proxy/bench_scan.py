@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -22,8 +21,8 @@ import uvloop
 from benchmarks.proxy.bench_request import Front
 from benchmarks.proxy.chats import HEAD, MIDDLE, TAIL, Chats
 from benchmarks.proxy.load import request_bytes
+from kvmesh._native import scan as native_scan
 from kvmesh.app.prompts import reading
-from kvmesh.compiled import NATIVE
 
 CONNECTIONS: Final = 16
 BODIES: Final = 64
@@ -59,22 +58,20 @@ class _Typed(_Rest):
     messages: list[_Message] = []
 
 
-assert NATIVE is not None, "needs the compiled core"
-_scan: Final[Callable[[bytes, bool], Any]] = NATIVE.scan
 _raw, _typed = msgspec.json.Decoder(_Raw).decode, msgspec.json.Decoder(_Typed).decode
 
 
 def _with(first: Callable[[bytes], object]) -> Callable[[bytes, bool], Any]:
     def scan(body: bytes, chat: bool) -> Any:
         first(body)
-        return _scan(body, chat)
+        return native_scan(body, chat)
 
     return scan
 
 
 WAYS: Final[dict[str, Callable[[bytes, bool], Any]]] = {
     "scan": _with(len),
-    "scan twice": _with(lambda body: _scan(body, True)),
+    "scan twice": _with(lambda body: native_scan(body, True)),
     "scan + msgspec raw": _with(_raw),
     "scan + msgspec typed": _with(_typed),
 }
@@ -102,7 +99,7 @@ async def measure(kind: str, rounds: int, turns: int) -> dict[str, float]:
     gc.freeze()
     for _ in range(turns):
         for way, scan in WAYS.items():
-            vars(reading)["NATIVE"] = SimpleNamespace(scan=scan)
+            vars(reading)["scan"] = scan
             began = time.process_time_ns()
             served = front.serve(requests, rounds)
             spent[way].append((time.process_time_ns() - began) / served / 1000)

@@ -1,4 +1,4 @@
-/* The ids of chats of known form: core.prompts.text_packer.PureTextPacker. */
+/* The ids of chats of known form. Its naive model is tests/reference/prompts/text_packer.py. */
 #include "packer.h"
 
 #include <structmember.h>

@@ -1,5 +1,5 @@
-/* Ids of chats of known form: core.prompts.text_packer.PureTextPacker, and the cache of texts that
- * core.prompts.segment_cache.ByteBudgetCache is.
+/* Ids of chats of known form, and the cache of texts that core.prompts.segment_cache.ByteBudgetCache
+ * is for other keys.
  */
 #ifndef KVMESH_PACKER_H
 #define KVMESH_PACKER_H

@@ -2,7 +2,7 @@
  *
  * Nothing is made of the body: what is found are spans of it, good as long as the body is. A scan
  * accepts only what the strict parser does (`kvmesh.core.chat.inference`), with the same values, and
- * leaves all that is unusual to it. What `kvmesh.core.prompts.body_scan` does.
+ * leaves all that is unusual to it. Its naive model is tests/reference/prompts/body_scan.py.
  */
 #ifndef KVMESH_SCAN_H
 #define KVMESH_SCAN_H

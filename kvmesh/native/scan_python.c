@@ -1,4 +1,4 @@
-/* The scan of a body as Python sees it: what `core.prompts.body_scan` declares. */
+/* The scan of a body as Python sees it. */
 #include "scan.h"
 #include "json_text.h"
 

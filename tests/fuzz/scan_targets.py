@@ -4,19 +4,12 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kvmesh._native import scan_json
-from kvmesh.compiled import NATIVE
-from kvmesh.core.prompts.body_scan import (
-    pure_scan_body,
-    pure_scan_messages,
-    pure_scan_tokens,
-    scan_body,
-    scan_messages,
-    scan_tokens,
-)
+from kvmesh._native import scan as native_scan
+from kvmesh._native import scan_body, scan_json, scan_messages, scan_tokens
 from kvmesh.core.prompts.json_size import BETWEEN
 from tests.fuzz.http_targets import cut
 from tests.fuzz.stories.json_bodies import build_body
+from tests.reference.prompts import body_scan as naive
 from tests.reference.prompts import json_size as reference_size
 
 PIECES: Final = 0x80
@@ -43,9 +36,9 @@ FRAGMENTS: Final[tuple[bytes, ...]] = (
     *(f'"{name}"'.encode() for name in NAMES),
 )
 SCANS: Final[tuple[tuple[Callable[[bytes], Any], Callable[[bytes], Any]], ...]] = (
-    (scan_body, pure_scan_body),
-    (scan_tokens, pure_scan_tokens),
-    (scan_messages, pure_scan_messages),
+    (scan_body, naive.scan_body),
+    (scan_tokens, naive.scan_tokens),
+    (scan_messages, naive.scan_messages),
 )
 
 
@@ -59,16 +52,14 @@ def scan(data: bytes) -> None:
         found = compiled(data)
         assert found is None or found == pure(data), compiled
 
-    if NATIVE is not None:
-        for chat in (False, True):
-            _scan_kept(data, chat)
+    for chat in (False, True):
+        _scan_kept(data, chat)
 
 
 def _scan_kept(data: bytes, chat: bool) -> None:
     """Scan for the router, which reads what it needs of the kept body later."""
-    assert NATIVE is not None
-    kept = NATIVE.scan(data, chat)
-    found, messages = scan_body(data), scan_messages(data)
+    kept = native_scan(data, chat)
+    found, messages = naive.compiled_scan(data), scan_messages(data)
     if kept is None or found is None:
         return
     assert kept.body is data

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kvmesh._native import Histogram
+from kvmesh._native import Histogram, scan
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import PromptReader
@@ -18,7 +18,6 @@ from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishRe
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.app.prompts.turn_names import TurnNames
 from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
@@ -106,11 +105,11 @@ class Reader:
         body: bytes | None = asked.body
         long = len(asked.body) > INLINE_BYTES
         items = LONG_ITEMS if long else INLINE_ITEMS
-        if NATIVE is None or len(asked.body) > SCANNED_BYTES or asked.items > items:
+        if len(asked.body) > SCANNED_BYTES or asked.items > items:
             return None
         if self.isolation is not None:
             body = self._salted_body(asked, self.isolation)
-        scanned = None if body is None else NATIVE.scan(body, chat)
+        scanned = None if body is None else scan(body, chat)
         if scanned is None:
             return None
         wishes = self._wishes.read_scanned(asked, scanned)

@@ -10,13 +10,14 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import TextPacker
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.opaque_text import Piece, Slot
 from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape
 from kvmesh.core.prompts.segment_cache import ENTRY_OVERHEAD, SegmentCache
-from kvmesh.core.prompts.text_packer import Opening, filled, new_text_packer
+from kvmesh.core.prompts.text_packer import Opening, filled
 from kvmesh.errors import RequestError
 
 ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
@@ -119,7 +120,7 @@ class PlainChats:
         self._half = capacity // 2
         self._size = 0
         # Usual chats of known forms: they come to `pack` only if somebody has to look closer.
-        self.packer = new_text_packer(segments.cache, segments.encode_batch)
+        self.packer = TextPacker(segments.cache, segments.encode_batch)
         self._plans: dict[Shape, _Plan | None] = {}
         self._old: dict[Shape, _Plan | None] = {}
         self.reason = ""

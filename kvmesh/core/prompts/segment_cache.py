@@ -8,11 +8,11 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
-from kvmesh.compiled import NATIVE
+from kvmesh._native import TextCache, TextCutter
 from kvmesh.core.chat.opaque_text import Piece, Slot
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
@@ -88,10 +88,6 @@ class ByteBudgetCache(Generic[Key]):
         self._hits += 1
         return value
 
-    def find(self, keys: list[Key]) -> list[bytes | None]:
-        """Return the values of keys, marked used; None where one is unknown."""
-        return [self.get(key) for key in keys]
-
     def put(self, key: Key, value: bytes) -> None:
         """Remember `value`; an entry above a quarter of the capacity is not worth its room."""
         size = sys.getsizeof(key) + len(value) + ENTRY_OVERHEAD
@@ -113,30 +109,15 @@ class ByteBudgetCache(Generic[Key]):
         return self._hits, self._misses, entries, size, 2 * self._half
 
 
-new_text_cache: Final = (
-    cast("Callable[[int], ByteBudgetCache[str]]", NATIVE.TextCache)
-    if NATIVE
-    else ByteBudgetCache[str]
-)
-"""Make a cache of texts by what they are, bounded in bytes."""
-
-
 def new_text_cutter(
     tokens: Sequence[str], atomic: frozenset[str]
 ) -> Callable[[str], list[str]] | None:
     """Return what cuts texts where `atomic` ones of `tokens` begin, the longest first; None where
-    there is no compiled core, or a token that it does not look for.
+    one begins with what is not ASCII, or NUL: the compiled core does not look for it.
     """
-    if NATIVE is None or not all(token[0].isascii() and token[0] != "\0" for token in tokens):
+    if not all(token[0].isascii() and token[0] != "\0" for token in tokens):
         return None
-    cutter: _Cutter = cast("_Cutter", NATIVE.TextCutter(tuple(tokens), atomic))
-    return cutter.cut
-
-
-class _Cutter(Protocol):
-    def cut(self, text: str) -> list[str]:
-        """Return the segments of a text."""
-        ...
+    return TextCutter(tuple(tokens), atomic).cut
 
 
 class SegmentCache:
@@ -159,7 +140,7 @@ class SegmentCache:
         self._cut = new_text_cutter(ordered, self.atomic) if self.atomic else None
         self._dividing = [text for text in ordered if not starts.isdisjoint(text)]
         self.encode_batch = encode_batch
-        self.cache = new_text_cache(capacity)
+        self.cache = TextCache(capacity)
 
     def encode(self, text: str, domain: str = "") -> bytes:
         """Return the packed u32 ids of `text`. O(length), tokenising only unknown segments.

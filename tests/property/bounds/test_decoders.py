@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from xxhash import xxh3_64
 
-from kvmesh._native import scan_json
+from kvmesh._native import scan_body, scan_json, scan_messages, scan_tokens
 from kvmesh.app.engines.load import parse_gauges
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Stored, decode_batch, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
@@ -18,12 +18,6 @@ from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.model_card import read_cards
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
-from kvmesh.core.prompts.body_scan import (
-    pure_scan_body,
-    scan_body,
-    scan_messages,
-    scan_tokens,
-)
 from kvmesh.core.prompts.json_size import BETWEEN
 from kvmesh.core.routing.booking_events import decode_bookings
 from kvmesh.core.routing.peers.records import read_records
@@ -33,6 +27,7 @@ from kvmesh.core.snapshots.writing import MAGIC
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.reading import decode
 from tests.property.bounds.work import assert_linear
+from tests.reference.prompts import body_scan as naive
 
 _BATCH: Final = b"\x92\xcb\0\0\0\0\0\0\0\0"
 
@@ -132,7 +127,7 @@ def _pages(page: bytes) -> object:
 TABLE: Final[list[tuple[str, Decode, dict[str, Callable[[int], bytes]]]]] = [
     ("KV events", _take, EVENTS),
     ("KV events, by the decoder of all dialects", decode_engine_batch, EVENTS),
-    ("a body", pure_scan_body, BODIES),
+    ("a body", naive.scan_body, BODIES),
     ("a body, compiled", scan_body, BODIES),
     ("a body's messages", scan_messages, BODIES),
     ("a body's token ids", scan_tokens, BODIES),

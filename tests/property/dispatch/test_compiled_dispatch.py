@@ -12,9 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
-from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
@@ -456,17 +455,16 @@ class TwoWays(RuleBasedStateMachine):
         body |= {} if limit is None else {"max_tokens": limit}
         body |= {} if choices is None else {"n": choices}
         body |= {"cache_salt": salt} if salt else {}
-        assert NATIVE is not None
-        scanned = NATIVE.scan(json.dumps(body).encode(), True)
+        scanned = scan(json.dumps(body).encode(), True)
         # Several answers to one prompt are read by Python.
         assert (scanned is None) == (choices is not None)
         assert scanned is None or scanned.salt == salt
         own = name if named else None
         root = namespace_root(cache_salt=salt)
-        placed = scanned and self.compiled.decide(
-            ScannedPrompt(scanned, root=root, adapter=adapter),
-            *(visible.encode(), wishes, self.now, own),
-        )
+        placed: Placed | float | None = None
+        if scanned is not None:
+            asked = ScannedPrompt(scanned, root=root, adapter=adapter)
+            placed = self.compiled.decide(asked, visible.encode(), wishes, self.now, own)
         size = len(json.dumps(body).encode())
         output = (limit or 0) if wishes.output_tokens is None else wishes.output_tokens
         blind = self.blind and wishes.mode != "kv"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
@@ -156,13 +157,13 @@ def test_it_is_who_a_naive_model_says(workers: list[Worker], seed: int, tail: in
 def test_the_compiled_way_takes_the_same_worker(
     workers: list[Worker], seed: int, tail: int
 ) -> None:
-    assert NATIVE is not None
     compiled = CompiledDispatch(make_dispatch(workers, seed))
     twin = make_scheduler(workers, seed)
     for number, text in enumerate((PREFIX + "x" * tail, PREFIX + "y" * 90)):
         message = {"role": "user", "content": text}
         body = {"model": "m", "stream": True, "messages": [message]}
-        scanned = NATIVE.scan(json.dumps(body).encode(), True)
+        scanned = scan(json.dumps(body).encode(), True)
+        assert scanned is not None
         placed = compiled.decide(ScannedPrompt(scanned), f"r{number}".encode(), NO_WISHES, NOW)
         hashes = hashes_of(text)
         tokens = len(tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}])))

@@ -1,23 +1,21 @@
-"""The compiled packer of chats and its cache do what the pure ones do, and survive misuse."""
+"""The compiled packer of chats and its cache do what the naive ones do, and survive misuse."""
 
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
+from kvmesh._native import TextCache, TextPacker
 from kvmesh.core.prompts.segment_cache import ByteBudgetCache
-from kvmesh.core.prompts.text_packer import PureTextPacker
+from tests.reference.prompts import text_packer as naive
 
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-native = cast("Any", NATIVE)
+native: Any = _native
 LETTERS = ("", "a", "b", " ", "\n", "<", "\u00e9", "\u3000", "\u4f60", "\U0001f642", "long " * 9)
 TEXT = st.lists(st.sampled_from(LETTERS), max_size=4).map("".join)
 ROLES = st.lists(st.sampled_from(["user", "system", "assistant"]), min_size=1, max_size=3)
@@ -36,9 +34,9 @@ class Packers(RuleBasedStateMachine):
     @initialize(capacity=st.sampled_from([1, 700, 2_000, 100_000]))
     def start(self, capacity: int) -> None:
         self.cache = ByteBudgetCache[str](capacity)
-        self.pure = PureTextPacker(self.cache, encode)
-        self.native_cache = native.TextCache(capacity)
-        self.native = native.TextPacker(self.native_cache, encode)
+        self.naive = naive.TextPacker(self.cache, encode)
+        self.native_cache = TextCache(capacity)
+        self.native = TextPacker(self.native_cache, encode)
 
     @rule(roles=ROLES, hints=st.lists(st.sampled_from(["<", "ab"])), data=st.data())
     def teach(self, roles: list[str], hints: list[str], data: st.DataObject) -> None:
@@ -55,7 +53,7 @@ class Packers(RuleBasedStateMachine):
             )
             for place in places
         )
-        for one in (self.pure, self.native):
+        for one in (self.naive, self.native):
             one.teach(tuple(roles), tuple(hints), tuple(marks), tuple(parts), openings)
 
     @rule(roles=ROLES, data=st.data(), as_dicts=st.booleans())
@@ -64,11 +62,11 @@ class Packers(RuleBasedStateMachine):
         if as_dicts:
             messages = [{"role": role, "content": text} for role, text in messages]
 
-        assert self.native.pack(messages) == self.pure.pack(messages)
+        assert self.native.pack(messages) == self.naive.pack(messages)
 
     @rule()
     def forget(self) -> None:
-        self.pure.forget()
+        self.naive.forget()
         self.native.forget()
 
     @rule(text=TEXT, ids=st.binary(max_size=300))
@@ -82,7 +80,7 @@ class Packers(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_equal(self) -> None:
-        assert self.native.packed == self.pure.packed
+        assert self.native.packed == self.naive.packed
         assert self.native_cache.figures() == self.cache.figures()
 
 

@@ -1,4 +1,4 @@
-"""The compiled scan of a body against the pure one, the strict parser and an engine's `json.loads`.
+"""The compiled scan of a body against its model, the strict parser and an engine's `json.loads`.
 
 The compiled scan may leave a body to the strict parser; what it answers must be the same.
 """
@@ -11,28 +11,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kvmesh import _native
+from kvmesh._native import scan_body, scan_messages, scan_tokens
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.chat.inference import read_chat
 from kvmesh.core.chat.prompt_form import PLAIN
-from kvmesh.core.prompts.body_scan import (
-    MOST_DEPTH,
-    Scanned,
-    pure_scan_body,
-    pure_scan_messages,
-    pure_scan_tokens,
-    scan_body,
-    scan_messages,
-    scan_tokens,
-)
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import ENDPOINTS, parse_request
 from tests.property.support.bodies import anything, chats, damaged
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
+from tests.reference.prompts import body_scan as naive
+from tests.reference.prompts.body_scan import MOST_DEPTH, compiled_scan
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETION = ENDPOINTS["/v1/completions"]
@@ -60,14 +50,14 @@ usual_fields = st.fixed_dictionaries(
 
 
 def same(body: bytes) -> None:
-    """Whatever the compiled scan answers, the pure one does, too."""
-    for compiled, pure in (
-        (scan_body, pure_scan_body),
-        (scan_tokens, pure_scan_tokens),
-        (scan_messages, pure_scan_messages),
+    """Whatever the compiled scan answers, the naive one does, too."""
+    for compiled, model in (
+        (scan_body, naive.scan_body),
+        (scan_tokens, naive.scan_tokens),
+        (scan_messages, naive.scan_messages),
     ):
         found: Any = compiled(body)
-        assert found is None or found == pure(body), compiled
+        assert found is None or found == model(body), compiled
 
 
 @given(chats())
@@ -80,29 +70,29 @@ def same(body: bytes) -> None:
 @example(b'{"messages":null,"messages":[{"role":"user","content":"a"}]}')
 @example(b'{"messages":[{"role":"\\u0075ser","content":"a"}]}')
 @example(b'{"model":"%b","model":"m"}' % (b"m" * 513))
-def test_chats_are_read_as_by_the_pure_scan(body: bytes) -> None:
+def test_chats_are_read_as_by_the_naive_scan(body: bytes) -> None:
     same(body)
 
 
 @given(anything)
-def test_any_fields_are_read_as_by_the_pure_scan(body: bytes) -> None:
+def test_any_fields_are_read_as_by_the_naive_scan(body: bytes) -> None:
     same(body)
 
 
 @given(damaged())
-def test_damaged_bodies_are_read_as_by_the_pure_scan(body: bytes) -> None:
+def test_damaged_bodies_are_read_as_by_the_naive_scan(body: bytes) -> None:
     same(body)
 
 
 @given(st.binary(max_size=60) | st.text('{}[]",:\\ue\t0.', max_size=20).map(str.encode))
-def test_bytes_are_read_as_by_the_pure_scan(body: bytes) -> None:
+def test_bytes_are_read_as_by_the_naive_scan(body: bytes) -> None:
     same(body)
 
 
 @given(chats() | anything)
 def test_what_is_scanned_is_what_the_router_reads(body: bytes) -> None:
     """The request and the prompt's ids, as today's way from the body to both has them."""
-    scanned = scan_body(body)
+    scanned = compiled_scan(body)
     if scanned is None:
         return
     chat = read_chat(body) if scanned.messages is not None else None
@@ -120,7 +110,7 @@ def test_what_is_scanned_is_what_the_router_reads(body: bytes) -> None:
 
 @given(chats() | anything)
 def test_what_the_strict_parser_refuses_is_not_scanned(body: bytes) -> None:
-    scanned = scan_body(body)
+    scanned = compiled_scan(body)
     try:
         parse_request(body, ENDPOINTS["/v1/models"])
     except RequestError:
@@ -129,7 +119,7 @@ def test_what_the_strict_parser_refuses_is_not_scanned(body: bytes) -> None:
 
 @given(chats() | anything)
 def test_keys_that_come_twice_are_read_as_engines_read_them(body: bytes) -> None:
-    scanned = scan_body(body)
+    scanned = compiled_scan(body)
     if scanned is None:
         return
     read = json.loads(body)
@@ -153,13 +143,13 @@ def test_a_usual_chat_is_never_left_to_the_strict_parser(
 ) -> None:
     body = json.dumps(fields, ensure_ascii=escaped, indent=indent).encode()
 
-    scanned = scan_body(body)
+    scanned = compiled_scan(body)
 
-    assert isinstance(scanned, Scanned)
+    assert scanned is not None
     assert scanned.model == fields["model"]
     assert scanned.limit == fields.get("max_tokens")
     assert scan_messages(body) == [(one["role"], one["content"]) for one in fields["messages"]]
-    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+    assert scan_tokens(body) == naive.scan_tokens(body) is not None
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=80), st.booleans())
@@ -199,7 +189,7 @@ def test_agents_are_not_left_to_the_tokenizer(fields: dict[str, Any]) -> None:
     said = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     body = json.dumps(said, ensure_ascii=False).encode()
 
-    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+    assert scan_tokens(body) == naive.scan_tokens(body) is not None
 
 
 @pytest.mark.parametrize("size", [*range(70), 4095, 100_000])
@@ -210,8 +200,8 @@ def test_texts_of_every_length_are_read_whole(size: int, last: str) -> None:
         ensure_ascii=False,
     ).encode()
 
-    assert scan_body(body) == pure_scan_body(body) is not None
-    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+    assert scan_body(body) == naive.scan_body(body) is not None
+    assert scan_tokens(body) == naive.scan_tokens(body) is not None
 
 
 @pytest.mark.parametrize("place", range(0, 40, 3))
@@ -220,7 +210,7 @@ def test_a_byte_that_no_string_may_have_is_found_anywhere(place: int, byte: int)
     text = b"a" * place + bytes([byte]) + b"a" * (40 - place)
     for body in (b'{"prompt":"%b"}' % text, b'{"other":["%b"]}' % text, b'{"%b":1}' % text):
         assert scan_body(body) is None
-        assert pure_scan_body(body) is None
+        assert naive.scan_body(body) is None
 
 
 @pytest.mark.parametrize(("depth", "scanned"), [(MOST_DEPTH - 1, True), (MOST_DEPTH, False)])
@@ -228,7 +218,7 @@ def test_nesting_is_followed_so_far(depth: int, scanned: bool) -> None:
     body = b'{"x":' + b"[" * depth + b"]" * depth + b"}"
 
     assert (scan_body(body) is not None) is scanned
-    assert pure_scan_body(body) is not None
+    assert naive.scan_body(body) is not None
 
 
 @pytest.mark.parametrize(
@@ -245,7 +235,7 @@ def test_many_messages_of_little_text_have_room(message: str) -> None:
     """Markers are more than the bytes that they stand for: the sanitizers watch where they go."""
     body = b'{"messages":[%b],"tools":[{}]}' % ",".join([message] * 3000).encode()
 
-    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+    assert scan_tokens(body) == naive.scan_tokens(body) is not None
 
 
 def test_nesting_does_not_end_the_process() -> None:
@@ -257,14 +247,13 @@ def test_nesting_does_not_end_the_process() -> None:
 def test_the_body_may_be_any_buffer() -> None:
     body = b'{"prompt":"abc"}'
     for one in (bytearray(body), memoryview(b"xx" + body)[2:]):
-        scan: Any = scan_body
-        assert scan(one) == scan_body(body)
+        assert scan_body(one) == scan_body(body)
 
 
 @pytest.mark.parametrize("name", ["scan_body", "scan_tokens", "scan_messages"])
 def test_what_is_no_buffer_is_an_error(name: str) -> None:
     for argument in ("text", None, 1, [1]):
         with pytest.raises(TypeError):
-            getattr(NATIVE, name)(argument)
+            getattr(_native, name)(argument)
     with pytest.raises((BufferError, TypeError)):
-        getattr(NATIVE, name)(memoryview(b"abcd")[::2])
+        getattr(_native, name)(memoryview(b"abcd")[::2])

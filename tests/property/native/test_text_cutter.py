@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh import _native
+from kvmesh._native import TextCache, TextCutter
 from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache
 from tests.property.support.starving import starved
 
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-native: Any = NATIVE
+native: Any = _native
 LETTERS = "<|ab>é漢\U0001f642\0"
 TOKENS = st.lists(st.text("<|ab>é", min_size=1, max_size=5), min_size=1, max_size=6, unique=True)
 
@@ -36,7 +34,7 @@ def test_a_text_is_cut_where_the_search_finds_tokens(tokens: list[str], data: An
     pieces = data.draw(st.lists(st.one_of(st.text(LETTERS, max_size=9), st.sampled_from(ordered))))
     text = "".join(pieces)
 
-    parts = native.TextCutter(tuple(ordered), atomic).cut(text)
+    parts = TextCutter(tuple(ordered), atomic).cut(text)
 
     assert parts == cut_by_search(text, ordered, atomic)
     assert "".join(parts) == text
@@ -72,7 +70,7 @@ def test_misuse_is_an_error(misuse: Any) -> None:
 
 
 def test_without_memory_nothing_is_cut() -> None:
-    cutter = native.TextCutter(("<|a|>",), frozenset(("<|a|>",)))
+    cutter = TextCutter(("<|a|>",), frozenset(("<|a|>",)))
     text = "<|a|>one" * 40
     failed = sum(starved(number, cutter.cut, text) is None for number in range(60))
 
@@ -81,7 +79,7 @@ def test_without_memory_nothing_is_cut() -> None:
 
 
 def test_texts_are_found_together() -> None:
-    cache = native.TextCache(1 << 12)
+    cache = TextCache(1 << 12)
     cache.put("a", b"1")
 
     assert cache.find(["a", "b", "a"]) == [b"1", None, b"1"]

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
-from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
@@ -58,8 +58,7 @@ def doubt_nobody(worker: WorkerId, doubt: Doubt) -> None:
 
 def decide(one: CompiledDispatch, name: str = "r", body: bytes = BODY) -> Placed | None:
     """Return what becomes of a chat."""
-    assert NATIVE is not None
-    scanned = NATIVE.scan(body, True)
+    scanned = scan(body, True)
     assert scanned is not None
     placed = one.decide(ScannedPrompt(scanned), name.encode(), NO_WISHES, 1.0)
     assert not isinstance(placed, int | float)
@@ -163,8 +162,7 @@ def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
 
 def ask(one: CompiledDispatch, name: str = "r", **wishes: Any) -> Placed | float | None:
     """Return what becomes of a chat with wishes."""
-    assert NATIVE is not None
-    scanned = NATIVE.scan(BODY, True)
+    scanned = scan(BODY, True)
     assert scanned is not None
     return one.decide(
         ScannedPrompt(scanned), name.encode(), RequestWishes(**wishes, chooses=True), 1.0

@@ -1,29 +1,17 @@
-"""Tests of the scan of a body, both ways where there are two."""
+"""Tests of the scan of a body."""
 
 from array import array
-from collections.abc import Callable
 
 import pytest
 
-from kvmesh.core.prompts.body_scan import (
-    Scanned,
-    pure_scan_body,
-    pure_scan_messages,
-    pure_scan_tokens,
-    scan_body,
-    scan_messages,
-    scan_tokens,
-)
+from kvmesh._native import scan_messages, scan_tokens
+from tests.reference.prompts.body_scan import compiled_scan
 
-each_body = pytest.mark.parametrize("scan", [pure_scan_body, scan_body])
-each_tokens = pytest.mark.parametrize("scan", [pure_scan_tokens, scan_tokens])
-each_messages = pytest.mark.parametrize("scan", [pure_scan_messages, scan_messages])
 SAID = b'[{"role":"user","content":"hi"}]'
 
 
-@each_body
-def test_a_chat_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
-    scanned = scan(
+def test_a_chat_is_scanned() -> None:
+    scanned = compiled_scan(
         b'{"model":"a/b","messages":%b,"stream":true,"max_tokens":9,"n":2,"priority":-3,'
         b'"user":"u","cache_salt":"s","lora_path":"l","prompt_cache_key":"k",'
         b'"tools":[ 1],"tool_choice":null,'
@@ -41,10 +29,9 @@ def test_a_chat_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
     assert (scanned.prompt, scanned.prompt_value, scanned.input) == (None, None, None)
 
 
-@each_body
-def test_a_completion_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
-    text = scan(b' {"prompt" : "a\\u00e9" } ')
-    ids = scan(b'{"prompt":[1,2]}')
+def test_a_completion_is_scanned() -> None:
+    text = compiled_scan(b' {"prompt" : "a\\u00e9" } ')
+    ids = compiled_scan(b'{"prompt":[1,2]}')
 
     assert text is not None
     assert ids is not None
@@ -53,17 +40,15 @@ def test_a_completion_is_scanned(scan: Callable[[bytes], Scanned | None]) -> Non
     assert (ids.model, ids.stream, ids.limit, ids.choices) == (None, False, None, 1)
 
 
-@each_body
-def test_of_a_key_that_comes_twice_the_last_counts(
-    scan: Callable[[bytes], Scanned | None],
-) -> None:
-    scanned = scan(b'{"model":"a","n":3,"model":"b","n":null,"max_tokens":1,"max_tokens":2}')
+def test_of_a_key_that_comes_twice_the_last_counts() -> None:
+    scanned = compiled_scan(
+        b'{"model":"a","n":3,"model":"b","n":null,"max_tokens":1,"max_tokens":2}'
+    )
 
     assert scanned is not None
     assert (scanned.model, scanned.choices, scanned.limit) == ("b", 1, 2)
 
 
-@each_body
 @pytest.mark.parametrize(
     "body",
     [
@@ -89,27 +74,20 @@ def test_of_a_key_that_comes_twice_the_last_counts(
         b'{"nvext":{}}',
     ],
 )
-def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(
-    scan: Callable[[bytes], Scanned | None], body: bytes
-) -> None:
-    assert scan(body) is None
+def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(body: bytes) -> None:
+    assert compiled_scan(body) is None
 
 
-@each_tokens
-def test_the_ids_of_a_chat_are_its_bytes_and_markers(
-    scan: Callable[[bytes], bytes | None],
-) -> None:
-    ids = scan(b'{"messages":[{"role":"user","content":"h\\u00e9"}]}')
+def test_the_ids_of_a_chat_are_its_bytes_and_markers() -> None:
+    ids = scan_tokens(b'{"messages":[{"role":"user","content":"h\\u00e9"}]}')
 
     assert ids == array("I", [262, 0x68, 0xC3, 0xA9, 257, 263]).tobytes()
 
 
-@each_tokens
-def test_the_ids_of_a_text_prompt_are_its_bytes(scan: Callable[[bytes], bytes | None]) -> None:
-    assert scan(b'{"prompt":"a\\n"}') == array("I", [97, 10]).tobytes()
+def test_the_ids_of_a_text_prompt_are_its_bytes() -> None:
+    assert scan_tokens(b'{"prompt":"a\\n"}') == array("I", [97, 10]).tobytes()
 
 
-@each_tokens
 @pytest.mark.parametrize(
     "body",
     [
@@ -123,22 +101,16 @@ def test_the_ids_of_a_text_prompt_are_its_bytes(scan: Callable[[bytes], bytes | 
         b'{"messages":[{"role":"user"}],"add_generation_prompt":null}',
     ],
 )
-def test_what_the_byte_tokenizer_must_look_at_has_no_ids(
-    scan: Callable[[bytes], bytes | None], body: bytes
-) -> None:
-    assert scan(body) is None
+def test_what_the_byte_tokenizer_must_look_at_has_no_ids(body: bytes) -> None:
+    assert scan_tokens(body) is None
 
 
-@each_messages
-def test_messages_are_pairs_of_role_and_content(
-    scan: Callable[[bytes], list[tuple[str, str]] | None],
-) -> None:
+def test_messages_are_pairs_of_role_and_content() -> None:
     body = b'{"messages":[{"role":"system","content":"\\"a\\""},{"content":"\xc3\xa9","role":"x"}]}'
 
-    assert scan(body) == [("system", '"a"'), ("x", "\u00e9")]
+    assert scan_messages(body) == [("system", '"a"'), ("x", "\u00e9")]
 
 
-@each_messages
 @pytest.mark.parametrize(
     "body",
     [
@@ -150,7 +122,5 @@ def test_messages_are_pairs_of_role_and_content(
         b'{"messages":[{"role":"user","content":"a","name":"b"}]}',
     ],
 )
-def test_messages_of_more_or_less_are_no_pairs(
-    scan: Callable[[bytes], list[tuple[str, str]] | None], body: bytes
-) -> None:
-    assert scan(body) is None
+def test_messages_of_more_or_less_are_no_pairs(body: bytes) -> None:
+    assert scan_messages(body) is None

@@ -1,17 +1,21 @@
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from kvmesh._native import TextCache
 from kvmesh.core.chat.opaque_text import Piece, Slot
 from kvmesh.core.prompts.segment_cache import (
     ENTRY_OVERHEAD,
     AddedToken,
     ByteBudgetCache,
+    CacheStatistics,
     SegmentCache,
     unpack_ids,
 )
 
+MakeCache = Callable[[int], ByteBudgetCache[str] | TextCache]
+each_cache = pytest.mark.parametrize("make", [ByteBudgetCache[str], TextCache])
 START = AddedToken("<|s|>", normalized=False)
 
 
@@ -92,21 +96,24 @@ def test_only_tokens_no_neighbour_can_see_through_are_atomic(
     assert token.is_atomic is atomic
 
 
-def test_the_cache_stays_within_its_budget_and_keeps_what_is_used() -> None:
-    cache = ByteBudgetCache[str](20 * (ENTRY_OVERHEAD + 60))
+@each_cache
+def test_the_cache_stays_within_its_budget_and_keeps_what_is_used(make: MakeCache) -> None:
+    cache = make(20 * (ENTRY_OVERHEAD + 60))
     cache.put("hot", b"1")
 
     for number in range(200):
         assert cache.get("hot") == b"1"
         cache.put(f"cold {number}", b"2")
-        assert cache.statistics().size <= cache.statistics().capacity
+        kept = CacheStatistics(*cache.figures())
+        assert kept.size <= kept.capacity
 
     assert cache.get("cold 0") is None
-    assert cache.statistics().entries < 40
+    assert CacheStatistics(*cache.figures()).entries < 40
 
 
-def test_one_huge_entry_does_not_empty_the_cache() -> None:
-    cache = ByteBudgetCache[str](1000)
+@each_cache
+def test_one_huge_entry_does_not_empty_the_cache(make: MakeCache) -> None:
+    cache = make(1000)
     cache.put("small", b"1")
 
     cache.put("huge", b"x" * 900)
@@ -172,17 +179,15 @@ def test_a_token_that_may_hide_another_on_a_border_forbids_the_cut(token: str, s
     assert (cache.cut(["<|s|>", Slot(0), "<|s|>\n", Slot(1), "\n<|s|>"]) is not None) is safe
 
 
-def test_a_token_that_does_not_begin_with_ascii_cuts_texts_as_any_other() -> None:
+@pytest.mark.parametrize("other", ["\uff5c|", "\0|"])
+def test_a_token_that_the_compiled_core_does_not_look_for_cuts_texts_as_any_other(
+    other: str,
+) -> None:
     encoder = Encoder()
-    cache = SegmentCache([START, AddedToken("é|", normalized=False)], encoder, capacity=1 << 20)
-    text = f"a{START.content}b é|c"
+    tokens = [START, AddedToken(other, normalized=False), AddedToken("é<|s|>", normalized=False)]
+    cache = SegmentCache(tokens, encoder, capacity=1 << 20)
 
-    assert cache.encode(text) == SegmentCache([START], Encoder(), capacity=1 << 20).encode(text)
+    cache.encode(f"a<|s|>b é<|s|>{other}c")
+
+    assert encoder.asked == ["a", "<|s|>b é<|s|>", f"{other}c"]
     assert cache.encode("") == b""
-
-
-def test_values_are_found_together() -> None:
-    cache = ByteBudgetCache[str](1 << 12)
-    cache.put("a", b"1")
-
-    assert cache.find(["a", "b", "a"]) == [b"1", None, b"1"]

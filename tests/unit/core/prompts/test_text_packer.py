@@ -2,13 +2,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvmesh.core.prompts.segment_cache import ByteBudgetCache, new_text_cache
+from kvmesh._native import TextCache, TextPacker
 from kvmesh.core.prompts.text_packer import (
     Message,
-    PureTextPacker,
-    TextPacker,
     filled,
-    new_text_packer,
     roles_and_texts,
 )
 
@@ -24,11 +21,14 @@ class Encoder:
         return [text.encode() for text in texts]
 
 
-def make(kind: str, encoder: Encoder) -> TextPacker:
-    if kind == "pure":
-        packer: TextPacker = PureTextPacker(ByteBudgetCache[str](10_000), encoder)
-    else:
-        packer = new_text_packer(new_text_cache(10_000), encoder)
+@pytest.fixture
+def encoder() -> Encoder:
+    return Encoder()
+
+
+@pytest.fixture
+def packer(encoder: Encoder) -> TextPacker:
+    packer = TextPacker(TextCache(10_000), encoder)
     packer.teach(
         ("system", "user"),
         ("<",),
@@ -37,16 +37,6 @@ def make(kind: str, encoder: Encoder) -> TextPacker:
         ((1, "S", 0, (("lstrip", "\n"), ("rstrip", None)), "s"), (3, "U", 1, (), "")),
     )
     return packer
-
-
-@pytest.fixture
-def encoder() -> Encoder:
-    return Encoder()
-
-
-@pytest.fixture(params=["pure", "here"])
-def packer(request: pytest.FixtureRequest, encoder: Encoder) -> TextPacker:
-    return make(request.param, encoder)
 
 
 def chat(system: str, user: str) -> list[Message]:

@@ -1,4 +1,4 @@
-"""What routing reads of a request body, and its prompt, without making anything else of the body.
+"""The naive model of the scan of a body, kvmesh/native/scan.c, scan_tokens.c and scan_python.c.
 
 The compiled scan passes over a body once and takes the byte tokenizer's ids from where they stand.
 It accepts only what the strict parser does (`core.chat.inference`), with the same values: of a key
@@ -8,13 +8,12 @@ beyond `MOST_DEPTH`, numbers with exponents among the messages, media, the field
 what is wrong with a body.
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from kvmesh import _native
 from kvmesh.bounds import UNREADABLE
-from kvmesh.compiled import NATIVE, Native
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.inference import InferenceRequest, chat_fields, decode_request
 from kvmesh.core.chat.prompt_form import is_given, is_set
@@ -62,7 +61,13 @@ class Scanned(NamedTuple):
     continue_final_message: bytes | None
 
 
-def pure_scan_body(body: bytes) -> Scanned | None:
+def compiled_scan(body: bytes) -> Scanned | None:
+    """Return what the compiled scan finds, by its names."""
+    found = _native.scan_body(body)
+    return None if found is None else Scanned(*found)
+
+
+def scan_body(body: bytes) -> Scanned | None:
     """Return what routing reads of a chat, completion or any other body of the API; None for what
     the strict parser has to see: all that it refuses, the field `kvmesh`, and the unusual.
     """
@@ -103,13 +108,13 @@ def pure_scan_body(body: bytes) -> Scanned | None:
     return None if _is_unusual(read, scanned) else scanned
 
 
-def pure_scan_tokens(body: bytes) -> bytes | None:
+def scan_tokens(body: bytes) -> bytes | None:
     """Return the byte tokenizer's ids of a body's chat, or else of its text prompt, as native u32s.
 
-    None for what `pure_scan_body` leaves, and for a chat that its tokenizer has to look at: media,
+    None for what `scan_body` leaves, and for a chat that its tokenizer has to look at: media,
     fields of other types than a chat's. A chat's `input_ids` are not looked at.
     """
-    scanned = pure_scan_body(body)
+    scanned = scan_body(body)
     if scanned is None:
         return None
     if scanned.messages is None:
@@ -124,12 +129,12 @@ def pure_scan_tokens(body: bytes) -> bytes | None:
     return None if chat.truncated else _tokenizer.encode_chat(chat).tobytes()
 
 
-def pure_scan_messages(body: bytes) -> list[tuple[str, str]] | None:
+def scan_messages(body: bytes) -> list[tuple[str, str]] | None:
     """Return (role, content) of each message; None unless all have just these, both strings.
 
-    None, too, for what `pure_scan_body` leaves and for a body without a chat.
+    None, too, for what `scan_body` leaves and for a body without a chat.
     """
-    scanned = pure_scan_body(body)
+    scanned = scan_body(body)
     if scanned is None or scanned.messages is None:
         return None
     pairs: list[tuple[str, str]] = []
@@ -139,23 +144,6 @@ def pure_scan_messages(body: bytes) -> list[tuple[str, str]] | None:
             return None
         pairs.append((role, content))
     return pairs
-
-
-def _compiled_scan(native: Native) -> Callable[[bytes], Scanned | None]:
-    """Return the compiled scan. About 0.9 us for 400 B, of which most is this tuple."""
-
-    def scan(body: bytes) -> Scanned | None:
-        found = native.scan_body(body)
-        return None if found is None else Scanned._make(found)
-
-    return scan
-
-
-scan_body: Final = _compiled_scan(NATIVE) if NATIVE else pure_scan_body
-"""What `pure_scan_body` returns, or None for more of what is unusual."""
-
-scan_tokens: Final = NATIVE.scan_tokens if NATIVE else pure_scan_tokens
-scan_messages: Final = NATIVE.scan_messages if NATIVE else pure_scan_messages
 
 
 def _raw(value: msgspec.Raw) -> bytes | None:
