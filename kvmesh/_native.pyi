@@ -40,6 +40,7 @@ from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
+from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
@@ -1343,6 +1344,45 @@ class WorkerState:
     def worker(self) -> WorkerId: ...
     @property
     def prefill(self) -> Ratio: ...
+
+@final
+class OutputLengths:
+    """Means of answers' lengths per family, each shrunk towards the wider one's:
+    `core.routing.output_lengths` makes one.
+
+    Prompts that agree in the blocks of their first 64, 256 or 1024 tokens are a family; a longer
+    agreement tells more. Of families beyond `max_families`, from 0 to 2^28, the one that has waited
+    longest for an answer is forgotten. A mean is that of all its answers up to 20, then the newest
+    one weighs 0.05 in it.
+    """
+
+    def __new__(
+        cls,
+        forecast: Callable[[float, int, int], OutputForecast],
+        statistics: Callable[[int, int, float, float], OutputStatistics],
+        block_size: int,
+        max_families: int,
+    ) -> Self:
+        """Make one that answers by these. Raises `ValueError`."""
+
+    def forecast(self, hashes: Hashes, /) -> tuple[Families, OutputForecast]:
+        """Return the families of a prompt, for `learn`, and how long its answer will probably be.
+
+        O(1).
+        """
+
+    def learn(self, families: Families, tokens: int, foreseen: OutputForecast) -> None:
+        """Take a whole answer of so many tokens, and what was `foreseen` of it. Raises `ValueError`
+        for more than 3 families.
+        """
+
+    def resize(self, block_size: int, /) -> None:
+        """Find families by blocks of another size; those known by the old ones are forgotten.
+        Raises `ValueError`.
+        """
+
+    def statistics(self) -> OutputStatistics:
+        """Return the present figures."""
 
 # ---- insight: records, totals, histograms ----
 

@@ -1,5 +1,5 @@
-/* OutputLengths: see lengths.h. Operations and their order are core.routing.output_lengths', which
- * says why, too.
+/* OutputLengths: see lengths.h. Operations and their order are those of
+ * tests/reference/routing/output_lengths.py, which says why, too.
  */
 #include "lengths.h"
 #include "mixing.h"

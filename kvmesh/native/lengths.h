@@ -1,12 +1,13 @@
-/* How long answers become: core.routing.output_lengths.OutputLengths, the same numbers. It cannot be
- * part of a cycle, so the collector does not know it.
+/* How long answers become: OutputLengths, the same numbers as its naive model in
+ * tests/reference/routing/output_lengths.py. It cannot be part of a cycle, so the collector does not
+ * know it.
  */
 #ifndef KVMESH_LENGTHS_H
 #define KVMESH_LENGTHS_H
 
 #include "core.h"
 
-enum { FAMILIES = 3 }; /* of FAMILY_TOKENS */
+enum { FAMILIES = 3 }; /* of family_tokens */
 
 /* What core.routing.output_lengths.OutputForecast has, and the families of the prompt, the widest
  * first.

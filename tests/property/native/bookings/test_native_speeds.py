@@ -20,12 +20,12 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.routing.output_lengths import (
     NO_FORECAST,
     OutputForecast,
-    OutputLengths,
     OutputStatistics,
     new_lengths,
 )
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.speeds import new_speeds
+from tests.reference.routing import output_lengths
 from tests.reference.workers import speeds as model
 from tests.reference.workers import step_times
 from tests.reference.workers.relative_speed import Ratio
@@ -186,12 +186,15 @@ class BothLengths(RuleBasedStateMachine):
         size=st.sampled_from([16, 64, 100, 1024, 4000]), most=st.sampled_from([0, 2, 5, 99])
     )
     def begin(self, size: int, most: int) -> None:
-        self.twins = (OutputLengths(size, max_families=most), new_lengths(size, max_families=most))
+        self.twins: tuple[Any, Any] = (
+            output_lengths.OutputLengths(size, most),
+            new_lengths(size, max_families=most),
+        )
         self.size = size
 
     def ask(self, hashes: list[int]) -> tuple[Any, OutputForecast]:
         known = BlockHashes.of(hashes, self.size)
-        found = [one.forecast(known) for one in self.twins]
+        found: list[tuple[Any, OutputForecast]] = [one.forecast(known) for one in self.twins]
         assert found[0] == found[1]
         return found[0]
 

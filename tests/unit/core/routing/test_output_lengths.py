@@ -1,14 +1,8 @@
 import pytest
 
+from kvmesh._native import OutputLengths
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.routing.output_lengths import (
-    NewLengths,
-    OutputForecast,
-    OutputLengths,
-    new_lengths,
-)
-
-EACH = pytest.mark.parametrize("make", [OutputLengths, new_lengths], ids=["pure", "native"])
+from kvmesh.core.routing.output_lengths import OutputForecast, new_lengths
 
 
 def prompt(family: int, own: int = 0, blocks: int = 8) -> BlockHashes:
@@ -26,14 +20,12 @@ def learn(lengths: OutputLengths, hashes: BlockHashes, tokens: int) -> None:
     lengths.learn(families, tokens, foreseen)
 
 
-@EACH
-def test_nothing_known_is_said(make: NewLengths) -> None:
-    assert forecast(make(16), prompt(1)) == OutputForecast(0.0, 0, 0)
+def test_nothing_known_is_said() -> None:
+    assert forecast(new_lengths(16), prompt(1)) == OutputForecast(0.0, 0, 0)
 
 
-@EACH
-def test_families_are_told_apart_as_evidence_grows(make: NewLengths) -> None:
-    lengths = make(16)
+def test_families_are_told_apart_as_evidence_grows() -> None:
+    lengths = new_lengths(16)
     for number in range(40):
         learn(lengths, prompt(1, 100 + number), 10)
         learn(lengths, prompt(2, 200 + number), 1000)
@@ -48,9 +40,8 @@ def test_families_are_told_apart_as_evidence_grows(make: NewLengths) -> None:
     assert (stranger.samples, stranger.family_tokens) == (80, 0)
 
 
-@EACH
-def test_thin_evidence_leans_on_the_wider_family(make: NewLengths) -> None:
-    lengths = make(16)
+def test_thin_evidence_leans_on_the_wider_family() -> None:
+    lengths = new_lengths(16)
     for number in range(20):
         learn(lengths, prompt(1, 100 + number), 100)
     learn(lengths, prompt(2), 1000)
@@ -58,9 +49,8 @@ def test_thin_evidence_leans_on_the_wider_family(make: NewLengths) -> None:
     assert 100 < forecast(lengths, prompt(2)).tokens < 500
 
 
-@EACH
-def test_a_longer_agreement_tells_more(make: NewLengths) -> None:
-    lengths = make(16)
+def test_a_longer_agreement_tells_more() -> None:
+    lengths = new_lengths(16)
     for number in range(20):
         learn(lengths, prompt(1, 100 + number, blocks=30), 100)
         learn(lengths, prompt(1, 7, blocks=30), 20)
@@ -74,18 +64,16 @@ def test_a_longer_agreement_tells_more(make: NewLengths) -> None:
     assert forecast(lengths, prompt(1, 7, blocks=80)).family_tokens == 1024
 
 
-@EACH
-def test_a_prompt_shorter_than_a_family_belongs_to_all(make: NewLengths) -> None:
-    lengths = make(16)
+def test_a_prompt_shorter_than_a_family_belongs_to_all() -> None:
+    lengths = new_lengths(16)
     learn(lengths, BlockHashes.of([1, 2, 3], 16), 50)
 
     assert forecast(lengths, BlockHashes.of([1, 2, 3], 16)) == OutputForecast(50.0, 1, 0)
     assert lengths.statistics().families == 0
 
 
-@EACH
-def test_a_family_that_changes_is_followed(make: NewLengths) -> None:
-    lengths = make(16)
+def test_a_family_that_changes_is_followed() -> None:
+    lengths = new_lengths(16)
     for _ in range(100):
         learn(lengths, prompt(1), 10)
     for _ in range(100):
@@ -94,9 +82,8 @@ def test_a_family_that_changes_is_followed(make: NewLengths) -> None:
     assert forecast(lengths, prompt(1)).tokens > 450
 
 
-@EACH
-def test_the_family_longest_unseen_is_forgotten(make: NewLengths) -> None:
-    lengths = make(16, max_families=2)
+def test_the_family_longest_unseen_is_forgotten() -> None:
+    lengths = new_lengths(16, max_families=2)
     for family in (1, 2, 1, 3):
         learn(lengths, prompt(family), 10)
 
@@ -105,9 +92,8 @@ def test_the_family_longest_unseen_is_forgotten(make: NewLengths) -> None:
     assert known == [64, 0, 64]
 
 
-@EACH
-def test_errors_show_what_families_are_worth(make: NewLengths) -> None:
-    lengths = make(16)
+def test_errors_show_what_families_are_worth() -> None:
+    lengths = new_lengths(16)
     for number in range(200):
         learn(lengths, prompt(1, number), 10)
         learn(lengths, prompt(2, number), 1000)
@@ -118,9 +104,8 @@ def test_errors_show_what_families_are_worth(make: NewLengths) -> None:
     assert statistics.error_tokens < 0.2 * statistics.mean_error_tokens
 
 
-@EACH
-def test_another_block_size_finds_families_by_its_own_blocks(make: NewLengths) -> None:
-    lengths = make(16)
+def test_another_block_size_finds_families_by_its_own_blocks() -> None:
+    lengths = new_lengths(16)
     learn(lengths, prompt(1), 100)
 
     lengths.resize(32)

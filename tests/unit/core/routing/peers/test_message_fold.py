@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.routing.peers.message_fold import MessageFold, new_message_fold
 from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
 from kvmesh.errors import CodecError
