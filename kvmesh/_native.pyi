@@ -40,7 +40,9 @@ from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
+from kvmesh.core.overlap.overlaps import HeardIndex
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
+from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
@@ -1383,6 +1385,77 @@ class OutputLengths:
 
     def statistics(self) -> OutputStatistics:
         """Return the present figures."""
+
+@final
+class Peer:
+    """How far a peer was heard, whether all of it, and which bookings a state leaves out.
+
+    `retold` are bookings that came with a state: when they really began is not known. `workers` are
+    the names that its records give by number, `core.routing.peers.event_fold.as_name_key` of it.
+    `booked` counts its bookings, exactly at `counted_s`. Bookings are also kept by their number.
+    """
+
+    next_seq: int
+    complete: bool
+    unconfirmed: set[str] | None
+    booked: int
+    renewed_s: float
+    counted_s: float
+
+    def __new__(cls, name: str, epoch: int, now: float) -> Self:
+        """Make one of which nothing was heard yet."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def retold(self) -> set[str]: ...
+    @property
+    def workers(self) -> dict[bytes, str]: ...
+
+@final
+class MessageFold:
+    """Folds the messages of peers that are known as `core.routing.peers.peer_bookings` does, record
+    by record as `EventFold`, of which it asks what is rare: `core.routing.peers.message_fold` makes
+    one.
+
+    `applied` and `gaps` count since the start.
+    """
+
+    def __new__(
+        cls,
+        *,
+        events: EventFold,
+        sequences: ActiveSequences,
+        speeds: Speeds,
+        heard: HeardIndex | None,
+        members: Mapping[str, object],
+        strangers: dict[WorkerId, float],
+        out: set[str],
+        distrusted: set[WorkerId],
+        ttls: tuple[float, float],
+        has_index: bool,
+        limits: tuple[int, int],
+    ) -> Self:
+        """Make one of parts that others look at, too. Raises `TypeError` where `heard` is no graded
+        `Approx`, or `members` no dict.
+
+        `out` are the workers that something speaks against, `ttls` the seconds for which a prompt
+        is believed cached where events tell what is, and where not, `limits` the most bookings of
+        one peer, and of all.
+        """
+
+    @property
+    def applied(self) -> int: ...
+    @property
+    def gaps(self) -> int: ...
+    def fold(self, peer: Peer, data: bytes, now: float, /) -> bool | None:
+        """Fold a message; return whether the peer is known completely.
+
+        None, and nothing is done: it has another format or epoch, or is not as it must be. Raises
+        `CodecError`, and nothing is done, for shares that cannot be read.
+        """
 
 # ---- insight: records, totals, histograms ----
 

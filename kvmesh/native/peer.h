@@ -1,4 +1,4 @@
-/* Peer: one other replica, as far as it was heard: core.routing.peers.peer, compiled. */
+/* Peer: one other replica, as far as it was heard. */
 #ifndef KVMESH_PEER_H
 #define KVMESH_PEER_H
 
@@ -10,8 +10,9 @@ typedef struct {
     uint32_t number;
 } Numbered;
 
-/* The names are those of the pure one. Behind them bookings by number, open addressing: some of those
- * that live here under this peer's name, and some that have ended since. `room` is a power of 2, or 0.
+/* What the names mean stands in kvmesh/_native.pyi. Behind them bookings by number, open addressing:
+ * some of those that live here under this peer's name, and some that have ended since. `room` is a
+ * power of 2, or 0.
  */
 typedef struct {
     PyObject_HEAD

@@ -17,6 +17,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
 from tests.contract.wire.cases import CASES
 from tests.contract.wire.record import bytes_of, recorded
+from tests.reference.routing.peer_bookings import BookingsOfEachRecord
 
 GROWING = ("worker_heartbeat", "router_heartbeat", "command_", "reply_", "manifest")
 """Maps by field name: a version may add fields, others pass over them."""
@@ -90,7 +91,7 @@ def test_bookings_of_either_version_are_heard(*, compiled: bool) -> None:
         sequences=new_sequences(16),
         routed=new_approx(),
     )
-    peers = PeerBookings(scheduler, compiled=compiled)
+    peers = (PeerBookings if compiled else BookingsOfEachRecord)(scheduler)
 
     assert peers.hear("first", bytes_of("v1", "bookings_state"), 0.0) is not None
     assert peers.hear("second", bytes_of("v2", "bookings_state"), 0.0) is not None

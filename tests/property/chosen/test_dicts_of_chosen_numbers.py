@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from kvmesh._native import Peer
 from kvmesh.core.admission.prefix_groups import PrefixGroups
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, as_key, pack_hashes
@@ -22,7 +23,6 @@ from kvmesh.core.insight.trace_ring import Traced, TraceRow, mooncake_lines
 from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.rollout.arms import Marks
 from kvmesh.core.routing.peers.event_fold import EventFold
-from kvmesh.core.routing.peers.peer import new_peer
 from kvmesh.core.routing.peers.records import Named
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, encode_snapshot
@@ -68,7 +68,7 @@ def marks(numbers: Sequence[int]) -> None:
 
 
 def names_of_a_replica(numbers: Sequence[int]) -> None:
-    fold, peer = EventFold(make_scheduler()), new_peer("p", 1, 0.0)
+    fold, peer = EventFold(make_scheduler()), Peer("p", 1, 0.0)
     for number in numbers:
         fold.fold(peer, Named(number, "w"), 0.0)
     for number in numbers:

@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
@@ -27,8 +26,6 @@ from tests.property.support.records import (
     state_ends,
 )
 from tests.property.support.replica import Replica
-
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
 
 PEERS: Final = ("a", "ü")
 MEMBERS: Final = ("w0", "w1")
@@ -83,7 +80,6 @@ class Twins(RuleBasedStateMachine):
         self.epoch = dict.fromkeys(PEERS, 1)
         self.pure = Replica(*MEMBERS, block_size=block_size, compiled=False)
         self.compiled = Replica(*MEMBERS, block_size=block_size)
-        assert self.compiled.peers._compiled is not None
         for peer in PEERS:
             names = [named(index, name) for index, name in enumerate(NAMES[:3])]
             self.tell(peer, *names)

@@ -12,6 +12,7 @@ from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
+from tests.reference.routing.peer_bookings import BookingsOfEachRecord
 
 FIGURES = (
     *("prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks"),
@@ -48,7 +49,7 @@ class Replica:
         self.heard = new_approx(graded=True)
         if believes:
             self.scheduler.listen(self.heard)
-        self.peers = PeerBookings(self.scheduler, compiled=compiled)
+        self.peers = (PeerBookings if compiled else BookingsOfEachRecord)(self.scheduler)
 
     def events(self) -> EventFold:
         """Return what folds single events here."""

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from kvmesh._native import Peer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, keys_of_graded, keys_of_strided
 from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
@@ -14,7 +15,6 @@ from kvmesh.core.routing.booking_events import (
     Prefilled,
     StateBegins,
 )
-from kvmesh.core.routing.peers.peer import Peer, as_name_key
 from kvmesh.core.routing.peers.records import (
     Named,
     PlacedRecord,
@@ -265,6 +265,11 @@ class EventFold:
         booking = self._sequences.finish(event.request_id)
         assert booking is not None, "only what is booked is followed"
         self._scheduler.workers.note(booking.worker, attempt, now, event.request_id)
+
+
+def as_name_key(number: int) -> bytes:
+    """Return the number of a worker's name as a key: an int of its choice would be placed by it."""
+    return number.to_bytes(4, "little")
 
 
 def lose(peer: Peer) -> None:

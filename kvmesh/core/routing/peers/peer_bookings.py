@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Peer
 from kvmesh.core.routing.booking_events import BookingBatch, BookingEvent, decode_bookings
 from kvmesh.core.routing.peers.event_fold import EventFold, lose
 from kvmesh.core.routing.peers.message_fold import new_message_fold
-from kvmesh.core.routing.peers.peer import Peer, new_peer
 from kvmesh.core.routing.peers.records import RECORDS_VERSION, Record, RecordBatch, read_records
 from kvmesh.core.routing.scheduler import Scheduler
 
@@ -42,17 +42,17 @@ class PeerBookings:
     and bookings beyond the bounds. A peer that is `heard` of otherwise is preferred to one that is
     not.
 
-    Where there is a compiled core, the ordinary records of a message are folded in one call of it
-    (kvmesh/native/message_fold.c), unless not `compiled`.
+    The ordinary records of a known peer's message are folded in one call of the compiled core
+    (kvmesh/native/message_fold.c).
     """
 
-    def __init__(self, scheduler: Scheduler, *, compiled: bool = True) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._sequences = scheduler.sequences
         self._peers: dict[str, Peer] = {}
         self._heard: set[str] = set()
         self._events = EventFold(scheduler)
-        self._compiled = new_message_fold(scheduler, self._events) if compiled else None
+        self._compiled = new_message_fold(scheduler, self._events)
         self._applied = self._gaps = self._refused = 0
 
     def heard(self, peer: str) -> None:
@@ -77,10 +77,11 @@ class PeerBookings:
         Raises `CodecError` for a message that cannot be read, of which nothing is folded.
         """
         known = self._peers.get(peer)
-        if known is not None and self._compiled is not None:
-            complete = self._compiled.fold(known, data, now)
-            if complete is not None:
-                return complete
+        complete = None if known is None else self._compiled.fold(known, data, now)
+        return self._hear_each(peer, data, now) if complete is None else complete
+
+    def _hear_each(self, peer: str, data: bytes, now: float) -> bool | None:
+        """Fold a message event by event."""
         records = data[:1] == _RECORDS
         batch = read_records(peer, data) if records else decode_bookings(data)
         return self.apply(peer, batch, now) if self.admits(peer) else None
@@ -92,7 +93,7 @@ class PeerBookings:
             self._sequences.remove_owner(peer)
             if known is not None:
                 self._events.forget(known)
-            known = self._peers[peer] = new_peer(peer, batch.epoch, now)
+            known = self._peers[peer] = Peer(peer, batch.epoch, now)
         elif batch.epoch < known.epoch:
             return known.complete
         if batch.shares is not None:
@@ -139,10 +140,9 @@ class PeerBookings:
 
     def statistics(self) -> PeerStatistics:
         """Return the present counts."""
-        compiled = self._compiled
-        applied, gaps = (0, 0) if compiled is None else (compiled.applied, compiled.gaps)
-        refused = self._refused + self._events.refused
-        return PeerStatistics(self._applied + applied, self._gaps + gaps, refused)
+        applied = self._applied + self._compiled.applied
+        gaps = self._gaps + self._compiled.gaps
+        return PeerStatistics(applied, gaps, self._refused + self._events.refused)
 
     def forget_strangers(self, now: float) -> None:
         """Keep nothing of workers that did not join, and that no booking is left of."""

@@ -1,13 +1,15 @@
-"""The compiled fold of messages: where it is used, and what it does not take."""
+"""The fold of messages: where it is used, and what it does not take."""
 
 import gc
 import sys
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from kvmesh.compiled import NATIVE
-from kvmesh.core.routing.peers.message_fold import MessageFold, new_message_fold
-from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
+from kvmesh._native import MessageFold, Peer
+from kvmesh.core.routing.peers.event_fold import as_name_key
+from kvmesh.core.routing.peers.message_fold import new_message_fold
 from kvmesh.errors import CodecError
 from tests.property.support.records import bare, failed, message, named, placed
 from tests.property.support.replica import Replica
@@ -16,14 +18,12 @@ AMOUNTS = (40, 160, 120, 5)
 
 
 def fold_of(replica: Replica) -> MessageFold:
-    fold = new_message_fold(replica.scheduler, replica.events())
-    assert fold is not None
-    return fold
+    return new_message_fold(replica.scheduler, replica.events())
 
 
 def test_messages_of_another_epoch_or_format_are_left_to_others() -> None:
     replica = Replica("w")
-    fold, peer = fold_of(replica), new_peer("p", 5, 0.0)
+    fold, peer = fold_of(replica), Peer("p", 5, 0.0)
 
     for data in (message(epoch=6), message(epoch=4), b"", b"\x95\x01", message(bare(9))):
         assert fold.fold(peer, data, 0.0) is None
@@ -45,19 +45,23 @@ def test_messages_of_another_epoch_or_format_are_left_to_others() -> None:
     ],
 )
 def test_a_call_with_something_else_is_a_type_error(args: tuple[object, ...]) -> None:
-    peer = new_peer("p", 1, 0.0)
+    peer = Peer("p", 1, 0.0)
     given = tuple(peer if one == "peer" else one for one in args)
 
     with pytest.raises(TypeError):
         fold_of(Replica("w")).fold(*given)  # type: ignore[arg-type]
 
 
-def test_a_pure_peer_is_refused() -> None:
+def test_a_peer_of_another_type_is_refused() -> None:
+    other = cast("Peer", SimpleNamespace(name="p", epoch=1, next_seq=1))
+
     with pytest.raises(TypeError, match="takes a kvmesh"):
-        fold_of(Replica("w")).fold(Peer("p", 1, 0.0), message(), 0.0)
+        fold_of(Replica("w")).fold(other, message(), 0.0)
 
 
 def test_a_fold_is_made_of_compiled_parts_alone() -> None:
+    with pytest.raises(TypeError):
+        MessageFold()  # type: ignore[call-arg]
     replica = Replica("w")
     replica.scheduler.overlaps.heard = 7  # type: ignore[assignment]
     with pytest.raises(TypeError, match="graded Approx"):
@@ -87,8 +91,7 @@ class Failing:
 def test_an_error_of_what_it_asks_ends_the_call(told: tuple[bytes, ...], asked: str) -> None:
     replica = Replica("w")
     fold = new_message_fold(replica.scheduler, Failing())  # type: ignore[arg-type]
-    assert fold is not None
-    peer = new_peer("p", 1, 0.0)
+    peer = Peer("p", 1, 0.0)
     peer.workers[as_name_key(0)] = "w"
 
     with pytest.raises(RuntimeError, match=asked):
@@ -99,7 +102,7 @@ def test_an_error_of_what_it_asks_ends_the_call(told: tuple[bytes, ...], asked: 
 
 def test_shares_that_cannot_be_read_refuse_the_message() -> None:
     replica = Replica("w")
-    fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
+    fold, peer = fold_of(replica), Peer("p", 1, 0.0)
 
     with pytest.raises(CodecError, match="shares of 1 bytes"):
         fold.fold(peer, message(named(0, "w"), tail=b"\xc1"), 0.0)
@@ -109,7 +112,7 @@ def test_shares_that_cannot_be_read_refuse_the_message() -> None:
 
 def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
     replica = Replica("w")
-    fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
+    fold, peer = fold_of(replica), Peer("p", 1, 0.0)
     peer.workers.update({as_name_key(0): 7, as_name_key(1): "w"})  # type: ignore[dict-item]
     peer.unconfirmed = 7  # type: ignore[assignment]
 
@@ -121,7 +124,7 @@ def test_what_a_peer_says_of_itself_is_not_trusted() -> None:
 
 def test_a_bookings_number_is_forgotten_with_its_end() -> None:
     replica = Replica("w")
-    fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
+    fold, peer = fold_of(replica), Peer("p", 1, 0.0)
     peer.workers[as_name_key(0)] = "w"
     first = 1
     for number in range(0, 3000, 3):
@@ -144,7 +147,7 @@ def test_a_bookings_number_is_forgotten_with_its_end() -> None:
 
 def test_folding_keeps_no_reference() -> None:
     replica = Replica("w")
-    fold, peer = fold_of(replica), new_peer("p", 1, 0.0)
+    fold, peer = fold_of(replica), Peer("p", 1, 0.0)
     peer.workers[as_name_key(0)] = name = "w-with-a-name-of-its-own"
     replica.membership.add(name, 0.0)
     worker = peer.workers[as_name_key(0)]

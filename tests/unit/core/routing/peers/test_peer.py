@@ -1,32 +1,21 @@
-"""What is known of a peer, in both cores."""
-
-from collections.abc import Callable
-from typing import Final
+"""What is known of a peer."""
 
 import pytest
 
-from kvmesh.compiled import NATIVE
-from kvmesh.core.routing.peers.peer import Peer, as_name_key, new_peer
-
-CORES: Final = [Peer, new_peer] if NATIVE else [Peer]
+from kvmesh._native import Peer
+from kvmesh.core.routing.peers.event_fold import as_name_key
 
 
-@pytest.mark.parametrize("new", CORES)
-def test_a_peer_begins_with_its_first_event_and_nothing_missing(
-    new: Callable[[str, int, float], Peer],
-) -> None:
-    peer = new("p", 2**62, 1.5)
+def test_a_peer_begins_with_its_first_event_and_nothing_missing() -> None:
+    peer = Peer("p", 2**62, 1.5)
 
     assert (peer.name, peer.epoch, peer.next_seq, peer.complete) == ("p", 2**62, 1, True)
     assert (peer.booked, peer.renewed_s, peer.counted_s) == (0, 1.5, 1.5)
     assert (peer.workers, peer.retold, peer.unconfirmed) == ({}, set(), None)
 
 
-@pytest.mark.parametrize("new", CORES)
-def test_what_is_known_of_a_peer_is_changed_in_place(
-    new: Callable[[str, int, float], Peer],
-) -> None:
-    peer = new("p", 1, 0.0)
+def test_what_is_known_of_a_peer_is_changed_in_place() -> None:
+    peer = Peer("p", 1, 0.0)
 
     peer.next_seq, peer.booked, peer.complete = 2**62 + 2**32, 7, False
     peer.unconfirmed = {"p#1"}
@@ -41,8 +30,7 @@ def test_what_is_known_of_a_peer_is_changed_in_place(
     )
 
 
-@pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
 @pytest.mark.parametrize("args", [(), ("p",), (b"p", 1, 0.0), ("p", 2**64, 0.0), ("p", 1, "x")])
-def test_a_compiled_peer_of_something_else_is_refused(args: tuple[object, ...]) -> None:
+def test_a_peer_of_something_else_is_refused(args: tuple[object, ...]) -> None:
     with pytest.raises((TypeError, OverflowError)):
-        new_peer(*args)  # type: ignore[arg-type]
+        Peer(*args)  # type: ignore[arg-type]

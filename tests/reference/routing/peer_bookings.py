@@ -1,0 +1,11 @@
+"""The naive model of kvmesh/native/message_fold.c: every record is folded by itself, in Python."""
+
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+
+
+class BookingsOfEachRecord(PeerBookings):
+    """`PeerBookings` that never folds a message in one call."""
+
+    def hear(self, peer: str, data: bytes, now: float) -> bool | None:
+        """Do as that one does."""
+        return self._hear_each(peer, data, now)
