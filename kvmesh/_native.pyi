@@ -20,6 +20,7 @@ from kvmesh.core.engines.engine_events import (
 )
 from kvmesh.core.engines.event_stream import EventStream as RareStream
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.index.block_table import (
     Drops,
     EndTables,
@@ -43,6 +44,7 @@ from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.overlap.overlaps import HeardIndex
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.routing.peers.event_fold import EventFold
+from kvmesh.core.routing.peers.outbox import OtherOutbox
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
@@ -1385,6 +1387,78 @@ class OutputLengths:
 
     def statistics(self) -> OutputStatistics:
         """Return the present figures."""
+
+@final
+class BookingOutbox:
+    """Writes what becomes of this replica's bookings in `sequences`, until somebody takes it.
+
+    Events are numbered from 1 on in each `epoch`: message q of n events has those up to
+    `next_seq`. Bookings and workers travel as numbers; a worker's name is told before its first
+    booking, and once in each state. Every event is idempotent, so a state may overlap with others.
+
+    `on_first` is called when something enters while nobody is `gathering`, which it then is until
+    it is set to False: a short while of events then goes in one message. No event raises anything
+    but `TypeError` for what is none; what cannot be told is counted in `untold`. While there is an
+    `other` outbox, which writes another format, bookings are told to it instead.
+
+    Records that wait are left out beyond `core.routing.peers.outbox.MOST_BYTES`. The numbers of the
+    1024 last failed requests are kept, so that a second attempt is told under the same, and those
+    of 16384 workers.
+    """
+
+    gathering: bool
+    on_first: Callable[[], object] | None
+    other: OtherOutbox | None
+
+    def __new__(cls, sequences: ActiveSequences, epoch: int) -> Self:
+        """Make one without anything to tell. Raises `OverflowError` for an epoch that is no u64."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def next_seq(self) -> int: ...
+    @property
+    def waiting(self) -> int:
+        """How many events wait to be taken."""
+
+    @property
+    def untold(self) -> int: ...
+    def placed(self, booking: Booking, /) -> None:
+        """Tell of a booking of this replica's own, once."""
+
+    def first_token(self, request_id: str, /) -> None:
+        """Tell that a request's first token came."""
+
+    def ended(self, request_id: str, attempt: Attempt = ...) -> None:
+        """Tell that a request is over at its worker, and what that showed; without an `attempt`
+        that it was served.
+        """
+
+    def tell_growth(self) -> None:
+        """Tell of each booking whose output has grown since it was told of last, and of those that
+        ended without a word that they are over. O(bookings told).
+        """
+
+    def begin_state(self) -> None:
+        """Tell that all live bookings follow; peers drop the others with `end_state`."""
+
+    def retell(self, bookings: Iterable[Booking], /) -> None:
+        """Tell of live bookings as they are now; of others nothing."""
+
+    def end_state(self) -> None:
+        """Tell that the state is complete."""
+
+    def restart(self, next_seq: int, /) -> None:
+        """Tell nothing of what waits, and go on with this number; bookings told are forgotten."""
+
+    def take(self, max_events: int, max_bytes: int, shares: bytes = b"", /) -> list[bytes]:
+        """Return all that waits as messages; the last one carries packed `shares`, if any.
+
+        A message ends after `max_events` or with the record that fills `max_bytes`.
+        """
+
+    def beat(self, shares: bytes = b"", /) -> bytes:
+        """Return a message without events, which says how far this replica is."""
 
 @final
 class Peer:

@@ -1,4 +1,4 @@
-/* BookingOutbox: core.routing.peers.outbox, compiled. Records are written where they wait. */
+/* BookingOutbox: records are written where they wait. */
 #include "outbox.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* BookingOutbox: what this replica has yet to tell its siblings of its bookings, as the records in
- * which that travels: core.routing.peers.outbox, compiled.
+ * which that travels (core.routing.peers.records).
  */
 #ifndef KVMESH_OUTBOX_H
 #define KVMESH_OUTBOX_H

@@ -1,4 +1,4 @@
-/* What replicas are told of a booking when it is placed: core.routing.peers.placed, compiled. */
+/* What replicas are told of a booking when it is placed. */
 #include "decide.h"
 #include "graded.h"
 #include "outbox.h"

@@ -43,7 +43,6 @@ def test_each_version_is_still_written_to_the_byte(version: str, name: str) -> N
     case = CASES[version][name]
 
     assert case.write() == bytes_of(version, name)
-    assert case.write_pure is None or case.write_pure() == bytes_of(version, name)
 
 
 @pytest.mark.parametrize(("version", "name"), MAPS)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerSeen
 from kvmesh.app.figures.figure import Source
@@ -19,7 +19,6 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 
 ROUTER_PORT: Final = 8000
@@ -78,7 +77,7 @@ class StillMesh:
 
     def __init__(self, server: "GoldenRouter") -> None:
         self._server = server
-        self.outbox: BookingOutbox | None = new_booking_outbox(server.scheduler.sequences, 1)
+        self.outbox: BookingOutbox | None = BookingOutbox(server.scheduler.sequences, 1)
         self.doubts: list[tuple[str, int, int]] = []
 
     def why_not(self) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     BookingsWait,
@@ -22,7 +22,7 @@ from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.members.readers import HEAR_S, Readers
-from kvmesh.core.routing.peers.outbox import BookingOutbox, Nobody, new_booking_outbox
+from kvmesh.core.routing.peers.outbox import Nobody
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.records import RECORDS_VERSION
@@ -93,7 +93,7 @@ class ReplicaSync:
         self, scheduler: Scheduler, options: ReplicaSyncOptions, *, name: str = "replica_sync"
     ) -> None:
         self.name = name
-        self.outbox = new_booking_outbox(scheduler.sequences, options.epoch)
+        self.outbox = BookingOutbox(scheduler.sequences, options.epoch)
         self._sequences = scheduler.sequences
         self._ledger = scheduler.ledger
         self._options = options

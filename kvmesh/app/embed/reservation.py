@@ -7,8 +7,8 @@ from typing import Self
 
 import msgspec
 
+from kvmesh._native import BookingOutbox
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.observe import get_logger
 

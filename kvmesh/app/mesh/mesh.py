@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from kvmesh._native import BookingOutbox
 from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.engine_messages import PromptServed
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
@@ -38,7 +39,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.skew import Newer
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import Trust
 from kvmesh.formats import OWN, Formats
 from kvmesh.observe import actor_log

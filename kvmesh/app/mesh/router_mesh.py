@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 
 
 class MeshPart(Protocol):

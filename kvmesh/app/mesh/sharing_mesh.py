@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
@@ -20,7 +20,6 @@ from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler

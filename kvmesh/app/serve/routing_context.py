@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from kvmesh._native import Booking, Record, TokenCounts
+from kvmesh._native import Booking, BookingOutbox, Record, TokenCounts
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.care.failure_counts import FailureCounts
@@ -26,7 +26,6 @@ from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.scaling.scaling import ScalingOptions

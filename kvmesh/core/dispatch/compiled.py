@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from kvmesh._native import Booking, Record, WorkerState
+from kvmesh._native import Booking, BookingOutbox, Record, WorkerState
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.terms import Candidate
@@ -29,7 +29,6 @@ from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import NO_THRESHOLDS
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
@@ -297,7 +296,7 @@ class CompiledDispatch:
         self._dispatch.binding.charge(tenant, uncached, placed.expected_output_tokens)
 
     def tell(self, outbox: BookingOutbox | None) -> None:
-        """Have an outbox of `new_booking_outbox` told of bookings from now on, None: nobody."""
+        """Have an outbox told of bookings from now on, None: nobody."""
         self._decider.tell(outbox)
 
     def _look(self, placed: Placed, now: float) -> None:

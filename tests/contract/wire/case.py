@@ -9,15 +9,11 @@ from kvmesh.core.blocks.events import WorkerId
 
 
 class WireCase(msgspec.Struct, frozen=True):
-    """A value of one format: `read(write())` is `value`.
-
-    Where the compiled core writes it, `write_pure` is the pure one's writer.
-    """
+    """A value of one format: `read(write())` is `value`."""
 
     write: Callable[[], bytes]
     read: Callable[[bytes], object]
     value: object
-    write_pure: Callable[[], bytes] | None = None
 
 
 WORKER: Final = WorkerId("w0-dp1")

@@ -5,13 +5,13 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import BookingOutbox
 from kvmesh.actors.messages import WriteFormat
 from kvmesh.core.admission.shares import ShareRow, Shares
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.records import (
     Named,
     PlacedRecord,
@@ -41,10 +41,9 @@ SHARES: Final = Shares(9, 512, [ShareRow(2**62, 3, 4096, 128, 2)], True)
 class Teller:
     """A replica's own bookings, and the outbox that tells of them."""
 
-    def __init__(self, *, pure: bool) -> None:
+    def __init__(self) -> None:
         self.sequences = new_sequences(SIZE)
-        make = BookingOutbox if pure else new_booking_outbox
-        self.outbox = make(self.sequences, EPOCH)
+        self.outbox = BookingOutbox(self.sequences, EPOCH)
 
     def place(self, request_id: str, demand: Demand, worker: WorkerId = WORKER) -> None:
         self.sequences.add(request_id, worker, demand, 0.0)
@@ -102,12 +101,7 @@ def beat(teller: Teller) -> bytes:
 
 
 def of_records(tell: Callable[[Teller], bytes], value: RecordBatch) -> WireCase:
-    return WireCase(
-        lambda: tell(Teller(pure=False)),
-        lambda data: read_records("p", data),
-        value,
-        lambda: tell(Teller(pure=True)),
-    )
+    return WireCase(lambda: tell(Teller()), lambda data: read_records("p", data), value)
 
 
 def bookings() -> Iterator[tuple[str, WireCase]]:

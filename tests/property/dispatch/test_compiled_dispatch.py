@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvmesh._native import Booking, scan
+from kvmesh._native import Booking, BookingOutbox, scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Reuse, Stored, WorkerId
@@ -42,7 +42,6 @@ from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.snapshots.reading import decode_snapshot
@@ -51,6 +50,7 @@ from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInf
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
+from tests.reference.routing import outbox as outbox_model
 from tests.reference.routing.chooser import Chooser
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
@@ -133,8 +133,10 @@ class Side:
             routed=self.routed,
         )
         if naive:
-            self.scheduler._chooser = Chooser(self.scheduler)  # type: ignore[assignment]
-        self.outbox = BookingOutbox(self.scheduler.sequences, 1)
+            self.scheduler._chooser = Chooser(self.scheduler)  # type: ignore[assignment]  # noqa: SLF001
+        self.outbox: BookingOutbox | outbox_model.BookingOutbox = outbox_model.BookingOutbox(
+            self.scheduler.sequences, 1
+        )
         self.heard = new_approx(graded=True)
         self.scheduler.listen(self.heard)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
@@ -298,9 +300,9 @@ class TwoWays(RuleBasedStateMachine):
         )
         self.spec = Side(options, seed, max_blocks=blocks, whole_per_s=whole, naive=True)
         self.quick = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
-        self.quick.outbox = new_booking_outbox(self.quick.scheduler.sequences, 1)
+        self.quick.outbox = outbox = BookingOutbox(self.quick.scheduler.sequences, 1)
         self.compiled = CompiledDispatch(self.quick.dispatch)
-        self.compiled.tell(self.quick.outbox)
+        self.compiled.tell(outbox)
         self.now = 100.0
         self.asked: list[Asked] = []
         self.numbers = count()

@@ -1,20 +1,19 @@
-"""What is told by records is what is booked; the compiled outbox writes the same bytes."""
+"""What is told by records is what is booked; the naive outbox writes the same bytes."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh._native import ActiveSequences
-from kvmesh.compiled import NATIVE
+from kvmesh._native import ActiveSequences, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import LOCAL, new_sequences
+from tests.reference.routing import outbox as model
 
 SIZE = 4
 EPOCH = 7
@@ -86,15 +85,15 @@ class Reader:
 
 
 class Outboxes(RuleBasedStateMachine):
-    """Requests of one replica, told by a pure outbox and by one of the compiled core."""
+    """Requests of one replica, told by a naive outbox and by one of the compiled core."""
 
     @initialize()
     def begin(self) -> None:
-        self.sequences: list[ActiveSequences] = [new_sequences(SIZE)]
-        if NATIVE is not None:
-            self.sequences.append(new_sequences(SIZE))
-        self.outboxes = [BookingOutbox(self.sequences[0], EPOCH)]
-        self.outboxes += [new_booking_outbox(one, EPOCH) for one in self.sequences[1:]]
+        self.sequences: list[ActiveSequences] = [new_sequences(SIZE), new_sequences(SIZE)]
+        self.outboxes: list[BookingOutbox | model.BookingOutbox] = [
+            model.BookingOutbox(self.sequences[0], EPOCH),
+            BookingOutbox(self.sequences[1], EPOCH),
+        ]
         self.calls = [0 for _ in self.outboxes]
         for place, outbox in enumerate(self.outboxes):
             outbox.on_first = lambda place=place: self._called(place)

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh._native import ActiveSequences
+from kvmesh._native import ActiveSequences, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import Attempt, Verdict
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from tests.property.support.replica import Replica
@@ -40,10 +39,9 @@ turns = st.lists(
 class Teller:
     """One replica's own bookings, and the outbox that tells of them."""
 
-    def __init__(self, *, compiled: bool) -> None:
+    def __init__(self) -> None:
         self.sequences = new_sequences(SIZE)
-        new = new_booking_outbox if compiled else BookingOutbox
-        self.outbox = new(self.sequences, 1)
+        self.outbox = BookingOutbox(self.sequences, 1)
 
     def place(self, name: str, worker: str, blocks: int, *, streams: bool, known: bool) -> None:
         prompt = BlockHashes.of(list(range(1, blocks + 1)), SIZE)
@@ -96,7 +94,7 @@ def load_of(sequences: ActiveSequences) -> dict[str, list[object]]:
 def test_a_peer_counts_what_is_booked_here(
     compiled: bool, turns: list[tuple[str, int, str, int, bool, bool]]
 ) -> None:
-    teller, replica, now = Teller(compiled=compiled), Replica("w0", "w1", compiled=compiled), 0.0
+    teller, replica, now = Teller(), Replica("w0", "w1", compiled=compiled), 0.0
     replica.peers.hear("p", teller.outbox.beat(), now)
     # Who missed an end may take a prefill that nobody sees end for done too early.
     lossy = any(turn[0] == "lose" for turn in turns)

@@ -1,8 +1,8 @@
 """How a simulated client tells the other replicas of what it books."""
 
+from kvmesh._native import BookingOutbox
 from kvmesh.actors.kernel import Effect, Send
 from kvmesh.actors.messages import BookingsWait
-from kvmesh.core.routing.peers.outbox import BookingOutbox
 
 
 class Teller:

@@ -1,8 +1,7 @@
 """An outbox of bookings that notes what it is told."""
 
-from kvmesh._native import ActiveSequences, Booking
+from kvmesh._native import ActiveSequences, Booking, BookingOutbox
 from kvmesh.core.health.outcomes import SERVED, Attempt
-from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 
 
 class ToldOutbox:
@@ -26,6 +25,6 @@ class ToldOutbox:
 
 def noted_outbox(sequences: ActiveSequences) -> tuple[BookingOutbox, list[tuple[object, ...]]]:
     """Return an outbox and the list of what it is told."""
-    outbox, other = new_booking_outbox(sequences, 1), ToldOutbox()
+    outbox, other = BookingOutbox(sequences, 1), ToldOutbox()
     outbox.other = other
     return outbox, other.told

@@ -1,4 +1,4 @@
-"""The records of bookings, byte by byte, by the pure outbox and by the compiled one."""
+"""The records of bookings, byte by byte."""
 
 import gc
 import struct
@@ -11,23 +11,16 @@ from typing import cast
 
 import pytest
 
-from kvmesh._native import ActiveSequences, Booking
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh._native import ActiveSequences, Booking, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
-from kvmesh.core.routing.peers import outbox as rules
-from kvmesh.core.routing.peers.outbox import (
-    MOST_BYTES,
-    MOST_RETRIED,
-    MOST_WORKERS,
-    BookingOutbox,
-    new_booking_outbox,
-)
+from kvmesh.core.routing.peers.outbox import MOST_BYTES, OtherOutbox
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import new_sequences
+from tests.reference.routing.outbox import MOST_RETRIED, MOST_WORKERS
 
 W = WorkerId("w1")
 SIZE = 16
@@ -36,8 +29,9 @@ SIZE = 16
 class Replica:
     """Bookings, and the outbox that is told of them."""
 
-    def __init__(self, sequences: ActiveSequences, outbox: BookingOutbox) -> None:
-        self.sequences, self.outbox = sequences, outbox
+    def __init__(self) -> None:
+        self.sequences = new_sequences(SIZE)
+        self.outbox = BookingOutbox(self.sequences, 7)
 
     def book(
         self, request_id: str, tokens: int = 40, worker: str = W, hashes: object = None
@@ -54,20 +48,9 @@ class Replica:
         return b"".join(message[24:] for message in self.outbox.take(1 << 20, 1 << 30))
 
 
-def pure_replica() -> Replica:
-    sequences = new_sequences(SIZE)
-    return Replica(sequences, BookingOutbox(sequences, 7))
-
-
-def usual_replica() -> Replica:
-    sequences = new_sequences(SIZE)
-    return Replica(sequences, new_booking_outbox(sequences, 7))
-
-
-@pytest.fixture(params=[pure_replica, usual_replica])
-def replica(request: pytest.FixtureRequest) -> Replica:
-    made: Callable[[], Replica] = request.param
-    return made()
+@pytest.fixture
+def replica() -> Replica:
+    return Replica()
 
 
 def test_a_request_is_three_records_of_fixed_size(replica: Replica) -> None:
@@ -291,7 +274,7 @@ class Other:
 def test_another_outbox_may_be_told_in_its_place(replica: Replica) -> None:
     calls: list[int] = []
     other = Other()
-    replica.outbox.other = cast("rules.OtherOutbox", other)
+    replica.outbox.other = cast("OtherOutbox", other)
     replica.outbox.on_first = lambda: calls.append(1)
 
     booking = replica.book("q")
@@ -361,8 +344,6 @@ def test_so_many_workers_have_numbers_and_none_is_used_twice(replica: Replica) -
     assert (kind, worker) == (7, MOST_WORKERS + 1)
 
 
-native_only = pytest.mark.skipif(NATIVE is None, reason=CORE)
-
 MISUSES: dict[str, Callable[[BookingOutbox], object]] = {
     "placed no booking": lambda one: one.placed(cast("Booking", "q")),
     "first token of a number": lambda one: one.first_token(cast("str", 1)),
@@ -388,10 +369,9 @@ MISUSES: dict[str, Callable[[BookingOutbox], object]] = {
 }
 
 
-@native_only
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_misuse_of_the_compiled_outbox_is_an_error(misuse: str) -> None:
-    replica = usual_replica()
+    replica = Replica()
     replica.book("q")
 
     with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
@@ -400,13 +380,12 @@ def test_misuse_of_the_compiled_outbox_is_an_error(misuse: str) -> None:
     assert replica.outbox.waiting == 2
 
 
-@native_only
 def test_who_is_called_may_do_anything_to_the_compiled_outbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     raised: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda one: raised.append(one.exc_type))
-    replica = usual_replica()
+    replica = Replica()
     outbox = replica.outbox
 
     def meddle() -> None:
@@ -422,9 +401,8 @@ def test_who_is_called_may_do_anything_to_the_compiled_outbox(
     assert (outbox.next_seq, outbox.waiting) == (9, 0)
 
 
-@native_only
 def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:
-    replica = usual_replica()
+    replica = Replica()
 
     def hold(outbox: BookingOutbox) -> BookingOutbox:
         return outbox
@@ -438,9 +416,8 @@ def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:
     assert seen() is None
 
 
-@native_only
 def test_keys_that_somebody_puts_among_bookings_harm_nothing() -> None:
-    replica = usual_replica()
+    replica = Replica()
 
     class Key(str):
         __slots__ = ()

@@ -1,0 +1,256 @@
+"""The naive model of kvmesh/native/outbox.c and kvmesh/native/outbox_methods.c."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kvmesh._native import ActiveSequences, Booking
+from kvmesh.bounds import MAX_NAME
+from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
+from kvmesh.core.routing.booking_events import MAX_KIND
+from kvmesh.core.routing.peers.outbox import MOST_BYTES, OtherOutbox
+from kvmesh.core.routing.peers.records import (
+    ENDED,
+    FAILED,
+    FAILED_FORM,
+    GREW,
+    GREW_FORM,
+    HEAD,
+    NAMED,
+    NUMBERED_FORM,
+    PREFILLED,
+    RECORDS_VERSION,
+    SHARES,
+    STATE_BEGINS,
+    STATE_ENDS,
+)
+from kvmesh.core.workers.sequences import LOCAL
+from kvmesh.errors import KvMeshError
+from tests.reference.routing.placed import NUMBERS, NUMBERS_AT, placed_record
+
+MOST_RETRIED: Final = 1024
+"""Failed requests whose numbers are kept, so that a second attempt is told under the same."""
+
+MOST_WORKERS: Final = 1 << 14
+"""Workers whose numbers are kept; with one more all of them get new ones."""
+
+_U32: Final = (1 << 32) - 1
+_NUMBERED: Final = NUMBERED_FORM.pack
+
+
+class _Told:
+    """A booking or a worker that peers know by `number`; `upto` is what was told of it last: output
+    tokens of a booking, the number of the state in which a worker was named.
+    """
+
+    __slots__ = ("number", "upto")
+
+    def __init__(self, number: int, upto: int) -> None:
+        self.number = number
+        self.upto = upto
+
+
+class BookingOutbox:
+    """Writes what becomes of this replica's bookings in `sequences`, until somebody takes it.
+
+    Events are numbered from 1 on in each `epoch`: message q of n events has those up to
+    `next_seq`. Bookings and workers travel as numbers; a worker's name is told before its first
+    booking, and once in each state. Every event is idempotent, so a state may overlap with others.
+
+    `on_first` is called when something enters while nobody is `gathering`, which it then is until
+    it is set to False: a short while of events then goes in one message. No event raises anything;
+    what cannot be told is counted in `untold`. While there is an `other` outbox, which writes
+    another format, bookings are told to it instead.
+    """
+
+    def __init__(self, sequences: ActiveSequences, epoch: int) -> None:
+        self.epoch = epoch
+        self.next_seq = 1
+        self.untold = 0
+        self.gathering = False
+        self.on_first: Callable[[], object] | None = None
+        self.other: OtherOutbox | None = None
+        self._sequences = sequences
+        self._records: list[bytes] = []
+        self._bytes = 0
+        self._number = 0
+        self._state = 0
+        self._next_worker = 0
+        self._bookings: dict[str, _Told] = {}
+        self._retried: dict[str, int] = {}
+        self._workers: dict[str, _Told] = {}
+
+    def placed(self, booking: Booking) -> None:
+        """Tell of a booking of this replica's own, once."""
+        if self.other is not None:
+            self.other.placed(booking)
+        elif booking.owner != LOCAL or booking.request_id in self._bookings:
+            return
+        else:
+            self._place(booking)
+        self._wake()
+
+    def first_token(self, request_id: str) -> None:
+        """Tell that a request's first token came."""
+        if self.other is not None:
+            self.other.first_token(request_id)
+        elif (told := self._bookings.get(request_id)) is not None:
+            self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
+        else:
+            return
+        self._wake()
+
+    def ended(self, request_id: str, attempt: Attempt = SERVED) -> None:
+        """Tell that a request is over at its worker, and what that showed."""
+        if self.other is not None:
+            self.other.ended(request_id, attempt)
+        elif (told := self._bookings.pop(request_id, None)) is None:
+            return
+        elif attempt.verdict == Verdict.SERVED:
+            self._add(_NUMBERED(ENDED, 0, 0, told.number))
+        else:
+            self._fail(request_id, told.number, attempt)
+        self._wake()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many events wait to be taken."""
+        return len(self._records)
+
+    def tell_growth(self) -> None:
+        """Tell of each booking whose output has grown since it was told of last, and of those that
+        ended without a word that they are over. O(bookings told).
+        """
+        live, gone = self._sequences.bookings, list[str]()
+        for request_id, told in self._bookings.items():
+            booking = live.get(request_id)
+            if booking is None or booking.owner != LOCAL:
+                gone.append(request_id)
+            elif booking.output_tokens > told.upto:
+                told.upto = booking.output_tokens
+                self._add(GREW_FORM.pack(GREW, 0, 0, told.number, told.upto))
+        for request_id in gone:
+            self._fail(request_id, self._bookings.pop(request_id).number, UNKNOWN)
+
+    def begin_state(self) -> None:
+        """Tell that all live bookings follow; peers drop the others with `end_state`."""
+        self._state += 1
+        self._add(_NUMBERED(STATE_BEGINS, 0, 0, 0))
+
+    def retell(self, bookings: Iterable[Booking]) -> None:
+        """Tell of live bookings as they are now; of others nothing."""
+        live = self._sequences.bookings
+        for booking in bookings:
+            if booking.owner != LOCAL or live.get(booking.request_id) is not booking:
+                continue
+            told = self._place(booking)
+            if told is None:
+                continue
+            if not booking.prefilling:
+                self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
+            if booking.output_tokens:
+                told.upto = booking.output_tokens
+                self._add(GREW_FORM.pack(GREW, 0, 0, told.number, told.upto))
+
+    def end_state(self) -> None:
+        """Tell that the state is complete."""
+        self._add(_NUMBERED(STATE_ENDS, 0, 0, 0))
+
+    def restart(self, next_seq: int) -> None:
+        """Tell nothing of what waits, and go on with this number; bookings told are forgotten."""
+        self.next_seq = next_seq
+        self._records.clear()
+        self._bytes = 0
+        self._bookings.clear()
+        self._retried.clear()
+
+    def take(self, max_events: int, max_bytes: int, shares: bytes = b"") -> list[bytes]:
+        """Return all that waits as messages; the last one carries packed `shares`, if any.
+
+        A message ends after `max_events` or with the record that fills `max_bytes`.
+        """
+        records, self._records, self._bytes = self._records, [], 0
+        taken = list[bytes]()
+        start = size = 0
+        for end, record in enumerate(records, 1):
+            size += len(record)
+            full = end - start >= max_events or size >= max_bytes
+            if full or end == len(records):
+                behind = shares if end == len(records) else b""
+                taken.append(self._message(records[start:end], behind))
+                start, size = end, 0
+        return [self.beat(shares)] if shares and not records else taken
+
+    def beat(self, shares: bytes = b"") -> bytes:
+        """Return a message without events, which says how far this replica is."""
+        return self._message([], shares)
+
+    def _message(self, records: list[bytes], shares: bytes) -> bytes:
+        flags, count = SHARES if shares else 0, len(records)
+        head = HEAD.pack(RECORDS_VERSION, flags, 0, count, self.epoch, self.next_seq)
+        self.next_seq += count
+        return b"".join((head, *records, shares))
+
+    def _add(self, record: bytes) -> None:
+        if self._bytes + len(record) > MOST_BYTES:
+            self.untold += len(self._records)
+            self.next_seq += len(self._records)
+            self._records.clear()
+            self._bytes = 0
+        self._records.append(record)
+        self._bytes += len(record)
+
+    def _wake(self) -> None:
+        if not self.gathering and self.on_first is not None:
+            self.gathering = True
+            self.on_first()
+
+    def _place(self, booking: Booking) -> _Told | None:
+        """Tell of a booking under the number it has, or gets; None for one that cannot be told."""
+        try:
+            record = placed_record(booking, self._sequences.block_size)
+            worker = self._worker(booking.worker)
+        except (ValueError, KvMeshError):
+            self.untold += 1
+            return None
+        request_id = booking.request_id
+        told = self._bookings.get(request_id)
+        if told is None:
+            number = self._retried.pop(request_id, None)
+            if number is None:
+                number = self._number = (self._number + 1) & _U32
+            told = self._bookings[request_id] = _Told(number, 0)
+        NUMBERS.pack_into(record, NUMBERS_AT, told.number, worker)
+        self._add(bytes(record))
+        return told
+
+    def _worker(self, name: str) -> int:
+        """Return a worker's number, and tell its name if that is due. Raises `ValueError`."""
+        told = self._workers.get(name)
+        if told is not None and told.upto == self._state:
+            return told.number
+        encoded = name.encode()
+        if not 0 < len(name) <= MAX_NAME:
+            raise ValueError(f"a worker's name of {len(name)} characters")
+        if told is None:
+            if len(self._workers) >= MOST_WORKERS:
+                self._workers.clear()
+            told = self._workers[name] = _Told(self._next_worker, self._state)
+            self._next_worker = (self._next_worker + 1) & _U32
+        told.upto = self._state
+        self._add(_NUMBERED(NAMED, 0, len(encoded), told.number) + _padded(encoded))
+        return told.number
+
+    def _fail(self, request_id: str, number: int, attempt: Attempt) -> None:
+        kind = attempt.kind[:MAX_KIND].encode("utf-8", "replace")
+        lost_s, retry_after_s = attempt.lost_s, attempt.retry_after_s
+        record = FAILED_FORM.pack(
+            FAILED, attempt.verdict, len(kind), 0, number, lost_s, retry_after_s
+        )
+        self._add(record + _padded(kind))
+        if len(self._retried) >= MOST_RETRIED:
+            del self._retried[next(iter(self._retried))]
+        self._retried[request_id] = number
+
+
+def _padded(text: bytes) -> bytes:
+    return text + bytes(-len(text) % 8)
