@@ -4,7 +4,7 @@
 # make release  everything that a version publishes, in dist/; make test-release installs it
 # make demo  what routing by cache is promised to do, beside what it does here
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
-# make native-check  the compiled core's tests under sanitizers; make test-pure: without it
+# make native-check  the compiled core's tests under sanitizers
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 # make test-clients  vllm bench serve, sglang.bench_serving, guidellm and aiperf through a mesh
 PYTHON ?= python3
@@ -16,7 +16,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
+.PHONY: up demo docs site test native-check test-engines test-clients mutants check native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -67,11 +67,6 @@ coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
 	$(BIN)/python -m coverage report --omit='$(PURE)' --fail-under=$(SHELL_COVERAGE)
 
-# What the compiled core replaces, tested without it.
-test-pure: $(VENV)/.dev
-	KVMESH_CORE=pure $(BIN)/python -m pytest -q -r fE -n $(WORKERS) --dist loadfile \
-	    tests/unit/core tests/unit/library tests/property $(ARGS)
-
 PURE           := kvmesh/core/*,kvmesh/actors/*,kvmesh/library/*,kvmesh/mocker/model/*,kvmesh/simulator/fleet/*
 CORE_COVERAGE  := 100
 SHELL_COVERAGE := 85
@@ -82,6 +77,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(BIN)/python -m mypy.stubtest kvmesh._native --concise --mypy-config-file pyproject.toml
 	$(SITE) build --strict $(SITE_CONFIG)
 
 # The documentation as a site. `docs` serves it and builds it anew after each change of a page.
@@ -171,7 +167,7 @@ $(VENV)/.mutation: $(VENV)/.dev
 	@touch $@
 
 mutants: $(VENV)/.mutation
-	HYPOTHESIS_PROFILE=mutants KVMESH_CORE=pure $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
+	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
 	$(BIN)/mutmut results
 
 native-check: $(VENV)/.dev

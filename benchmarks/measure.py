@@ -23,8 +23,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kvmesh.compiled import CORE
-
 Sample = Mapping[str, float]
 """One candidate's figures of one round, by name with unit: {"cpu us": 1.2, "p99 ms": 3.0}."""
 
@@ -208,7 +206,6 @@ def facts() -> dict[str, str | int | float]:
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit or "unknown",
         "python": python_build(),
-        "core": CORE,
         "processors": os.cpu_count() or 0,
         "load": round(os.getloadavg()[0], 1),
     }

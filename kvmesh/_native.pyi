@@ -1,7 +1,7 @@
 """What the compiled core has: `kvmesh/native/*.c`, in the same order of rooms.
 
-Shapes, units and errors stand here, how it is done in the C. What is not here yet is in
-`kvmesh/compiled.py`.
+Shapes, units and errors stand here, how it is done in the C. `make check` holds this
+file to the module.
 """
 
 from array import array
@@ -11,7 +11,7 @@ from typing import Final, Self, final
 from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.cost.expression import Step
-from kvmesh.core.dispatch.compiled import Placed, Scanned
+from kvmesh.core.dispatch.inputs import BookedInputs
 from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
@@ -35,13 +35,12 @@ from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import Traced
 from kvmesh.core.insight.traffic import TrafficRow
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.core.overlap.overlaps import HeardIndex
 from kvmesh.core.prompts.segment_cache import EncodeBatch
 from kvmesh.core.prompts.text_packer import Message, Opening
 from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision
-from kvmesh.core.routing.output_lengths import OutputForecast
-from kvmesh.core.overlap.overlaps import HeardIndex
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.outbox import OtherOutbox
@@ -501,6 +500,14 @@ def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
     0 to 2^64 - 1. About 2 ns a hash.
     """
 
+def mix(number: int, /) -> int:
+    """Return where tables place a u64: the upper bits count. For tests."""
+
+def rekey(white: int, first: int, second: int, /) -> tuple[int, int, int]:
+    """Place numbers by this key from now on; return the one before. For tests: tables that hold
+    anything are lost, so put the key back before they are touched. The latter two are made odd.
+    """
+
 # ---- engines and prompts: engines' caches, event streams, bodies, texts ----
 
 def scan_json(
@@ -817,6 +824,41 @@ def scan_messages(body: bytes | bytearray | memoryview, /) -> list[tuple[str, st
 
     None, too, for what `scan_body` leaves and for a body without a chat.
     """
+
+@final
+class Scanned:
+    """What routing reads of a body, kept as the bytes that it is; made by `scan`."""
+
+    @property
+    def body(self) -> bytes:
+        """The bytes."""
+    @property
+    def model(self) -> str:
+        """The model's name, or nothing."""
+    @property
+    def bare(self) -> bool:
+        """Whether a chat has nothing but messages that are texts."""
+    @property
+    def cache_key(self) -> str:
+        """`prompt_cache_key`, or nothing."""
+    @property
+    def salt(self) -> str:
+        """`cache_salt`, or nothing."""
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is to come in pieces."""
+    @property
+    def limit(self) -> int:
+        """The most tokens of the answer that its client takes, 0 for none named."""
+    @property
+    def urgency(self) -> int:
+        """`priority`, 0 for none named."""
+    @property
+    def messages(self) -> list[tuple[str, str]] | None:
+        """(role, content) of each message of a chat."""
+    @property
+    def prompt(self) -> str | None:
+        """The prompt of a completion."""
 
 def scan(body: bytes, chat: bool, /) -> Scanned | None:
     """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
@@ -1907,6 +1949,52 @@ class Course:
     @property
     def looks(self) -> int:
         """Whether caches count."""
+
+@final
+class Placed:
+    """A request that was decided and is on its way; made by `Decider.decide`."""
+
+    @property
+    def record(self) -> Record:
+        """What the log keeps of it."""
+    @property
+    def booking(self) -> Booking | None:
+        """Its booking, live or not; None: another request has its id."""
+    @property
+    def request_id(self) -> str:
+        """The name of its booking."""
+    @property
+    def model(self) -> str:
+        """The model's name."""
+    @property
+    def hashes(self) -> Hashes | None:
+        """Its prompt's hashes; None where nothing was hashed, and after the first token."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt."""
+    @property
+    def expected_output_tokens(self) -> int:
+        """Tokens that its answer is expected to have."""
+    @property
+    def choices(self) -> int:
+        """Answers to the one prompt."""
+    told_tokens: int
+    """Tokens of its prompt that its worker's events had told of, -1 where that proves nothing."""
+    @property
+    def streams(self) -> bool:
+        """Whether its answer comes in pieces."""
+    @property
+    def waiting(self) -> bool:
+        """Whether no token was seen."""
+    @property
+    def families(self) -> Families:
+        """Of its prompt, the widest first."""
+    @property
+    def unseen_s(self) -> float:
+        """For how long tokens came that nobody could count."""
+    @property
+    def inputs(self) -> BookedInputs | None:
+        """What was asked beside its prompt."""
 
 @final
 class Decider:

@@ -17,7 +17,6 @@ from random import Random
 from typing import Final, TypeVar
 
 from benchmarks.measure import quiet_collector
-from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -113,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=1 << 20)
     blocks = parser.parse_args().blocks
-    print(f"core: {CORE}; {blocks} blocks; ns a block in all, and the longest call in ms")
+    print(f"{blocks} blocks; ns a block in all, and the longest call in ms")
     found = {}
     for kind, make in KINDS.items():
         numbers = array("Q", make(blocks))

@@ -13,7 +13,6 @@ from functools import partial
 from random import Random
 
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
-from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
@@ -102,7 +101,6 @@ class Fleet:
 
 def main() -> None:
     options = parse_options(__doc__ or "")
-    print(f"core: {CORE}")
     waves = options.size(full=30, quick=8)
     fleets = [(4, 0), (8, 64), (64, 0), (64, 600), (512, 5000)]
     candidates: dict[str, Candidate] = {

@@ -32,7 +32,6 @@ from benchmarks.measure import (
 )
 from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES
-from kvmesh.compiled import CORE
 from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
@@ -141,7 +140,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     found, rest = parser.parse_known_args()
     options = parse_options(__doc__ or "", rest)
-    print(f"core: {CORE}")
     for size in found.sizes or (SIZES[1:3] if options.quick else SIZES):
         measure(size, found.tokens, options)
 

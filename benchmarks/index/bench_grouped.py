@@ -13,7 +13,6 @@ from random import Random
 from typing import Final
 
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
-from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import (
     ENDS,
     GROUPED_VERSION,
@@ -109,7 +108,6 @@ class Bench:
 
 def main() -> None:
     options = parse_options(__doc__ or "")
-    print(f"core: {CORE}")
     prompts, messages = options.size(full=1500, quick=300), options.size(full=3000, quick=500)
     rules = {"plain": None, "grouped": Reuse(), "looks ahead": Reuse(lookahead=AHEAD)}
     candidates: dict[str, Candidate] = {

@@ -5,8 +5,7 @@
     python -m benchmarks.index.bench_index --parts find select --sizes 64x1000000
 
 `--sizes` are workers x (worker, block) entries, `--parts` what to measure, by default everything,
-`--cores` which of native and pure, by default both, one table each. Rows named "floor" are the C
-calls alone that pure Python cannot do without. Caches are flushed before each pass over a set of
+Caches are flushed before each pass over a set of
 different prompts; a figure is the median over the pass and over rounds, a ratio the median over
 rounds. Without ai-dynamo-runtime 1.6.1 only our own figures are printed, with the reason. SGLang's
 tree is no peer here: the wheel sglang-router 0.3.2 exports `Router.start` alone, and through its
@@ -14,7 +13,6 @@ HTTP service the tree's time is below the noise of the rest.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from statistics import median
@@ -29,8 +27,7 @@ from benchmarks.index.growth import RUN_BLOCKS, longest_stops
 from benchmarks.index.measures import GOALS, PARTS, Bench, Row, measure_reads
 from benchmarks.index.peers import find_dynamo
 from benchmarks.index.workload import Workload
-from benchmarks.measure import TABLE_WIDTH, BenchOptions, parse_options
-from kvmesh.compiled import CORE, NATIVE, VARIABLE
+from benchmarks.measure import TABLE_WIDTH, parse_options
 
 QUICK_SIZES = ["8x100000", "64x200000"]
 FULL_SIZES = ["8x100000", "64x1000000", "512x1000000", "512x5000000"]
@@ -41,22 +38,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=None)
     parser.add_argument("--blocks", nargs="+", type=int, default=None)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--cores", nargs="+", choices=("native", "pure"), default=None)
     found, rest = parser.parse_known_args()
-    own = "native" if NATIVE else "pure"
-    cores = (found.cores or ["native", "pure"]) if NATIVE else ["pure"]
-    if own in cores:
-        measure_core(found, parse_options(__doc__ or "", rest))
-    for core in cores:
-        if core != own:
-            # Which core is used is decided when it is imported: in a process of its own.
-            command = [sys.executable, "-m", "benchmarks.index.bench_index", *sys.argv[1:]]
-            environment = os.environ | {VARIABLE: core}
-            subprocess.run([*command, "--cores", core], env=environment, check=True)
-
-
-def measure_core(found: argparse.Namespace, options: BenchOptions) -> None:
-    print(f"core: {CORE}")
+    options = parse_options(__doc__ or "", rest)
     sizes = found.sizes or (QUICK_SIZES if options.quick else FULL_SIZES)
     blocks = found.blocks or ([32, 512, 8192] if options.quick else [32, 128, 512, 2048, 8192])
     dynamo = find_dynamo()
@@ -121,9 +104,7 @@ def measure_exactness(bench: Bench) -> None:
 
 
 def measure_growth(bench: Bench) -> None:
-    """A pure index of 20M blocks takes minutes and gigabytes: it gets 5M, and another limit."""
-    full, goal = (20_000_000, GOALS.stop_ms) if NATIVE else (5_000_000, GOALS.stop_pure_ms)
-    blocks = bench.options.size(full=full, quick=500_000)
+    blocks, goal = bench.options.size(full=20_000_000, quick=500_000), GOALS.stop_ms
     rounds = [longest_stops(blocks) for _ in range(bench.options.size(full=3, quick=1))]
     store = median(one.store for one in rounds)
     in_view = median(one.store_in_view for one in rounds)
@@ -147,7 +128,7 @@ def measure_growth(bench: Bench) -> None:
 
 def print_table(bench: Bench) -> None:
     table = Table(
-        title=f"kvmesh, core: {CORE}, against ai-dynamo-runtime 1.6.1",
+        title="kvmesh against ai-dynamo-runtime 1.6.1",
         title_justify="left",
         box=SIMPLE_HEAD,
     )

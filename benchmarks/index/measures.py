@@ -46,7 +46,6 @@ class Goals(msgspec.Struct, frozen=True):
     restore: float = 2.0
     entry_bytes: float = 60.0
     stop_ms: float = 2.0
-    stop_pure_ms: float = 20.0
 
 
 GOALS = Goals()

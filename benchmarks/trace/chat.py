@@ -30,7 +30,6 @@ import uvloop
 from benchmarks.trace.calls import CallLog, Crossings, count, of_request, profile_here
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
-from kvmesh.compiled import CORE
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.observe import configure_logging
 from kvmesh.settings.http import HttpSettings
@@ -213,7 +212,7 @@ def page(found: Crossings, busy: Crossings) -> str:
         "",
         "Written by `python -m benchmarks.trace.chat --write`. A streamed chat of four tokens,",
         "whose prompt the KV-event index holds, through a router alone over two engines on real",
-        f"sockets, with the {CORE} core and the byte tokenizer. Counted is each call of a Python",
+        "sockets, with the byte tokenizer. Counted is each call of a Python",
         "function of kvmesh on the router's thread, from the first byte in `data_received` of the",
         "client's connection to the last byte of the answer and the release of the booking. Not",
         "counted: C functions, constructors written in C, comprehensions, timers. A crossing is a",

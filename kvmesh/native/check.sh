@@ -26,7 +26,6 @@ check() {
     # Python's own allocator would hide errors; what it keeps until it exits is no leak. What work
     # costs is another run's: the sanitizer's memmem reads all of its haystack at each call.
     LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH="$copy" \
-        KVMESH_CORE=native \
         "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist -o "pythonpath=$copy ." \
             -k "not leaks and not costs" tests/property/native tests/property/insight \
             tests/property/index/test_index_properties.py \
@@ -40,7 +39,7 @@ check() {
             tests/unit/core/routing/peers \
             tests/property/routing/test_sequences_properties.py \
             tests/property/routing/test_silent_growth_properties.py tests/unit/core/blocks/test_hashing.py \
-            tests/unit/core/cost/test_quick.py tests/unit/core/index \
+            tests/unit/core/cost/test_program.py tests/unit/core/index \
             tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
             tests/unit/core/engines/test_event_stream.py \
             tests/unit/core/engines/kv_events/test_cache.py \

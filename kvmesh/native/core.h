@@ -6,7 +6,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-/* Number of this interface; `kvmesh.compiled` uses no other. */
+/* Number of this interface; `kvmesh.core` uses no other. */
 #define NATIVE_VERSION 15
 
 extern PyMethodDef native_hashing_methods[], native_json_methods[],

@@ -1,4 +1,4 @@
-/* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
+/* kvmesh._native: the compiled core. `kvmesh.core` refuses another version. */
 #include "decide.h"
 #include "head.h"
 #include "mixing.h"
@@ -36,8 +36,6 @@ static PyTypeObject *const inner_types[] = {
     &leases_type,
     &loader_type,
     &part_type,
-    &placed_type,
-    &scanned_type,
     &told_type,
     &view_type,
 };
@@ -60,12 +58,14 @@ static PyTypeObject *const types[] = {
     &names_type,
     &outbox_type,
     &peer_type,
+    &placed_type,
     &prefix_counts_type,
     &ratio_type,
     &record_type,
     &request_ends_type,
     &ring_type,
     &robin_shadow_type,
+    &scanned_type,
     &sequences_type,
     &session_type,
     &speeds_type,

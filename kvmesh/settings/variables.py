@@ -24,7 +24,7 @@ ROLES: Final = (
     UpSettings,
 )
 
-NO_SETTINGS: Final = frozenset({"CONFIG", "CORE", "DIE_WITH_PARENT", "API_KEY"})
+NO_SETTINGS: Final = frozenset({"CONFIG", "DIE_WITH_PARENT", "API_KEY"})
 """Read elsewhere: the file of settings, which core runs, children of `kvmesh up`, keys of tools."""
 
 _TOOLS: Final = """

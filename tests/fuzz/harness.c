@@ -20,8 +20,8 @@ static const char begin[] =
     "sys.modules['kvmesh._native'] = fuzzed_native\n"
     "import kvmesh\n"
     "kvmesh._native = fuzzed_native\n"
-    "from kvmesh.compiled import NATIVE\n"
-    "assert NATIVE is fuzzed_native, 'the instrumented core is not the one in use'\n"
+    "from kvmesh._native import Table\n"
+    "assert Table is fuzzed_native.Table, 'the instrumented core is not the one in use'\n"
     "from tests.fuzz.targets import TARGETS\n"
     "sys.fuzz_target = TARGETS[os.environ['FUZZ_TARGET']]\n";
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvmesh.compiled import NATIVE
+from kvmesh import _native
 from kvmesh.core.blocks.events import Cleared, Removed, Stored, WorkerId
 from kvmesh.core.engines.engine_events import (
     FULL_ATTENTION,
@@ -41,7 +41,7 @@ from tests.property.support.records import bare, grew, message, named, placed, s
 from tests.property.support.replica import Replica
 from tests.property.support.starving import starved
 
-core: Any = NATIVE
+core: Any = _native
 W: Final = WorkerId("w")
 LONGEST: Final = 13
 """Calls that a decoder is given by a seed."""
@@ -182,7 +182,7 @@ def starving(data: bytes) -> None:
     """Have one allocation after the other fail; the first byte chooses the decoder, the second the
     first of them, the third how many calls are made with memory before.
     """
-    if NATIVE is None or len(data) < 3:
+    if len(data) < 3:
         return
     make, first, spared, rest = DECODERS[data[0] % len(DECODERS)], data[1], data[2], data[3:]
     gc.freeze()  # so that a collection, which empties Python's own stores of objects, is quick
@@ -301,8 +301,6 @@ def _make_message_fold(twin: Replica, name: object, other: object) -> None:
 
 def misused(data: bytes) -> None:
     """Call decoders with arguments of which one is odd, too many or missing; then collect."""
-    if NATIVE is None:
-        return
     chooser, calls = Chooser(data), _right_calls()
     for _ in range(MOST_CALLS):
         if chooser.is_empty:

@@ -17,9 +17,8 @@ INTERNAL_ERRORS: Final = Table[InternalErrors](
 
 BUILD: Final = Table[Build](
     Figure("gauge", "kvmesh_build_info", lambda one: {
-               (one.version, one.python, one.core.partition(" ")[0],
-                *(str(one.formats.of(kind)) for kind in KINDS)): 1.0},
-           "1; the labels say what the process runs: its version, Python's, whether its core is "
-           "native or pure, and of each kind the formats that it reads, e.g. `1 to 2`.",
-           ("version", "python", "core", *KINDS)),
+               (one.version, one.python, *(str(one.formats.of(kind)) for kind in KINDS)): 1.0},
+           "1; the labels say what the process runs: its version, Python's, and of each kind the "
+           "formats that it reads, e.g. `1 to 2`.",
+           ("version", "python", *KINDS)),
 )

@@ -3,7 +3,6 @@
 from kvmesh.app.picker.ports import PickerPorts
 from kvmesh.app.process.running import run
 from kvmesh.app.router.command import RouterServer
-from kvmesh.compiled import CORE
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.picker import PickerSettings
@@ -24,7 +23,5 @@ def command(settings: PickerSettings) -> None:
             "own; run so many pickers, and name them all to the gateway"
         )
     server = picker_server(settings)
-    get_logger().info(
-        "picker starts", router=server.router_id, bucket=settings.router.bucket, core=CORE
-    )
+    get_logger().info("picker starts", router=server.router_id, bucket=settings.router.bucket)
     run(server.serve)

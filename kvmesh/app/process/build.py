@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.compiled import CORE
 from kvmesh.formats import KINDS, OWN, Formats
 from kvmesh.version import VERSION
 
@@ -17,17 +16,15 @@ _MOST: Final = 64
 
 
 class Build(msgspec.Struct, frozen=True):
-    """`core` is "native", or "pure" and why; `formats` are those it reads and can write."""
+    """`formats` are those it reads and can write."""
 
     version: str
     python: str
-    core: str
     formats: Formats
 
     def __str__(self) -> str:
         """Return it in a line, as `kvmesh --version` prints it."""
-        runs = f"Python {self.python}, core: {self.core}"
-        return f"{self.version}, {runs}, formats: {in_words(self.formats)}"
+        return f"{self.version}, Python {self.python}, formats: {in_words(self.formats)}"
 
 
 def own_version() -> str:
@@ -37,7 +34,7 @@ def own_version() -> str:
 
 def own_build() -> Build:
     """Return what this process runs."""
-    return Build(own_version(), platform.python_version(), CORE, OWN)
+    return Build(own_version(), platform.python_version(), OWN)
 
 
 def in_words(formats: Formats) -> str:

@@ -7,6 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
+from kvmesh._native import Scanned
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES, beginning_of
 from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
@@ -16,7 +17,6 @@ from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields
 from kvmesh.core.chat.known_chats import KnownChats
 from kvmesh.core.chat.prompt_form import PLAIN, PromptForm, Unforeseen, keep_tokens
-from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.prompts.parity import ParityProbe

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple, get_args
 
 import msgspec
 
-from kvmesh._native import Names
+from kvmesh._native import Names, Scanned
 from kvmesh.app.prompts.target_wishes import FOREIGN, read_targets
 from kvmesh.app.prompts.turn_names import (
     NAMING_HEADERS,
@@ -41,7 +41,6 @@ from kvmesh.core.cost.targets import (
     TargetDefaults,
     targets_of,
 )
-from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy

@@ -63,7 +63,6 @@ from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.traffic.watch import TrafficWatch
 from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.dispatch.dispatch import Dispatch
@@ -410,5 +409,5 @@ def command(settings: RouterSettings) -> None:
         run(partial(_supervise, settings))
         return
     server = RouterServer(settings)
-    get_logger().info("router starts", router=server.router_id, bucket=settings.bucket, core=CORE)
+    get_logger().info("router starts", router=server.router_id, bucket=settings.bucket)
     run(server.serve)

@@ -59,12 +59,10 @@ class Alternatives:
     def of_plain(self, worker: WorkerId, model: str, now: float) -> tuple[str, ...]:
         """Return those of a request without wishes that goes to `worker`."""
         states = self._scheduler.workers.plain(model, now)
-        decider = self._scheduler.decider
-        if decider is not None:
-            # Ranks behind one URL count once.
-            names = decider.runners_up(states, self._most + SPARE)
-            if names is not None:
-                return self._origins(worker, names, _NOBODY)
+        # Ranks behind one URL count once.
+        names = self._scheduler.decider.runners_up(states, self._most + SPARE)
+        if names is not None:
+            return self._origins(worker, names, _NOBODY)
         if len(states) > LOOKED_AT:
             states = tuple(self._rng.sample(states, LOOKED_AT))
         names = [one.worker for one in states]

@@ -18,7 +18,6 @@ from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.compiled import CompiledDispatch
@@ -92,9 +91,8 @@ class Gateway(Generic[E]):
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._splits = splits
-        self._compiled = CompiledDispatch(context.routing) if NATIVE else None
-        if self._compiled is not None:
-            self._compiled.tell(context.outbox)
+        self._compiled = CompiledDispatch(context.routing)
+        self._compiled.tell(context.outbox)
 
     def mount(self, routes: PathRoutes[E], *, others: bool = True) -> None:
         """Serve every path under /v1/ and `OTHERS`; without `others` those of `ENDPOINTS` alone."""
@@ -149,8 +147,7 @@ class Gateway(Generic[E]):
         """Have the compiled core decide a request, if it can."""
         context, compiled, asked = self._context, self._compiled, exchange.request
         if (
-            compiled is None
-            or context.router.prefillers
+            context.router.prefillers
             or context.router.wanting
             or self._splits.always
             or not (compiled.looks or self._reader.looks is not None)  # --watch-prompts

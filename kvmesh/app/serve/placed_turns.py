@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Placed
 from kvmesh.app.prompts.reading import Readable, turn_of
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.hashing import TOKEN_BYTES
-from kvmesh.core.dispatch.compiled import Placed
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest
 

@@ -4,13 +4,14 @@ well; as any other request from its first failure on.
 
 import msgspec
 
+from kvmesh._native import Placed
 from kvmesh.app.prompts.request_wishes import RequestWishes
 from kvmesh.app.serve.placement import Placement, told_headers
 from kvmesh.app.serve.routed import RoutedRequest, say_accessed
 from kvmesh.app.serve.routing_context import Ended, RoutingContext
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
+from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.turns import turn_served
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SUCCESS

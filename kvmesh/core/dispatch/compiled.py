@@ -9,13 +9,13 @@ before, and all where workers fetch from each other or a formula of one's own de
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from kvmesh._native import Booking, BookingOutbox, Record, WorkerState
+from kvmesh._native import Booking, BookingOutbox, Placed, Record, Scanned, WorkerState
 from kvmesh.core.blocks.events import ROOT
-from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
+from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched, count_ended
 from kvmesh.core.dispatch.inputs import BookedInputs, HopelessError
@@ -28,44 +28,10 @@ from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.output_lengths import NO_FORECAST, Families
+from kvmesh.core.routing.output_lengths import NO_FORECAST
 from kvmesh.core.workers.info import NO_THRESHOLDS
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
-
-
-class Scanned(Protocol):
-    """What routing reads of a body (kvmesh/native/scanned.c)."""
-
-    body: bytes
-    model: str
-    bare: bool
-    cache_key: str
-    salt: str
-    streams: bool
-    limit: int
-    urgency: int
-    messages: list[tuple[str, str]] | None
-    prompt: str | None
-
-
-class Placed(Protocol):
-    """A request that was decided and is on its way (kvmesh/native/decider.c)."""
-
-    record: Record
-    booking: Booking | None
-    request_id: str
-    model: str
-    hashes: Hashes | None
-    prompt_tokens: int
-    expected_output_tokens: int
-    choices: int
-    told_tokens: int
-    streams: bool
-    waiting: bool
-    families: Families
-    unseen_s: float
-    inputs: BookedInputs | None
 
 
 class ScannedPrompt(NamedTuple):

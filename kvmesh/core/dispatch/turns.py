@@ -1,12 +1,12 @@
 """What the governor of programs is asked and told of requests on their way."""
 
 from collections import OrderedDict
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
+from kvmesh._native import Placed
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.governor import Governor
@@ -18,14 +18,6 @@ SPARED: Final = 0.05
 """So much of a context may be computed again without that any of it was evicted."""
 
 _UNREPORTED: Final = Usage()
-
-
-class Placed(Protocol):
-    """What is asked of a request that the compiled core has decided."""
-
-    request_id: str
-    hashes: Hashes | None
-    prompt_tokens: int
 
 
 class _Prompt(NamedTuple):

@@ -115,7 +115,7 @@ def test_a_wheel_serves_where_there_is_no_compiler(dist: Path, tmp_path: Path, p
                 max_tokens=8,
             )
 
-        assert "core: native" in version
+        assert "formats: journal" in version
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 8
 
@@ -136,7 +136,7 @@ def test_the_sdist_builds_with_or_without_a_compiler(
             check_hardening(archive.read(core), glibc=platform.libc_ver()[0] == "glibc")
             assert not [name for name in archive.namelist() if name.endswith((".c", ".h"))]
         room.pip("install", "-q", str(wheel))
-        assert "core: native" in room.run(str(room.program), "--version")
+        assert "formats: journal" in room.run(str(room.program), "--version")
 
 
 def test_every_wheel_is_there(dist: Path) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 
 import pytest
 
-from kvmesh.compiled import NATIVE
 from kvmesh.settings.requests import DecisionSettings
 from tests.integration.support.live_router import router
 
@@ -52,10 +51,8 @@ KEPT = {
 }
 """Neither a request's body and hashes nor a parser of requests; a clock for --request-timeout-s."""
 BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 1}
-PURE = {"Booking": 1, "EventGate": 1, "SseScanner": 1}
-BY_DISPATCH |= {} if NATIVE else PURE  # of compiled ones the collector knows nothing
 QUICK = {"QuickRequest": 1}
-INPUTS = {"Inputs": 1, "Maker": 1}
+INPUTS = {"BookedInputs": 1, "Maker": 1}
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""
 
@@ -124,8 +121,8 @@ def per_stream(before: Counter[str]) -> dict[str, int]:
     ("headers", "more"),
     [
         (A_FORMULA, BY_DISPATCH),
-        (b"", QUICK if NATIVE else BY_DISPATCH),
-        (TARGETS, (QUICK | INPUTS if NATIVE else BY_DISPATCH) | {"_Open": 1}),
+        (b"", QUICK),
+        (TARGETS, QUICK | INPUTS | {"_Open": 1}),
     ],
     ids=["dispatch", "compiled", "targets"],
 )

@@ -21,7 +21,6 @@ from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
@@ -172,9 +171,7 @@ WAYS = pytest.mark.parametrize(
     "way",
     [
         pytest.param(BY_DISPATCH, id="dispatch"),
-        pytest.param(
-            COMPILED, id="compiled", marks=pytest.mark.skipif(NATIVE is None, reason=CORE)
-        ),
+        pytest.param(COMPILED, id="compiled"),
     ],
 )
 """Requests that wish something, and those that wish nothing."""

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvmesh import _native
 from kvmesh._native import RoundRobinShadow
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Removed, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.engines.engine_events import EngineStored
@@ -39,10 +39,7 @@ from tests.property.support.chosen_numbers import (
     spent_s,
 )
 
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-native: Any = NATIVE
+native: Any = _native
 
 COUNT: Final = 1 << 13
 PROMPT: Final = 128

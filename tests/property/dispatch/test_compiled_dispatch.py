@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvmesh._native import Booking, BookingOutbox, scan
+from kvmesh._native import Booking, BookingOutbox, Placed, scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ENDS, ROOT, Removed, Reuse, Stored, WorkerId
@@ -30,7 +30,7 @@ from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import weights_of
-from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPrompt
+from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
@@ -133,7 +133,7 @@ class Side:
             routed=self.routed,
         )
         if naive:
-            self.scheduler._chooser = Chooser(self.scheduler)  # type: ignore[assignment]  # noqa: SLF001
+            self.scheduler._chooser = Chooser(self.scheduler)  # type: ignore[assignment]
         self.outbox: BookingOutbox | outbox_model.BookingOutbox = outbox_model.BookingOutbox(
             self.scheduler.sequences, 1
         )

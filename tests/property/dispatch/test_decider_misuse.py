@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from msgspec.structs import astuple
 
+from kvmesh import _native
 from kvmesh.app.prompts.request_wishes import NO_WISHES
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.formulas import COSTS
@@ -34,10 +34,7 @@ from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.sequences import new_sequences
 from tests.property.support.starving import starved
 
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
-
-native: Any = NATIVE
+native: Any = _native
 WORKERS = [WorkerId(f"w{number}") for number in range(4)]
 SIZE = 4
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":9}' % (b"long " * 30)

@@ -5,13 +5,11 @@ import random
 from itertools import count
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
@@ -152,7 +150,6 @@ def test_it_is_who_a_naive_model_says(workers: list[Worker], seed: int, tail: in
     )
 
 
-@pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 @given(workers=WORKERS, seed=st.integers(0, 3), tail=st.integers(0, 400))
 def test_the_compiled_way_takes_the_same_worker(
     workers: list[Worker], seed: int, tail: int

@@ -5,7 +5,6 @@ from typing import Final
 import pytest
 
 from kvmesh._native import ActiveSequences
-from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -14,8 +13,6 @@ from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.settings.types import MOST_BLOCK_TOKENS
 from tests.reference.workers import sequences
-
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
 
 U64: Final = 2**64 - 1
 W: Final = WorkerId("w")

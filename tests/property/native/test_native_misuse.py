@@ -11,12 +11,8 @@ import pytest
 
 from benchmarks.measure import resident_bytes
 from kvmesh._native import Table, chain, chain_tokens
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-
-if NATIVE is None:
-    pytest.skip(CORE, allow_module_level=True)
 
 A, B = WorkerId("a"), WorkerId("b")
 

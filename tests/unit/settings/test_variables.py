@@ -58,7 +58,6 @@ def test_a_name_like_no_setting_is_named_and_ignored() -> None:
 def test_what_counts_elsewhere_is_no_setting_and_not_named() -> None:
     variables = {
         "KVMESH_CONFIG": "f.toml",
-        "KVMESH_CORE": "pure",
         "KVMESH_NO_KV_EVENTS": "1",
         "KVMESH_BLOCK_SIZE": "16",
         "KVMESH_HTTP_PROCESSES": "1",

@@ -5,7 +5,7 @@ from kvmesh.formats import FormatRange, Formats
 
 def test_what_a_process_runs_stands_in_the_labels_of_one_sample() -> None:
     formats = Formats(bookings=FormatRange(1, 2), snapshot=FormatRange(2, 3))
-    build = Build("1.4.0", "3.11.7", "pure (KVMESH_CORE=pure)", formats)
+    build = Build("1.4.0", "3.11.7", formats)
 
     [metric] = BUILD.of(lambda: build).metrics()
     [sample] = metric.samples
@@ -14,7 +14,6 @@ def test_what_a_process_runs_stands_in_the_labels_of_one_sample() -> None:
     assert sample.labels == {
         "version": "1.4.0",
         "python": "3.11.7",
-        "core": "pure",
         "journal": "1",
         "bookings": "1 to 2",
         "snapshot": "2 to 3",

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.wire import decode, encode
 from kvmesh.app.process.build import Build, in_words, own_build, own_version
-from kvmesh.compiled import CORE
 from kvmesh.formats import OWN, FormatRange, Formats
 
 
@@ -20,11 +19,11 @@ def test_the_own_version_is_the_package_s_and_travels_in_a_heartbeat() -> None:
 def test_a_build_says_in_a_line_what_runs_and_what_it_reads() -> None:
     formats = Formats(journal=FormatRange(1, 2), manifest=FormatRange(3, 4))
 
-    line = str(Build("1.4.0", "3.11.7", "native", formats))
+    line = str(Build("1.4.0", "3.11.7", formats))
 
     assert line == (
-        "1.4.0, Python 3.11.7, core: native, formats: journal 1 to 2, bookings 1, snapshot 1, "
-        "manifest 3 to 4, programs 1"
+        "1.4.0, Python 3.11.7, formats: journal 1 to 2, bookings 1, snapshot 1, manifest 3 to 4, "
+        "programs 1"
     )
 
 
@@ -32,5 +31,5 @@ def test_the_own_build_is_this_process_s() -> None:
     build = own_build()
 
     assert (build.version, build.python) == (version("kvmesh"), platform.python_version())
-    assert (build.core, build.formats) == (CORE, OWN)
+    assert build.formats == OWN
     assert in_words(build.formats) in str(build)

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvmesh.app.serve.alternatives import LOOKED_AT, Alternatives
-from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.routing.decision import RouteRequest
 from tests.integration.pick.room import CHAT, Room
@@ -60,7 +59,6 @@ async def test_ranks_behind_one_address_are_no_alternatives() -> None:
     await room.close()
 
 
-@pytest.mark.skipif(NATIVE is None, reason=CORE)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(2, 6))
 @settings(deadline=None)
 async def test_those_of_a_compiled_decision_are_the_next_cheapest(
@@ -90,7 +88,6 @@ async def test_those_of_a_compiled_decision_are_the_next_cheapest(
     await room.close()
 
 
-@pytest.mark.skipif(NATIVE is None, reason=CORE)
 async def test_misuse_of_a_decider_is_an_error() -> None:
     room = Room(2)
     decider: Any = room.context.scheduler.decider

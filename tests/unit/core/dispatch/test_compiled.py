@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh._native import scan
+from kvmesh._native import Placed, scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.queue import AdmissionOptions
@@ -14,7 +14,7 @@ from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed, ScannedPrompt
+from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import UNKNOWN
