@@ -176,6 +176,9 @@ class CandidateTerms(msgspec.Struct, frozen=True, gc=False):
     adapter_ms: float = 0.0
 
 
+assert CandidateTerms.__struct_fields__ == (*TERMS,), "terms and fields are in one order"
+
+
 class Candidate(CandidateTerms, frozen=True, gc=False):
     """What a formula prices: a worker's terms."""
 

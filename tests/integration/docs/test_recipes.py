@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[3]
 ROW: Final = '    "blank_blocks": Term("blocks", "that hold nothing", "state->blank_blocks"),\n'
 FIELD: Final = "    blank_blocks: int = 0\n"
 BEFORE_ROW: Final = '    "adapter_ms": Term('
-BEHIND_FIELD: Final = "    adapter_ms: float = 0.0\n"
+BEFORE_FIELD: Final = "    adapter_ms: float = 0.0\n"
 
 PROGRAM: Final = """
 from kvmesh.core.cost.expression import Expression
@@ -66,9 +66,9 @@ def test_a_new_term_is_two_lines_of_one_file(tmp_path: Path) -> None:
     shutil.copy(core, tree / "kvmesh")
     terms = tree / "kvmesh/core/cost/terms.py"
     text = terms.read_text()
-    assert text.count(BEFORE_ROW) == text.count(BEHIND_FIELD) == 1
+    assert text.count(BEFORE_ROW) == text.count(BEFORE_FIELD) == 1
     text = text.replace(BEFORE_ROW, ROW + BEFORE_ROW)
-    terms.write_text(text.replace(BEHIND_FIELD, BEHIND_FIELD + FIELD))
+    terms.write_text(text.replace(BEFORE_FIELD, FIELD + BEFORE_FIELD))
     environment = os.environ | {"PYTHONPATH": str(tree)}
 
     def run(*arguments: str) -> None:
