@@ -6,24 +6,6 @@
 #define SPLIT_BITS 6
 #define SPLIT_AT 4096U
 
-int blocks_reserve(Blocks *self, Py_ssize_t more) {
-    if (more <= self->room - self->count && self->items != NULL) {
-        return 0;
-    }
-    Py_ssize_t room = self->room > 32 ? self->room * 2 : 64;
-    room = room - self->count < more ? self->count + more : room;
-    uint64_t *grown = room > PY_SSIZE_T_MAX / 16
-                          ? NULL
-                          : PyMem_RawRealloc(self->items, (size_t)room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->items = grown;
-    self->room = room;
-    return 0;
-}
-
 static inline uint32_t part_of(const Tree *self, uint64_t hash) {
     return self->part_bits ? (uint32_t)(hash >> (64 - SPLIT_BITS)) : 0;
 }

@@ -6,13 +6,8 @@
 #ifndef KVMESH_BELIEVED_H
 #define KVMESH_BELIEVED_H
 
+#include "arrays.h"
 #include "mixing.h"
-
-/* u64s in a row, in memory that stays. All zeros is an empty one. */
-typedef struct {
-    uint64_t *items;
-    Py_ssize_t count, room;
-} Blocks;
 
 /* At least one of the two numbers is not 0. */
 typedef struct {
@@ -44,9 +39,6 @@ typedef struct {
     Followers *followers;
     uint64_t used;
 } Tree;
-
-/* Make room for so many more; -1 with MemoryError set. */
-int blocks_reserve(Blocks *self, Py_ssize_t more);
 
 /* Return the entry of a block whose hash is `mixed` of it, valid until the next change; NULL when there
  * is none. */

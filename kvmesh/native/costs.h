@@ -57,6 +57,8 @@ typedef struct {
     Py_ssize_t weights; /* at least so many are needed */
 } Formula;
 
+extern PyTypeObject formula_type;
+
 /* Read a tuple of core.cost.expression.Step into a program that is to be freed; -1 with an error
  * set.
  */

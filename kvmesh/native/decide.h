@@ -8,31 +8,17 @@
 
 #include "approx.h"
 #include "costs.h"
+#include "hashed.h"
 #include "lengths.h"
 #include "outbox.h"
 #include "records.h"
-#include "scan.h"
+#include "scanned.h"
 #include "sequences.h"
 #include "speeds.h"
 #include "totals.h"
 #include "view.h"
 
 enum { COHORTS = 8 };
-
-/* A prompt's sequence hashes, all of them: core.blocks.hashing.Hashes. */
-typedef struct {
-    PyObject_VAR_HEAD
-    uint64_t at[];
-} Hashed;
-
-/* A request body that was scanned, and keeps it. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *body; /* bytes */
-    PyObject *model; /* str */
-    int chat;       /* else a completion */
-    Scan scan;
-} Scanned;
 
 /* Which of some workers is behind which slot; NULL where it is none of them. */
 typedef struct {
@@ -129,11 +115,7 @@ typedef struct {
     PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
 } Placed;
 
-extern PyTypeObject course_type, decider_type, placed_type, hashed_type, scanned_type;
-extern PyMethodDef native_scanned_methods[];
-
-/* Return hashes of `count` blocks, not yet written; NULL with MemoryError. */
-Hashed *hashed_new(Py_ssize_t count);
+extern PyTypeObject course_type, decider_type, placed_type;
 
 /* Return whether events say what `worker` caches (OverlapView.confirms), -1 with an error set. */
 int decider_confirms(const Decider *self, PyObject *worker);
@@ -143,8 +125,6 @@ int decider_confirms(const Decider *self, PyObject *worker);
  */
 PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 
-int hashed_ready(void);
-
 /* Names of attributes that each request asks for. */
 typedef struct {
     PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *maker;
@@ -153,7 +133,7 @@ typedef struct {
 extern AskedNames asked_names;
 
 /* Prepare them, once; -1 with MemoryError set. */
-int decider_ready(void);
+int asked_names_ready(void);
 
 /* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
  * error set. Borrowed until the next call.

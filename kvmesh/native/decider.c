@@ -4,21 +4,6 @@
 #include <string.h>
 #include <structmember.h>
 
-AskedNames asked_names;
-
-int decider_ready(void) {
-    asked_names = (AskedNames){
-        .view = PyUnicode_InternFromString("view"),
-        .used_blocks = PyUnicode_InternFromString("used_blocks"),
-        .waiting_requests = PyUnicode_InternFromString("waiting_requests"),
-        .course_of = PyUnicode_InternFromString("course_of"),
-        .prepare = PyUnicode_InternFromString("prepare"),
-        .allow = PyUnicode_InternFromString("allow"),
-        .maker = PyUnicode_InternFromString("maker"),
-    };
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* What a decider owns. */
 static PyObject **decider_owned(Decider *self, size_t place) {
     PyObject **owned[] = {

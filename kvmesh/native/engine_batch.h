@@ -2,14 +2,8 @@
 #ifndef KVMESH_ENGINE_BATCH_H
 #define KVMESH_ENGINE_BATCH_H
 
-#include "believed.h"
+#include "arrays.h"
 #include "core.h"
-
-/* Numbers in a row, reused from call to call; u64s are `Blocks`. */
-typedef struct {
-    uint32_t *items;
-    Py_ssize_t count, room;
-} U32s;
 
 enum { ENGINE_STORED, ENGINE_REMOVED, ENGINE_CLEARED };
 
@@ -57,8 +51,6 @@ void engine_batch_free(EngineBatch *self);
 /* Let memory go that only a very long batch needs. */
 void engine_batch_trim(EngineBatch *self);
 
-/* Make room for `more` items, there is an array even for none; -1 with MemoryError set. */
-int u32s_reserve(U32s *self, Py_ssize_t more);
 EngineEvent *engine_batch_add(EngineBatch *self, int what);
 
 /* Ask for the root of a namespace; -1 with an error set. */

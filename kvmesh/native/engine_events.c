@@ -5,21 +5,6 @@
 
 #define KEPT_ITEMS (1 << 17)
 
-int u32s_reserve(U32s *self, Py_ssize_t more) {
-    if (more <= self->room - self->count && self->items != NULL) {
-        return 0;
-    }
-    size_t room = (size_t)self->count + (size_t)more + (size_t)self->room / 2 + 16;
-    uint32_t *grown = PyMem_RawRealloc(self->items, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->items = grown;
-    self->room = (Py_ssize_t)room;
-    return 0;
-}
-
 EngineEvent *engine_batch_add(EngineBatch *self, int what) {
     if (self->count == self->room) {
         size_t room = self->room ? 2 * (size_t)self->room : 16;

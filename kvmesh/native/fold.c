@@ -3,7 +3,7 @@
  * A message is read twice: first to see that all of it is ordinary, then to apply it, so that one
  * that is not has changed nothing.
  */
-#include "table.h"
+#include "index.h"
 
 #define VERSION 1
 #define GROUPED_VERSION 2

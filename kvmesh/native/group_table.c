@@ -57,15 +57,6 @@ void group_table_free(GroupTable *self) {
     self->group_count = 0;
 }
 
-int group_tier(const GroupTable *self, int number) {
-    for (int at = 0; at < self->contents.tier_count; at++) {
-        if (self->contents.tiers[at].number == number) {
-            return at;
-        }
-    }
-    return -1;
-}
-
 uint32_t group_find(const GroupTable *self, uint64_t hash) {
     for (int number = 0; number < self->group_count; number++) {
         const Keyed *held = &self->groups[number]->held;
@@ -75,22 +66,6 @@ uint32_t group_find(const GroupTable *self, uint64_t hash) {
         }
     }
     return NO_RECORD;
-}
-
-uint32_t group_above(const GroupTable *self, uint32_t node, uint32_t units) {
-    while (units-- && node != NO_RECORD) {
-        node = keyed_at(&self->nodes, node)->one;
-    }
-    return node;
-}
-
-int group_holds(const CacheGroup *group, int upto, uint32_t node) {
-    for (int tier = 0; tier <= upto; tier++) {
-        if (column_get(group->covers + tier, node)) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 /* Collect the nodes at which a block is held, the first one first: it may be several blocks in one, or end

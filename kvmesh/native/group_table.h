@@ -57,11 +57,6 @@ void group_table_free(GroupTable *self);
 /* Return the node that an engine's hash names; NO_RECORD for none. */
 uint32_t group_find(const GroupTable *self, uint64_t hash);
 
-uint32_t group_above(const GroupTable *self, uint32_t node, uint32_t units);
-
-/* Tell whether a group holds a node in a tier or nearer. */
-int group_holds(const CacheGroup *group, int upto, uint32_t node);
-
 /* Collect the nodes so many units behind one; -1 with MemoryError set. */
 int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found);
 
@@ -77,7 +72,6 @@ int group_lose_ends(GroupTable *self, uint32_t node);
 
 /* Follow a tier from now on; -1 with an error set. Appends what that tells. */
 int group_open(GroupTable *self, int number, const EventTypes *types, PyObject *events);
-int group_tier(const GroupTable *self, int number); /* its place, -1: not open */
 
 /* Append what became visible, or is not any more; -1 with an error set. */
 int group_settle(GroupTable *self, const EventTypes *types, PyObject *events);
@@ -112,16 +106,36 @@ long long group_remove(GroupTable *self, CacheGroup *group, int number, const ui
 /* Count what a block covers in a tier; -1 with MemoryError set. */
 int group_collect(GroupTable *self, const CacheGroup *group, uint32_t block);
 
-static inline uint64_t group_key(const GroupTable *self, uint32_t node) {
-    return keyed_at(&self->nodes, node)->key;
+/* Return a tier's place, -1: it is not open. */
+static inline int group_tier(const GroupTable *self, int number) {
+    for (int at = 0; at < self->contents.tier_count; at++) {
+        if (self->contents.tiers[at].number == number) {
+            return at;
+        }
+    }
+    return -1;
 }
 
-static inline int push_u32(U32s *to, uint32_t number) {
-    if (u32s_reserve(to, 1) < 0) {
-        return -1;
+/* Return the node so many units before one; NO_RECORD for none. */
+static inline uint32_t group_above(const GroupTable *self, uint32_t node, uint32_t units) {
+    while (units-- && node != NO_RECORD) {
+        node = keyed_at(&self->nodes, node)->one;
     }
-    to->items[to->count++] = number;
+    return node;
+}
+
+/* Tell whether a group holds a node in a tier or nearer. */
+static inline int group_holds(const CacheGroup *group, int upto, uint32_t node) {
+    for (int tier = 0; tier <= upto; tier++) {
+        if (column_get(group->covers + tier, node)) {
+            return 1;
+        }
+    }
     return 0;
+}
+
+static inline uint64_t group_key(const GroupTable *self, uint32_t node) {
+    return keyed_at(&self->nodes, node)->key;
 }
 
 #endif

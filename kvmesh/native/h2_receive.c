@@ -4,24 +4,6 @@
 static const uint8_t preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 #define PREFACE_BYTES ((int)sizeof preface - 1)
 
-int tell(PyObject *events, uint32_t stream, int kind, PyObject *value) {
-    PyObject *event = value == NULL ? NULL : Py_BuildValue("(IiN)", (unsigned)stream, kind, value);
-    if (event == NULL) {
-        return -1;
-    }
-    int failed = PyList_Append(events, event);
-    Py_DECREF(event);
-    return failed;
-}
-
-int fail(Session *self, PyObject *events, uint32_t code, const char *text) {
-    if (put_goaway(self, self->last_stream, code, text) < 0) {
-        return -1;
-    }
-    self->over = 1;
-    return tell(events, 0, FAILED, Py_BuildValue("(Is)", (unsigned)code, text));
-}
-
 /* Take a frame, then see whether the peer asks for too much. */
 static int take_and_judge(Session *self, const uint8_t *at, size_t size, PyObject *events) {
     Frame frame = {.kind = at[3], .flags = at[4], .stream = read_u32(at + 5) & MOST_STREAM,

@@ -318,3 +318,11 @@ int reset_stream(Session *self, Stream *stream, uint32_t code) {
     stream_drop(self, stream);
     return put_number(self, RST_STREAM, id, code);
 }
+
+int fail(Session *self, PyObject *events, uint32_t code, const char *text) {
+    if (put_goaway(self, self->last_stream, code, text) < 0) {
+        return -1;
+    }
+    self->over = 1;
+    return tell(events, 0, FAILED, Py_BuildValue("(Is)", (unsigned)code, text));
+}

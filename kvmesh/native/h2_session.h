@@ -122,7 +122,16 @@ int finish_stream(Session *self, Stream *stream, int status, const char *text);
 int reset_stream(Session *self, Stream *stream, uint32_t code);
 
 /* Append an event; takes over the reference to `value`, which may be NULL with an exception set. */
-int tell(PyObject *events, uint32_t stream, int kind, PyObject *value);
+static inline int tell(PyObject *events, uint32_t stream, int kind, PyObject *value) {
+    PyObject *event = value == NULL ? NULL : Py_BuildValue("(IiN)", (unsigned)stream, kind, value);
+    if (event == NULL) {
+        return -1;
+    }
+    int failed = PyList_Append(events, event);
+    Py_DECREF(event);
+    return failed;
+}
+
 /* End the connection for what the peer did; a text of our own. */
 int fail(Session *self, PyObject *events, uint32_t code, const char *text);
 

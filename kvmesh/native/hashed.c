@@ -1,5 +1,5 @@
 /* Hashed: the sequence hashes of one prompt, as core.blocks.hashing.Hashes has them. */
-#include "decide.h"
+#include "hashed.h"
 
 #include <structmember.h>
 

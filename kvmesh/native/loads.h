@@ -1,6 +1,5 @@
-/* What is known of one worker: core.loads.Loads, core.relative_speed.Ratio and
- * core.worker_state.WorkerState, the same attributes and numbers. None of them can be part of a
- * cycle, so the collector does not know them.
+/* What one worker has in work: core.loads.Loads and core.loads.Booking, the same attributes and
+ * numbers. None of them can be part of a cycle, so the collector does not know them.
  */
 #ifndef KVMESH_LOADS_H
 #define KVMESH_LOADS_H
@@ -61,30 +60,7 @@ struct Loads {
     void *state, *speed; /* for who decides: the worker's state and speed, not owned */
 };
 
-typedef struct {
-    PyObject_HEAD
-    double ms, tokens, squares, error, factor, slow_ms;
-} Ratio;
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *worker, *info, *report, *gaps;
-    Loads *loads;
-    Ratio *prefill;
-    long long capacity_blocks, blank_blocks;
-    double failure_share, lost_ms;
-    uint64_t asked;    /* number of the last question in which it had any overlap */
-    long long overlap; /* blocks in that question */
-    uint64_t routed_in; /* number of the last question of which anything was sent there lately */
-    long long routed;   /* blocks in that question */
-    uint64_t prepared_in; /* number of the last question in which it has to bring or load anything */
-    long long fetched, worth, slower; /* in that question: core.cost.terms.Brought: tokens from another
-                                       * worker, what bringing is worth in tokens, blocks of the overlap
-                                       * in slower memory */
-    double fetch_ms, adapter_ms;
-} WorkerState;
-
-extern PyTypeObject booking_type, loads_type, ratio_type, worker_state_type, formula_type;
+extern PyTypeObject booking_type, loads_type;
 
 /* Return `core.loads.Loads.wait_ms` where there is any backlog. */
 static inline double loads_wait_ms(const Loads *self, double rate, double now, double step) {

@@ -11,7 +11,7 @@
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
     approx_ready,
-    decider_ready,
+    asked_names_ready,
     graded_ready,
     hashed_ready,
     hpack_ready,

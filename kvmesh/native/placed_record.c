@@ -1,6 +1,6 @@
 /* What replicas are told of a booking when it is placed. */
-#include "decide.h"
 #include "graded.h"
+#include "hashed.h"
 #include "outbox.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Scanned: what routing reads of a request's body, without a Python object made of the rest. */
-#include "decide.h"
+#include "scanned.h"
 
 #include <structmember.h>
 

@@ -2,7 +2,7 @@
 #ifndef KVMESH_SEARCH_H
 #define KVMESH_SEARCH_H
 
-#include "table.h"
+#include "index.h"
 
 /* The workers whose cached prefix ends after so many blocks. */
 typedef struct {

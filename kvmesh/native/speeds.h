@@ -4,9 +4,7 @@
 #ifndef KVMESH_SPEEDS_H
 #define KVMESH_SPEEDS_H
 
-#include "loads.h"
-
-#include <math.h>
+#include "states.h"
 
 enum { KEPT_ANSWERS = 4 }; /* core.workers.relative_speed.KEPT */
 
@@ -45,26 +43,6 @@ typedef struct {
     double usual_ms, mean_answer;
     long long answering, since_answers_compared, since_answers_aged; /* answering: workers */
 } Speeds;
-
-/* Add a sample; what was there counts half after `half_life` further tokens. */
-static inline void ratio_add(Ratio *self, double ms, double tokens, double half_life) {
-    volatile double half = 0.5; /* clang makes exp2 of the constant: another last bit than Python's */
-    double keep = pow(half, tokens / half_life);
-    self->ms = self->ms * keep + ms;
-    self->tokens = self->tokens * keep + tokens;
-    self->squares = self->squares * keep * keep + tokens * tokens;
-}
-
-/* Go half of the way to the fleet's mean, half as sure. */
-static inline void ratio_doubt(Ratio *self, double fleet_ms_per_token) {
-    self->ms = 0.25 * (self->ms + fleet_ms_per_token * self->tokens);
-    self->tokens *= 0.5;
-    self->squares *= 0.5;
-    if (self->tokens < 1.0) {
-        self->ms = self->tokens = self->squares = 0.0;
-        self->factor = 1.0;
-    }
-}
 
 extern PyTypeObject step_times_type, worker_speed_type, speeds_type;
 

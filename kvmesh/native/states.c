@@ -1,5 +1,5 @@
 /* Ratio and WorkerState: how fast a worker is, and all that is known of it. */
-#include "speeds.h"
+#include "states.h"
 
 #include <structmember.h>
 

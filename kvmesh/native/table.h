@@ -56,7 +56,7 @@ typedef struct {
     uint32_t count;
 } Reading;
 
-extern PyTypeObject holding_type, table_type, frozen_type, loader_type, part_type;
+extern PyTypeObject holding_type, frozen_type, loader_type, part_type;
 
 /* Read the number of a shard; -1 with an error set. */
 int shard_number(PyObject *object, uint32_t *number);
@@ -69,6 +69,12 @@ void frozen_done(Frozen *self, uint32_t number);
 /* Copy some `most` entries of a shard that a view has to read; 1 once it has them all, -1 with an error
  * set. */
 int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most);
+
+/* Copy no more; safe to call twice. */
+void frozen_close(Frozen *self);
+
+/* Close it, and let go what was copied, and the table. */
+void frozen_free(Frozen *self);
 
 PyObject *frozen_columns(Frozen *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *frozen_part(Frozen *self, PyObject *const *args, Py_ssize_t nargs);
@@ -85,9 +91,15 @@ Holding *holding_make(uint32_t slot);
 int table_put(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count);
 int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count);
 
-/* The same with packed blocks, aligned or not; and whether a slot holds a block. */
+/* Return the set of one slot alone, made and kept when it is new; NO_SET with MemoryError set. */
+uint32_t table_single(Table *self, uint32_t slot);
+
+/* The same with packed blocks, aligned or not, perhaps with a list that takes those that were not held;
+ * and whether a slot holds a block. */
 int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count);
 int table_remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count);
+int table_remove_noting(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count,
+                        PyObject *missing);
 int table_held_by(const Table *self, uint64_t block, uint32_t slot);
 
 /* Let open views copy one segment of a shard; -1 with MemoryError set and nothing changed. */
@@ -96,19 +108,9 @@ int table_keep_segment(Table *self, uint32_t number, Segment *segment);
 /* The same for the segments that the blocks of a packed run belong to. */
 int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
 
-/* Clear bits in a slice of a shard, from `*hash` on, at first 0: then it is where the next one begins, 0
- * behind the last. Return about how many blocks it had, -1 with an error set. */
-int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t *hash);
-
-PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs);
-PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs);
-PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs);
-PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs);
-PyObject *table_pieces(Table *self, PyObject *nothing);
+/* Methods of Table that make a Frozen, and a Loader. */
 PyObject *table_freeze(Table *self, PyObject *nothing);
 PyObject *table_loader(Table *self, PyObject *masks);
-PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs);
-PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs);
 
 static inline uint64_t run_block(const uint8_t *run, Py_ssize_t at) {
     uint64_t block;

@@ -1,5 +1,5 @@
 /* What happens to a table now and then: blocks are moved or cleaned, or all of them given back. */
-#include "table.h"
+#include "index.h"
 
 /* Return the set of an entry and a mask together; NO_SET with MemoryError set. */
 static uint32_t joined(Table *self, uint32_t number, const Mask *mask) {
