@@ -62,7 +62,7 @@ from kvmesh.transport.grpc.session_events import Event as SessionEvent
 from kvmesh.transport.http.server.scope import End
 
 VERSION: Final[int]
-"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
+"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
 # ---- transport: heads, HTTP/1 requests, HTTP/2, ext_proc, ends of requests ----
 
