@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 class Expression:
     """An arithmetic formula, written once: `text` is what is printed in words. Made of it are
     `function`, the line with numbers, and `program`, which the compiled core runs
-    (kvmesh/native/costs.c).
+    (kvmesh/native/decide/costs.c).
 
     `text` names fields of `Candidate`, `Fleet` and the Struct `weights`, and `DERIVED`; it knows
     `+ - * /`, `max(a, b)` and `min(a, b)`. It gives the same to the last bit wherever it is

@@ -136,7 +136,7 @@ TERMS: Final[Mapping[str, Term]] = {
         "prepares(asked, state) ? state->adapter_ms : 0.0",
     ),
 }
-"""The fields of `Candidate`, in their order. kvmesh/native/terms_table.h and a table in
+"""The fields of `Candidate`, in their order. kvmesh/native/insight/terms_table.h and a table in
 docs/operate/tuning.md are made of them by `make config`.
 """
 

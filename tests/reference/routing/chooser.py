@@ -1,4 +1,6 @@
-"""Naive model of kvmesh/native/choose.c and decide.c: weighs each candidate in full, picks one."""
+"""Naive model of kvmesh/native/decide/choose.c and decide.c: weighs each candidate in full, picks
+one.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""The naive model of `Booking` and `Loads` in kvmesh/native/bookings.c and loads.c."""
+"""The naive model of `Booking` and `Loads` in kvmesh/native/loads/bookings.c and loads.c."""
 
 from collections.abc import Sequence
 
