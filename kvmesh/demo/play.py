@@ -18,7 +18,6 @@ from kvmesh.errors import TransportError
 from kvmesh.replay.client import ReplayClient, ReplayExchange
 
 PATH: Final = "/v1/chat/completions"
-PROBES: Final = 3
 UNKNOWN: Final = "unknown"
 BEGIN: Final = "\1"
 END: Final = "\2"
