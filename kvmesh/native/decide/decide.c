@@ -685,7 +685,9 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
     question->blocks = packed.len / (Py_ssize_t)sizeof *self->hashes;
     int failed = make_hash_room(self, question->blocks) < 0;
     if (!failed) {
-        memcpy(self->hashes, packed.buf, (size_t)question->blocks * sizeof *self->hashes);
+        if (question->blocks) { /* without any there may be no room either, and memcpy takes no NULL */
+            memcpy(self->hashes, packed.buf, (size_t)question->blocks * sizeof *self->hashes);
+        }
         question->hashes = self->hashes;
     }
     PyBuffer_Release(&packed);
