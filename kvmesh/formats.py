@@ -78,9 +78,7 @@ class Formats(msgspec.Struct, frozen=True):
 
 
 FIRST: Final = Formats()
-OWN: Final = Formats(
-    journal=FormatRange(1, 2), bookings=FormatRange(1, 2), snapshot=FormatRange(1, 2)
-)
+OWN: Final = Formats(journal=FormatRange(1, 2), snapshot=FormatRange(1, 2))
 """What this build reads, and can write."""
 
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.core` uses no other. */
-#define NATIVE_VERSION 15
+#define NATIVE_VERSION 16
 
 extern PyMethodDef native_hashing_methods[], native_json_methods[],
     native_head_methods[], native_extproc_read_methods[], native_extproc_write_methods[];

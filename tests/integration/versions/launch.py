@@ -1,7 +1,8 @@
 """Runs `kvmesh` as a build of another version would behave: `launch.py VERSION COMMAND …`.
 
-It is this checkout with other numbers: `next` reads and writes one more format of journal, snapshot
-and manifest, of the same shape but another number, which is all that an older build sees of it.
+It is this checkout with other numbers: `next` reads and writes one more format of journal,
+bookings, snapshot and manifest, of the same shape but another number, which is all that an older
+build sees of it.
 `before` knows format 1 of everything alone, and its heartbeats tell neither version nor formats.
 `only-next` has given up the oldest format, as no build may while another one reads only that.
 """
@@ -27,8 +28,8 @@ def raised(own: Formats, *, drops: bool = False) -> Formats:
     def next_of(reads: FormatRange) -> FormatRange:
         return FormatRange(reads.newest + 1 if drops else reads.oldest, reads.newest + 1)
 
-    journal, snapshot = next_of(own.journal), next_of(own.snapshot)
-    return Formats(journal, own.bookings, snapshot, next_of(own.manifest))
+    bookings = FormatRange(own.bookings.oldest, own.bookings.newest + 1)
+    return Formats(next_of(own.journal), bookings, next_of(own.snapshot), next_of(own.manifest))
 
 
 def encode_as_before(message: Message) -> bytes:

@@ -1,4 +1,4 @@
-"""What format 2 of journal and snapshots says that format 1 has no words for: rules and ends."""
+"""What journal and snapshots say of workers with several cache groups: rules and ends."""
 
 from collections.abc import Iterator
 from typing import Final
