@@ -85,9 +85,7 @@ def test_a_manifest_of_each_format_that_is_read_is_written_and_read() -> None:
 def test_a_newest_snapshot_of_a_newer_format_is_refused_and_older_ones_do_not_matter() -> None:
     newer = msgspec.structs.replace(generation(20), encoding=3, version="9.1")
 
-    with pytest.raises(
-        NewerError, match="idx-a-20-1 has format 3, this build reads 1 to 2"
-    ) as caught:
+    with pytest.raises(NewerError, match="idx-a-20-1 has format 3, this build reads 1") as caught:
         refuse_newer(Manifest((newer, generation(10))))
     refuse_newer(Manifest((generation(30), newer)))
     refuse_newer(Manifest())
