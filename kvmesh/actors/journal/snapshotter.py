@@ -298,7 +298,7 @@ class Snapshotter:
                 return self._give_up("manifest not written", answer)
             assert self._schedule.begun_s is not None
             self._newest_s, self._took_s = now, now - self._schedule.begun_s
-            self.guard.written = (generation.number, newer.schema)
+            self.guard.written = (generation.encoding, newer.schema)
             return self._clean_up(newer, generation, now)
 
         return (*bad, self._wishes.make(partial(WriteKey, key, value, expected), on_written))

@@ -48,7 +48,7 @@ def draft_in_slices(
         sha256=digest.hexdigest(),
         fence=fence,
         blocks=blocks,
-        encoding=msgspec.UNSET if number == 1 else number,
-        version=version or msgspec.UNSET,
+        encoding=number,
+        version=version,
     )
     yield Draft(generation, data)

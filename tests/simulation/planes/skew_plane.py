@@ -89,7 +89,7 @@ class SkewPlane(SnapshotPlane):
         """Return what workers write now, and the formats of the newest snapshot and manifest."""
         manifest = self.manifest()
         journal = {self.publisher(one).heartbeat().journal_format for one in self.engines}
-        return journal, manifest.generations[0].number, manifest.schema
+        return journal, manifest.generations[0].encoding, manifest.schema
 
     def _ask(self) -> None:
         alive = [one for one in self.routers if self.sim.processes[one].alive]

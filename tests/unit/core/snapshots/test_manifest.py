@@ -93,20 +93,6 @@ def test_a_newest_snapshot_of_a_newer_format_is_refused_and_older_ones_do_not_ma
     assert (caught.value.number, caught.value.version) == (3, "9.1")
 
 
-def test_a_generation_of_the_first_format_has_the_bytes_it_always_had() -> None:
-    data = msgspec.json.decode(encode_manifest(kept(10)))
-
-    assert set(data["generations"][0]) == {
-        "name",
-        "created",
-        "sequence",
-        "size",
-        "sha256",
-        "fence",
-        "blocks",
-    }
-
-
 def test_a_paused_writer_is_fenced_off() -> None:
     manifest = kept(10).with_newest(generation(20, fence=5))
     assert manifest is not None
