@@ -43,7 +43,6 @@ from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.routing.peers.event_fold import EventFold
-from kvmesh.core.routing.peers.outbox import OtherOutbox
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.core.workers.loads import Demand, SequencesStatistics
@@ -1442,8 +1441,8 @@ class BookingOutbox:
 
     `on_first` is called when something enters while nobody is `gathering`, which it then is until
     it is set to False: a short while of events then goes in one message. No event raises anything
-    but `TypeError` for what is none; what cannot be told is counted in `untold`. While there is an
-    `other` outbox, which writes another format, bookings are told to it instead.
+    but `TypeError` for what is none; what cannot be told is counted in `untold`. `format`, 0 to
+    255, is the first byte of each message.
 
     Records that wait are left out beyond `core.routing.peers.outbox.MOST_BYTES`. The numbers of the
     1024 last failed requests are kept, so that a second attempt is told under the same, and those
@@ -1452,7 +1451,7 @@ class BookingOutbox:
 
     gathering: bool
     on_first: Callable[[], object] | None
-    other: OtherOutbox | None
+    format: int
 
     def __new__(cls, sequences: ActiveSequences, epoch: int) -> Self:
         """Make one without anything to tell. Raises `OverflowError` for an epoch that is no u64."""
@@ -1491,9 +1490,6 @@ class BookingOutbox:
 
     def end_state(self) -> None:
         """Tell that the state is complete."""
-
-    def restart(self, next_seq: int, /) -> None:
-        """Tell nothing of what waits, and go on with this number; bookings told are forgotten."""
 
     def take(self, max_events: int, max_bytes: int, shares: bytes = b"", /) -> list[bytes]:
         """Return all that waits as messages; the last one carries packed `shares`, if any.

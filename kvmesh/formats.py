@@ -1,8 +1,8 @@
 """The formats of what outlives one message, and which of them a process reads and writes.
 
-Each kind counts its formats from 1. A build reads its newest format and the one before it; it
-writes the newest that every live reader reads, so that a fleet of two neighbouring versions loses
-nothing on the way up or back (docs/operate/upgrade.md).
+Each kind counts its formats from 1, and has that one so far. A build reads its newest format and
+the one before it; it writes the newest that every live reader reads, so that a fleet of two
+neighbouring versions loses nothing on the way up or back (docs/operate/upgrade.md).
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ MAX_FORMAT: Final = 2**16 - 1
 FormatNumber = Annotated[int, Meta(ge=1, le=MAX_FORMAT)]
 
 VersionText = Annotated[str, Meta(max_length=64)]
-"""A version of kvmesh, for people; "" for one that does not tell, from before it was told."""
+"""A version of kvmesh, for people; "" for one that is not told."""
 
 Kind = Literal["journal", "bookings", "snapshot", "manifest", "programs"]
 KINDS: Final[tuple[Kind, ...]] = ("journal", "bookings", "snapshot", "manifest", "programs")
@@ -47,7 +47,7 @@ class FormatRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Formats(msgspec.Struct, frozen=True):
-    """What one process reads, by kind; the default is what was read before this was told.
+    """What one process reads, by kind; what is left out is the first format.
 
     `journal`: a worker's records. `bookings`: what replicas tell each other of requests.
     `snapshot`: an index as an object. `manifest`: which of these objects count.
@@ -78,9 +78,9 @@ class Formats(msgspec.Struct, frozen=True):
 
 
 FIRST: Final = Formats()
-OWN: Final = Formats(
-    journal=FormatRange(1, 2), bookings=FormatRange(1, 2), snapshot=FormatRange(1, 2)
-)
+"""What a reader that was not heard yet may read, and no more."""
+
+OWN: Final = Formats()
 """What this build reads, and can write."""
 
 

@@ -15,8 +15,8 @@ from typing import Final
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
 from kvmesh.core.blocks.events import (
     ENDS,
-    GROUPED_VERSION,
     ROOT,
+    VERSION,
     Batch,
     Event,
     Reuse,
@@ -24,7 +24,6 @@ from kvmesh.core.blocks.events import (
     WorkerId,
     decode_batch,
     encode_batch,
-    format_for,
 )
 from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -100,8 +99,7 @@ class Bench:
             events: list[Event] = [Stored(ROOT, run)]
             if self.rule is not None:
                 events.append(Stored(ROOT, run, ENDS))
-            number = format_for(events, GROUPED_VERSION)
-            made.append((encode_batch(Batch(number, 1, first, events)), first))
+            made.append((encode_batch(Batch(VERSION, 1, first, events)), first))
             first += len(events)
         return made
 

@@ -83,7 +83,7 @@ class VersionGuard:
         self._reading = "snapshot"
         refuse_newer(manifest, self._own.snapshot)
         newest = manifest.generations[:1]
-        self.written = (newest[0].number if newest else 1, manifest.schema)
+        self.written = (newest[0].encoding if newest else 1, manifest.schema)
         return manifest
 
     def formats(self, now: float) -> tuple[int, int]:

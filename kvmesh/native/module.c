@@ -25,7 +25,6 @@ static int (*const preparations[])(void) = {
     mixing_ready,
     message_fold_ready,
     outbox_methods_ready,
-    outbox_ready,
     packer_ready,
     prompt_ready,
     records_ready,

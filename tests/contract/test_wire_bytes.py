@@ -72,17 +72,8 @@ def test_fields_that_a_later_version_adds_are_passed_over(version: str, name: st
     assert case.read(later) == case.value
 
 
-@pytest.mark.parametrize("name", ["worker_heartbeat", "router_heartbeat"])
-def test_a_process_of_version_1_reads_its_own_fields_of_a_heartbeat_of_version_2(name: str) -> None:
-    first: dict[str, object] = msgspec.msgpack.decode(bytes_of("v1", name))
-    second: dict[str, object] = msgspec.msgpack.decode(bytes_of("v2", name))
-
-    assert {key: second[key] for key in first} == first
-    assert set(second) - set(first) <= {"version", "formats", "journal_format"}
-
-
 @pytest.mark.parametrize("compiled", [True, False])
-def test_bookings_of_either_version_are_heard(*, compiled: bool) -> None:
+def test_bookings_on_record_are_heard(*, compiled: bool) -> None:
     scheduler = Scheduler(
         RouterOptions(block_size=16),
         random.Random(1),
@@ -92,8 +83,7 @@ def test_bookings_of_either_version_are_heard(*, compiled: bool) -> None:
     )
     peers = (PeerBookings if compiled else BookingsOfEachRecord)(scheduler)
 
-    assert peers.hear("first", bytes_of("v1", "bookings_state"), 0.0) is not None
-    assert peers.hear("second", bytes_of("v2", "bookings_state"), 0.0) is not None
+    assert peers.hear("peer", bytes_of("v1", "bookings_state"), 0.0) is not None
 
-    held = [*scheduler.sequences.owned("first"), *scheduler.sequences.owned("second")]
-    assert [(one.request_id, one.worker) for one in held] == [("r", "w0"), ("second#1", "w0-dp1")]
+    held = scheduler.sequences.owned("peer")
+    assert [(one.request_id, one.worker) for one in held] == [("peer#1", "w0-dp1")]

@@ -31,14 +31,6 @@ from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.url_rules import parse_url_rules
-from kvmesh.core.routing.booking_events import (
-    BOOKING_VERSION,
-    BookingBatch,
-    Ended,
-    Placed,
-    decode_bookings,
-    encode_bookings,
-)
 from kvmesh.core.snapshots.manifest import (
     Manifest,
     SnapshotGeneration,
@@ -106,16 +98,6 @@ def message(data: bytes) -> None:
             RULES.why_not(taken.url)
 
 
-def bookings(data: bytes) -> None:
-    """Read what a sibling booked."""
-    with contextlib.suppress(CodecError):
-        batch = decode_bookings(data)
-        assert len(decode_bookings(encode_bookings(batch)).events) == len(batch.events)
-        for event in batch.events:
-            if isinstance(event, Ended):
-                event.attempt()
-
-
 def records(data: bytes) -> None:
     """Hear a sibling's booking records in both cores: they come to know the same. Bytes behind one
     that is no version of records choose a story of well-formed ones.
@@ -170,7 +152,6 @@ def signature(data: bytes) -> None:
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "message": message,
-    "bookings": bookings,
     "records": records,
     "manifest": manifest,
     "snapshot": snapshot,
@@ -188,11 +169,6 @@ def seeds(target: str) -> Iterator[bytes]:
     told: tuple[Message, ...] = (worker, router, *commands)
     made = {
         "message": [bytes([KINDS.index(type(one))]) + encode(one) for one in told],
-        "bookings": [
-            encode_bookings(
-                BookingBatch(BOOKING_VERSION, 1, 1, [Placed("q", "w", 8, 4), Ended("q")])
-            )
-        ],
         "records": [RECORDS, MORE_RECORDS, *_stories()],
         "manifest": [
             encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))

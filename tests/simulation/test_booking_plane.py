@@ -3,9 +3,9 @@ from functools import partial
 
 import pytest
 
-from kvmesh.formats import FIRST, OWN, Formats
+from kvmesh.formats import FIRST, Formats
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
-from tests.simulation.planes.booking_plane import LEASE_S, BookingPlane
+from tests.simulation.planes.booking_plane import LEASE_S, NEXT, BookingPlane
 
 STORM_S = 6.0
 SETTLE_S = 10.0
@@ -74,7 +74,7 @@ def test_replicas_of_two_versions_know_every_booking_of_each_other(
 
     def formats(router: str, now: float) -> Formats:
         since_s, until_s = OLD[router]
-        return FIRST if since_s <= now < until_s else OWN
+        return FIRST if since_s <= now < until_s else NEXT
 
     plane = BookingPlane(seed, plan, replicas=replicas, stop_s=STORM_S, formats=formats)
     for router in ("r0", "r1"):
@@ -88,9 +88,9 @@ def test_replicas_of_two_versions_know_every_booking_of_each_other(
     assert plane.garbage() < 40
 
 
-def test_a_fleet_that_is_upgraded_tells_by_records_from_then_on() -> None:
+def test_a_fleet_that_is_upgraded_tells_in_the_newer_format_from_then_on() -> None:
     def formats(router: str, now: float) -> Formats:
-        return FIRST if router == "r0" and now < UPGRADED_S else OWN
+        return FIRST if router == "r0" and now < UPGRADED_S else NEXT
 
     plane = BookingPlane(3, SimFaults(), replicas=2, stop_s=STORM_S, formats=formats)
     plane.sim.run(UPGRADED_S)

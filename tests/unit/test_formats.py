@@ -51,7 +51,7 @@ def test_each_kind_has_its_own_range() -> None:
 
     assert [told.of(kind).oldest for kind in KINDS] == [1, 2, 3, 4, 5]
     assert writable("bookings", [FIRST]) == 1
-    assert writable("bookings", [OWN, OWN]) == OWN.bookings.newest
+    assert writable("manifest", [told, told], told) == 5
 
 
 def test_what_is_not_read_is_named_with_what_is() -> None:

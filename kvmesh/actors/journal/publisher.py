@@ -33,7 +33,7 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode_command, encode
-from kvmesh.core.blocks.events import GROUPED_VERSION, Cleared, Event, WorkerId
+from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics, new_engine_cache
 from kvmesh.core.engines.kv_events.checkpoint import MOST_BLOCKS, EngineCheckpoint, EngineMark
@@ -111,8 +111,7 @@ class Publisher:
 
     Engine batches become prefix-closed events (`EngineCache`), numbered and sent until stored
     (`EventSender`). An engine whose history is lost counts as holding nothing until it starts over;
-    its heartbeats say so. So does one of several cache groups while a replica reads only the format
-    that has no words for them.
+    its heartbeats say so.
     """
 
     def __init__(self, options: PublisherOptions, *, name: str = "publisher") -> None:
@@ -185,7 +184,7 @@ class Publisher:
             dp_rank=options.dp_rank,
             draining=self._draining or not self._answering,
             answering=self._answering,
-            complete=self._cache.complete and not self._is_untold and not self._is_resuming,
+            complete=self._cache.complete and not self._is_resuming,
             secret_mark=secret_mark(options.secret),
             labels=options.labels,
             taints=options.taints,
@@ -222,7 +221,7 @@ class Publisher:
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
-        return [] if self._is_untold else self._cache.dump()
+        return self._cache.dump()
 
     def statistics(self) -> PublisherStatistics:
         """Return the present counts."""
@@ -297,15 +296,13 @@ class Publisher:
         return (self._heartbeat(),)
 
     def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
-        before = self._cache.complete, self._is_untold
+        before = self._cache.complete
         effects = self._take(data, now)
-        after = self._cache.complete, self._is_untold
-        if after == before:
+        if self._cache.complete == before:
             return effects
         # Until they hear of it routers take it that events tell all, or that they do not.
-        regained = after[0] and not before[0]
         fields: Fields = {"worker": self._options.worker}
-        said = (Log("info", KNOWN_AGAIN, fields),) if regained else ()
+        said = () if before else (Log("info", KNOWN_AGAIN, fields),)
         return (*effects, *said, self._heartbeat())
 
     def _take(self, data: bytes, now: float) -> Iterable[Effect]:
@@ -339,14 +336,7 @@ class Publisher:
         few = known and self._cache.statistics().residency.blocks <= MOST_BLOCKS
         return few and not self._cache.is_grouped
 
-    @property
-    def _is_untold(self) -> bool:
-        """Return whether there are no words for what the engine holds that all replicas read."""
-        return self._cache.is_grouped and self._sender.journal_format < GROUPED_VERSION
-
     def _add(self, events: list[Event]) -> tuple[Log, ...]:
-        if self._is_untold:
-            events = [event for event in events if isinstance(event, Cleared)]
         self._sender.add(events)
         return self._report.count(events)
 
@@ -429,7 +419,7 @@ class Publisher:
         number = self._told.take(told.router, told.number, now)
         if number == before:
             return ()
-        sender.write(number, anew=self._cache.is_grouped)
+        sender.write(number)
         fields: Fields = {
             "worker": told.worker,
             "format": number,

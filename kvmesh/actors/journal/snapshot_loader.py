@@ -148,8 +148,8 @@ class SnapshotLoader:
         if not generations:
             return self._replay(now)
         first, others = generations[0], generations[1:]
-        if first.number > self._formats.snapshot.newest:
-            self._meet(f"snapshot {first.name}", "snapshot", first.number, first.version or "")
+        if first.encoding > self._formats.snapshot.newest:
+            self._meet(f"snapshot {first.name}", "snapshot", first.encoding, first.version)
             return self._try(others, now)
 
         def on_fetched(answer: Message, now: float) -> Iterable[Effect]:

@@ -199,13 +199,12 @@ class Snapshotter:
             schedule.want()
         if not schedule.is_due(now, replica.created, replica.applied_sequence):
             return ()
-        formats = self.guard.formats(now)
-        if why_not := self._rules.why_not_store(now, formats[0]):
+        if why_not := self._rules.why_not_store(now):
             return self._wait_for(why_not)
         schedule.begin(now)
         self._rules.freeze(now)
         self._busy = True
-        self._formats = formats
+        self._formats = self.guard.formats(now)
         self._slices = self._encode()
         return (Wake(0.0, Tick("slice")),)
 
@@ -299,7 +298,7 @@ class Snapshotter:
                 return self._give_up("manifest not written", answer)
             assert self._schedule.begun_s is not None
             self._newest_s, self._took_s = now, now - self._schedule.begun_s
-            self.guard.written = (generation.number, newer.schema)
+            self.guard.written = (generation.encoding, newer.schema)
             return self._clean_up(newer, generation, now)
 
         return (*bad, self._wishes.make(partial(WriteKey, key, value, expected), on_written))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final
 
 import msgspec
 
@@ -21,16 +20,11 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.members.readers import HEAR_S, Readers
-from kvmesh.core.routing.peers.outbox import Nobody
-from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
-from kvmesh.core.routing.peers.records import RECORDS_VERSION
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, Formats
-
-_OLD: Final = 1
 
 
 class ReplicaSyncOptions(msgspec.Struct, frozen=True):
@@ -77,15 +71,14 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
 class ReplicaSync:
     """Sends this replica's bookings in numbered batches and applies the peers'.
 
-    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here; before the start
-    that tells nobody. Messages may be
+    Whoever books tells `outbox`, whose `on_first` has to send `BookingsWait` here. Messages may be
     lost (core NATS): a gap in a peer's numbers makes this replica ask for the peer's whole state.
     Every event is idempotent, so state and batches may overlap. A peer that dies or restarts takes
     its bookings along.
 
-    Bookings are told in the newest format that all live replicas read: in format 1 until they had
-    time to be heard of, and while one of them reads no other. After a change the whole state is
-    told in the new one.
+    Bookings are told in the newest format that all live replicas read, and in the oldest that this
+    build writes until they had time to be heard of. After a change the whole state is told in the
+    new one.
     """
 
     def __init__(
@@ -99,10 +92,8 @@ class ReplicaSync:
         self._subjects = Subjects(options.namespace, options.bucket)
         self._own_subject = self._subjects.bookings(options.router)
         self._bookings = self._subjects.bookings("")
-        self._peers = PeerBookings(scheduler)
-        self._old = OldBookingOutbox(scheduler.sequences, options.epoch)
-        self._teller: BookingOutbox | OldBookingOutbox = self._old
-        self.outbox.other = Nobody()
+        self._peers = PeerBookings(scheduler, options.reads.bookings)
+        self.outbox.format = options.reads.bookings.oldest
         self._readers = Readers(options.reads)
         self._all_heard = False
         self._held_by = ""
@@ -140,13 +131,10 @@ class ReplicaSync:
             gaps=peers.gaps,
             garbage=self._garbage.count,
             refused=peers.refused,
-            untold=self._untold(),
-            format=_OLD if self._teller is self._old else RECORDS_VERSION,
+            untold=self.outbox.untold,
+            format=self.outbox.format,
             held_by=self._held_by,
         )
-
-    def _untold(self) -> int:
-        return self.outbox.untold + self._old.untold
 
     def _send_and_gather(self) -> list[Effect]:
         self._flushing = self.outbox.gathering = True
@@ -155,12 +143,12 @@ class ReplicaSync:
     def _flush(self) -> list[Effect]:
         """Send what waits, in batches within the bounds, and what of tenants' shares is new."""
         shares = self._ledger.tell()
-        if not self._teller.waiting and shares is None:
+        if not self.outbox.waiting and shares is None:
             return []
-        options, teller = self._options, self._teller
+        options, outbox = self._options, self.outbox
         packed = b"" if shares is None else msgspec.msgpack.encode(shares)
-        self._sent += teller.waiting
-        messages = teller.take(options.max_events, options.max_bytes, packed)
+        self._sent += outbox.waiting
+        messages = outbox.take(options.max_events, options.max_bytes, packed)
         return [self._publish(message) for message in messages]
 
     def _publish(self, message: bytes) -> Effect:
@@ -203,7 +191,7 @@ class ReplicaSync:
         self._state_s = now
         self._states_sent += 1
         before = self._flush()
-        self._teller.begin_state()
+        self.outbox.begin_state()
         idle = self._retelling is None
         self._retelling = iter(self._sequences.owned())
         return [*before, *(self._tell_slice() if idle else self._flush())]
@@ -213,17 +201,17 @@ class ReplicaSync:
         if self._retelling is None:
             return []
         bookings = list(islice(self._retelling, self._options.state_slice))
-        self._teller.retell(bookings)
+        self.outbox.retell(bookings)
         if len(bookings) == self._options.state_slice:
             return [*self._flush(), Wake(0.0, Tick("state"))]
         self._retelling = None
-        self._teller.end_state()
+        self.outbox.end_state()
         return self._flush()
 
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         match kind:
             case "flush":
-                if self._teller.waiting or self._ledger.news:
+                if self.outbox.waiting or self._ledger.news:
                     return self._send_and_gather()
                 self._flushing = self.outbox.gathering = False
                 return ()
@@ -243,10 +231,10 @@ class ReplicaSync:
         for booking in self._sequences.expire(now):
             # A peer long unheard that had no news since would come back without a gap.
             self._peers.doubt(booking.owner)
-        self._teller.tell_growth()
+        self.outbox.tell_growth()
         effects = [*self._flush(), *self._log_untold()]
         effects.append(
-            self._publish(self._teller.beat(msgspec.msgpack.encode(self._ledger.tell_again())))
+            self._publish(self.outbox.beat(msgspec.msgpack.encode(self._ledger.tell_again())))
         )
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
         effects += self._choose_format(now)
@@ -255,7 +243,7 @@ class ReplicaSync:
         return (*effects, Wake(self._options.beat_s, Tick("beat")))
 
     def _log_untold(self) -> Iterator[Effect]:
-        untold = self._untold()
+        untold = self.outbox.untold
         if untold > self._told_untold:
             news, self._told_untold = untold - self._told_untold, untold
             yield Log("error", "bookings were not sent to other replicas", {"events": news})
@@ -263,7 +251,6 @@ class ReplicaSync:
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
             case Started():
-                self.outbox.other = self._old
                 beat = Wake(self._options.beat_s, Tick("beat"))
                 return (beat, Wake(HEAR_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
@@ -288,13 +275,10 @@ class ReplicaSync:
             return ()
         chosen = self._readers.format_of("bookings", now)
         self._held_by = self._readers.oldest("bookings", now)
-        teller = self.outbox if chosen >= RECORDS_VERSION else self._old
-        if teller is self._teller:
+        if chosen == self.outbox.format:
             return ()
         last = self._flush()
-        teller.restart(self._teller.next_seq)
-        self._teller = teller
-        self.outbox.other = None if teller is self.outbox else self._old
+        self.outbox.format = chosen
         log = Log(
             "info",
             "bookings are sent in another format",

@@ -6,7 +6,6 @@ msgpack array. So who does not read it knows it from garbage.
 Hashes travel as packed little-endian u64 bytes, never as lists of integers.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Final, NewType
 
 import msgspec
@@ -33,10 +32,7 @@ request can be continued from, all groups together decide. `parent` is `ROOT`, t
 """
 
 VERSION: Final = 1
-"""The format of batches without a rule of reuse and without ends."""
-
-GROUPED_VERSION: Final = 2
-"""The format of batches with either."""
+"""The format of batches."""
 
 HASH_BYTES: Final = 8
 
@@ -95,21 +91,6 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     epoch: Epoch
     first_seq: Sequence
     events: list[Event]
-
-
-def format_for(events: Iterable[Event], writable: int) -> int:
-    """Return the format of a batch of `events` where that up to `writable` may be written.
-
-    Format 2 is for what format 1 has no words for: all else stays as readers of that know it.
-    It is so even where no more than 1 may be written: a reader that meets a newer format doubts
-    the worker, and takes nothing for what it is not. O(events).
-    """
-    if writable > GROUPED_VERSION:
-        return writable
-    for event in events:
-        if isinstance(event, Reuse) or (not isinstance(event, Cleared) and event.tier >= ENDS):
-            return GROUPED_VERSION
-    return VERSION
 
 
 class _Begin(msgspec.Struct, array_like=True):

@@ -71,16 +71,6 @@ def keys_of_graded(graded: Sequence[int], blocks: int) -> "array[int]":
     return array("Q", (one for one, depth in zip(placed, depths, strict=True) if not depth % step))
 
 
-def keys_of_strided(strided: Sequence[int]) -> "array[int]":
-    """Return the sharing keys among the hashes of each 16th block, the first of them block 16's.
-
-    Version 1 of the bookings tells those.
-    """
-    step = KEY_GRADES[0][1]
-    numbers = range(1, key_count(len(strided) * step) + 1)
-    return array("Q", (strided[key_depth(number) // step - 1] for number in numbers))
-
-
 def _count(blocks: int, grades: _Grades) -> int:
     count = before = 0
     for upto, step in grades:

@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.snapshots.manifest import SnapshotGeneration
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot, format_for
+from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ def draft_in_slices(
 ) -> Iterator[Draft | None]:
     """Freeze the index; yield None after each slice of the encoding, and last the draft.
 
-    It has the format of `format_for`, up to `number`, and is written by `version`; `fence` and
+    It has the format `number`, and is written by `version`; `fence` and
     `attempt` make its name one never used before.
     """
     sequence, created = replica.applied_sequence, replica.created
@@ -31,7 +31,6 @@ def draft_in_slices(
         for worker, cursor in sorted(replica.cursors().items())
     ]
     frozen = replica.index.freeze()
-    number = format_for(frozen, number)
     blocks = sum(sum(one.blocks) for one in frozen.workers)
     digest = hashlib.sha256()
     pieces: list[bytes] = []
@@ -49,7 +48,7 @@ def draft_in_slices(
         sha256=digest.hexdigest(),
         fence=fence,
         blocks=blocks,
-        encoding=msgspec.UNSET if number == 1 else number,
-        version=version or msgspec.UNSET,
+        encoding=number,
+        version=version,
     )
     yield Draft(generation, data)

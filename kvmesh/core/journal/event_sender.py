@@ -6,7 +6,7 @@ import msgspec
 
 from kvmesh._native import Histogram
 from kvmesh.bounds import MAX_ORDINAL
-from kvmesh.core.blocks.events import Batch, Event, encode_batch, format_for
+from kvmesh.core.blocks.events import Batch, Event, encode_batch
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS
 from kvmesh.core.journal.outbox import Outbox
 from kvmesh.core.journal.window import Parcel, SendWindow, WindowStatistics
@@ -113,9 +113,8 @@ class EventSender:
             self._dumped_seq = self._next_seq + len(self._outbox) - 1
         while len(self._outbox) and self._window.has_room():
             events = self._outbox.first(self._limits.flush_events)
-            number = format_for(events, self.journal_format)
-            data = encode_batch(Batch(number, self.epoch, self._next_seq, events))
-            self._newest = max(self._newest, number)
+            data = encode_batch(Batch(self.journal_format, self.epoch, self._next_seq, events))
+            self._newest = max(self._newest, self.journal_format)
             parcel = Parcel(self._next_seq, self._next_seq + len(events) - 1, data)
             self._outbox.drop(len(events))
             self._next_seq += len(events)
@@ -169,14 +168,14 @@ class EventSender:
             self._dump_wanted = True
         return []
 
-    def write(self, journal_format: int, *, anew: bool = False) -> None:
-        """Make batches in that format at most from now on; call `send` then.
+    def write(self, journal_format: int) -> None:
+        """Make batches in that format from now on; call `send` then.
 
-        It begins with a dump if that is to be told `anew`, or if a batch since the last one has a
-        newer format: who reads only this one has read none of it.
+        It begins with a dump if a batch since the last one has a newer format: who reads only this
+        one has read none of it.
         """
         self.journal_format = journal_format
-        if anew or journal_format < self._newest:
+        if journal_format < self._newest:
             self._restart()
 
     def statistics(self) -> SenderStatistics:

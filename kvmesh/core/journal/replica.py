@@ -7,7 +7,6 @@ import msgspec
 
 from kvmesh.bounds import MAX_MEMBER
 from kvmesh.core.blocks.events import (
-    GROUPED_VERSION,
     VERSION,
     Batch,
     Cleared,
@@ -83,7 +82,7 @@ class IndexReplica:
         self.recovery = Recovery(options)
         self.unread = UnreadRecords(max_workers)
         self._reads = reads
-        self._folds_at_once = VERSION in reads and GROUPED_VERSION in reads
+        self._folds_at_once = VERSION in reads
         self._max_workers = max_workers
         self._ordering = Ordering()
         self._digest = IndexDigest()

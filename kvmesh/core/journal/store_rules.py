@@ -5,7 +5,6 @@ from typing import Final
 
 from kvmesh.bounds import shown
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.snapshots.writing import GROUPED
 from kvmesh.core.workers.info import Trust
 
 PATIENCE_S: Final = 60.0
@@ -29,16 +28,8 @@ class StoreRules:
         self._why_kept = ""
         self._held_s: float | None = None
 
-    def why_not_store(self, now: float, number: int = GROUPED) -> str:
-        """Return why the index must not be stored in formats up to `number`, "" if it may.
-        O(workers).
-        """
-        grouped = self._replica.index.ends.rules()
-        if number < GROUPED and grouped:
-            return (
-                f"{_named(grouped)} have several cache groups, for which snapshot format {number}, "
-                "all that a live router reads, has no words"
-            )
+    def why_not_store(self, now: float) -> str:
+        """Return why the index must not be stored, "" if it may. O(workers)."""
         if formats := self._replica.unread.formats(now):
             met = ", ".join(map(str, sorted(set(formats.values()))))
             return f"journal records of {_named(formats)} have format {met}, which is not read"

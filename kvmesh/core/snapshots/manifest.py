@@ -21,7 +21,7 @@ class SnapshotGeneration(msgspec.Struct, frozen=True):
     """One verified snapshot: object `name` holds the index at `sequence` of stream `created`.
 
     `fence` is the writer's fencing token; `blocks` counts (worker, block) entries. The object has
-    format `encoding`, unset for 1, and was written by `version` of kvmesh.
+    format `encoding`, and was written by `version` of kvmesh.
     """
 
     name: Name
@@ -31,13 +31,8 @@ class SnapshotGeneration(msgspec.Struct, frozen=True):
     sha256: MaybeName
     fence: Sequence
     blocks: Count = 0
-    encoding: FormatNumber | msgspec.UnsetType = msgspec.UNSET
-    version: VersionText | msgspec.UnsetType = msgspec.UNSET
-
-    @property
-    def number(self) -> int:
-        """Return the format of the object."""
-        return 1 if self.encoding is msgspec.UNSET else self.encoding
+    encoding: FormatNumber = 1
+    version: VersionText = ""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -142,12 +137,12 @@ def decode_manifest(data: bytes | None, reads: FormatRange = OWN.manifest) -> Ma
 def refuse_newer(manifest: Manifest, reads: FormatRange = OWN.snapshot) -> None:
     """Raise `NewerError` where the newest generation has a format beyond those that are read."""
     for newest in manifest.generations[:1]:
-        if newest.number > reads.newest:
+        if newest.encoding > reads.newest:
             raise NewerError(
-                f"snapshot {newest.name} has format {newest.number}, this build reads {reads}: "
+                f"snapshot {newest.name} has format {newest.encoding}, this build reads {reads}: "
                 "it is a newer kvmesh's",
-                number=newest.number,
-                version=newest.version or "",
+                number=newest.encoding,
+                version=newest.version,
             )
 
 

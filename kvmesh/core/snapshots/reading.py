@@ -13,7 +13,6 @@ from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.index import TIERS
 from kvmesh.core.index.shards import KEY_BYTES
 from kvmesh.core.snapshots.writing import (
-    GROUPED,
     HEAD,
     MAGIC,
     PART,
@@ -78,7 +77,7 @@ def decode_in_slices(
     masks: list[int] = []
     for _ in _read_sets(sections[SETS], head.holders, masks):
         yield None
-    grouped = _read_rules(sections[RULES], head.holders, view[len(MAGIC) - 1])
+    grouped = _read_rules(sections[RULES], head.holders)
     image = IndexImage([one.worker for one in head.holders], masks, new_table)
     for one in grouped:
         image.follow(one.worker, Reuse(one.lookahead, one.drop))
@@ -158,10 +157,10 @@ def _read_head(payloads: Sequence[memoryview]) -> Head:
 
 
 def _read_rules(
-    payloads: Sequence[memoryview], holders: Sequence[HeldByWorker], number: int
+    payloads: Sequence[memoryview], holders: Sequence[HeldByWorker]
 ) -> list[GroupedWorker]:
-    if len(payloads) > (number >= GROUPED):
-        raise _wrong(f"it has {len(payloads)} sections of rules, in format {number}")
+    if len(payloads) > 1:
+        raise _wrong(f"it has {len(payloads)} sections of rules")
     if not payloads:
         return []
     try:

@@ -8,8 +8,8 @@ Everything is little-endian. Sections in order of their kind:
 `HEAD`, one: msgpack of where in the stream the index stands and of its workers.
 `PART`, any number: a shard of a tier: tier u8, shard u8, width u8, count u32; per block the 7 upper
 bytes of its hash (the lowest is the shard); per block the number of its set, `width` bytes each.
-`RULES`, at most one, in format 2, which is written where a worker has a rule of reuse: msgpack of
-these rules. Parts of its ends have the tier `ENDS` and more. Without one an index is in format 1.
+`RULES`, one where a worker has a rule of reuse: msgpack of these rules. Parts of such a worker's
+ends have the tier `ENDS` and more.
 `SETS`, any number: who holds a block: per set u16 length, then a bitmask over the workers' slots.
 """
 
@@ -28,10 +28,6 @@ from kvmesh.core.index.shards import KEY_BYTES, SetNumbers
 
 MAGIC: Final = b"KVMINDX\x01"
 """What a snapshot of format 1 begins with."""
-
-PLAIN: Final = 1
-GROUPED: Final = 2
-"""The formats of an index without rules of reuse, and with any."""
 
 HEAD: Final = 1
 PART: Final = 2
@@ -95,26 +91,13 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     holders: Annotated[tuple[HeldByWorker, ...], Meta(max_length=MAX_MEMBERS)]
 
 
-def format_for(frozen: FrozenIndex, writable: int = GROUPED) -> int:
-    """Return the format of a snapshot of `frozen` where that up to `writable` may be written.
-
-    Format 2 is for what format 1 has no words for, also where no more than 1 may be written: who
-    reads only that refuses it, and takes nothing for what it is not.
-    """
-    if writable > GROUPED:
-        return writable
-    return GROUPED if frozen.grouped else PLAIN
-
-
 def encode_snapshot(
     frozen: FrozenIndex,
     position: Position,
     records: Iterable[WorkerRecord] = (),
-    number: int | None = None,
+    number: int = MAGIC[-1],
 ) -> Iterator[bytes]:
     """Yield the snapshot of a frozen index in format `number`, piece by piece.
-
-    None: in that which `format_for` gives.
 
     Let other work go on between pieces, which may be empty: none takes more than about 1 ms,
     whatever the hashes are. The index may change meanwhile (see `FrozenIndex`); stopping early
@@ -122,7 +105,7 @@ def encode_snapshot(
     """
     checksum = xxh3_64()
     try:
-        begin = MAGIC[:-1] + bytes([format_for(frozen) if number is None else number])
+        begin = MAGIC[:-1] + bytes([number])
         for piece in _sections(frozen, position, tuple(records), begin):
             checksum.update(piece)
             yield piece

@@ -6,7 +6,6 @@
 #include "index/index.h"
 
 #define VERSION 1
-#define GROUPED_VERSION 2
 #define ENDS 64 /* core.blocks.events.ENDS */
 #define MAX_ORDINAL (1ULL << 62)
 
@@ -110,7 +109,7 @@ static int read_change(Reader *self, Change *change, int ends) {
 static int read_head(Reader *self, uint64_t epoch, uint64_t first_seq, uint64_t *events) {
     uint64_t fields, version, of_epoch, first;
     return read_array(self, &fields) && fields == 4 && read_number(self, &version) &&
-           (version == VERSION || version == GROUPED_VERSION) && read_number(self, &of_epoch) && of_epoch == epoch &&
+           version == VERSION && read_number(self, &of_epoch) && of_epoch == epoch &&
            read_number(self, &first) && first == first_seq && first > 0 &&
            read_array(self, events) && *events > 0 && first + *events <= MAX_ORDINAL;
 }

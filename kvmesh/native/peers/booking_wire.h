@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 
-#define RECORDS_VERSION 2
+#define RECORDS_VERSION 1
 #define MOST_GRADED 1024 /* hashes of one record */
 #define MOST_STATES 4    /* core.routing.booking_events.MOST_STATES */
 #define HEAD_BYTES 24

@@ -8,17 +8,6 @@
 enum { FAILED_BYTES = 24, MOST_RETRIED = 1024 };
 enum { MOST_WORKERS = 1 << 14, FIRST_ROOM = 4096, MOST_BYTES = 4 << 20 };
 
-static struct {
-    PyObject *placed, *first_token, *ended;
-} names;
-
-int outbox_ready(void) {
-    names.placed = PyUnicode_InternFromString("placed");
-    names.first_token = PyUnicode_InternFromString("first_token");
-    names.ended = PyUnicode_InternFromString("ended");
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static Told *told_new(uint32_t number, long long upto) {
     Told *self = PyObject_New(Told, &told_type);
     if (self != NULL) {
@@ -82,20 +71,6 @@ void outbox_wake(BookingOutbox *self) {
     }
     Py_XDECREF(answer);
     Py_DECREF(on_first);
-}
-
-int outbox_has_other(const BookingOutbox *self) {
-    return self->other != NULL && self->other != Py_None;
-}
-
-void outbox_tell_other(BookingOutbox *self, PyObject *method, PyObject *first, PyObject *second) {
-    PyObject *other = Py_NewRef(self->other);
-    PyObject *answer = PyObject_CallMethodObjArgs(other, method, first, second, NULL);
-    if (answer == NULL) {
-        PyErr_WriteUnraisable(other);
-    }
-    Py_XDECREF(answer);
-    Py_DECREF(other);
 }
 
 /* Return what is known under a name, borrowed; NULL without an error set when there is nothing. */
@@ -215,47 +190,34 @@ static Told *place(BookingOutbox *self, const Booking *booking) {
 static int is_local(const Booking *booking) { return PyUnicode_GET_LENGTH(booking->owner) == 0; }
 
 void outbox_placed(BookingOutbox *self, Booking *booking) {
-    int other = outbox_has_other(self);
-    if (!other && (!is_local(booking) || find(self->bookings, booking->request_id) != NULL)) {
+    if (!is_local(booking) || find(self->bookings, booking->request_id) != NULL) {
         return;
     }
     Py_INCREF(self);
-    if (other) {
-        outbox_tell_other(self, names.placed, (PyObject *)booking, NULL);
-    } else {
-        place(self, booking);
-    }
+    place(self, booking);
     outbox_wake(self);
     Py_DECREF(self);
 }
 
 void outbox_first_token(BookingOutbox *self, PyObject *request_id) {
-    const Told *told = NULL;
-    if (!outbox_has_other(self) && (told = find(self->bookings, request_id)) == NULL) {
+    const Told *told = find(self->bookings, request_id);
+    if (told == NULL) {
         return;
     }
     Py_INCREF(self);
-    if (told == NULL) {
-        outbox_tell_other(self, names.first_token, request_id, NULL);
-    } else {
-        add(self, RECORD_PREFILLED, told->number, 8);
-    }
+    add(self, RECORD_PREFILLED, told->number, 8);
     outbox_wake(self);
     Py_DECREF(self);
 }
 
 void outbox_served(BookingOutbox *self, PyObject *request_id) {
-    Told *told = NULL;
-    if (!outbox_has_other(self) && (told = pop(self->bookings, request_id)) == NULL) {
+    Told *told = pop(self->bookings, request_id);
+    if (told == NULL) {
         return;
     }
     Py_INCREF(self);
-    if (told == NULL) {
-        outbox_tell_other(self, names.ended, request_id, NULL);
-    } else {
-        add(self, RECORD_ENDED, told->number, 8);
-        Py_DECREF(told);
-    }
+    add(self, RECORD_ENDED, told->number, 8);
+    Py_DECREF(told);
     outbox_wake(self);
     Py_DECREF(self);
 }

@@ -11,7 +11,6 @@ typedef struct {
     PyObject_HEAD
     Sequences *sequences;
     PyObject *on_first; /* called with the first event of a quiet time; NULL: nobody */
-    PyObject *other;    /* writes another format in place of this one; NULL: none */
     PyObject *bookings; /* dict: request id -> Told */
     PyObject *retried;  /* dict: request id -> Told, of attempts that failed */
     PyObject *workers;  /* dict: worker -> Told */
@@ -19,6 +18,7 @@ typedef struct {
     long long untold, state;
     uint32_t number, next_worker;
     char gathering;
+    uint8_t format; /* the first byte of every message */
     uint8_t *records; /* `size` bytes of them, of which there are `events` */
     size_t size, room;
     unsigned long long events;
@@ -50,7 +50,6 @@ typedef struct {
 extern PyTypeObject outbox_type, told_type;
 
 /* Prepare names, once; -1 with an error set. */
-int outbox_ready(void);
 int outbox_methods_ready(void);
 int graded_ready(void);
 
@@ -77,10 +76,6 @@ void outbox_retell(BookingOutbox *self, const Booking *booking);
 
 /* Tell that a state begins, or ends. */
 void outbox_mark(BookingOutbox *self, uint8_t kind);
-
-/* Whether, and that, another outbox is told in place of this one, which may run anything. */
-int outbox_has_other(const BookingOutbox *self);
-void outbox_tell_other(BookingOutbox *self, PyObject *method, PyObject *first, PyObject *second);
 
 /* Call who sends what waits, once. May run anything. */
 void outbox_wake(BookingOutbox *self);

@@ -9,7 +9,7 @@ enum { VERDICT_UNKNOWN, VERDICT_SERVED };
 enum { MAX_KIND = 32, KEPT_ROOM = 1 << 18 };
 
 static struct {
-    PyObject *verdict, *kind, *lost_s, *retry_after_s, *ended;
+    PyObject *verdict, *kind, *lost_s, *retry_after_s;
 } names;
 
 int outbox_methods_ready(void) {
@@ -17,7 +17,6 @@ int outbox_methods_ready(void) {
     names.kind = PyUnicode_InternFromString("kind");
     names.lost_s = PyUnicode_InternFromString("lost_s");
     names.retry_after_s = PyUnicode_InternFromString("retry_after_s");
-    names.ended = PyUnicode_InternFromString("ended");
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -86,9 +85,6 @@ static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize
     }
     if (failure.verdict == VERDICT_SERVED) {
         outbox_served(self, request_id);
-    } else if (outbox_has_other(self)) {
-        outbox_tell_other(self, names.ended, request_id, given[1]);
-        outbox_wake(self);
     } else if (PyDict_Contains(self->bookings, request_id) == 1) {
         outbox_failed(self, request_id, &failure);
         outbox_wake(self);
@@ -161,19 +157,6 @@ static PyObject *call_retell(BookingOutbox *self, PyObject *bookings) {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_restart(BookingOutbox *self, PyObject *given) {
-    unsigned long long next_seq = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    self->next_seq = next_seq;
-    self->size = 0;
-    self->events = 0;
-    PyDict_Clear(self->bookings);
-    PyDict_Clear(self->retried);
-    Py_RETURN_NONE;
-}
-
 /* Consecutive records. */
 typedef struct {
     const uint8_t *at;
@@ -189,7 +172,7 @@ static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *sh
     }
     uint8_t *out = (uint8_t *)PyBytes_AS_STRING(made);
     memset(out, 0, HEAD_BYTES);
-    out[0] = RECORDS_VERSION;
+    out[0] = self->format;
     out[1] = behind ? HEAD_SHARES : 0;
     write_u32(out + 4, (uint32_t)run->events);
     write_u64(out + 8, self->epoch);
@@ -303,6 +286,7 @@ static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->sequences = (Sequences *)Py_NewRef(sequences);
     self->epoch = number;
     self->next_seq = 1;
+    self->format = RECORDS_VERSION;
     self->bookings = PyDict_New();
     self->retried = PyDict_New();
     self->workers = PyDict_New();
@@ -315,14 +299,12 @@ static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static int outbox_traverse(BookingOutbox *self, visitproc visit, void *arg) {
     Py_VISIT(self->sequences);
     Py_VISIT(self->on_first);
-    Py_VISIT(self->other);
     return 0;
 }
 
 /* The tables stay: they are part of no cycle, and methods need them. */
 static int outbox_clear(BookingOutbox *self) {
     Py_CLEAR(self->on_first);
-    Py_CLEAR(self->other);
     return 0;
 }
 
@@ -344,7 +326,7 @@ static PyMemberDef members[] = {
     {"untold", T_LONGLONG, offsetof(BookingOutbox, untold), READONLY, NULL},
     {"gathering", T_BOOL, offsetof(BookingOutbox, gathering), 0, NULL},
     {"on_first", T_OBJECT, offsetof(BookingOutbox, on_first), 0, NULL},
-    {"other", T_OBJECT, offsetof(BookingOutbox, other), 0, NULL},
+    {"format", T_UBYTE, offsetof(BookingOutbox, format), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -357,7 +339,6 @@ static PyMethodDef methods[] = {
     {"begin_state", (PyCFunction)call_begin_state, METH_NOARGS, "Tell that all bookings follow."},
     {"retell", (PyCFunction)call_retell, METH_O, "Tell of bookings as they are now."},
     {"end_state", (PyCFunction)call_end_state, METH_NOARGS, "Tell that the state is complete."},
-    {"restart", (PyCFunction)call_restart, METH_O, "Forget all, and go on with this number."},
     {"take", (PyCFunction)(void (*)(void))call_take, METH_FASTCALL,
      "take(max_events, max_bytes, shares=b\"\") -> messages"},
     {"beat", (PyCFunction)(void (*)(void))call_beat, METH_FASTCALL,

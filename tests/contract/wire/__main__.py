@@ -1,4 +1,4 @@
-"""`python -m tests.contract.wire v2` writes the bytes of its cases, as encoded here."""
+"""`python -m tests.contract.wire v1` writes the bytes of its cases, as encoded here."""
 
 import sys
 

@@ -2,9 +2,11 @@
 
 from typing import Final
 
-from tests.contract.wire import fourth, second, third
+from tests.contract.wire.bookings import bookings
 from tests.contract.wire.case import WireCase
-from tests.contract.wire.messages import bookings, commands, heartbeats, journal, seals
+from tests.contract.wire.grouped import grouped
+from tests.contract.wire.messages import commands, heartbeats, journal, seals
+from tests.contract.wire.programs import programs
 from tests.contract.wire.stores import names, of_stores
 
 CASES: Final[dict[str, dict[str, WireCase]]] = {
@@ -15,9 +17,8 @@ CASES: Final[dict[str, dict[str, WireCase]]] = {
         **dict(commands()),
         **dict(seals()),
         **dict(of_stores()),
+        **dict(grouped()),
+        **dict(programs()),
         **dict(names()),
     },
-    "v2": {**dict(second.bookings()), **dict(second.versions())},
-    "v3": dict(third.grouped()),
-    "v4": dict(fourth.programs()),
 }

@@ -1,6 +1,7 @@
-"""What travels: journal records, bookings, heartbeats, commands and their answers, seals."""
+"""What travels: journal records, heartbeats, commands and their answers, seals."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 from nacl.signing import SigningKey
@@ -18,10 +19,10 @@ from kvmesh.actors.messages import (
     TakeSnapshot,
     WorkerHeartbeat,
     WorkerLoad,
+    WriteFormat,
 )
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.admission.shared_limits import SharedLimits
-from kvmesh.core.admission.shares import ShareRow, Shares
 from kvmesh.core.blocks.events import (
     ROOT,
     Batch,
@@ -35,36 +36,21 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.rollout.change import PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.rollout.state import PolicyNews, RolloutState, StageReport, Step
 from kvmesh.core.rollout.tally import Tally, Times
-from kvmesh.core.routing.booking_events import (
-    BookingBatch,
-    BookingEvent,
-    Ended,
-    Grew,
-    Placed,
-    Prefilled,
-    StateBegins,
-    StateEnds,
-    decode_bookings,
-    encode_bookings,
-)
+from kvmesh.formats import FormatRange, Formats
 from kvmesh.transport.commands import CommandReply
 from kvmesh.transport.nats.trust.seal import Sealer, parse_seal
 from tests.contract.wire.case import CREATED, EPOCH, HASHES, LAST, WORKER, WireCase
+
+FORMATS: Final = Formats(FormatRange(1, 2), FormatRange(1, 2), FormatRange(2, 3), FormatRange(4, 4))
 
 
 def of_batch(*events: Event, first_seq: int = 1) -> WireCase:
     batch = Batch(1, EPOCH, first_seq, list(events))
     return WireCase(lambda: encode_batch(batch), decode_batch, batch)
-
-
-def of_bookings(*events: BookingEvent, shares: Shares | None = None) -> WireCase:
-    batch = BookingBatch(1, EPOCH, 70_000, list(events), shares)
-    return WireCase(lambda: encode_bookings(batch), decode_bookings, batch)
 
 
 def of_message(value: Message) -> WireCase:
@@ -77,29 +63,6 @@ def journal() -> Iterator[tuple[str, WireCase]]:
     yield "journal_removed", of_batch(Removed(pack_hashes(HASHES[:2])), Removed(b"", 1))
     yield "journal_cleared", of_batch(Cleared(), Stored(ROOT, pack_hashes([5])), Cleared())
     yield "journal_empty", of_batch()
-
-
-def bookings() -> Iterator[tuple[str, WireCase]]:
-    keys, hashes = pack_hashes(HASHES[:1]), pack_hashes(HASHES)
-    yield (
-        "bookings_placed",
-        of_bookings(
-            Placed("request-1", "w0", 1000, 936, 66, keys, False, hashes, True),
-            Placed("request-2", "w0", 10, 10),
-        ),
-    )
-    yield (
-        "bookings_life",
-        of_bookings(
-            Prefilled("request-1"),
-            Grew("request-1", 300),
-            Ended("request-1"),
-            Ended("request-2", Verdict.OVERLOAD, "429", 0.25, 30.0),
-        ),
-    )
-    yield "bookings_state", of_bookings(StateBegins(), Placed("r", "w0", 1, 1), StateEnds())
-    rows = [ShareRow(2**62, 3, 4096, 128, 2), ShareRow(0, 1, 2, 3, 0)]
-    yield "bookings_beat", of_bookings(shares=Shares(9, 512, rows, True))
 
 
 def worker_heartbeat() -> WorkerHeartbeat:
@@ -126,6 +89,9 @@ def worker_heartbeat() -> WorkerHeartbeat:
         answering=False,
         engine="sglang",
         unsalted=("/v1/embeddings",),
+        version="1.4.0",
+        formats=FORMATS,
+        journal_format=2,
     )
 
 
@@ -157,6 +123,8 @@ def router_heartbeat() -> RouterHeartbeat:
         left_out=("w1",),
         follower=False,
         policy=policy_news(),
+        version="1.4.0",
+        formats=FORMATS,
     )
 
 
@@ -178,6 +146,7 @@ def commands() -> Iterator[tuple[str, WireCase]]:
     yield "command_reload", of_message(Reload("journal gap", 99))
     yield "command_status", of_message(Status())
     yield "command_take_snapshot", of_message(TakeSnapshot())
+    yield "command_write_format", of_message(WriteFormat(WORKER, 2, "r0"))
     yield (
         "reply_done",
         of_reply(CommandReply(result=msgspec.Raw(msgspec.msgpack.encode({"taken": True})))),

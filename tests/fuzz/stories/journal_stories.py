@@ -7,8 +7,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import (
     ENDS,
-    GROUPED_VERSION,
     ROOT,
+    VERSION,
     Batch,
     Cleared,
     Event,
@@ -16,7 +16,6 @@ from kvmesh.core.blocks.events import (
     Reuse,
     Stored,
     encode_batch,
-    format_for,
 )
 from kvmesh.core.blocks.hashing import pack_hashes
 from tests.fuzz.stories.engine_batches import Chooser
@@ -39,7 +38,7 @@ def build_messages(data: bytes) -> Iterator[bytes]:
             events = [Reuse(), Stored(ROOT, pack_hashes(BLOCKS[:2]))]
         first = max(0, first + SKEWS[chooser.below(len(SKEWS))])
         epoch = max(0, epoch + SKEWS[chooser.below(len(SKEWS))])
-        batch = Batch(format_for(events, GROUPED_VERSION), epoch, first, events)
+        batch = Batch(VERSION, epoch, first, events)
         form = chooser.below(12)
         if form == 1:
             plain = msgspec.to_builtins(batch, builtin_types=(bytes,))

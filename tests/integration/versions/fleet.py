@@ -23,7 +23,7 @@ WITHIN_S = 60.0
 POLL_S = 0.05
 MODEL = "mock"
 
-Version = Literal["before", "now", "next", "only-next"]
+Version = Literal["now", "next", "only-next"]
 """This build, or one that tests/integration/versions/launch.py makes of it."""
 
 Role = Literal["r0", "r1", "w0", "w1", "front"]

@@ -1,24 +1,16 @@
 """Runs `kvmesh` as a build of another version would behave: `launch.py VERSION COMMAND …`.
 
-It is this checkout with other numbers: `next` reads and writes one more format of journal, snapshot
-and manifest, of the same shape but another number, which is all that an older build sees of it.
-`before` knows format 1 of everything alone, and its heartbeats tell neither version nor formats.
+It is this checkout with other numbers: `next` reads and writes one more format of journal,
+bookings, snapshot and manifest, of the same shape but another number, which is all that an older
+build sees of it.
 `only-next` has given up the oldest format, as no build may while another one reads only that.
 """
 
 import sys
-from typing import Final
-
-import msgspec
 
 from kvmesh import formats
-from kvmesh.actors import wire
-from kvmesh.actors.kernel import Message
 from kvmesh.app.process import build
-from kvmesh.formats import FIRST, OWN, FormatRange, Formats
-
-TOLD: Final = ("version", "formats", "journal_format")
-"""What heartbeats had not before."""
+from kvmesh.formats import OWN, FormatRange, Formats
 
 
 def raised(own: Formats, *, drops: bool = False) -> Formats:
@@ -27,23 +19,13 @@ def raised(own: Formats, *, drops: bool = False) -> Formats:
     def next_of(reads: FormatRange) -> FormatRange:
         return FormatRange(reads.newest + 1 if drops else reads.oldest, reads.newest + 1)
 
-    journal, snapshot = next_of(own.journal), next_of(own.snapshot)
-    return Formats(journal, own.bookings, snapshot, next_of(own.manifest))
-
-
-def encode_as_before(message: Message) -> bytes:
-    """Return a message without the fields that heartbeats had not before."""
-    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
-    return msgspec.msgpack.encode({key: fields[key] for key in fields if key not in TOLD})
+    bookings = FormatRange(own.bookings.oldest, own.bookings.newest + 1)
+    return Formats(next_of(own.journal), bookings, next_of(own.snapshot), next_of(own.manifest))
 
 
 def become(version: str) -> None:
     """Change what modules that are not loaded yet will find. Nothing else may be loaded before."""
-    if version == "before":
-        own, name = FIRST, "0.0.9"
-        vars(wire)["encode"] = encode_as_before
-    else:
-        own, name = raised(OWN, drops=version == "only-next"), "9.9.9"
+    own, name = raised(OWN, drops=version == "only-next"), "9.9.9"
     for module in (formats, build):
         vars(module)["OWN"] = own
     vars(build)["own_version"] = lambda: name

@@ -19,7 +19,6 @@ from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.model_card import read_cards
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.prompts.json_size import BETWEEN
-from kvmesh.core.routing.booking_events import decode_bookings
 from kvmesh.core.routing.peers.records import read_records
 from kvmesh.core.snapshots.manifest import decode_manifest
 from kvmesh.core.snapshots.reading import decode_snapshot
@@ -137,7 +136,6 @@ TABLE: Final[list[tuple[str, Decode, dict[str, Callable[[int], bytes]]]]] = [
     ("loads", decode_loads, JSON),
     ("a load stat", decode_load_stat, RECORDS),
     ("a journal message", decode_batch, RECORDS),
-    ("bookings", decode_bookings, RECORDS),
     ("booking records", lambda data: read_records("p", data), RECORDS),
     ("a manifest", decode_manifest, RECORDS),
     ("a snapshot", decode_snapshot, RECORDS),

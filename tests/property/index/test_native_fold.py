@@ -22,7 +22,6 @@ from hypothesis.stateful import (
 from kvmesh._native import Table
 from kvmesh.core.blocks.events import (
     ENDS,
-    GROUPED_VERSION,
     ROOT,
     VERSION,
     Batch,
@@ -32,7 +31,6 @@ from kvmesh.core.blocks.events import (
     Reuse,
     Stored,
     WorkerId,
-    format_for,
 )
 from kvmesh.core.blocks.events import encode_batch as encode
 from kvmesh.core.blocks.hashing import pack_hashes
@@ -87,8 +85,7 @@ class TwinMachine(RuleBasedStateMachine):
 
     def batch(self, worker: WorkerId, events: list[Event], skew: int) -> Batch:
         cursor = self.twins[0].cursors().get(worker, Cursor(1, 1))
-        number = format_for(events, GROUPED_VERSION)
-        return Batch(number, cursor.epoch, max(0, cursor.next_seq + skew), events)
+        return Batch(VERSION, cursor.epoch, max(0, cursor.next_seq + skew), events)
 
     @rule(worker=st.sampled_from(WORKERS), run=runs)
     def group(self, worker: WorkerId, run: bytes) -> None:
@@ -205,13 +202,13 @@ def test_ends_of_a_grouped_worker_are_folded_at_once() -> None:
         Stored(9, pack_hashes([2, 3]), ENDS),
         Removed(pack_hashes([1, 7]), ENDS),
     ]
-    data = encode(Batch(GROUPED_VERSION, 5, 17, events))
+    data = encode(Batch(VERSION, 5, 17, events))
 
     assert index.fold(worker, data, 5, 17) == (3, 0)
     statistics = index.statistics()
     assert (statistics.blocks, statistics.ends, statistics.missing) == (2, 2, 1)
     assert (index.stored, index.removed) == (2, 0)
-    later = encode(Batch(GROUPED_VERSION, 5, 20, [Stored(ROOT, pack_hashes([4]), ENDS + 1)]))
+    later = encode(Batch(VERSION, 5, 20, [Stored(ROOT, pack_hashes([4]), ENDS + 1)]))
     assert index.fold(worker, later, 5, 20) is None
     index.apply(worker, Cleared())
     index.apply(worker, Stored(ROOT, pack_hashes([1])))

@@ -37,15 +37,8 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.journal.ordering import Cursor, Ordering
-from kvmesh.core.routing.booking_events import (
-    BOOKING_VERSION,
-    MOST_SECONDS,
-    BookingBatch,
-    Ended,
-    Placed,
-    decode_bookings,
-    encode_bookings,
-)
+from kvmesh.core.routing.booking_events import MOST_SECONDS, Ended
+from kvmesh.core.routing.peers.records import read_records
 from kvmesh.core.snapshots.manifest import decode_manifest, encode_manifest
 from kvmesh.errors import CodecError
 from kvmesh.formats import KINDS as FORMAT_KINDS
@@ -127,7 +120,7 @@ def test_every_message_decodes_into_range_or_not_at_all(
 
 DECODERS: Final[tuple[Callable[[bytes], object], ...]] = (
     decode_batch,
-    decode_bookings,
+    partial(read_records, "p"),
     decode_manifest,
     *(partial(lambda kind, data: decode(data, kind), kind) for kind in KINDS),
 )
@@ -198,23 +191,6 @@ def test_lists_and_names_beyond_their_bounds_are_refused(kind: type[Message]) ->
     ):
         with pytest.raises(CodecError):
             decode(msgspec.msgpack.encode({**sane, **change}), kind)
-
-
-def test_what_a_booking_claims_is_bounded() -> None:
-    good = Placed("q", "w", 10, 5)
-    for wrong in (
-        {"request_id": "q" * 10_000},
-        {"worker": ""},
-        {"prompt_tokens": 2**63},
-        {"uncached_tokens": -1},
-        {"expected_blocks": U64},
-        {"hashes": bytes(8 * 5000)},
-    ):
-        data = encode_bookings(
-            BookingBatch(BOOKING_VERSION, 1, 1, [msgspec.structs.replace(good, **wrong)])
-        )
-        with pytest.raises(CodecError):
-            decode_bookings(data)
 
 
 @given(st.floats(), st.floats(), st.integers(-(2**63), 2**63), st.text(max_size=100))

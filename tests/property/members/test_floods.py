@@ -33,20 +33,13 @@ from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.silent_members import MOST_LOST, SilentMembers
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.routing.booking_events import (
-    BOOKING_VERSION,
-    BookingBatch,
-    BookingEvent,
-    Ended,
-    Placed,
-    StateBegins,
-    encode_bookings,
-)
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers import event_fold, peer_bookings
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
+from tests.property.support import records
+from tests.property.support.records import bare, message, named, state_begins
 
 MOST = 64
 FLOOD = 10 * MOST
@@ -167,8 +160,8 @@ class Followed:
     def __init__(self) -> None:
         self.replica = IndexReplica(KvIndex(), max_workers=MOST)
         self.indexer = Indexer(self.replica, IndexerOptions("r", "b"))
-        for message in (JournalOpened("c"), CaughtUp(0)):
-            list(self.indexer.receive(message, 0.0))
+        for told in (JournalOpened("c"), CaughtUp(0)):
+            list(self.indexer.receive(told, 0.0))
 
     def read(self, name: str, now: float = 0.0, *, epoch: int = 1) -> list[Effect]:
         data = encode_batch(Batch(VERSION, epoch, 1, [Cleared(), Stored(0, b"\1" * 8)]))
@@ -254,10 +247,12 @@ class Booked:
         self.sync = ReplicaSync(self.scheduler, ReplicaSyncOptions("r", "b", 1))
         self._numbers: dict[str, int] = {}
 
-    def hear(self, peer: str, *events: BookingEvent, now: float = 0.0) -> list[Effect]:
+    def hear(self, peer: str, *events: bytes, now: float = 0.0) -> list[Effect]:
         number = self._numbers.get(peer, 1)
+        if number == 1:
+            events = named(0, HONEST), *events
         self._numbers[peer] = number + len(events)
-        data = encode_bookings(BookingBatch(BOOKING_VERSION, 1, number, list(events)))
+        data = message(*events, first_seq=number)
         return list(self.sync.receive(BusMessage(f"kvmesh.seq.b.{peer}", data), now))
 
     def refused(self) -> int:
@@ -273,8 +268,8 @@ def booked(monkeypatch: pytest.MonkeyPatch) -> Booked:
     return Booked()
 
 
-def placed(number: int, name: str = HONEST) -> Placed:
-    return Placed(f"q{number}", name, 32, 32)
+def placed(number: int, worker: int = 0) -> bytes:
+    return records.placed(number, worker, (2, 32, 32, 0))
 
 
 def test_one_peer_books_so_much_and_may_book_again_when_some_is_over(booked: Booked) -> None:
@@ -282,12 +277,12 @@ def test_one_peer_books_so_much_and_may_book_again_when_some_is_over(booked: Boo
         booked.hear("peer", placed(number))
     full = len(booked.sequences.bookings), booked.refused()
 
-    booked.hear("peer", Ended("q0"), now=2.0)
+    booked.hear("peer", bare(3, 0), now=2.0)
     booked.hear("peer", placed(FLOOD), now=2.0)
 
     assert full == (MOST, FLOOD - MOST)
-    assert "q0" not in booked.sequences.bookings
-    assert f"q{FLOOD}" in booked.sequences.bookings
+    assert "peer#0" not in booked.sequences.bookings
+    assert f"peer#{FLOOD}" in booked.sequences.bookings
 
 
 def test_all_peers_together_book_so_much(booked: Booked) -> None:
@@ -300,7 +295,8 @@ def test_all_peers_together_book_so_much(booked: Booked) -> None:
 def test_bookings_at_invented_workers_are_bounded_and_forgotten(booked: Booked) -> None:
     for number in range(FLOOD):
         name = f"peer-{number % 20}"
-        booked.hear(name, placed(number, f"stranger-{number}"), Ended(f"q{number}"))
+        stranger = named(1, f"stranger-{number}")
+        booked.hear(name, stranger, placed(number, 1), bare(3, number))
     most = booked.sequences.statistics().workers
     booked.hear("peer", placed(FLOOD), now=2.0)
 
@@ -314,7 +310,7 @@ def test_bookings_at_invented_workers_are_bounded_and_forgotten(booked: Booked) 
 
 
 def test_a_stranger_that_joins_is_one_no_more(booked: Booked) -> None:
-    booked.hear("peer", placed(1, "late"))
+    booked.hear("peer", named(1, "late"), placed(1, 1))
     booked.scheduler.workers.membership.observe("late", 1, 0.0)
 
     list(booked.sync.receive(Tick("beat"), 1.0))
@@ -331,7 +327,7 @@ def test_so_many_peers_are_followed_and_one_that_is_heard_before_others(booked: 
     refused = booked.refused()
     list(booked.sync.receive(RouterSeen(router("sibling"), joined=True), 1.0))
 
-    booked.hear("sibling", placed(FLOOD + 1), now=1.0)
+    booked.hear("sibling", named(0, HONEST), placed(FLOOD + 1), now=1.0)
 
     assert unheard == []
     assert refused == FLOOD - MOST + 1
@@ -342,11 +338,11 @@ def test_so_many_peers_are_followed_and_one_that_is_heard_before_others(booked: 
 
 
 def test_what_is_retold_and_never_ends_is_not_kept_for_ever(booked: Booked) -> None:
-    booked.hear("peer", StateBegins())
+    booked.hear("peer", state_begins())
     for number in range(FLOOD):
         now = float(number)
         booked.hear("peer", placed(number), now=now)
-        booked.sequences.finish(f"q{number}")
+        booked.sequences.finish(f"peer#{number}")
 
     known = booked.sync._peers._peers["peer"]
     assert len(known.retold) <= MOST + 1

@@ -13,7 +13,6 @@ from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import BookingsWait, BusMessage, Started, StateWanted, Tick
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.members.readers import HEAR_S
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
@@ -59,25 +58,16 @@ class Replica:
 class SharingMachine(RuleBasedStateMachine):
     """One replica books; the other learns all that can be told, in whatever company it comes."""
 
-    @initialize(newest=st.booleans())
-    def begin(self, newest: bool) -> None:
+    @initialize()
+    def begin(self) -> None:
         self.ours, self.theirs = Replica("a"), Replica("b")
-        self.newest = newest
-        if newest:
-            self.ours.now = HEAR_S
-            self.ours.tell(Tick("format"))
-        assert self.ours.sync.statistics().format == (2 if newest else 1)
         self.serial = count()
         self.open: dict[str, tuple[bool, int]] = {}
         self.poisoned = 0
 
     @rule(prompt=tokens, output=tokens, poison=st.booleans())
     def book(self, prompt: int, output: int, poison: bool) -> None:
-        name, worker = f"r{next(self.serial)}", W
-        if poison and self.newest:
-            worker = WorkerId(W + POISON)
-        elif poison:
-            name += POISON
+        name, worker = f"r{next(self.serial)}", WorkerId(W + POISON) if poison else W
         demand = Demand(prompt, min(prompt, 20), output)
         self.ours.sequences.add(name, worker, demand, self.ours.now)
         self.ours.sync.outbox.placed(self.ours.sequences.bookings[name])

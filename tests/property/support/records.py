@@ -22,7 +22,7 @@ def message(
     """Return a message of these records; `events` and `tail` may say what is not so."""
     behind = _encoder.encode(shares) if shares is not None else tail
     count = len(records) if events is None else events
-    head = pack("<BBHIQQ", 2, behind is not None, 0, count, epoch, first_seq)
+    head = pack("<BBHIQQ", 1, behind is not None, 0, count, epoch, first_seq)
     return head + b"".join(records) + (behind or b"")
 
 

@@ -7,7 +7,7 @@ from kvmesh._native import ActiveSequences, Booking
 from kvmesh.bounds import MAX_NAME
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import MAX_KIND
-from kvmesh.core.routing.peers.outbox import MOST_BYTES, OtherOutbox
+from kvmesh.core.routing.peers.outbox import MOST_BYTES
 from kvmesh.core.routing.peers.records import (
     ENDED,
     FAILED,
@@ -18,7 +18,6 @@ from kvmesh.core.routing.peers.records import (
     NAMED,
     NUMBERED_FORM,
     PREFILLED,
-    RECORDS_VERSION,
     SHARES,
     STATE_BEGINS,
     STATE_ENDS,
@@ -58,8 +57,7 @@ class BookingOutbox:
 
     `on_first` is called when something enters while nobody is `gathering`, which it then is until
     it is set to False: a short while of events then goes in one message. No event raises anything;
-    what cannot be told is counted in `untold`. While there is an `other` outbox, which writes
-    another format, bookings are told to it instead.
+    what cannot be told is counted in `untold`. `format` is the first byte of each message.
     """
 
     def __init__(self, sequences: ActiveSequences, epoch: int) -> None:
@@ -68,7 +66,7 @@ class BookingOutbox:
         self.untold = 0
         self.gathering = False
         self.on_first: Callable[[], object] | None = None
-        self.other: OtherOutbox | None = None
+        self.format = 1
         self._sequences = sequences
         self._records: list[bytes] = []
         self._bytes = 0
@@ -81,31 +79,21 @@ class BookingOutbox:
 
     def placed(self, booking: Booking) -> None:
         """Tell of a booking of this replica's own, once."""
-        if self.other is not None:
-            self.other.placed(booking)
-        elif booking.owner != LOCAL or booking.request_id in self._bookings:
-            return
-        else:
+        if booking.owner == LOCAL and booking.request_id not in self._bookings:
             self._place(booking)
-        self._wake()
+            self._wake()
 
     def first_token(self, request_id: str) -> None:
         """Tell that a request's first token came."""
-        if self.other is not None:
-            self.other.first_token(request_id)
-        elif (told := self._bookings.get(request_id)) is not None:
+        if (told := self._bookings.get(request_id)) is not None:
             self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
-        else:
-            return
-        self._wake()
+            self._wake()
 
     def ended(self, request_id: str, attempt: Attempt = SERVED) -> None:
         """Tell that a request is over at its worker, and what that showed."""
-        if self.other is not None:
-            self.other.ended(request_id, attempt)
-        elif (told := self._bookings.pop(request_id, None)) is None:
+        if (told := self._bookings.pop(request_id, None)) is None:
             return
-        elif attempt.verdict == Verdict.SERVED:
+        if attempt.verdict == Verdict.SERVED:
             self._add(_NUMBERED(ENDED, 0, 0, told.number))
         else:
             self._fail(request_id, told.number, attempt)
@@ -155,14 +143,6 @@ class BookingOutbox:
         """Tell that the state is complete."""
         self._add(_NUMBERED(STATE_ENDS, 0, 0, 0))
 
-    def restart(self, next_seq: int) -> None:
-        """Tell nothing of what waits, and go on with this number; bookings told are forgotten."""
-        self.next_seq = next_seq
-        self._records.clear()
-        self._bytes = 0
-        self._bookings.clear()
-        self._retried.clear()
-
     def take(self, max_events: int, max_bytes: int, shares: bytes = b"") -> list[bytes]:
         """Return all that waits as messages; the last one carries packed `shares`, if any.
 
@@ -186,7 +166,7 @@ class BookingOutbox:
 
     def _message(self, records: list[bytes], shares: bytes) -> bytes:
         flags, count = SHARES if shares else 0, len(records)
-        head = HEAD.pack(RECORDS_VERSION, flags, 0, count, self.epoch, self.next_seq)
+        head = HEAD.pack(self.format, flags, 0, count, self.epoch, self.next_seq)
         self.next_seq += count
         return b"".join((head, *records, shares))
 

@@ -1,10 +1,8 @@
 """Router replicas that book random requests and share them under faults."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-
-import msgspec
 
 from kvmesh._native import ActiveSequences, Booking
 from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Wake
@@ -21,7 +19,7 @@ from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import LOCAL, new_sequences
-from kvmesh.formats import OWN, Formats
+from kvmesh.formats import FormatRange, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
@@ -89,23 +87,14 @@ class Clients:
         self._live.append(request_id)
 
 
-class OldReplica:
-    """A replica that knows format 1 only: it can read no other."""
-
-    def __init__(self, replica: ReplicaSync) -> None:
-        self.name = replica.name
-        self._replica = replica
-
-    def receive(self, message: Message, now: float) -> Iterable[Effect]:
-        if isinstance(message, BusMessage) and message.data[:1] == b"\x02":
-            message = msgspec.structs.replace(message, data=b"\xc1")
-        return self._replica.receive(message, now)
+NEXT = Formats(bookings=FormatRange(1, 2))
+"""What a build reads that has a format 2 of bookings, which is format 1 by another number."""
 
 
 def new_formats(router: str, now: float) -> Formats:
     """Return what every replica of a fleet reads that is up to date."""
     del router, now
-    return OWN
+    return NEXT
 
 
 class BookingPlane:
@@ -256,7 +245,7 @@ class BookingPlane:
                 status=status,
             )
             clients = Clients(sequences, Teller(replica.outbox), birth, self)
-            return [replica if formats == OWN else OldReplica(replica), registry, clients]
+            return [replica, registry, clients]
 
         patterns = (
             (SUBJECTS.routers(), "registry"),

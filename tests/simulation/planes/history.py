@@ -6,14 +6,7 @@ from kvmesh.actors.wire import last_token
 from kvmesh.core.blocks.events import Cleared, Removed, Stored, WorkerId, decode_batch
 from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.core.journal.ordering import Ordering
-from kvmesh.core.routing.booking_events import (
-    BookingEvent,
-    Ended,
-    Placed,
-    StateBegins,
-    StateEnds,
-    decode_bookings,
-)
+from kvmesh.core.routing.booking_events import Ended, StateBegins, StateEnds
 from kvmesh.core.routing.peers.records import PlacedRecord, Record, read_records
 from kvmesh.errors import CodecError
 from kvmesh.formats import FormatRange
@@ -83,8 +76,7 @@ class BookedHistory:
         self._told: dict[tuple[str, int], set[str] | None] = {}
 
     def sent(self, router: str, data: bytes) -> None:
-        records = data[:1] == b"\x02"
-        batch = read_records(router, data) if records else decode_bookings(data)
+        batch = read_records(router, data, ALL)
         key = router, batch.epoch
         history = self._live.setdefault(key, [frozenset()])
         assert batch.first_seq == len(history), "a replica skipped numbers"
@@ -94,12 +86,10 @@ class BookedHistory:
     def booked(self, router: str, epoch: int, next_seq: int) -> frozenset[str]:
         return self._live[router, epoch][next_seq - 1]
 
-    def _after(
-        self, key: tuple[str, int], live: frozenset[str], event: BookingEvent | Record
-    ) -> frozenset[str]:
+    def _after(self, key: tuple[str, int], live: frozenset[str], event: Record) -> frozenset[str]:
         told = self._told.get(key)
         match event:
-            case Placed() | PlacedRecord():
+            case PlacedRecord():
                 request_id = event.request_id
                 if told is not None:
                     told.add(request_id)

@@ -1,30 +1,36 @@
-"""An outbox of bookings that notes what it is told."""
+"""An outbox of bookings, and what it was told of them."""
 
 from kvmesh._native import ActiveSequences, Booking, BookingOutbox
-from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.routing.booking_events import Ended, Prefilled
+from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
 
 
-class ToldOutbox:
-    """Takes what an outbox is told in its place, as one that writes another format does."""
+class NotedOutbox:
+    """An outbox whose records are read, under the ids of the bookings that it was told here."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
+    def __init__(self, sequences: ActiveSequences) -> None:
+        self.outbox = BookingOutbox(sequences, 1)
+        self._ids: list[str] = []
+        self._told: list[tuple[object, ...]] = []
 
-    def placed(self, booking: Booking) -> None:
-        """Note it."""
-        self.told.append(("placed", booking.request_id))
+    def place(self, booking: Booking) -> None:
+        """Tell of a booking."""
+        self.outbox.placed(booking)
+        self._ids.append(booking.request_id)
 
-    def first_token(self, request_id: str) -> None:
-        """Note it."""
-        self.told.append(("first token", request_id))
+    @property
+    def told(self) -> list[tuple[object, ...]]:
+        """Return what became of these bookings."""
+        for message in self.outbox.take(1 << 20, 1 << 20):
+            for event in read_records("", message).events:
+                match event:
+                    case Prefilled(number):
+                        self._told.append(("first token", self._id(number)))
+                    case Ended(number):
+                        self._told.append(("ended", self._id(number), event.attempt()))
+                    case _:
+                        assert isinstance(event, Named | PlacedRecord)
+        return self._told
 
-    def ended(self, request_id: str, attempt: Attempt = SERVED) -> None:
-        """Note it."""
-        self.told.append(("ended", request_id, attempt))
-
-
-def noted_outbox(sequences: ActiveSequences) -> tuple[BookingOutbox, list[tuple[object, ...]]]:
-    """Return an outbox and the list of what it is told."""
-    outbox, other = BookingOutbox(sequences, 1), ToldOutbox()
-    outbox.other = other
-    return outbox, other.told
+    def _id(self, number: str) -> str:
+        return self._ids[int(number.removeprefix("#")) - 1]

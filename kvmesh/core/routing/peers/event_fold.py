@@ -4,17 +4,10 @@ from typing import Final
 
 from kvmesh._native import Peer
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import grade, keys_of_graded, keys_of_strided
-from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
+from kvmesh.core.blocks.graded import keys_of_graded
+from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.core.health.outcomes import SERVED, Verdict
-from kvmesh.core.routing.booking_events import (
-    BookingEvent,
-    Ended,
-    Grew,
-    Placed,
-    Prefilled,
-    StateBegins,
-)
+from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins
 from kvmesh.core.routing.peers.records import (
     Named,
     PlacedRecord,
@@ -62,9 +55,9 @@ class EventFold:
         self._sequences = scheduler.sequences
         self._health = scheduler.workers.membership.health
 
-    def fold(self, peer: Peer, event: BookingEvent | Record, now: float) -> None:
+    def fold(self, peer: Peer, event: Record, now: float) -> None:
         """Fold one event."""
-        if isinstance(event, PlacedRecord | Placed):
+        if isinstance(event, PlacedRecord):
             self._fold_placed(peer, event, now)
         elif isinstance(event, Prefilled | Grew | Ended):
             booking = self._sequences.bookings.get(event.request_id)
@@ -136,11 +129,8 @@ class EventFold:
             self._names += 1
         peer.workers[number] = event.name
 
-    def _fold_placed(self, peer: Peer, event: Placed | PlacedRecord, now: float) -> None:
-        if isinstance(event, Placed):
-            name: str | None = event.worker
-        else:
-            name = peer.workers.get(as_name_key(event.worker))
+    def _fold_placed(self, peer: Peer, event: PlacedRecord, now: float) -> None:
+        name = peer.workers.get(as_name_key(event.worker))
         if name is None:
             # Its name was lost, or never told: the state that is asked for now tells it.
             booking = self._sequences.bookings.get(event.request_id)
@@ -184,31 +174,8 @@ class EventFold:
             peer.retold.intersection_update(bookings)
         return peer.booked < MOST_BOOKINGS
 
-    def _place(
-        self, owner: str, worker: WorkerId, event: Placed | PlacedRecord, now: float
-    ) -> bool:
+    def _place(self, owner: str, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
         """Book as the peer did and expect its worker to cache the prompt; False when known."""
-        if isinstance(event, PlacedRecord):
-            return self._place_graded(owner, worker, event, now)
-        block_size = self._sequences.block_size
-        known = unpack_hashes(event.hashes)
-        graded = grade(known, len(known))
-        demand = Demand(
-            prompt_tokens=event.prompt_tokens,
-            uncached_tokens=event.uncached_tokens,
-            expected_output_tokens=event.expected_blocks * block_size,
-            keys=tuple(keys_of_strided(unpack_hashes(event.keys))),
-            streams=event.streams,
-            hashes=pack_hashes(graded) if graded else None,
-            turn=event.turn,
-        )
-        if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
-            return False
-        if graded:
-            self._scheduler.overlaps.hear(worker, graded, len(known), now)
-        return True
-
-    def _place_graded(self, owner: str, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
         graded = unpack_hashes(event.graded)
         believed = event.believed and bool(graded)
         demand = Demand(

@@ -1,24 +1,21 @@
 """What the other replicas have booked, as far as their messages came."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from kvmesh._native import Peer
-from kvmesh.core.routing.booking_events import BookingBatch, BookingEvent, decode_bookings
 from kvmesh.core.routing.peers.event_fold import EventFold, lose
 from kvmesh.core.routing.peers.message_fold import new_message_fold
-from kvmesh.core.routing.peers.records import RECORDS_VERSION, Record, RecordBatch, read_records
+from kvmesh.core.routing.peers.records import RecordBatch, read_records
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.formats import OWN, FormatRange
 
 RENEW_S: Final = 0.5
 """A living peer renews all its bookings, but not with each of its 200 messages a second."""
 
 MOST_PEERS: Final = 1024
 """Siblings and followers whose bookings are kept."""
-
-_RECORDS: Final = bytes([RECORDS_VERSION])
 
 
 class PeerStatistics(msgspec.Struct, frozen=True):
@@ -43,12 +40,13 @@ class PeerBookings:
     not.
 
     The ordinary records of a known peer's message are folded in one call of the compiled core
-    (kvmesh/native/peers/message_fold.c).
+    (kvmesh/native/peers/message_fold.c). `reads` are the formats of messages that are read.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, reads: FormatRange = OWN.bookings) -> None:
         self._scheduler = scheduler
         self._sequences = scheduler.sequences
+        self._reads = reads
         self._peers: dict[str, Peer] = {}
         self._heard: set[str] = set()
         self._events = EventFold(scheduler)
@@ -71,7 +69,7 @@ class PeerBookings:
         return True
 
     def hear(self, peer: str, data: bytes, now: float) -> bool | None:
-        """Fold a message of either version and renew the peer's leases; return whether the peer is
+        """Fold a message and renew the peer's leases; return whether the peer is
         known completely, None where there is no room for it.
 
         Raises `CodecError` for a message that cannot be read, of which nothing is folded.
@@ -82,11 +80,10 @@ class PeerBookings:
 
     def _hear_each(self, peer: str, data: bytes, now: float) -> bool | None:
         """Fold a message event by event."""
-        records = data[:1] == _RECORDS
-        batch = read_records(peer, data) if records else decode_bookings(data)
+        batch = read_records(peer, data, self._reads)
         return self.apply(peer, batch, now) if self.admits(peer) else None
 
-    def apply(self, peer: str, batch: BookingBatch | RecordBatch, now: float) -> bool:
+    def apply(self, peer: str, batch: RecordBatch, now: float) -> bool:
         """Fold a batch and renew the peer's leases; return whether the peer is known completely."""
         known = self._peers.get(peer)
         if known is None or batch.epoch > known.epoch:
@@ -101,11 +98,10 @@ class PeerBookings:
         if batch.first_seq > known.next_seq:
             self._gaps += 1
             lose(known)
-        events: Sequence[BookingEvent | Record] = batch.events
-        for event in events[max(0, known.next_seq - batch.first_seq) :]:
+        for event in batch.events[max(0, known.next_seq - batch.first_seq) :]:
             self._applied += 1
             self._events.fold(known, event, now)
-        known.next_seq = max(known.next_seq, batch.first_seq + len(events))
+        known.next_seq = max(known.next_seq, batch.first_seq + len(batch.events))
         if now >= known.renewed_s + RENEW_S:
             known.renewed_s = now
             self._sequences.renew_owner(peer, now)

@@ -1,12 +1,12 @@
-"""What router replicas tell each other of the requests they have placed, version 2: records.
+"""What router replicas tell each other of the requests they have placed: records.
 
 A message is a head, so many records, and, where its flag says so, msgpack of `Shares`. All numbers
-are little-endian; every record is a multiple of 8 bytes and one event. Version 1 is msgpack
-(`booking_events`): the first byte tells which. In C: kvmesh/native/peers/booking_wire.h.
+are little-endian; every record is a multiple of 8 bytes and one event. In C:
+kvmesh/native/peers/booking_wire.h.
 
 | record | bytes |
 |---|---|
-| head | u8 version 2, u8 flags (1: shares follow), u16 0, u32 events, u64 epoch, u64 first_seq |
+| head | u8 format 1, u8 flags (1: shares follow), u16 0, u32 events, u64 epoch, u64 first_seq |
 | PLACED | u8 0, u8 flags, u16 hashes, u32 number, u32 worker, u32 blocks, u32 prompt_tokens,
 u32 uncached_tokens, u32 expected_blocks, u32 0, then u64 hashes: what `graded.grade` returns |
 | PREFILLED, ENDED | u8 1 or 3, 3 x 0, u32 number |
@@ -41,8 +41,7 @@ from kvmesh.core.routing.booking_events import (
 )
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
-
-RECORDS_VERSION: Final = 2
+from kvmesh.formats import OWN, FormatRange
 
 SHARES: Final = 1
 """Flag of a head: shares follow the records."""
@@ -117,15 +116,15 @@ def request_id_of(peer: str, number: int) -> str:
     return f"{peer}#{number}"
 
 
-def read_records(peer: str, data: bytes) -> RecordBatch:
+def read_records(peer: str, data: bytes, reads: FormatRange = OWN.bookings) -> RecordBatch:
     """Return what `peer` told. Raises `CodecError` for a message that is not wholly as it must be:
     then nothing of it counts.
     """
     if len(data) < HEAD.size:
         raise CodecError(f"bookings of {len(data)} bytes, a head has {HEAD.size}")
-    version, flags, reserved, count, epoch, first_seq = HEAD.unpack_from(data)
-    if version != RECORDS_VERSION:
-        raise CodecError(f"bookings have version {version}, records are {RECORDS_VERSION}")
+    number, flags, reserved, count, epoch, first_seq = HEAD.unpack_from(data)
+    if number not in reads:
+        raise CodecError(f"bookings have format {number}, this build reads {reads}")
     if flags & ~SHARES or reserved:
         raise CodecError(f"bookings have unknown flags {flags:#x} and {reserved:#x} in their head")
     if epoch > MAX_ORDINAL or first_seq > MAX_ORDINAL:

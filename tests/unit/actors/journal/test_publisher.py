@@ -505,43 +505,23 @@ def ends(*hashes: int) -> Stored:
     return Stored(ROOT, pack_hashes(hashes), ENDS)
 
 
-def test_where_hits_may_end_is_written_in_format_2_only_while_all_replicas_read_it() -> None:
-    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
+def test_where_hits_may_end_is_written() -> None:
+    driver = Driver()
     driver.now = 1.0
     driver.tell(payload(*windowed(11, 12, tokens=TOKENS[:8])))
-    untold = (driver.events(), driver.publisher.heartbeat().complete)
-
     driver.now = 2.0
-    driver.tell(WriteFormat(W, 2, "r1"))
-    told = (driver.batches()[-1], driver.publisher.heartbeat().complete)
-    driver.now = 3.0
     driver.tell(payload(*windowed(11, 12, 13, tokens=TOKENS)))
-    more = driver.batches()[-1]
-    driver.now = 4.0
-    driver.tell(WriteFormat(W, 1, "r1"))
+    driver.now = 3.0
     driver.tell(payload(remove(11)))
 
-    assert untold == ([Cleared(), Cleared()], False)
-    assert told == (Batch(2, 5, 3, [Cleared(), Reuse(), stored(ROOT, H1, H2), ends(H2)]), True)
-    assert (more.version, more.events) == (2, [stored(H2, H3), ends(H3)])
-    assert (driver.batches()[-1].version, driver.batches()[-1].events) == (1, [Cleared()])
-    assert not driver.publisher.heartbeat().complete
-
-
-def test_a_worker_with_no_words_for_its_groups_says_at_once_that_events_do_not_tell_all() -> None:
-    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
-
-    first = driver.tell(payload(*windowed(11, 12, tokens=TOKENS[:8])))
-    second = driver.tell(payload(*windowed(11, 12, 13, tokens=TOKENS)))
-
-    [said] = of(Publish, first)
-    assert not decode(said.data, WorkerHeartbeat).complete
-    assert not of(Publish, second)
+    _, first, more, *_ = driver.batches()
+    assert first == Batch(1, 5, 2, [Cleared(), Reuse(), stored(ROOT, H1, H2), ends(H2)])
+    assert more.events == [stored(H2, H3), ends(H3)]
+    assert driver.publisher.heartbeat().complete
 
 
 def test_cache_groups_and_events_that_are_left_out_are_said() -> None:
-    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
-    driver.tell(WriteFormat(W, 2, "r1"))
+    driver = Driver()
     full, window = windowed(11, 12, tokens=TOKENS[:8])
     assert isinstance(window, dict)
     chunks = window | {"group_idx": 5, "kv_cache_spec_kind": "chunked_local_attention"}
@@ -566,26 +546,10 @@ def test_cache_groups_and_events_that_are_left_out_are_said() -> None:
 
 
 def test_an_engine_that_drops_matched_blocks_is_told_so() -> None:
-    options = PublisherOptions(
-        W, "code", 5, "http://w", drops=True, formats=Formats(journal=FormatRange(1, 2))
-    )
-    publisher = Publisher(options)
-    list(publisher.receive(WriteFormat(W, 2, "r1"), 0.0))
+    publisher = Publisher(PublisherOptions(W, "code", 5, "http://w", drops=True))
     list(publisher.receive(payload(store(11, 12, tokens=TOKENS[:8])), 0.0))
 
     assert publisher.dump() == [Reuse(0, 1), stored(ROOT, H1, H2), ends(H2)]
-
-
-def test_a_worker_of_one_group_is_written_alike_in_either_format() -> None:
-    driver = Driver(formats=Formats(journal=FormatRange(1, 2)))
-    driver.tell(WriteFormat(W, 2, "r1"))
-    driver.now = 1.0
-    driver.tell(payload(store(11, tokens=TOKENS[:4])))
-    driver.now = 2.0
-    driver.tell(WriteFormat(W, 1, "r1"))
-
-    assert [batch.version for batch in driver.batches()] == [1, 1]
-    assert driver.events() == [Cleared(), stored(ROOT, H1)]
 
 
 def test_formats_for_others_and_without_events_change_nothing() -> None:

@@ -714,11 +714,11 @@ def test_snapshots_are_written_anew_for_a_replica_that_does_not_read_the_last() 
     desk.tell(RouterSeen(RouterHeartbeat("old", "code", "", ready=True, epoch=1)))
     desk.tell(Tick("lease"))
 
-    assert (newest.schema, newest.generations[0].number) == (3, 3)
+    assert (newest.schema, newest.generations[0].encoding) == (3, 3)
     assert newest.generations[0].version == "0.2.0"
     assert (quiet, statistics(desk)) == ((2, 0), (3, 0))
     assert desk.manifest().schema == 1
-    assert desk.manifest().generations[0].number == 1
+    assert desk.manifest().generations[0].encoding == 1
 
 
 def test_a_newer_manifest_or_object_is_left_and_an_older_generation_loaded() -> None:

@@ -16,20 +16,23 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.routing.booking_events import StateBegins, StateEnds, decode_bookings
+from kvmesh.core.routing.booking_events import StateBegins, StateEnds
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.records import PlacedRecord, RecordBatch, read_records
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.formats import FIRST, OWN, Formats
+from kvmesh.formats import FIRST, FormatRange, Formats
 from tests.unit.actors.effects import of
 from tests.unit.actors.members.test_replica_sync import Driver
+
+NEXT = Formats(bookings=FormatRange(1, 2))
+"""What a build reads that has a format 2, which is format 1 by another number."""
 
 
 def started(*peers: tuple[str, Formats]) -> Driver:
     """Return a replica that had time to hear of its peers."""
-    driver = Driver()
+    driver = Driver(reads=NEXT)
     for name, formats in peers:
         driver.tell(seen(name, formats))
     driver.now = 1.1999  # a timer may be early by the resolution of its clock
@@ -46,10 +49,22 @@ OWN_SUBJECT = "kvmesh.seq.code.r1"
 
 def records(effects: list[Effect]) -> list[RecordBatch]:
     sent = [one.data for one in of(Publish, effects) if one.subject == OWN_SUBJECT]
-    return [read_records("r1", data) for data in sent]
+    return [read_records("r1", data, NEXT.bookings) for data in sent]
 
 
-def test_before_the_start_nobody_is_told() -> None:
+def numbers(effects: list[Effect]) -> list[int]:
+    """Return the formats of what is told."""
+    return [one.data[0] for one in of(Publish, effects) if one.subject == OWN_SUBJECT]
+
+
+def kinds(batch: RecordBatch) -> list[str]:
+    return [type(one).__name__ for one in batch.events]
+
+
+STATE = ["StateBegins", "Named", "PlacedRecord", "StateEnds"]
+
+
+def test_what_is_booked_before_the_start_is_told_behind_it() -> None:
     sequences = new_sequences(4)
     scheduler = Scheduler(
         RouterOptions(block_size=4), random.Random(1), membership=Membership(), sequences=sequences
@@ -57,80 +72,78 @@ def test_before_the_start_nobody_is_told() -> None:
     sync = ReplicaSync(scheduler, ReplicaSyncOptions("r1", "code", 7))
     sequences.add("q", WorkerId("w"), Demand(40, 30), 0.0)
     sync.outbox.placed(sequences.bookings["q"])
-    sync.outbox.first_token("q")
-    sync.outbox.ended("q")
 
     sync.receive(Started(), 0.0)
 
-    assert list(sync.receive(BookingsWait(), 0.0)) == [Wake(0.005, Tick("flush"))]
+    [batch] = records(list(sync.receive(BookingsWait(), 0.0)))
+    assert kinds(batch) == ["Named", "PlacedRecord"]
 
 
 def test_bookings_are_told_in_the_old_format_until_peers_had_time_to_be_heard_of() -> None:
-    driver = Driver()
+    driver = Driver(reads=NEXT)
     driver.now = 1.1
-    driver.tell(seen("r2", OWN))
-    driver.book("q")
-    assert driver.sync.statistics().format == 1
-    [old] = driver.batches()
+    driver.tell(seen("r2", NEXT))
+    old = driver.book("q")
+    assert (driver.sync.statistics().format, numbers(old)) == (1, [1])
     driver.now = 1.1999  # a timer may be early by the resolution of its clock
 
     effects = driver.tell(Tick("format"))
 
     [batch] = records(effects)
-    assert driver.sync.statistics().format == 2
+    assert (driver.sync.statistics().format, numbers(effects)) == (2, [2])
     assert [one.event for one in of(Log, effects)] == ["bookings are sent in another format"]
-    assert batch.first_seq == old.first_seq + len(old.events)
-    assert [type(one).__name__ for one in batch.events] == [
-        "StateBegins", "Named", "PlacedRecord", "StateEnds",
-    ]  # fmt: skip
+    assert batch.first_seq == 1 + len(records(old)[0].events)
+    assert kinds(batch) == STATE
 
 
-def test_a_replica_that_reads_no_records_is_told_in_the_old_format_while_it_lives() -> None:
-    driver = started(("r2", OWN))
+def test_a_replica_that_does_not_read_the_new_format_is_told_in_the_old_one_while_it_lives() -> (
+    None
+):
+    driver = started(("r2", NEXT))
     driver.book("q")
 
     to_old = driver.tell(seen("r3", FIRST))
-    again = [*driver.tell(seen("r3", FIRST)), *driver.tell(seen("r4", OWN))]
+    again = [*driver.tell(seen("r3", FIRST)), *driver.tell(seen("r4", NEXT))]
     held = driver.sync.statistics().held_by
     assert of(Log, [*driver.tell(RouterGone("r3")), *driver.tell(Tick("beat"))]) == []
     driver.now += 1.2
     to_new = driver.tell(Tick("beat"))
 
-    [state] = [decode_bookings(one.data) for one in of(Publish, to_old)]
-    assert [type(one).__name__ for one in state.events] == ["StateBegins", "Placed", "StateEnds"]
+    [state] = records(to_old)
+    assert (numbers(to_old), kinds(state)) == ([1], STATE)
     assert again == []
     assert held == "r3"
     [switched] = [one.fields for one in of(Log, to_new)]
     assert switched == {"format": 2, "held_by": ""}
-    [beat, *news] = [one.data for one in of(Publish, to_new) if one.subject == OWN_SUBJECT]
-    assert decode_bookings(beat).first_seq == state.first_seq + 3
-    assert read_records("r1", news[0]).first_seq == state.first_seq + 3
+    assert numbers(to_new) == [1, 2]
+    assert [one.first_seq for one in records(to_new)] == [state.first_seq + 4] * 2
     assert driver.sync.statistics().format == 2
 
 
 def test_a_replica_that_says_now_this_and_now_that_makes_nobody_tell_states() -> None:
-    driver = started(("r2", OWN))
+    driver = started(("r2", NEXT))
     driver.book("q")
     before = driver.sync.statistics().states_sent
 
     for number in range(50):
         driver.now += 0.01
-        driver.tell(seen("r3", (FIRST, OWN)[number % 2]))
+        driver.tell(seen("r3", (FIRST, NEXT)[number % 2]))
 
     assert driver.sync.statistics().format == 1
     assert driver.sync.statistics().states_sent == before + 1
 
 
 def test_what_waits_goes_in_the_format_that_it_was_written_in() -> None:
-    driver = started(("r2", OWN))
+    driver = started(("r2", NEXT))
     driver.book("q")
     driver.first_token("q")
 
     effects = driver.tell(seen("r3", FIRST))
 
-    last, state = (one.data for one in of(Publish, effects))
-    assert [type(one).__name__ for one in read_records("r1", last).events] == ["Prefilled"]
-    assert decode_bookings(state).first_seq == read_records("r1", last).first_seq + 1
+    last, state = records(effects)
+    assert numbers(effects) == [2, 1]
+    assert (kinds(last), kinds(state)) == (["Prefilled"], STATE)
+    assert state.first_seq == last.first_seq + 1
 
 
 def test_a_long_state_is_told_in_slices_between_which_others_are_served() -> None:
@@ -160,7 +173,7 @@ def test_a_long_state_is_told_in_slices_between_which_others_are_served() -> Non
 
 
 def test_a_change_of_format_during_a_state_tells_it_anew() -> None:
-    driver = started(("r2", OWN))
+    driver = started(("r2", NEXT))
     for number in range(300):
         driver.book(f"r{number}")
     driver.tell(Tick("flush"))
@@ -171,10 +184,11 @@ def test_a_change_of_format_during_a_state_tells_it_anew() -> None:
     rest = [effect for _ in range(3) for effect in driver.tell(Tick("state"))]
 
     effects = [*switched, *rest]
-    events = [event for one in of(Publish, effects) for event in decode_bookings(one.data).events]
+    events = [event for batch in records(effects) for event in batch.events]
+    assert set(numbers(effects)) == {1}
     assert isinstance(events[0], StateBegins)
     assert isinstance(events[-1], StateEnds)
-    assert len(events) == 302
+    assert len(events) == 303
 
 
 def test_a_beat_has_sent_what_a_full_mailbox_kept_from_being_sent() -> None:

@@ -18,32 +18,36 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, status_attempt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.routing.booking_events import (
-    MAX_HASHES,
-    BookingBatch,
-    Ended,
-    Grew,
-    Placed,
-    Prefilled,
-    StateBegins,
-    StateEnds,
-    decode_bookings,
-)
+from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.peers.records import (
+    Named,
+    PlacedRecord,
+    Record,
+    RecordBatch,
+    read_records,
+)
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.formats import OWN, Formats
 from tests.unit.actors.effects import of
 
 W = WorkerId("w")
 
 
 class Driver:
-    def __init__(self, router: str = "r1", max_events: int = 256, max_bytes: int = 65536) -> None:
+    def __init__(
+        self,
+        router: str = "r1",
+        max_events: int = 256,
+        max_bytes: int = 65536,
+        reads: Formats = OWN,
+    ) -> None:
         self.sequences = new_sequences(4, lease_s=10.0)
         self.scheduler = Scheduler(
             RouterOptions(block_size=4),
@@ -53,7 +57,9 @@ class Driver:
             routed=new_approx(),
         )
         self.scheduler.listen(new_approx(graded=True))
-        options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)
+        options = ReplicaSyncOptions(
+            router, "code", 7, max_events=max_events, max_bytes=max_bytes, reads=reads
+        )
         self.sync = ReplicaSync(self.scheduler, options)
         self.now = 0.0
         self.published: list[Publish] = []
@@ -97,15 +103,20 @@ class Driver:
         )
         return self.placed(request_id)
 
-    def batches(self) -> list[BookingBatch]:
+    def batches(self) -> list[RecordBatch]:
         return [
-            decode_bookings(one.data)
+            read_records("r1", one.data)
             for one in self.published
             if one.subject.endswith(".seq.code.r1")
         ]
 
 
-PLACED = Placed("q", W, 40, 30, 5)
+NAMED = Named(0, W)
+PLACED = PlacedRecord("r1#1", 0, 10, 40, 30, 5)
+
+
+def state(*events: Record) -> list[Record]:
+    return [StateBegins(), NAMED, *events, StateEnds()]
 
 
 def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
@@ -116,7 +127,7 @@ def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
     assert driver.first_token("q")[1:] == [Wake(0.005, Tick("flush"))]
 
     assert driver.published[0].subject == "kvmesh.seq.code.r1"
-    assert [one.events for one in driver.batches()] == [[PLACED], [Prefilled("q")]]
+    assert [one.events for one in driver.batches()] == [[NAMED, PLACED], [Prefilled("r1#1")]]
 
 
 def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
@@ -128,8 +139,8 @@ def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
 
     assert driver.tell(Tick("flush"))[1:] == [Wake(0.005, Tick("flush"))]
 
-    assert driver.batches()[1] == BookingBatch(1, 7, 2, [Prefilled("q"), Ended("q")])
-    assert driver.sync.statistics().events_sent == 3
+    assert driver.batches()[1] == RecordBatch(7, 3, [Prefilled("r1#1"), Ended("r1#1")])
+    assert driver.sync.statistics().events_sent == 4
 
 
 def test_a_message_has_so_many_events() -> None:
@@ -139,34 +150,21 @@ def test_a_message_has_so_many_events() -> None:
 
     driver.tell(Tick("flush"))
 
-    assert [len(one.events) for one in driver.batches()] == [1, 2, 1]
+    assert [len(one.events) for one in driver.batches()] == [2, 2, 1]
 
 
 def test_long_prompts_never_fill_a_message() -> None:
-    driver = Driver(max_bytes=10_000)
+    driver = Driver(max_bytes=600)
     driver.route("a", list(range(1000)))
     driver.route("b", list(range(1000)))
     driver.route("c", list(range(1000)))
     driver.tell(StateWanted("r2"))
 
     sent = [
-        [one.request_id for one in batch.events if isinstance(one, Placed)]
+        [one.request_id for one in batch.events if isinstance(one, PlacedRecord)]
         for batch in driver.batches()
     ]
-    assert sent == [["a"], ["b", "c"], ["a", "b"], ["c"]]
-
-
-def test_the_hashes_of_a_routed_prompt_go_along_up_to_a_bound() -> None:
-    driver = Driver()
-    prompt = list(range(1, MAX_HASHES + 10))
-    driver.route("q", prompt[:20])
-    driver.route("r", prompt)
-    driver.tell(Tick("flush"))
-
-    placed = [one for batch in driver.batches() for one in batch.events]
-    short, long = (one.hashes for one in placed if isinstance(one, Placed))
-    assert short == pack_hashes(prompt[:20])
-    assert long == pack_hashes(prompt[:MAX_HASHES])
+    assert sent == [["r1#1"], ["r1#2", "r1#3"], ["r1#1", "r1#2"], ["r1#3"]]
 
 
 def test_each_second_a_replica_says_how_far_it_is() -> None:
@@ -177,7 +175,7 @@ def test_each_second_a_replica_says_how_far_it_is() -> None:
 
     assert Wake(1.0, Tick("beat")) in driver.tell(Tick("beat"))
 
-    assert driver.batches()[-1] == BookingBatch(1, 7, 2, [], Shares(0, 0, [], beat=True))
+    assert driver.batches()[-1] == RecordBatch(7, 3, [], Shares(0, 0, [], beat=True))
 
 
 def test_growth_is_told_once_a_second() -> None:
@@ -188,7 +186,7 @@ def test_growth_is_told_once_a_second() -> None:
     driver.tell(Tick("beat"))
     driver.tell(Tick("beat"))
 
-    assert [one.events for one in driver.batches()[1:]] == [[Grew("q", 9)], [], []]
+    assert [one.events for one in driver.batches()[1:]] == [[Grew("r1#1", 9)], [], []]
 
 
 def test_running_requests_never_expire_at_home() -> None:
@@ -211,7 +209,7 @@ def test_a_peer_that_asks_gets_the_whole_state() -> None:
     driver.tell(StateWanted("r3"))
 
     assert driver.batches()[1:] == [
-        BookingBatch(1, 7, 2, [StateBegins(), PLACED, Prefilled("q"), Grew("q", 9), StateEnds()])
+        RecordBatch(7, 3, state(PLACED, Prefilled("r1#1"), Grew("r1#1", 9)))
     ]
     driver.now = 1.0
     assert driver.tell(StateWanted("r3"))
@@ -224,7 +222,7 @@ def test_a_fresh_booking_in_a_state_has_no_history() -> None:
 
     driver.tell(StateWanted("r2"))
 
-    assert driver.batches()[0].events == [StateBegins(), PLACED, StateEnds()]
+    assert driver.batches()[0].events == state(PLACED)
 
 
 def test_what_must_have_come_unseen_is_still_expected_by_whom_is_told_now() -> None:
@@ -236,7 +234,7 @@ def test_what_must_have_come_unseen_is_still_expected_by_whom_is_told_now() -> N
     driver.tell(StateWanted("r2"))
 
     expected = msgspec.structs.replace(PLACED, streams=False)
-    assert driver.batches()[0].events == [StateBegins(), expected, Prefilled("q"), StateEnds()]
+    assert driver.batches()[0].events == state(expected, Prefilled("r1#1"))
 
 
 def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
@@ -253,10 +251,13 @@ def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
     assert driver.tell(joined)
 
 
-def talk(driver: Driver, first_seq: int, router: str = "r2") -> list[Effect]:
+def talk(driver: Driver, lost: int, router: str = "r2") -> list[Effect]:
+    """Hear a peer's booking behind so many messages that were lost."""
     peer = Driver(router)
+    for number in range(lost):
+        peer.book(f"lost-{number}")
+        peer.tell(Tick("flush"))
     peer.sequences.add("theirs", W, Demand(40, 30), 0.0)
-    peer.sync._teller.restart(first_seq)
     peer.placed("theirs")
     peer.tell(Tick("flush"))
     return driver.tell(BusMessage(peer.published[-1].subject, peer.published[-1].data))
@@ -264,19 +265,19 @@ def talk(driver: Driver, first_seq: int, router: str = "r2") -> list[Effect]:
 
 def test_peers_bookings_are_applied_and_die_with_the_peer() -> None:
     driver = Driver()
-    assert talk(driver, first_seq=1) == []
-    assert [one.request_id for one in driver.sequences.owned("r2")] == ["theirs"]
+    assert talk(driver, lost=0) == []
+    assert [one.request_id for one in driver.sequences.owned("r2")] == ["r2#1"]
 
     driver.tell(RouterGone("r2"))
 
     assert driver.sequences.owned("r2") == []
-    assert driver.sync.statistics().events_applied == 1
+    assert driver.sync.statistics().events_applied == 2
 
 
 def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> None:
     driver = Driver()
 
-    [asked] = of(Publish, talk(driver, first_seq=5))
+    [asked] = of(Publish, talk(driver, lost=2))
 
     assert asked.subject == "kvmesh.rctl.code.r2"
     driver.now = 1.0
@@ -287,13 +288,13 @@ def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> Non
 
 def test_a_peer_whose_booking_expired_here_is_asked_for_its_state() -> None:
     driver = Driver()
-    talk(driver, first_seq=1)
+    talk(driver, lost=0)
     known = driver.sync.known_upto("r2")
     driver.now = 11.0
 
     effects = driver.tell(Tick("beat"))
 
-    assert known == (7, 2)
+    assert known == (7, 3)
     assert driver.sequences.owned("r2") == []
     assert driver.sync.known_upto("r2") is None
     assert [one.subject for one in of(Publish, effects)][1:] == ["kvmesh.rctl.code.r2"]
@@ -312,7 +313,7 @@ def test_of_a_peer_never_heard_nothing_is_known_or_doubted() -> None:
 def test_a_replica_does_not_listen_to_itself() -> None:
     driver = Driver()
 
-    assert talk(driver, first_seq=1, router="r1") == []
+    assert talk(driver, lost=0, router="r1") == []
     assert driver.sync.statistics().events_applied == 0
 
 
@@ -335,12 +336,13 @@ def test_what_an_attempt_showed_is_told_with_its_end() -> None:
     driver.tell(Tick("flush"))
     driver.tell(Tick("flush"))
 
+    driver.book("s")
     driver.finished("q", status_attempt(429, 0.5, 4.0))
     driver.finished("s")
     driver.tell(Tick("flush"))
 
-    ended = [event for batch in driver.batches() for event in batch.events][1:]
-    assert ended == [Ended("q", Verdict.OVERLOAD, "429", 0.5, 4.0), Ended("s")]
+    ended = [event for batch in driver.batches() for event in batch.events][3:]
+    assert ended == [Ended("r1#1", Verdict.OVERLOAD, "429", 0.5, 4.0), Ended("r1#2")]
 
 
 def test_service_of_tenants_goes_along_with_bookings_and_alone_when_who_waits_changes() -> None:

@@ -14,7 +14,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
-from tests.unit.app.told_outbox import noted_outbox
+from tests.unit.app.told_outbox import NotedOutbox
 
 WORKER = WorkerId("w0")
 
@@ -31,12 +31,13 @@ class Bookings:
             membership=membership,
             sequences=new_sequences(16),
         )
-        self.outbox, self.told = noted_outbox(self.scheduler.sequences)
+        self.noted = NotedOutbox(self.scheduler.sequences)
         request = RouteRequest("r", BlockHashes([1] * 32, 16), 32, pinned_worker=WORKER)
         self.scheduler.schedule(request, 0.0)
+        self.noted.place(self.scheduler.sequences.bookings["r"])
 
     def reserve(self) -> Reservation:
-        return Reservation("r", WORKER, self.scheduler, self.outbox)
+        return Reservation("r", WORKER, self.scheduler, self.noted.outbox)
 
     def active(self) -> int:
         return self.scheduler.sequences.loads(WORKER).active_requests
@@ -56,8 +57,8 @@ async def test_a_block_that_ends_well_was_served_and_one_that_raises_says_nothin
     with pytest.raises(KeyError), badly.reserve():
         raise KeyError
 
-    assert (well.told, well.active()) == ([("ended", "r", SERVED)], 0)
-    assert (badly.told, badly.active()) == ([("ended", "r", UNKNOWN)], 0)
+    assert (well.noted.told, well.active()) == ([("ended", "r", SERVED)], 0)
+    assert (badly.noted.told, badly.active()) == ([("ended", "r", UNKNOWN)], 0)
 
 
 async def test_each_step_counts_once_and_none_after_the_end() -> None:
@@ -74,7 +75,7 @@ async def test_each_step_counts_once_and_none_after_the_end() -> None:
         reservation.grow(32)
 
     assert grown == 16
-    assert bookings.told == [("first token", "r"), ("ended", "r", status_attempt(500))]
+    assert bookings.noted.told == [("first token", "r"), ("ended", "r", status_attempt(500))]
     assert bookings.active() == 0
 
 
@@ -87,7 +88,7 @@ async def test_what_is_dropped_unfinished_is_released_and_logged(
     gc.collect()
     await asyncio.sleep(0)
 
-    assert (bookings.told, bookings.active()) == ([("ended", "r", UNKNOWN)], 0)
+    assert (bookings.noted.told, bookings.active()) == ([("ended", "r", UNKNOWN)], 0)
     assert [line["event"] for line in logs] == ["booking dropped unfinished"]
 
 
@@ -101,4 +102,4 @@ def test_what_is_dropped_after_its_loop_ended_harms_nobody() -> None:
     kept.clear()
     gc.collect()
 
-    assert (bookings.told, bookings.active()) == ([], 1)
+    assert (bookings.noted.told, bookings.active()) == ([], 1)

@@ -35,7 +35,7 @@ from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.upstream.client import UpstreamFailure
-from tests.unit.app.told_outbox import noted_outbox
+from tests.unit.app.told_outbox import NotedOutbox
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 RESET = UpstreamFailure("after_send", "reset", "w1: reset", "http://w1")
@@ -61,7 +61,7 @@ class Routing:
         for worker in (W1, W2):
             membership.add(worker, 0.0)
         self.health = membership.health
-        outbox, self.told = noted_outbox(self.scheduler.sequences)
+        self.noted = NotedOutbox(self.scheduler.sequences)
 
         def clock() -> float:
             return self.now
@@ -83,7 +83,7 @@ class Routing:
             log=get_logger().bind(),
             fixed_headers=((b"x-kvmesh-router", b"r1"),),
             open_requests=set(),
-            outbox=outbox,
+            outbox=self.noted.outbox,
             released=self.released.append,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
@@ -119,6 +119,7 @@ class Routing:
         one = self.context.routing.enter(request, name.encode())
         decision = self.context.routing.decide(one, self.now)
         assert isinstance(decision, Decision)
+        self.noted.place(self.scheduler.sequences.bookings[name])
         return Placement(self.context, one, decision)
 
     def booked(self) -> Sequence[str]:
@@ -135,7 +136,7 @@ def test_a_placement_is_told_and_released_once() -> None:
     assert placement.release(SERVED)
     assert not placement.release(UNKNOWN)
 
-    assert routing.told == [("ended", "q", SERVED)]
+    assert routing.noted.told == [("ended", "q", SERVED)]
     assert routing.context.open_requests == set()
     assert routing.booked() == []
     assert routing.health.recent(W1) == (0, 1)
@@ -193,7 +194,7 @@ def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
     attempt = placement.fail(RESET, Blame())
 
     assert (attempt.verdict, attempt.kind, attempt.lost_s) == (Verdict.WORKER, "reset", 1.5)
-    assert routing.told[-1] == ("ended", "q", attempt)
+    assert routing.noted.told[-1] == ("ended", "q", attempt)
     assert routing.booked() == []
     assert routing.asked == 1
     assert routing.health.recent(W1) == (1, 1)

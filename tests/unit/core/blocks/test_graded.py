@@ -9,7 +9,6 @@ from kvmesh.core.blocks.graded import (
     key_count,
     key_depth,
     keys_of_graded,
-    keys_of_strided,
     sharing_keys,
 )
 
@@ -58,13 +57,6 @@ def test_sharing_keys_are_found_among_graded_blocks(blocks: int) -> None:
 
     assert keys == [depth for depth in hashes if _is_key(depth)]
     assert list(keys_of_graded(grade(hashes, blocks), blocks)) == keys
-
-
-@given(_BLOCKS)
-def test_sharing_keys_are_found_among_each_16th_block(blocks: int) -> None:
-    hashes = list(range(1, blocks + 1))
-
-    assert keys_of_strided(hashes[15::16]) == sharing_keys(hashes)
 
 
 def test_a_long_prompt_is_told_in_few_blocks() -> None:

@@ -33,7 +33,7 @@ def test_a_draft_is_the_index_of_the_moment_it_was_begun() -> None:
     assert first is None
     assert isinstance(draft, Draft)
     told = draft.generation
-    assert (told.name, told.blocks, told.number, told.version) == (
+    assert (told.name, told.blocks, told.encoding, told.version) == (
         "idx-202601-1-7-3",
         2,
         3,

@@ -1,7 +1,6 @@
 from collections.abc import Iterable
 
 from kvmesh.core.blocks.events import (
-    GROUPED_VERSION,
     ROOT,
     VERSION,
     Batch,
@@ -208,7 +207,7 @@ def test_a_record_with_impossible_numbers_makes_no_worker() -> None:
 
 
 def newer(first_seq: int, *events: Event) -> bytes:
-    return encode(Batch(GROUPED_VERSION + 1, 1, first_seq, list(events)))
+    return encode(Batch(VERSION + 1, 1, first_seq, list(events)))
 
 
 def test_a_newer_record_is_no_garbage_and_puts_its_worker_in_doubt() -> None:
@@ -219,7 +218,7 @@ def test_a_newer_record_is_no_garbage_and_puts_its_worker_in_doubt() -> None:
 
     assert (folded, unknown) == (Folded(turned=True), Folded(turned=True))
     assert (made.statistics().garbage, made.statistics().unread) == (0, 2)
-    assert made.unread.formats(0.0) == {A: GROUPED_VERSION + 1, B: GROUPED_VERSION + 1}
+    assert made.unread.formats(0.0) == {A: VERSION + 1, B: VERSION + 1}
     assert made.recovery.in_doubt(A)
     assert made.applied_sequence == 3
 
@@ -251,12 +250,12 @@ def test_newer_records_of_more_workers_than_there_is_room_for_are_refused() -> N
 
     folded = made.fold(2, B, newer(1, Cleared()), 0.0)
 
-    assert f"has format {GROUPED_VERSION + 1}" in folded.refused
+    assert f"has format {VERSION + 1}" in folded.refused
     assert made.statistics().crowded == 1
 
 
 def test_a_replica_reads_the_formats_it_is_made_for() -> None:
-    made = IndexReplica(KvIndex(), reads=FormatRange(1, GROUPED_VERSION + 1))
+    made = IndexReplica(KvIndex(), reads=FormatRange(1, VERSION + 1))
     made.open("today", 0.0)
 
     made.fold(1, A, newer(1, stored(ROOT, 1)), 0.0)

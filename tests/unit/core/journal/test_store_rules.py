@@ -7,7 +7,6 @@ from kvmesh.core.blocks.events import (
     Batch,
     Cleared,
     Event,
-    Reuse,
     Stored,
     WorkerId,
     encode_batch,
@@ -49,18 +48,6 @@ def bench() -> Bench:
 def test_an_index_that_is_known_exactly_is_stored_and_the_journal_cut(bench: Bench) -> None:
     assert bench.rules.why_not_store(0.0) == ""
     assert bench.store()
-
-
-def test_an_index_with_grouped_workers_waits_for_who_reads_no_rules(bench: Bench) -> None:
-    bench.record(B, 1, Cleared(), Reuse(), Stored(ROOT, pack_hashes([1, 2])), number=2)
-
-    assert bench.rules.why_not_store(0.0, 2) == ""
-    assert bench.rules.why_not_store(0.0, 1) == (
-        "'b' have several cache groups, for which snapshot format 1, all that a live router reads, "
-        "has no words"
-    )
-    bench.record(B, 4, Cleared())
-    assert bench.rules.why_not_store(0.0, 1) == ""
 
 
 def test_an_index_that_lacks_what_could_not_be_read_is_never_stored(bench: Bench) -> None:

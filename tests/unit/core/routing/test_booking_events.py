@@ -1,67 +1,17 @@
 from math import inf, nan
 
-import msgspec
 import pytest
 
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
     MAX_KIND,
     MOST_SECONDS,
     MOST_STATES,
-    BookingBatch,
-    BookingEvent,
     Ended,
-    Grew,
-    Placed,
-    Prefilled,
     StateBegins,
-    StateEnds,
-    decode_bookings,
-    encode_bookings,
+    check_states,
 )
 from kvmesh.errors import CodecError
-
-EVENTS: list[BookingEvent] = [
-    StateBegins(),
-    Placed("q", "w", 100, 60, 3, b"\x01" * 16, streams=False, hashes=b"\x02" * 24),
-    Prefilled("q"),
-    Grew("q", 7),
-    Ended("q"),
-    Ended("q", Verdict.WORKER, "cut", 1.5),
-    Ended("q", Verdict.OVERLOAD, "429", 0.0, 4.0),
-    StateEnds(),
-]
-
-
-def test_bookings_survive_the_wire() -> None:
-    batch = BookingBatch(1, 5, 9, EVENTS)
-
-    assert decode_bookings(encode_bookings(batch)) == batch
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xc1",
-        msgspec.msgpack.encode([2, 1, 1, []]),
-        msgspec.msgpack.encode([1, 1, 1, [[9, "q"]]]),
-        encode_bookings(BookingBatch(1, 1, 1, [Placed("q", "w", 1, 1, 0, b"odd")])),
-        b"\x94" * 2000,
-    ],
-)
-def test_what_is_no_booking_is_a_codec_error(data: bytes) -> None:
-    with pytest.raises(CodecError, match=r"booking"):
-        decode_bookings(data)
-
-
-def test_a_replica_that_tells_no_outcome_tells_of_a_served_request() -> None:
-    data = msgspec.msgpack.encode([1, 5, 9, [[3, "q"]]])
-
-    [event] = decode_bookings(data).events
-
-    assert isinstance(event, Ended)
-    assert event.attempt() == SERVED
 
 
 def test_an_outcome_is_what_was_told() -> None:
@@ -87,9 +37,7 @@ def test_figures_that_no_clock_shows_are_bounded(told: float, counts: float) -> 
 
 
 def test_a_message_in_which_state_after_state_begins_is_refused() -> None:
-    few = BookingBatch(1, 1, 1, [StateBegins()] * MOST_STATES)
-    many = BookingBatch(1, 1, 1, [StateBegins()] * (MOST_STATES + 1))
+    check_states([StateBegins()] * MOST_STATES)
 
-    assert decode_bookings(encode_bookings(few)) == few
     with pytest.raises(CodecError, match="begin 5 states in one message, at most 4"):
-        decode_bookings(encode_bookings(many))
+        check_states([StateBegins()] * (MOST_STATES + 1))

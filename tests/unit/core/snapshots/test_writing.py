@@ -242,15 +242,10 @@ def rules(*workers: GroupedWorker) -> tuple[int, bytes]:
     return RULES, msgspec.msgpack.encode(workers)
 
 
-def regrouped(data: bytes, number: int) -> bytes:
-    """Return a snapshot made by hand as one of another format."""
-    return checked(MAGIC[:-1] + bytes([number]) + data[8:-8])
-
-
 ENDS_OF_A = GroupedWorker(A, 0, 1, (1,), (0x0507,))
 
 
-def test_rules_and_ends_come_back_in_format_2() -> None:
+def test_rules_and_ends_come_back() -> None:
     index = index_of((A, 50, 0), (B, 40, 0))
     index.apply(A, Reuse(0, 1))
     index.apply(A, Stored(ROOT, pack_hashes(PROMPT[10:20]), ENDS))
@@ -260,7 +255,7 @@ def test_rules_and_ends_come_back_in_format_2() -> None:
     snapshot, copy = decode_snapshot(data), KvIndex()
     copy.load(snapshot.image)
 
-    assert data[:8] == MAGIC[:-1] + bytes([2])
+    assert data[:8] == MAGIC
     hashes = BlockHashes.of(PROMPT, 1)
     assert copy.find_hits(hashes) == index.find_hits(hashes) == ([(40, (B,)), (19, (A,))], {A: 50})
     assert copy.digest() == index.digest()
@@ -269,19 +264,21 @@ def test_rules_and_ends_come_back_in_format_2() -> None:
     assert snapshot_of(copy)[:8] == data[:8]
 
 
-def test_an_index_of_plain_workers_keeps_format_1() -> None:
+def test_an_index_without_rules_has_no_section_of_them() -> None:
     index = index_of((A, 50, 0))
     index.apply(A, Reuse())
     index.apply(A, Cleared())
+    plain = index_of((A, 50, 0))
+    plain.apply(A, Cleared())
 
-    assert snapshot_of(index)[:8] == MAGIC
+    assert snapshot_of(index) == snapshot_of(plain)
 
 
 def test_a_sealed_snapshot_of_a_grouped_worker_is_read() -> None:
     sections = (head(holder()), rules(ENDS_OF_A), ONE_BLOCK, part(ENDS, 7, [5], [0]), ONE_SET)
     index = KvIndex()
 
-    index.load(decode_snapshot(regrouped(sealed(*sections), 2)).image)
+    index.load(decode_snapshot(sealed(*sections)).image)
 
     assert index.find_hits(BlockHashes.of([0x0507], 1)) == ([], {A: 1})
     assert index.ends.rules() == {A: Reuse(0, 1)}
@@ -310,12 +307,7 @@ def test_contradictions_of_rules_are_found(
     data = sealed(head(holder()), ONE_BLOCK, *sections, ONE_SET)
 
     with pytest.raises(CodecError, match=problem):
-        decode_snapshot(regrouped(data, 2))
-
-
-def test_format_1_has_no_rules() -> None:
-    with pytest.raises(CodecError, match="1 sections of rules, in format 1"):
-        decode_snapshot(sealed(head(holder()), rules(), ONE_BLOCK, ONE_SET))
+        decode_snapshot(data)
 
 
 def test_a_part_may_be_empty() -> None:
@@ -382,13 +374,13 @@ def test_a_section_longer_than_the_snapshot_is_found(size: int) -> None:
 
 def test_a_newer_format_is_refused_however_whole_it_is_and_told_from_damage() -> None:
     body = snapshot_of(index_of((A, 50, 0)))[:-8]
-    newer = checked(MAGIC[:-1] + bytes([3]) + body[8:])
+    newer = checked(MAGIC[:-1] + bytes([2]) + body[8:])
 
-    with pytest.raises(NewerError, match="it has format 3, this build reads 1 to 2") as caught:
+    with pytest.raises(NewerError, match="it has format 2, this build reads 1") as caught:
         decode_snapshot(newer)
 
-    assert caught.value.number == 3
-    assert decode_snapshot(newer, reads=FormatRange(1, 3)).position == Position("now", 5)
+    assert caught.value.number == 2
+    assert decode_snapshot(newer, reads=FormatRange(1, 2)).position == Position("now", 5)
 
 
 def test_a_snapshot_is_written_in_the_format_that_is_asked_for() -> None:

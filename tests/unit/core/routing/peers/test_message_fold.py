@@ -25,7 +25,13 @@ def test_messages_of_another_epoch_or_format_are_left_to_others() -> None:
     replica = Replica("w")
     fold, peer = fold_of(replica), Peer("p", 5, 0.0)
 
-    for data in (message(epoch=6), message(epoch=4), b"", b"\x95\x01", message(bare(9))):
+    for data in (
+        message(epoch=6),
+        message(epoch=4),
+        b"",
+        b"\x02" + message()[1:],
+        message(bare(9)),
+    ):
         assert fold.fold(peer, data, 0.0) is None
 
     assert (peer.next_seq, fold.applied, fold.gaps) == (1, 0, 0)

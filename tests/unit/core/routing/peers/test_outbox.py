@@ -16,10 +16,11 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
-from kvmesh.core.routing.peers.outbox import MOST_BYTES, OtherOutbox
+from kvmesh.core.routing.peers.outbox import MOST_BYTES
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.formats import FormatRange
 from tests.reference.routing.outbox import MOST_RETRIED, MOST_WORKERS
 
 W = WorkerId("w1")
@@ -63,7 +64,7 @@ def test_a_request_is_three_records_of_fixed_size(replica: Replica) -> None:
 
     graded = pack_hashes([103, 107, 111, 115, 119])
     assert message == (
-        struct.pack("<BBHIQQ", 2, 0, 0, 4, 7, 1)
+        struct.pack("<BBHIQQ", 1, 0, 0, 4, 7, 1)
         + struct.pack("<BBHI8s", 7, 0, 2, 0, b"w1")
         + struct.pack("<BBHIIIIIII", 0, 3, 5, 1, 0, 20, 323, 30, 2, 0)
         + graded
@@ -255,47 +256,14 @@ def test_whoever_sends_is_called_once_until_it_says_that_it_is_done(replica: Rep
     assert calls == [2, 5, 6, 7]
 
 
-class Other:
-    """An outbox of another format."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def placed(self, booking: Booking) -> None:
-        self.told.append(booking)
-
-    def first_token(self, request_id: str) -> None:
-        self.told.append(request_id)
-
-    def ended(self, request_id: str, attempt: Attempt | None = None) -> None:
-        self.told.append((request_id, attempt))
-
-
-def test_another_outbox_may_be_told_in_its_place(replica: Replica) -> None:
-    calls: list[int] = []
-    other = Other()
-    replica.outbox.other = cast("OtherOutbox", other)
-    replica.outbox.on_first = lambda: calls.append(1)
-
-    booking = replica.book("q")
-    replica.outbox.gathering = False
-    replica.outbox.first_token("q")
-    replica.outbox.gathering = False
-    replica.outbox.ended("q", UNKNOWN)
-
-    assert other.told == [booking, "q", ("q", UNKNOWN)]
-    assert (replica.records(), len(calls)) == (b"", 3)
-
-
-def test_a_fresh_start_forgets_what_was_told(replica: Replica) -> None:
-    booking = replica.book("q")
-
-    replica.outbox.restart(50)
-    replica.outbox.retell([booking])
+def test_a_message_has_the_format_that_is_told(replica: Replica) -> None:
+    replica.book("q")
+    replica.outbox.format = 2
 
     [message] = replica.outbox.take(256, 65536)
-    assert struct.unpack_from("<IQQ", message, 4) == (1, 7, 50)
-    assert struct.unpack_from("<BBHI", message, 24) == (0, 1, 0, 2)
+
+    assert [message[0], replica.outbox.beat()[0]] == [2, 2]
+    assert read_records("p", message, FormatRange(2, 2)).first_seq == 1
 
 
 def test_messages_end_at_either_bound_and_the_last_has_the_shares(replica: Replica) -> None:
@@ -311,7 +279,7 @@ def test_messages_end_at_either_bound_and_the_last_has_the_shares(replica: Repli
     assert [(one[1], one[4], len(one)) for one in by_bytes] == [(0, 2, 40), (0, 2, 40), (1, 1, 38)]
     assert replica.outbox.take(4, 16, b"shares") == [replica.outbox.beat(b"shares")]
     assert replica.outbox.take(4, 16) == []
-    assert replica.outbox.beat() == struct.pack("<BBHIQQ", 2, 0, 0, 0, 7, 12)
+    assert replica.outbox.beat() == struct.pack("<BBHIQQ", 1, 0, 0, 0, 7, 12)
 
 
 def test_a_name_that_is_no_text_or_too_long_is_counted(replica: Replica) -> None:
@@ -363,7 +331,6 @@ MISUSES: dict[str, Callable[[BookingOutbox], object]] = {
     "shares that are no bytes": lambda one: one.take(1, 1, cast("bytes", "a")),
     "a beat of words": lambda one: one.beat(cast("bytes", "a")),
     "a beat of two": lambda one: one.beat(b"", b""),  # type: ignore[call-arg]
-    "a negative start": lambda one: one.restart(-1),
     "no sequences": lambda one: type(one)(cast("ActiveSequences", 1), 1),
     "a negative epoch": lambda one: type(one)(new_sequences(4), -1),
 }
@@ -391,14 +358,14 @@ def test_who_is_called_may_do_anything_to_the_compiled_outbox(
     def meddle() -> None:
         outbox.on_first = None
         outbox.take(1, 1)
-        outbox.restart(9)
+        outbox.begin_state()
         raise KeyError("meddled")
 
     outbox.on_first = meddle
     replica.book("q")
 
     assert raised == [KeyError]
-    assert (outbox.next_seq, outbox.waiting) == (9, 0)
+    assert (outbox.next_seq, outbox.waiting) == (3, 1)
 
 
 def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:
@@ -417,7 +384,7 @@ def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:
 
 
 def test_keys_that_somebody_puts_among_bookings_harm_nothing() -> None:
-    replica = Replica()
+    replica, asked = Replica(), list[int]()
 
     class Key(str):
         __slots__ = ()
@@ -426,8 +393,9 @@ def test_keys_that_somebody_puts_among_bookings_harm_nothing() -> None:
             return hash("q")
 
         def __eq__(self, other: object) -> bool:
+            asked.append(1)
             replica.outbox.ended("q")
-            replica.outbox.restart(9)
+            replica.outbox.take(1 << 20, 1 << 20)
             return False
 
     bookings = replica.sequences.bookings
@@ -438,5 +406,5 @@ def test_keys_that_somebody_puts_among_bookings_harm_nothing() -> None:
 
     replica.outbox.tell_growth()
 
-    assert replica.outbox.next_seq == 9
+    assert asked
     bookings.clear()

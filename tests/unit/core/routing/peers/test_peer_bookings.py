@@ -3,27 +3,23 @@ import random
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.routing.booking_events import (
-    BookingBatch,
-    BookingEvent,
-    Ended,
-    Grew,
-    Placed,
-    Prefilled,
-    StateBegins,
-    StateEnds,
-)
+from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.peers.event_fold import as_name_key
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.records import PlacedRecord, Record, RecordBatch
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 
 W = WorkerId("w")
+NAMES = ("w", "v")
+"""Workers, by their numbers."""
 
 
 class Heard:
@@ -41,15 +37,26 @@ class Heard:
         self.scheduler.listen(new_approx(graded=True))
         self.peers = PeerBookings(self.scheduler)
 
-    def hear(self, first_seq: int, *events: BookingEvent, epoch: int = 1, now: float = 0.0) -> bool:
-        return self.peers.apply("p", BookingBatch(1, epoch, first_seq, list(events)), now)
+    def hear(self, first_seq: int, *events: Record, epoch: int = 1, now: float = 0.0) -> bool:
+        self.peers.apply("p", RecordBatch(epoch, 1, []), now)
+        for number, name in enumerate(NAMES):
+            self.peers._peers["p"].workers[as_name_key(number)] = name
+        return self.peers.apply("p", RecordBatch(epoch, first_seq, list(events)), now)
 
     def ids(self) -> list[str]:
         return [one.request_id for one in self.sequences.owned("p")]
 
 
-def placed(request_id: str) -> Placed:
-    return Placed(request_id, W, 136, 30, 5, pack_hashes([1, 2]))
+def placed(request_id: str) -> PlacedRecord:
+    keys = pack_hashes([0, 0, 0, 1, 0, 0, 0, 2])
+    return PlacedRecord(request_id, 0, 34, 136, 30, 5, keys)
+
+
+def sized(
+    request_id: str, tokens: int, uncached: int, *, streams: bool = True, turn: bool = False
+) -> PlacedRecord:
+    blocks = tokens // 4
+    return PlacedRecord(request_id, 0, blocks, tokens, uncached, 5, streams=streams, turn=turn)
 
 
 def test_a_peers_request_counts_in_the_loads() -> None:
@@ -68,8 +75,9 @@ def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
     heard = Heard()
     prompt = [*range(11, 21)]
 
-    heard.hear(1, Placed("q", W, 40, 40, hashes=pack_hashes(prompt)))
-    heard.hear(2, Placed("q", "elsewhere", 40, 40, hashes=pack_hashes(prompt)))
+    told = pack_hashes(grade(prompt, len(prompt)))
+    heard.hear(1, PlacedRecord("q", 0, 10, 40, 40, 0, told, believed=True))
+    heard.hear(2, PlacedRecord("r", 1, 10, 40, 40, 0, told))
 
     overlaps = heard.scheduler.overlaps
     assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 10}
@@ -78,7 +86,7 @@ def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
 
 def test_speeds_are_learned_from_what_peers_see() -> None:
     heard = Heard()
-    heard.hear(1, Placed("q", W, 8000, 8000), Placed("r", W, 8000, 8000), now=0.0)
+    heard.hear(1, sized("q", 8000, 8000), sized("r", 8000, 8000), now=0.0)
     heard.hear(3, Prefilled("q"), now=0.8)
     heard.hear(4, Prefilled("r"), now=1.6)
     heard.hear(5, Grew("q", 100), Ended("q"), now=3.8)
@@ -92,9 +100,9 @@ def test_speeds_are_learned_from_what_peers_see() -> None:
 
 def test_bookings_told_again_teach_no_speeds() -> None:
     heard = Heard()
-    heard.hear(1, StateBegins(), Placed("q", W, 8000, 8000), StateEnds(), now=5.0)
+    heard.hear(1, StateBegins(), sized("q", 8000, 8000), StateEnds(), now=5.0)
     heard.hear(4, Prefilled("q"), Grew("q", 100), now=5.1)
-    heard.hear(6, Placed("r", W, 8000, 8000), Ended("q"), now=5.2)
+    heard.hear(6, sized("r", 8000, 8000), Ended("q"), now=5.2)
     heard.hear(8, Prefilled("r"), now=6.0)
 
     report = heard.scheduler.speeds.report(W)
@@ -225,7 +233,7 @@ def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
     heard = Heard()
     heard.scheduler.workers.membership.add(W, 0.0)
     heard.scheduler.workers.membership.add("v", 0.0)
-    elsewhere = Placed("q", "v", 40, 30, 5)
+    elsewhere = PlacedRecord("q", 1, 10, 40, 30, 5)
     heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "reset"))
     assert heard.scheduler.workers.everyone(0.0) == ("v",)
 
@@ -240,13 +248,13 @@ def test_a_peers_turn_counts_as_this_replicas_own_and_is_counted_once() -> None:
     workers = [W, WorkerId("x")]
     assert turns.next(workers, "") == W
 
-    heard.hear(1, Placed("q", W, 40, 30, turn=True))
-    heard.hear(2, StateBegins(), Placed("q", W, 40, 30, turn=True), StateEnds())
+    heard.hear(1, sized("q", 40, 30, turn=True))
+    heard.hear(2, StateBegins(), sized("q", 40, 30, turn=True), StateEnds())
 
     assert turns.next(workers, "") == "x"
     turns.take(WorkerId("x"))
     assert turns.next(workers, "") == W
-    heard.hear(5, Placed("by cache", W, 40, 30))
+    heard.hear(5, sized("by cache", 40, 30))
     assert turns.next(workers, "") == W
 
 
@@ -255,7 +263,7 @@ def test_answers_that_are_not_streamed_grow_alike_at_both_replicas() -> None:
     for scheduler in (home.scheduler, heard.scheduler):
         scheduler.speeds.output(W, 100, 2.0)
     home.sequences.add("q", W, Demand(40, 30, 20, streams=False), 0.0)
-    heard.hear(1, Placed("q", W, 40, 30, 5, streams=False))
+    heard.hear(1, sized("q", 40, 30, streams=False))
 
     for now in (0.5, 1.1, 60.0):
         home.scheduler.grow_unseen(now)

@@ -19,6 +19,7 @@ from kvmesh.core.routing.peers.records import (
 )
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
+from kvmesh.formats import FormatRange
 from tests.property.support.records import (
     bare,
     failed,
@@ -31,7 +32,7 @@ from tests.property.support.records import (
 )
 from tests.property.support.replica import Replica
 
-HEAD = "0200 0000 02000000 0700000000000000 0900000000000000"
+HEAD = "0100 0000 02000000 0700000000000000 0900000000000000"
 
 
 def test_a_message_is_these_bytes() -> None:
@@ -72,7 +73,7 @@ def test_a_message_is_these_bytes() -> None:
     ],
 )
 def test_each_record_is_these_bytes(text: str, event: object) -> None:
-    data = bytes.fromhex("02000000 01000000 0100000000000000 0100000000000000" + text)
+    data = bytes.fromhex("01000000 01000000 0100000000000000 0100000000000000" + text)
 
     (read,) = read_records("p", data).events
 
@@ -130,8 +131,8 @@ def cut(data: bytes, to: int) -> bytes:
     [
         (b"", "0 bytes, a head has 24"),
         (cut(message(), 23), "23 bytes, a head has 24"),
-        (b"\x01" + message()[1:], "version 1, records are 2"),
-        (b"\x03" + message()[1:], "version 3, records are 2"),
+        (b"\x00" + message()[1:], "format 0, this build reads 1"),
+        (b"\x02" + message()[1:], "format 2, this build reads 1"),
         (message()[:1] + b"\x02" + message()[2:], "flags 0x2 and 0x0"),
         (message()[:3] + b"\x01" + message()[4:], "flags 0x0 and 0x100"),
         (message(epoch=2**62 + 1), "epoch 4611686018427387905 .*beyond 2\\^62"),
@@ -178,11 +179,19 @@ def test_a_message_that_is_not_as_it_must_be_is_refused_whole(data: bytes, why: 
 
     with pytest.raises(CodecError, match=why):
         read_records("p", data)
-    if data[:1] == b"\x02":
+    if data[:1] == b"\x01":
         with pytest.raises(CodecError, match=why):
             replica.peers.hear("p", data, 1.0)
 
     assert replica.view() == before
+
+
+def test_a_build_reads_the_formats_that_it_is_told() -> None:
+    later = b"\x02" + message(bare(1, 5))[1:]
+
+    assert read_records("p", later, FormatRange(1, 2)).events == [Prefilled("p#5")]
+    with pytest.raises(CodecError, match="format 1, this build reads 2 to 3"):
+        read_records("p", message(), FormatRange(2, 3))
 
 
 def test_records_before_a_bad_one_do_not_count() -> None:

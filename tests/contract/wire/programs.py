@@ -1,4 +1,4 @@
-"""What the fourth version shares besides: agents of programs, in a table of their bucket."""
+"""What replicas share of programs: agents, in a table of their bucket."""
 
 from collections.abc import Iterator
 from typing import Final

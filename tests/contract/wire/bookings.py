@@ -1,4 +1,4 @@
-"""What the second version says that the first did not: bookings as records, versions, formats."""
+"""What replicas tell of bookings, as records."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import BookingOutbox
-from kvmesh.actors.messages import WriteFormat
 from kvmesh.core.admission.shares import ShareRow, Shares
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
@@ -21,9 +20,7 @@ from kvmesh.core.routing.peers.records import (
 )
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.formats import FormatRange, Formats
 from tests.contract.wire.case import EPOCH, WORKER, WireCase
-from tests.contract.wire.messages import of_message, router_heartbeat, worker_heartbeat
 
 SIZE: Final = 16
 PROMPT: Final = list(range(1000, 1300))
@@ -34,7 +31,6 @@ GRADED: Final = [
     *(PROMPT[depth - 1] for depth in range(48, 257, 16)),
     PROMPT[-1],
 ]
-FORMATS: Final = Formats(FormatRange(1, 2), FormatRange(1, 2), FormatRange(2, 3), FormatRange(4, 4))
 SHARES: Final = Shares(9, 512, [ShareRow(2**62, 3, 4096, 128, 2)], True)
 
 
@@ -108,12 +104,3 @@ def bookings() -> Iterator[tuple[str, WireCase]]:
     yield "bookings_life", of_records(life, RecordBatch(EPOCH, 1, LIFE))
     yield "bookings_state", of_records(state, RecordBatch(EPOCH, 3, STATE))
     yield "bookings_beat", of_records(beat, RecordBatch(EPOCH, 1, [], SHARES))
-
-
-def versions() -> Iterator[tuple[str, WireCase]]:
-    """Yield heartbeats that tell version and formats, and the command that follows from them."""
-    told = {"version": "1.4.0", "formats": FORMATS}
-    worker = msgspec.structs.replace(worker_heartbeat(), **told, journal_format=2)
-    yield "worker_heartbeat", of_message(worker)
-    yield "router_heartbeat", of_message(msgspec.structs.replace(router_heartbeat(), **told))
-    yield "command_write_format", of_message(WriteFormat(WORKER, 2, "r0"))

@@ -1,4 +1,4 @@
-"""What format 2 of journal and snapshots says that format 1 has no words for: rules and ends."""
+"""What journal and snapshots say of workers with several cache groups: rules and ends."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,8 +7,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import (
     ENDS,
-    GROUPED_VERSION,
     ROOT,
+    VERSION,
     Batch,
     Cleared,
     Event,
@@ -73,7 +73,7 @@ def read_snapshot(data: bytes) -> GroupedSaid:
 
 
 def grouped() -> Iterator[tuple[str, WireCase]]:
-    batch = Batch(GROUPED_VERSION, EPOCH, 9, EVENTS)
+    batch = Batch(VERSION, EPOCH, 9, EVENTS)
     yield "journal_grouped", WireCase(lambda: encode_batch(batch), decode_batch, batch)
     said = GroupedSaid({WORKER: Reuse(2, 1)}, DIGESTS, INDEX_DIGEST, 3)
     yield "snapshot_grouped", WireCase(write_snapshot, read_snapshot, said)
