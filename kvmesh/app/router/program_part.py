@@ -83,6 +83,8 @@ class ProgramPart:
         for worker, epoch in self._lives.items():
             if lives.get(worker) != epoch:
                 self.governor.removed(worker, now)
+                if (touches := context.routing.turns.touches) is not None:
+                    touches.removed(worker)
         self._lives = lives
         context.gate.load_fell()
 
