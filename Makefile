@@ -190,6 +190,7 @@ config: $(VENV)/.run
 	$(BIN)/kvmesh config envoy > deploy/compose/envoy.json
 	sed -i '/^| name | type/,$$d' docs/reference/metrics.md
 	$(BIN)/kvmesh config metrics >> docs/reference/metrics.md
+	$(BIN)/python -m tests.integration.docs.terms_table
 
 # The files that are made from the Helm chart: the kustomize base, the page of its values.
 chart: $(VENV)/.run

@@ -202,8 +202,7 @@ static PyObject *weigh(Decider *self, const Question *asked, Py_ssize_t first, P
         WorkerState *state = asked->states[first + i];
         PyObject *made = write_terms(self, asked, state, &terms) < 0
                              ? NULL
-                             : terms_tuple(asked->asked.block_size, asked->asked.prompt_tokens,
-                                           state->worker, &terms);
+                             : terms_tuple(state->worker, &terms);
         PyObject *pair = made == NULL ? NULL : Py_BuildValue("dN", self->costs[first + i], made);
         if (pair == NULL) {
             Py_CLEAR(weighed);

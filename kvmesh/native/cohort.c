@@ -342,51 +342,36 @@ long long cached_blocks(const Decider *self, const WorkerState *state) {
     return PyErr_Occurred() ? -1 : blocks;
 }
 
+/* What was looked up of a worker besides its state. */
+typedef struct {
+    long long waiting, cached;
+    double usage;
+} Seen;
+
+static int look_up(const Decider *self, const WorkerState *state, Seen *seen) {
+    long long used = 0;
+    seen->cached = cached_blocks(self, state);
+    if (seen->cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
+        read_report(state, asked_names.waiting_requests, &seen->waiting) < 0) {
+        return -1;
+    }
+    used = used > state->loads->active_blocks ? used : state->loads->active_blocks;
+    double usage = state->capacity_blocks ? (double)used / (double)state->capacity_blocks : 0.0;
+    seen->usage = usage < 1.0 ? usage : 1.0;
+    return 0;
+}
+
 int write_terms(Decider *self, const Question *question, WorkerState *state,
                 CandidateTerms *out) {
     const Asked *asked = &question->asked;
-    long long overlap = overlap_of(asked, state), used = 0, waiting = 0;
-    long long cached = cached_blocks(self, state);
-    if (cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
-        read_report(state, asked_names.waiting_requests, &waiting) < 0) {
+    Seen looked, *seen = &looked;
+    if (look_up(self, state, seen) < 0) {
         return -1;
     }
-    const Loads *loads = state->loads;
-    long long shared = loads_shared_blocks(loads, &asked->keys, overlap);
-    double rate = asked->fleet * state->prefill->factor;
-    *out = (CandidateTerms){
-        .overlap_blocks = overlap,
-        .request_blocks = asked->request_blocks,
-        .uncached_tokens = uncached_of(asked, state),
-        .prefill_tokens = loads->prefill_tokens,
-        .active_blocks = loads->active_blocks,
-        .decode_blocks = loads->active_blocks + asked->request_blocks - shared,
-        .active_requests = loads->active_requests,
-        .outstanding_tokens = loads->prompt_tokens,
-        .waiting_requests = waiting,
-        .capacity_blocks = state->capacity_blocks,
-        .cached_blocks = cached,
-        .wait_ms = loads->prefill_tokens
-                       ? loads_wait_ms(loads, rate, asked->now, asked->step_tokens)
-                       : 0.0,
-        .ms_per_token = rate,
-        .step_tokens = asked->step_tokens,
-        .arrivals_per_ms = asked->arrivals_per_ms,
-        .failure_share = state->failure_share,
-        .failure_ms = failure_ms_of(asked, state),
-        .lost_tokens = lost_tokens_of(asked, state),
-        .slow_ms = slow_ms_of(asked, state),
-    };
-    if (prepares(asked, state)) {
-        out->fetch_ms = state->fetch_ms;
-        out->adapter_ms = state->adapter_ms;
-    }
-    if (state->capacity_blocks) {
-        double capacity = (double)state->capacity_blocks;
-        double usage = (double)(used > loads->active_blocks ? used : loads->active_blocks) /
-                       capacity;
-        out->cache_usage = usage < 1.0 ? usage : 1.0;
-        return memory_wait_of(asked, state, out->decode_blocks, &out->memory_wait_ms);
-    }
-    return 0;
+#define TERM(name, value) out->name = value;
+    WORKER_TERMS(TERM)
+    REQUEST_TERMS(TERM)
+    SEEN_TERMS(TERM)
+#undef TERM
+    return PyErr_Occurred() ? -1 : 0;
 }

@@ -175,11 +175,10 @@ int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *s
 }
 
 void asked_facts(Asked *asked) {
-    asked->facts[BLOCK_SIZE] = (double)asked->block_size;
-    asked->facts[PROMPT_TOKENS] = (double)asked->prompt_tokens;
-    asked->facts[REQUEST_BLOCKS] = (double)asked->request_blocks;
-    asked->facts[STEP_TOKENS] = asked->step_tokens;
-    asked->facts[ARRIVALS_PER_MS] = asked->arrivals_per_ms;
+    double *fact = asked->facts;
+#define FACT(name, value) *fact++ = (double)(value);
+    REQUEST_TERMS(FACT)
+#undef FACT
 }
 
 static void formula_dealloc(Formula *self) {

@@ -3,13 +3,17 @@
 #define KVMESH_COSTS_H
 
 #include "speeds.h"
+#include "terms_table.h"
 
 /* Workers are looked at so many at a time: a step is decoded once for all of them, and its columns
  * stay in the first-level cache.
  */
 enum { CHUNK = 64, DEPTH = 16, KEPT = 8, MOST_WEIGHTS = 32 };
 
-enum { BLOCK_SIZE, PROMPT_TOKENS, REQUEST_BLOCKS, STEP_TOKENS, ARRIVALS_PER_MS, FACTS };
+/* Terms that are one number for all workers. */
+#define ONE(name, value) +1
+enum { FACTS = 0 REQUEST_TERMS(ONE), TERMS = 0 WORKER_TERMS(ONE) };
+#undef ONE
 
 /* One request: what its costs depend on besides the worker. */
 typedef struct {
@@ -32,11 +36,7 @@ typedef struct {
     Fill fill;
 } Term;
 
-/* Terms of each worker. */
-enum { TERMS = 15 };
-extern const Term terms[];
-
-/* Terms that are one number for all workers. */
+extern const Term terms[TERMS];
 extern const char *const facts[FACTS];
 
 typedef struct {
@@ -81,6 +81,29 @@ int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *s
  */
 double lost_tokens_of(const Asked *asked, const WorkerState *state);
 
+/* Blocks of the prompt that a worker has. */
+static inline long long overlap_of(const Asked *asked, const WorkerState *state) {
+    return state->asked == asked->question ? state->overlap : 0;
+}
+
+/* Learned time of an uncached token, ms. */
+static inline double rate_of(const Asked *asked, const WorkerState *state) {
+    return asked->fleet * state->prefill->factor;
+}
+
+static inline double wait_ms_of(const Asked *asked, const WorkerState *state) {
+    const Loads *loads = state->loads;
+    return loads->prefill_tokens
+               ? loads_wait_ms(loads, rate_of(asked, state), asked->now, asked->step_tokens)
+               : 0.0;
+}
+
+/* KV blocks in use with this request, where shared ones count once. */
+static inline long long decode_blocks_of(const Asked *asked, const WorkerState *state) {
+    return state->loads->active_blocks + asked->request_blocks -
+           loads_shared_blocks(state->loads, &asked->keys, overlap_of(asked, state));
+}
+
 /* Return whether a worker has to bring cached blocks or to load the request's adapter first. */
 static inline int prepares(const Asked *asked, const WorkerState *state) {
     return state->prepared_in == asked->question;
@@ -107,10 +130,9 @@ static inline double slow_ms_of(const Asked *asked, const WorkerState *state) {
  */
 double failure_ms_of(const Asked *asked, const WorkerState *state);
 
-/* Write how long the request will wait for others to leave, ms: 0 below the margin. The worker's capacity
- * must be known. -1 with an error set.
+/* Return how long the request will wait for others to leave, ms: 0 below the margin, and where the
+ * worker's capacity is not known. With an error set it is no matter what.
  */
-int memory_wait_of(const Asked *asked, const WorkerState *state, long long decode_blocks,
-                   double *ms);
+double memory_wait_ms_of(const Asked *asked, const WorkerState *state);
 
 #endif

@@ -201,8 +201,4 @@ PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs)
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 
-static inline long long overlap_of(const Asked *asked, const WorkerState *state) {
-    return state->asked == asked->question ? state->overlap : 0;
-}
-
 #endif

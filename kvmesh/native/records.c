@@ -222,32 +222,39 @@ static PyObject *record_known(Record *self, PyObject *none) {
     return known;
 }
 
-/* The arguments of core.cost.terms.Candidate, in their order. */
-PyObject *terms_tuple(long long block_size, long long prompt_tokens, PyObject *worker,
-                      const CandidateTerms *terms) {
-    return Py_BuildValue(
-        "OLLLLLLLLLLLdLLdddddddddds#d", worker, block_size, prompt_tokens,
-        terms->overlap_blocks, terms->request_blocks, terms->uncached_tokens, terms->prefill_tokens,
-        terms->active_blocks, terms->decode_blocks, terms->active_requests,
-        terms->outstanding_tokens, terms->waiting_requests, terms->cache_usage,
-        terms->capacity_blocks, terms->cached_blocks, terms->wait_ms, terms->ms_per_token,
-        terms->step_tokens, terms->arrivals_per_ms, terms->memory_wait_ms, terms->failure_share,
-        terms->failure_ms, terms->lost_tokens, terms->slow_ms, terms->fetch_ms, "", (Py_ssize_t)0,
-        terms->adapter_ms);
+/* The arguments of core.cost.terms.Candidate, in their order; texts are left empty. */
+PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
+    PyObject *made = PyTuple_New(CANDIDATE_ARGUMENTS);
+    Py_ssize_t place = 0;
+    if (made == NULL) {
+        return NULL;
+    }
+#define PUT(value) PyTuple_SET_ITEM(made, place++, value);
+#define COUNT(name) PUT(PyLong_FromLongLong(terms->name))
+#define NUMBER(name) PUT(PyFloat_FromDouble(terms->name))
+#define TEXT(name) PUT(PyUnicode_FromStringAndSize(NULL, 0))
+    PUT(Py_NewRef(worker))
+    CANDIDATE_FIELDS(COUNT, NUMBER, TEXT)
+#undef PUT
+#undef COUNT
+#undef NUMBER
+#undef TEXT
+    if (PyErr_Occurred()) {
+        Py_CLEAR(made);
+    }
+    return made;
 }
 
 static PyObject *record_terms(Record *self, PyObject *none) {
     (void)none;
-    return terms_tuple(self->block_size, self->prompt_tokens,
-                       self->worker == NULL ? Py_None : self->worker, &self->chosen);
+    return terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen);
 }
 
 static PyObject *record_weighed(Record *self, PyObject *none) {
     (void)none;
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list != NULL && i < self->weighed; i++) {
-        PyObject *terms = terms_tuple(self->block_size, self->prompt_tokens,
-                                      PyTuple_GET_ITEM(self->workers, i), &self->weighed_terms[i]);
+        PyObject *terms = terms_tuple(PyTuple_GET_ITEM(self->workers, i), &self->weighed_terms[i]);
         PyObject *pair = terms == NULL ? NULL : Py_BuildValue("dN", self->scores[i], terms);
         if (pair == NULL || PyList_Append(list, pair) < 0) {
             Py_CLEAR(list);

@@ -8,15 +8,18 @@
 #define KVMESH_RECORDS_H
 
 #include "core.h"
+#include "terms_table.h"
 
-/* core.cost.terms.Candidate without its worker, block size and prompt tokens. */
+/* core.cost.terms.Candidate without its worker. */
+#define COUNT(name) long long name;
+#define NUMBER(name) double name;
+#define TEXT(name)
 typedef struct {
-    long long overlap_blocks, request_blocks, uncached_tokens, prefill_tokens, active_blocks;
-    long long decode_blocks, active_requests, outstanding_tokens, waiting_requests;
-    long long capacity_blocks, cached_blocks;
-    double cache_usage, wait_ms, ms_per_token, step_tokens, arrivals_per_ms, memory_wait_ms;
-    double failure_share, failure_ms, lost_tokens, slow_ms, fetch_ms, adapter_ms;
+    CANDIDATE_FIELDS(COUNT, NUMBER, TEXT)
 } CandidateTerms;
+#undef COUNT
+#undef NUMBER
+#undef TEXT
 
 /* core.insight.decision_record.State */
 enum { OPEN, FINISHED, CLIENT_GONE, FAILED, CUT, REFUSED, STATES };
@@ -100,8 +103,7 @@ Record *record_new(void);
 int record_report(Record *record, PyObject *usage);
 
 /* Return the arguments of core.cost.terms.Candidate, a new tuple; NULL with an error set. */
-PyObject *terms_tuple(long long block_size, long long prompt_tokens, PyObject *worker,
-                      const CandidateTerms *terms);
+PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms);
 
 /* Let its hashes go. */
 void record_forget_hashes(Record *record);

@@ -9,25 +9,6 @@ static uint64_t questions;
 
 uint64_t next_question(void) { return ++questions; }
 
-static inline long long overlap_at(const Asked *asked, const WorkerState *state) {
-    return state->asked == asked->question ? state->overlap : 0;
-}
-
-static inline double rate_of(const Asked *asked, const WorkerState *state) {
-    return asked->fleet * state->prefill->factor;
-}
-
-#define TERM(name, value)                                                                         \
-    static int fill_##name(const Asked *asked, WorkerState *const *states, Py_ssize_t count,      \
-                           double *column) {                                                      \
-        (void)asked;                                                                              \
-        for (Py_ssize_t i = 0; i < count; i++) {                                                  \
-            const WorkerState *state = states[i];                                                 \
-            column[i] = (double)(value);                                                          \
-        }                                                                                         \
-        return 0;                                                                                 \
-    }
-
 long long load_tokens_of(const Asked *asked, const WorkerState *state) {
     double rate = rate_of(asked, state);
     if (!prepares(asked, state) || !(rate > 0.0)) {
@@ -41,18 +22,12 @@ long long uncached_of(const Asked *asked, const WorkerState *state) {
     if (asked->prefilled) {
         return 0;
     }
-    long long uncached = asked->prompt_tokens - overlap_at(asked, state) * asked->block_size;
+    long long uncached = asked->prompt_tokens - overlap_of(asked, state) * asked->block_size;
     if (prepares(asked, state)) {
         uncached -= state->fetched;
         uncached = (uncached > 0 ? uncached : 0) + state->worth + load_tokens_of(asked, state);
     }
     return uncached > 0 ? uncached : 0;
-}
-
-static inline double wait_at(const Asked *asked, const WorkerState *state) {
-    return state->loads->prefill_tokens
-               ? loads_wait_ms(state->loads, rate_of(asked, state), asked->now, asked->step_tokens)
-               : 0.0;
 }
 
 double failure_ms_of(const Asked *asked, const WorkerState *state) {
@@ -64,7 +39,7 @@ double failure_ms_of(const Asked *asked, const WorkerState *state) {
 
 double lost_tokens_of(const Asked *asked, const WorkerState *state) {
     const Loads *loads = state->loads;
-    long long overlap = overlap_at(asked, state);
+    long long overlap = overlap_of(asked, state);
     overlap -= prepares(asked, state) ? state->slower : 0;
     if (!overlap || !loads->prefill_tokens || !state->capacity_blocks) {
         return 0.0;
@@ -83,87 +58,42 @@ double lost_tokens_of(const Asked *asked, const WorkerState *state) {
     return (double)asked->block_size * ((double)at_risk * (share < 1.0 ? share : 1.0));
 }
 
-TERM(overlap_blocks, overlap_at(asked, state))
-TERM(uncached_tokens, uncached_of(asked, state))
-TERM(prefill_tokens, state->loads->prefill_tokens)
-TERM(active_blocks, state->loads->active_blocks)
-TERM(active_requests, state->loads->active_requests)
-TERM(outstanding_tokens, state->loads->prompt_tokens)
-TERM(capacity_blocks, state->capacity_blocks)
-TERM(ms_per_token, rate_of(asked, state))
-TERM(wait_ms, wait_at(asked, state))
-TERM(failure_share, state->failure_share)
-TERM(failure_ms, failure_ms_of(asked, state))
-TERM(slow_ms, slow_ms_of(asked, state))
-TERM(lost_tokens, lost_tokens_of(asked, state))
-
-static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
-                              double *column) {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        const Loads *loads = states[i]->loads;
-        long long shared =
-            loads_shared_blocks(loads, &asked->keys, overlap_at(asked, states[i]));
-        column[i] = (double)(loads->active_blocks + asked->request_blocks - shared);
-    }
-    return 0;
+/* With what is shared counted twice, which is sooner said: mostly there is room enough. */
+static int may_wait(const Asked *asked, const WorkerState *state) {
+    long long most = state->loads->active_blocks + state->loads->expected_blocks +
+                     asked->request_blocks + asked->output_blocks;
+    return (double)most / (double)state->capacity_blocks > MEMORY_MARGIN;
 }
 
-int memory_wait_of(const Asked *asked, const WorkerState *state, long long decode_blocks,
-                   double *ms) {
-    long long needed = decode_blocks + asked->output_blocks + state->loads->expected_blocks;
+double memory_wait_ms_of(const Asked *asked, const WorkerState *state) {
+    if (!state->capacity_blocks || !may_wait(asked, state)) {
+        return 0.0;
+    }
+    long long needed =
+        decode_blocks_of(asked, state) + asked->output_blocks + state->loads->expected_blocks;
     double usage = (double)needed / (double)state->capacity_blocks;
-    *ms = 0.0;
-    if (usage > MEMORY_MARGIN) {
-        const WorkerSpeed *known = speeds_worker(asked->speeds, state->worker);
-        if (known == NULL) {
-            return -1;
-        }
-        *ms = (usage - MEMORY_MARGIN) * speeds_residence_ms(asked->speeds, known);
+    if (!(usage > MEMORY_MARGIN)) {
+        return 0.0;
     }
-    return 0;
+    const WorkerSpeed *known = speeds_worker(asked->speeds, state->worker);
+    return known == NULL ? -1.0
+                         : (usage - MEMORY_MARGIN) * speeds_residence_ms(asked->speeds, known);
 }
 
-/* The same, with what the request shares there counted once. */
-static int wait_in_full(const Asked *asked, const WorkerState *state, double *ms) {
-    long long shared = loads_shared_blocks(state->loads, &asked->keys, overlap_at(asked, state));
-    long long blocks = state->loads->active_blocks + asked->request_blocks - shared;
-    return memory_wait_of(asked, state, blocks, ms);
-}
-
-/* Only workers that are almost full are asked in full. */
-static int fill_memory_wait_ms(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
-                               double *column) {
-    long long blocks = asked->request_blocks + asked->output_blocks;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        WorkerState *state = states[i];
-        const Loads *loads = state->loads;
-        long long most = loads->active_blocks + loads->expected_blocks + blocks;
-        column[i] = 0.0;
-        if (state->capacity_blocks &&
-            (double)most / (double)state->capacity_blocks > MEMORY_MARGIN &&
-            wait_in_full(asked, state, column + i) < 0) {
-            return -1;
-        }
+#define TERM(name, value)                                                                         \
+    static int fill_##name(const Asked *asked, WorkerState *const *states, Py_ssize_t count,      \
+                           double *column) {                                                      \
+        (void)asked;                                                                              \
+        for (Py_ssize_t i = 0; i < count; i++) {                                                  \
+            const WorkerState *state = states[i];                                                 \
+            column[i] = (double)(value);                                                          \
+        }                                                                                         \
+        return PyErr_Occurred() ? -1 : 0;                                                         \
     }
-    return 0;
-}
+WORKER_TERMS(TERM)
 
-#define ENTRY(name) {#name, fill_##name}
+#define ENTRY(name, value) {#name, fill_##name},
+const Term terms[TERMS] = {WORKER_TERMS(ENTRY)};
 
-const Term terms[] = {
-    ENTRY(overlap_blocks), ENTRY(uncached_tokens), ENTRY(prefill_tokens),
-    ENTRY(active_blocks), ENTRY(decode_blocks), ENTRY(active_requests),
-    ENTRY(outstanding_tokens), ENTRY(capacity_blocks), ENTRY(ms_per_token),
-    ENTRY(wait_ms), ENTRY(memory_wait_ms), ENTRY(failure_share), ENTRY(failure_ms),
-    ENTRY(lost_tokens), ENTRY(slow_ms),
-};
-_Static_assert(sizeof terms / sizeof *terms == TERMS, "costs.h counts the terms");
-
-const char *const facts[FACTS] = {
-    [BLOCK_SIZE] = "block_size",
-    [PROMPT_TOKENS] = "prompt_tokens",
-    [REQUEST_BLOCKS] = "request_blocks",
-    [STEP_TOKENS] = "step_tokens",
-    [ARRIVALS_PER_MS] = "arrivals_per_ms",
-};
-
+#define NAME(name, value) #name,
+const char *const facts[FACTS] = {REQUEST_TERMS(NAME)};

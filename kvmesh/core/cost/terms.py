@@ -1,7 +1,7 @@
 """What a cost formula may name besides its weights: terms of one worker, and of all workers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -28,23 +28,123 @@ class Brought(msgspec.Struct, frozen=True, gc=False):
         return sum(self.tokens.values()) - self.fetched_tokens
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One worker as this request sees it. Tokens and blocks are counts, `_ms` milliseconds.
+class Term(NamedTuple):
+    """What one worker's term is, and how the compiled core computes it (`c`), of the request
+    `asked`, the worker's `state`, and what else was looked up of it (`seen`): with `kind` worker or
+    request formulas may name it there, too. `shown`: how it is printed.
+    """
 
-    `overlap_blocks` of the request's `request_blocks` are cached there. Load, without this
-    request: `prefill_tokens` uncached tokens still to prefill, `active_blocks` KV blocks in use,
-    `active_requests`, `outstanding_tokens` their prompt tokens. With it: `decode_blocks`.
-    `cache_usage` 0..1, `waiting_requests` and `capacity_blocks` (0: unknown) come from the engine
-    where it reports, else from bookings. `cached_blocks` is the size of its cached tree. A step's
-    fixed time is worth `step_tokens`; `arrivals_per_ms` is a worker's usual part of all requests.
-    `failure_share` of the requests there fail beyond what is usual; `failure_ms` is what this one
-    loses by that on average: the time until it fails, and its prompt's anew elsewhere.
-    To bring cached blocks to the device, from slower memory or from worker `fetch_from`, takes
-    `fetch_ms`: `uncached_tokens` counts them as the tokens that it computes meanwhile.
-    `adapter_ms` is how long loading the request's LoRA adapter takes there first:
-    `uncached_tokens` counts what is computed in that time otherwise.
-    `lost_tokens` of the overlap are expected to be evicted before the request's turn comes.
-    `slow_ms` is what the answer's output takes longer there than load explains.
+    unit: str
+    meaning: str
+    c: str = ""
+    kind: Literal["worker", "request", "seen", "given"] = "worker"
+    shown: str = ""
+
+
+TERMS: Final[Mapping[str, Term]] = {
+    "worker": Term("", "its name", kind="given"),
+    "block_size": Term("tokens", "of a block", "asked->block_size", "request"),
+    "prompt_tokens": Term("tokens", "of the request", "asked->prompt_tokens", "request"),
+    "overlap_blocks": Term(
+        "blocks", "of the prompt that are cached there", "overlap_of(asked, state)"
+    ),
+    "request_blocks": Term(
+        "blocks", "of the request; the last counts whole", "asked->request_blocks", "request"
+    ),
+    "uncached_tokens": Term(
+        "tokens", "of the prompt that are not: to be prefilled there", "uncached_of(asked, state)"
+    ),
+    "prefill_tokens": Term(
+        "tokens",
+        "uncached ones of other requests, still to prefill there",
+        "state->loads->prefill_tokens",
+    ),
+    "active_blocks": Term("blocks", "of KV in use there", "state->loads->active_blocks"),
+    "decode_blocks": Term(
+        "blocks",
+        "of KV in use with this request, where shared ones count once",
+        "decode_blocks_of(asked, state)",
+        shown=".1f",
+    ),
+    "active_requests": Term(
+        "requests", "booked there and not finished", "state->loads->active_requests"
+    ),
+    "outstanding_tokens": Term("tokens", "their prompts", "state->loads->prompt_tokens"),
+    "waiting_requests": Term("requests", "in the engine's queue", "seen->waiting", "seen"),
+    "cache_usage": Term("0 to 1", "used share of its KV cache", "seen->usage", "seen", ".3f"),
+    "capacity_blocks": Term("blocks", "of KV that it has, 0: unknown", "state->capacity_blocks"),
+    "cached_blocks": Term("blocks", "entries of the index for it", "seen->cached", "seen"),
+    "wait_ms": Term(
+        "ms",
+        "until its backlog, `prefill_tokens`, is prefilled",
+        "wait_ms_of(asked, state)",
+        shown=".1f",
+    ),
+    "ms_per_token": Term(
+        "ms", "learned time of an uncached token", "rate_of(asked, state)", shown=".4f"
+    ),
+    "step_tokens": Term(
+        "tokens", "that a step's fixed time is worth", "asked->step_tokens", "request"
+    ),
+    "arrivals_per_ms": Term(
+        "requests a ms",
+        "a worker's usual part of all requests",
+        "asked->arrivals_per_ms",
+        "request",
+        ".4f",
+    ),
+    "memory_wait_ms": Term(
+        "ms",
+        "until there is room for the request, 0 while there is",
+        "memory_wait_ms_of(asked, state)",
+        shown=".1f",
+    ),
+    "failure_share": Term(
+        "0 to 1", "of requests there that fail beyond the usual share", "state->failure_share"
+    ),
+    "failure_ms": Term(
+        "ms",
+        "that this request loses by that on average: until it fails, and its prefill elsewhere",
+        "failure_ms_of(asked, state)",
+        shown=".1f",
+    ),
+    "lost_tokens": Term(
+        "tokens",
+        "of the overlap that are expected to be evicted before the request's turn comes; "
+        "`confidence` is the share of the rest",
+        "lost_tokens_of(asked, state)",
+        shown=".1f",
+    ),
+    "slow_ms": Term(
+        "ms",
+        "what the answer's output takes longer there than load explains: beyond three times the "
+        "usual worker's time per token, 0 elsewhere",
+        "slow_ms_of(asked, state)",
+        shown=".1f",
+    ),
+    "fetch_ms": Term(
+        "ms",
+        "to bring cached blocks to the device from slower memory, or from the cache of the worker "
+        "`fetch_from`; `uncached_tokens` counts it as the tokens computed meanwhile",
+        "prepares(asked, state) ? state->fetch_ms : 0.0",
+    ),
+    "fetch_from": Term("", "name of the worker whose cache it would fetch from", kind="given"),
+    "adapter_ms": Term(
+        "ms",
+        "to load the request's LoRA adapter there first, 0 where it is loaded or that is unknown; "
+        "`uncached_tokens` counts what is prefilled in that time",
+        "prepares(asked, state) ? state->adapter_ms : 0.0",
+    ),
+}
+"""The fields of `Candidate`, in their order. kvmesh/native/terms_table.h and a table in
+docs/operate/tuning.md are made of them by `make config`.
+"""
+
+
+class CandidateTerms(msgspec.Struct, frozen=True, gc=False):
+    """One worker as this request sees it; the fields are `TERMS`. Load is without this request, but
+    for `decode_blocks`; `cache_usage`, `waiting_requests` and `capacity_blocks` come from the
+    engine where it reports, else from bookings.
     """
 
     worker: WorkerId
@@ -74,6 +174,10 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     fetch_ms: float = 0.0
     fetch_from: str = ""
     adapter_ms: float = 0.0
+
+
+class Candidate(CandidateTerms, frozen=True, gc=False):
+    """What a formula prices: a worker's terms."""
 
     @property
     def confidence(self) -> float:
@@ -115,21 +219,14 @@ of the prompt, and how many tokens are prefilled in `failure_ms` (finite, whatev
 """
 
 FORMATS: Final[Mapping[str, str]] = {
+    name: term.shown for name, term in TERMS.items() if term.shown
+} | {
     "overlap_score_weight": ".1f",
     "overlap_score": ".3f",
-    "cache_usage": ".3f",
-    "decode_blocks": ".1f",
     "prefill_blocks": ".1f",
-    "wait_ms": ".1f",
     "own_ms": ".1f",
     "lost_ms": ".1f",
-    "memory_wait_ms": ".1f",
-    "slow_ms": ".1f",
-    "failure_ms": ".1f",
     "failure_tokens": ".1f",
-    "lost_tokens": ".1f",
-    "ms_per_token": ".4f",
-    "arrivals_per_ms": ".4f",
 }
 """How a term is printed; the others as they are."""
 

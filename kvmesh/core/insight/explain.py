@@ -3,12 +3,13 @@
 from typing import Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.chat.prompt_form import in_words
 from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.selection import tie_limit
-from kvmesh.core.cost.terms import Fleet
+from kvmesh.core.cost.terms import CandidateTerms, Fleet
 from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.programs.standing import Outlook
 from kvmesh.core.rollout.arms import ArmName
@@ -28,39 +29,15 @@ HIDDEN: Final = (
 )
 
 
-class CandidateView(msgspec.Struct, frozen=True):
-    """One worker as it was weighed, terms as in `core.cost.terms.Candidate`.
-
-    `failure_share` of requests there fail, which costs `failure_ms`; loading its LoRA adapter takes
-    `adapter_ms`. `confidence`, 0..1, is the share of the overlap that is expected to be there in
-    the request's turn. It takes `fetch_ms` to bring blocks to the device, from slower memory or
-    worker `fetch_from`. `formula` is the debug log's line.
+class CandidateView(CandidateTerms, frozen=True):
+    """One worker as it was weighed, with its score; `formula` is the debug log's line.
+    `confidence`, 0..1, is the share of the overlap that is expected to be there in the request's
+    turn.
     """
 
-    worker: str
-    score: float
-    overlap_blocks: int
-    uncached_tokens: int
-    prefill_tokens: int
-    decode_blocks: int
-    active_blocks: int
-    active_requests: int
-    cache_usage: float
-    outstanding_tokens: int
-    waiting_requests: int
-    capacity_blocks: int
-    cached_blocks: int
-    wait_ms: float
-    ms_per_token: float
-    memory_wait_ms: float
-    formula: str
-    failure_share: float = 0.0
-    failure_ms: float = 0.0
-    adapter_ms: float = 0.0
-    slow_ms: float = 0.0
+    score: float = 0.0
+    formula: str = ""
     confidence: float = 1.0
-    fetch_ms: float = 0.0
-    fetch_from: str = ""
 
 
 class DecisionView(msgspec.Struct, frozen=True):
@@ -124,30 +101,10 @@ def view_decision(
     """Return `decision` for people and programs, best candidate first."""
     rows = [
         CandidateView(
-            worker=one.worker,
+            **asdict(one),
             score=score,
-            overlap_blocks=one.overlap_blocks,
-            uncached_tokens=one.uncached_tokens,
-            prefill_tokens=one.prefill_tokens,
-            decode_blocks=one.decode_blocks,
-            active_blocks=one.active_blocks,
-            active_requests=one.active_requests,
-            cache_usage=one.cache_usage,
-            outstanding_tokens=one.outstanding_tokens,
-            waiting_requests=one.waiting_requests,
-            capacity_blocks=one.capacity_blocks,
-            cached_blocks=one.cached_blocks,
-            wait_ms=one.wait_ms,
-            ms_per_token=one.ms_per_token,
-            memory_wait_ms=one.memory_wait_ms,
             formula=decision.formula_line(one.worker),
-            failure_share=one.failure_share,
-            failure_ms=one.failure_ms,
-            adapter_ms=one.adapter_ms,
-            slow_ms=one.slow_ms,
             confidence=one.confidence,
-            fetch_ms=one.fetch_ms,
-            fetch_from=one.fetch_from,
         )
         for one, score in zip(decision.candidates, decision.scores, strict=True)
     ]

@@ -19,7 +19,7 @@ from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
 from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.terms import Candidate, Fleet
-from tests.integration.docs import structure_page
+from tests.integration.docs import structure_page, terms_table
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
 ROOT = Path(__file__).parents[3]
@@ -258,6 +258,13 @@ def test_the_structure_page_has_every_package_and_contract() -> None:
     assert page == structure_page.render(page), (
         "run: python -m tests.integration.docs.structure_page"
     )
+
+
+def test_what_is_made_of_the_table_of_terms_is_up_to_date() -> None:
+    made = {terms_table.HEADER: terms_table.header(), terms_table.PAGE: terms_table.page()}
+
+    for path, text in made.items():
+        assert path.read_text() == text, "run: python -m tests.integration.docs.terms_table"
 
 
 def test_the_configuration_page_is_what_the_command_prints() -> None:
