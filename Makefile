@@ -12,7 +12,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 3
-NATIVE := $(wildcard kvmesh/native/*.[ch])
+NATIVE := $(wildcard kvmesh/native/*.[ch] kvmesh/native/*/*.[ch])
 LAB    := benchmarks/lab
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet

@@ -1,4 +1,4 @@
-"""What the compiled core has: `kvmesh/native/*.c`, in the same order of rooms.
+"""What the compiled core has, by the rooms of `kvmesh/native/`, the lowest first.
 
 Shapes, units and errors stand here, how it is done in the C. `make check` holds this
 file to the module.
@@ -62,9 +62,19 @@ from kvmesh.transport.grpc.session_events import Event as SessionEvent
 from kvmesh.transport.http.server.scope import End
 
 VERSION: Final[int]
-"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
+"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
-# ---- transport: heads, HTTP/1 requests, HTTP/2, ext_proc, ends of requests ----
+# ---- base: how tables place numbers ----
+
+def mix(number: int, /) -> int:
+    """Return where tables place a u64: the upper bits count. For tests."""
+
+def rekey(white: int, first: int, second: int, /) -> tuple[int, int, int]:
+    """Place numbers by this key from now on; return the one before. For tests: tables that hold
+    anything are lost, so put the key back before they are touched. The latter two are made odd.
+    """
+
+# ---- wire: heads, requests of HTTP/1, event streams, ext_proc ----
 
 @final
 class Names:
@@ -134,6 +144,73 @@ def take_request(
     At most so many bytes of head, target and body, and so many headers.
     """
 
+@final
+class EventStream:
+    """An event stream on its way to a client: what may pass, and what it says, in one call a piece.
+
+    `make` makes what takes the rest: events that may be errors or have several lines, and the whole
+    stream from the first CR or overlong event on. `find_usage` reads one event over what was
+    reported before, when that is asked for.
+    """
+
+    due: int
+    """The tokens at which `take` says so; 1 at first."""
+
+    @property
+    def tokens(self) -> int:
+        """How many events that carry output have ended."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `[DONE]` was seen as an event of its own."""
+
+    @property
+    def reasoned(self) -> bool:
+        """Whether an event said why the answer ended."""
+
+    @property
+    def errors(self) -> int:
+        """The number of error events."""
+
+    @property
+    def error(self) -> bytes:
+        """The last error event's data, b"" for none."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported last."""
+
+    @property
+    def held(self) -> bytes:
+        """What has not passed yet."""
+
+    @property
+    def torn(self) -> bool:
+        """Whether a part of an overlong event has passed."""
+
+    def __new__(
+        cls,
+        make: Callable[[], RareStream],
+        find_usage: Callable[[bytes, Usage | None], Usage | None],
+        /,
+    ) -> Self: ...
+    def feed(self, data: bytes, /) -> bytes:
+        """Return what may pass now, `data` itself when that is all; count the events that ended."""
+
+    def take(self, data: bytes, may_end: object, /) -> int:
+        """Count `data`, which stands between two chunks of HTTP, if it may be passed on as it is.
+
+        That is when it is nothing but whole chunks with plain size lines, each of whole ordinary
+        events or `[DONE]`, and, if it `may_end`, the last chunk. Returns 1, with 2 if `tokens` are
+        `due`, and with 4 at the end; else 0, and nothing has changed.
+        """
+
+    def flush(self) -> bytes:
+        """Return what is held: the stream ended without a last blank line."""
+
+    def is_complete(self) -> bool:
+        """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
+
 def read_extproc(
     types: tuple[
         type[RequestHeaders],
@@ -171,6 +248,8 @@ def write_extproc(
 
 def write_extproc_piece(field: int, data: bytes, end: object, /) -> bytes:
     """Return the answer that streams a piece of a body on, in the field with that number."""
+
+# ---- http2: HTTP/2 of a gRPC server ----
 
 @final
 class GrpcSession:
@@ -248,21 +327,409 @@ class GrpcSession:
     def take(self) -> bytes:
         """Return the bytes to send, b"" for none."""
 
+# ---- bodies: JSON of bodies ----
+
+def scan_json(
+    data: bytes | bytearray | memoryview, state: int, depth: int, /
+) -> tuple[int, int, int, int, int]:
+    """Return (values, numbers, deepest, state, depth) of one piece of a JSON text.
+
+    `values` are objects, lists, strings (keys, too) and the words true, false, null; each counts
+    where it begins. `state` (0 at first, between values) and `depth` are what the piece before
+    returned. What is no JSON is counted somehow, and never raises. O(bytes).
+    """
+
+def scan_body(
+    body: bytes | bytearray | memoryview, /
+) -> (
+    tuple[
+        str | None,
+        bool,
+        int | None,
+        int,
+        int,
+        str | None,
+        str | None,
+        str | None,
+        str | None,
+        bytes | None,
+        int,
+        str | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+        bytes | None,
+    ]
+    | None
+):
+    """Return what routing reads of a chat, completion or any other body of the API; None for what
+    the strict parser has to see: all that it refuses, the fields `kvmesh` and `nvext`, and the
+    unusual.
+
+    Fields of type bytes are JSON as it stands there; None: null or absent. In order: model, whether
+    the answer is streamed, the most tokens of one answer, choices, the engine's `priority`, larger
+    first, user, cache_salt, lora_path, prompt_cache_key, messages, a list of one object or more,
+    and their number, a completion's prompt if it is one string, and whatever it is; then input,
+    input_ids, system, instructions, tools, documents, tool_choice, chat_template_kwargs and
+    reasoning_effort, and, also for null, add_generation_prompt and continue_final_message.
+    0.3 us for 400 B, 0.1 ns a byte of long texts.
+    """
+
+def scan_tokens(body: bytes | bytearray | memoryview, /) -> bytes | None:
+    """Return the byte tokenizer's ids of a body's chat, or else of its text prompt, as native u32s.
+
+    None for what `scan_body` leaves, and for a chat that its tokenizer has to look at: media,
+    unusual numbers in tools, fields of other types than a chat's. A chat's `input_ids` are not
+    looked at.
+    """
+
+def scan_messages(body: bytes | bytearray | memoryview, /) -> list[tuple[str, str]] | None:
+    """Return (role, content) of each message; None unless all have just these, both strings.
+
+    None, too, for what `scan_body` leaves and for a body without a chat.
+    """
+
 @final
-class RequestEnds:
-    """How requests ended, counted by end and class of the client's status."""
+class Scanned:
+    """What routing reads of a body, kept as the bytes that it is; made by `scan`."""
 
-    def __new__(cls) -> Self: ...
-    def add(self, end: End, status: int, /) -> None:
-        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
+    @property
+    def body(self) -> bytes:
+        """The bytes."""
+    @property
+    def model(self) -> str:
+        """The model's name, or nothing."""
+    @property
+    def bare(self) -> bool:
+        """Whether a chat has nothing but messages that are texts."""
+    @property
+    def cache_key(self) -> str:
+        """`prompt_cache_key`, or nothing."""
+    @property
+    def salt(self) -> str:
+        """`cache_salt`, or nothing."""
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is to come in pieces."""
+    @property
+    def limit(self) -> int:
+        """The most tokens of the answer that its client takes, 0 for none named."""
+    @property
+    def urgency(self) -> int:
+        """`priority`, 0 for none named."""
+    @property
+    def messages(self) -> list[tuple[str, str]] | None:
+        """(role, content) of each message of a chat."""
+    @property
+    def prompt(self) -> str | None:
+        """The prompt of a completion."""
 
-    def counts(self) -> list[tuple[End, int, int]]:
-        """Return (end, class of the status, how many) of every pair.
+def scan(body: bytes, chat: bool, /) -> Scanned | None:
+    """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
 
-        A class is the status in hundreds: 0 for nothing, 5 for 500 and more.
+    None for what `scan_body` leaves, and for one of several choices, with a `lora_path` or
+    `input_ids`, or without messages or a prompt that is one string.
+    """
+
+# ---- prompts: texts, tokens, hash chains ----
+
+@final
+class TextCache:
+    """Packed ids by text, the least recently used dropped, within `capacity` bytes: what
+    `core.prompts.segment_cache.ByteBudgetCache` is for other keys. O(1).
+    """
+
+    def __new__(cls, capacity: int, /) -> Self: ...
+    def get(self, text: str, /) -> bytes | None:
+        """Return the ids and mark them used; None when they are unknown or were dropped."""
+
+    def find(self, texts: list[str], /) -> list[bytes | None]:
+        """Return the ids of each text, marked used; None where they are unknown."""
+
+    def put(self, text: str, ids: bytes, /) -> None:
+        """Remember `ids`; an entry above a quarter of the capacity is not worth its room."""
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return what `core.prompts.segment_cache.CacheStatistics` is made of; an entry in both
+        generations counts twice, as does its size.
         """
 
-# ---- index: table, beliefs, hash chains ----
+@final
+class TextCutter:
+    """Cuts texts where a tokenizer does before anything else: where a token of `atomic` begins.
+
+    All `tokens` take part in the search, the leftmost longest one wins. Raises `ValueError` unless
+    they begin with ASCII other than NUL, and the longest come first.
+    """
+
+    def __new__(cls, tokens: tuple[str, ...], atomic: frozenset[str], /) -> Self: ...
+    def cut(self, text: str, /) -> list[str]:
+        """Return the segments of a text, none of them empty; together they are `text`."""
+
+@final
+class TextPacker:
+    """Makes prompts of chats of forms that it was taught, by their sequences of roles.
+
+    `encode_batch` is given the texts that `cache` does not know.
+    """
+
+    def __new__(cls, cache: TextCache, encode_batch: EncodeBatch, /) -> Self: ...
+    @property
+    def packed(self) -> int:
+        """How many chats were packed."""
+
+    def teach(
+        self,
+        roles: tuple[str, ...],
+        hints: tuple[str, ...],
+        marks: tuple[str, ...],
+        parts: tuple[bytes, ...],
+        openings: tuple[Opening, ...],
+        /,
+    ) -> None:
+        """Learn a form: packed ids, empty where a segment with a text belongs.
+
+        It holds for texts that are not blank and have none of `hints`, or one of them but none of
+        `marks`, of which there may be more. Raises `ValueError` for an opening outside of it.
+        """
+
+    def forget(self) -> None:
+        """Forget all forms."""
+
+    def pack(self, messages: Sequence[Message], /) -> bytes | None:
+        """Return the packed ids of a chat, a list or a tuple; None where somebody has to look
+        closer.
+
+        What was not seen before is tokenised in one call, whose errors come through. Raises
+        `ValueError` and `TypeError` where that does not answer bytes for each text.
+        """
+
+def chain(
+    seed: int, packed: bytes | bytearray | memoryview, start: int, width: int, count: int, /
+) -> list[int]:
+    """Return the hashes of `count` blocks of `width` bytes from byte `start` of a buffer on, each
+    seeded with the one before, the first with `seed` modulo 2^64.
+
+    Raises `ValueError` when they do not fit. About 25 ns a block of 64 bytes.
+    """
+
+def chain_tokens(
+    seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
+) -> bytes | None:
+    """Return the hashes of `count` blocks of `size` tokens from token `first` on, as native u64s.
+
+    None, for someone else to look closer, when `tokens` are no list or tuple, too few, or one of
+    them is no plain int from 0 to 2^32 - 1. About 2 ns a token.
+    """
+
+def pack_chain(
+    seed: int, tokens: bytes | bytearray | memoryview | str, first: int, size: int, count: int, /
+) -> bytes:
+    """Return the same of a buffer of u32s, or of a string: its code points.
+
+    Raises `ValueError` when there are fewer. About 10 ns a block of 16 tokens.
+    """
+
+def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
+    """Return a list or tuple of ints as native u64s.
+
+    None, for someone else to look closer, when it is neither, or one of them is no plain int from
+    0 to 2^64 - 1. About 2 ns a hash.
+    """
+
+# ---- engines: one engine's caches ----
+
+@final
+class EngineCache:
+    """One engine's batches in, prefix-closed events out: what it holds, in content hashes, as
+    `core.engines.kv_events.cache.EngineCache` says. About 50 B a block.
+
+    `names`: tiers by medium, in upper case, kinds of full attention, what makes a namespace's root
+    of a LoRA's name and a salt, and the types of the events that `fold` takes; `types`: those of
+    the events that follow. `secret`: roots are made by that function even without name and salt;
+    `farthest`: the tier of an unknown medium. `limits`: most blocks, contents of one hash, counted
+    stores of a block in a tier, hidden blocks of a tier, hashes of an event; `ValueError` for such
+    as cannot be.
+
+    Where memory ends in the middle of a change nothing is held, and every call but `references` and
+    `statistics` raises `MemoryError` until `lose`, `restart` or `load`; `RuntimeError` where it is
+    entered from within.
+    """
+
+    complete: bool
+    """Whether all is known that the engine did since it started or cleared."""
+
+    @property
+    def group(self) -> int | None:
+        """The number of the cache group that is followed, None while no event told."""
+
+    @property
+    def block_size(self) -> int:
+        """The engine's block size in tokens; 0 while it is unknown."""
+
+    def __new__(
+        cls,
+        block_size: int | None,
+        secret: bool,
+        farthest: int,
+        names: tuple[
+            Mapping[str, int],
+            frozenset[str | None],
+            Callable[[str, str], int],
+            type[EngineStored],
+            type[EngineRemoved],
+            type[EngineCleared],
+        ],
+        types: tuple[type[Stored], type[Removed], type[Cleared]],
+        limits: tuple[int, int, int, int, int],
+        /,
+    ) -> Self: ...
+    def take(self, payload: bytes | bytearray | memoryview, /) -> list[Event] | None:
+        """Fold one batch as the engine published it; return the events that follow.
+
+        None, and nothing changed, if the Python decoder has to read it, or it shows several groups:
+        then call `fold`, or `hand_over`. About 0.4 us a block.
+        """
+
+    def fold(self, batch: EngineBatch, /) -> list[Event]:
+        """Fold a batch that was read; return the events that follow."""
+
+    def hand_over(
+        self,
+    ) -> tuple[int, int, list[tuple[int, int, tuple[int, ...], int, int]], tuple[int, ...]]:
+        """Return what `core.engines.kv_events.residency.Handover` has, but for the number of blocks
+        among the counts, and hold nothing. Of several contents of one hash the first goes.
+        """
+
+    def lose(self) -> list[Event]:
+        """Hold nothing, since batches are gone."""
+
+    def restart(self) -> list[Event]:
+        """Hold nothing, since the engine began anew: its blocks may have another size now."""
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+
+    def save(self) -> tuple[int, int, tuple[int, ...], bytes]:
+        """Return what `core.engines.kv_events.saved_cache.SavedCache` has. O(blocks)."""
+
+    def load(
+        self, group: int, block_size: int, tiers: tuple[int, ...], blocks: bytes, /
+    ) -> list[Event] | None:
+        """Hold what `save` returned in place of what is held; return the events that follow. None,
+        and nothing is held, for blocks that are none. O(blocks).
+        """
+
+    def add(self, blocks: bytes | bytearray | memoryview, /) -> list[Event] | None:
+        """Hold blocks as `save` returned them, of the nearest tier, beside what is held; return the
+        events that follow. None, and nothing is held any more, for bytes that are none. O(blocks).
+        """
+
+    def references(self, engine_hash: int, /) -> int | None:
+        """Return how often the nearest tier stored a block, None for one that is not known."""
+
+    def statistics(
+        self,
+    ) -> tuple[
+        int, int, int, tuple[int, int, int, int, int, int, int, int], list[tuple[int, int, int]]
+    ]:
+        """Return unknown fields, unknown tags, visible blocks, the counts of `ResidencyStatistics`
+        and, of each tier, those of `ClosureStatistics`.
+        """
+
+# ---- groups: caches of several groups ----
+
+@final
+class GroupTable:
+    """What every cache group of an engine holds of each prefix, and where a hit may end: for hashes
+    that cover nothing behind their block.
+
+    Counts blocks by group, tier and engine hash. Hashes and keys are u64s; of `Stored` and
+    `Removed` events are made. Bounds: blocks, how often a tier may have stored one, hidden blocks
+    of a tier, hashes of an event; `ValueError` for any out of range. Where memory ends in the
+    middle of a change, or one breaks off, every call but `clear` and `counts` raises `MemoryError`
+    until `clear`; `RuntimeError` where it is entered from within.
+    """
+
+    def __new__(
+        cls,
+        stored: type[Stored],
+        removed: type[Removed],
+        most_blocks: int,
+        most_references: int,
+        max_hidden: int,
+        max_run: int,
+        /,
+    ) -> Self: ...
+    def find(self, engine_hash: int, /) -> tuple[int, int, int] | None:
+        """Return key, namespace's root and units of the prefix that a hash names, if any group
+        holds a block of it.
+        """
+
+    def store(
+        self,
+        slot: int,
+        tier: int,
+        span: int,
+        times: int,
+        hashes: Sequence[int],
+        ends: Sequence[int | None],
+        before: int | None,
+        root: int,
+        path: Sequence[int],
+        /,
+    ) -> int:
+        """Count blocks of the group at `slot`, each `times`; return how many did not fit.
+
+        `ends` has the keys that they end at, None for those to be left out; `span` the units of
+        each, if they are several blocks in one, else 0. Keys of `path`, each a unit behind the one
+        before, the first behind `before` or the first of a sequence, are made where they are not
+        there; what nothing ends at, or behind, is not kept. Raises `IndexError` for no such group.
+        """
+
+    def remove(self, slot: int, tier: int, hashes: Sequence[int], /) -> int:
+        """Count blocks less, each as often as it is named; return how many were not held there."""
+
+    def open(self, tier: int, /) -> list[Event]:
+        """Follow a tier from now on, if it was not used before: all nearer blocks belong to it;
+        return what stores them.
+
+        Raises `ValueError` for a ninth tier, and for one that is not from 0 to 255.
+        """
+
+    def settle(self) -> list[Event]:
+        """Return what became visible since the last call, or no longer is, tier by tier."""
+
+    def take_ends(self) -> tuple[list[Removed], list[Stored]]:
+        """Return the ends that are none any more, and the new ones, since the last call."""
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+
+    def settle_rule(
+        self, groups: tuple[tuple[int, int, int], ...], align: int, drop: int, /
+    ) -> None:
+        """Work out anew what is held means: groups are (role, units a block, blocks that a window
+        needs), those known before first, up to 64; hits end at `align` units, `drop` fewer.
+        """
+
+    def clear(self) -> None:
+        """Forget every block, and the farther tiers; the rule has to be told anew."""
+
+    def counts(self) -> tuple[int, int, list[int], list[tuple[int, int, int]]]:
+        """Return blocks, prefixes, blocks of each group, and of each tier the blocks that are held,
+        hidden and forgotten.
+        """
+
+# ---- index: block tables ----
 
 @final
 class Table:
@@ -366,6 +833,8 @@ class Table:
         piece; while a view is open nothing is forgotten, and the pieces hold nothing.
         """
 
+# ---- beliefs: what workers probably hold ----
+
 @final
 class Approx:
     """Believes a prompt cached where it was sent, for a while, as `new_approx` says.
@@ -467,478 +936,7 @@ class Approx:
     def statistics(self) -> ApproxStatistics:
         """Return sizes and counts."""
 
-def chain(
-    seed: int, packed: bytes | bytearray | memoryview, start: int, width: int, count: int, /
-) -> list[int]:
-    """Return the hashes of `count` blocks of `width` bytes from byte `start` of a buffer on, each
-    seeded with the one before, the first with `seed` modulo 2^64.
-
-    Raises `ValueError` when they do not fit. About 25 ns a block of 64 bytes.
-    """
-
-def chain_tokens(
-    seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
-) -> bytes | None:
-    """Return the hashes of `count` blocks of `size` tokens from token `first` on, as native u64s.
-
-    None, for someone else to look closer, when `tokens` are no list or tuple, too few, or one of
-    them is no plain int from 0 to 2^32 - 1. About 2 ns a token.
-    """
-
-def pack_chain(
-    seed: int, tokens: bytes | bytearray | memoryview | str, first: int, size: int, count: int, /
-) -> bytes:
-    """Return the same of a buffer of u32s, or of a string: its code points.
-
-    Raises `ValueError` when there are fewer. About 10 ns a block of 16 tokens.
-    """
-
-def pack_u64s(hashes: Sequence[int], /) -> bytes | None:
-    """Return a list or tuple of ints as native u64s.
-
-    None, for someone else to look closer, when it is neither, or one of them is no plain int from
-    0 to 2^64 - 1. About 2 ns a hash.
-    """
-
-def mix(number: int, /) -> int:
-    """Return where tables place a u64: the upper bits count. For tests."""
-
-def rekey(white: int, first: int, second: int, /) -> tuple[int, int, int]:
-    """Place numbers by this key from now on; return the one before. For tests: tables that hold
-    anything are lost, so put the key back before they are touched. The latter two are made odd.
-    """
-
-# ---- engines and prompts: engines' caches, event streams, bodies, texts ----
-
-def scan_json(
-    data: bytes | bytearray | memoryview, state: int, depth: int, /
-) -> tuple[int, int, int, int, int]:
-    """Return (values, numbers, deepest, state, depth) of one piece of a JSON text.
-
-    `values` are objects, lists, strings (keys, too) and the words true, false, null; each counts
-    where it begins. `state` (0 at first, between values) and `depth` are what the piece before
-    returned. What is no JSON is counted somehow, and never raises. O(bytes).
-    """
-
-@final
-class EngineCache:
-    """One engine's batches in, prefix-closed events out: what it holds, in content hashes, as
-    `core.engines.kv_events.cache.EngineCache` says. About 50 B a block.
-
-    `names`: tiers by medium, in upper case, kinds of full attention, what makes a namespace's root
-    of a LoRA's name and a salt, and the types of the events that `fold` takes; `types`: those of
-    the events that follow. `secret`: roots are made by that function even without name and salt;
-    `farthest`: the tier of an unknown medium. `limits`: most blocks, contents of one hash, counted
-    stores of a block in a tier, hidden blocks of a tier, hashes of an event; `ValueError` for such
-    as cannot be.
-
-    Where memory ends in the middle of a change nothing is held, and every call but `references` and
-    `statistics` raises `MemoryError` until `lose`, `restart` or `load`; `RuntimeError` where it is
-    entered from within.
-    """
-
-    complete: bool
-    """Whether all is known that the engine did since it started or cleared."""
-
-    @property
-    def group(self) -> int | None:
-        """The number of the cache group that is followed, None while no event told."""
-
-    @property
-    def block_size(self) -> int:
-        """The engine's block size in tokens; 0 while it is unknown."""
-
-    def __new__(
-        cls,
-        block_size: int | None,
-        secret: bool,
-        farthest: int,
-        names: tuple[
-            Mapping[str, int],
-            frozenset[str | None],
-            Callable[[str, str], int],
-            type[EngineStored],
-            type[EngineRemoved],
-            type[EngineCleared],
-        ],
-        types: tuple[type[Stored], type[Removed], type[Cleared]],
-        limits: tuple[int, int, int, int, int],
-        /,
-    ) -> Self: ...
-    def take(self, payload: bytes | bytearray | memoryview, /) -> list[Event] | None:
-        """Fold one batch as the engine published it; return the events that follow.
-
-        None, and nothing changed, if the Python decoder has to read it, or it shows several groups:
-        then call `fold`, or `hand_over`. About 0.4 us a block.
-        """
-
-    def fold(self, batch: EngineBatch, /) -> list[Event]:
-        """Fold a batch that was read; return the events that follow."""
-
-    def hand_over(
-        self,
-    ) -> tuple[int, int, list[tuple[int, int, tuple[int, ...], int, int]], tuple[int, ...]]:
-        """Return what `core.engines.kv_events.residency.Handover` has, but for the number of blocks
-        among the counts, and hold nothing. Of several contents of one hash the first goes.
-        """
-
-    def lose(self) -> list[Event]:
-        """Hold nothing, since batches are gone."""
-
-    def restart(self) -> list[Event]:
-        """Hold nothing, since the engine began anew: its blocks may have another size now."""
-
-    def dump(self) -> list[Event]:
-        """Return events that store everything visible, nearest tier first. O(blocks)."""
-
-    def save(self) -> tuple[int, int, tuple[int, ...], bytes]:
-        """Return what `core.engines.kv_events.saved_cache.SavedCache` has. O(blocks)."""
-
-    def load(
-        self, group: int, block_size: int, tiers: tuple[int, ...], blocks: bytes, /
-    ) -> list[Event] | None:
-        """Hold what `save` returned in place of what is held; return the events that follow. None,
-        and nothing is held, for blocks that are none. O(blocks).
-        """
-
-    def add(self, blocks: bytes | bytearray | memoryview, /) -> list[Event] | None:
-        """Hold blocks as `save` returned them, of the nearest tier, beside what is held; return the
-        events that follow. None, and nothing is held any more, for bytes that are none. O(blocks).
-        """
-
-    def references(self, engine_hash: int, /) -> int | None:
-        """Return how often the nearest tier stored a block, None for one that is not known."""
-
-    def statistics(
-        self,
-    ) -> tuple[
-        int, int, int, tuple[int, int, int, int, int, int, int, int], list[tuple[int, int, int]]
-    ]:
-        """Return unknown fields, unknown tags, visible blocks, the counts of `ResidencyStatistics`
-        and, of each tier, those of `ClosureStatistics`.
-        """
-
-@final
-class GroupTable:
-    """What every cache group of an engine holds of each prefix, and where a hit may end: for hashes
-    that cover nothing behind their block.
-
-    Counts blocks by group, tier and engine hash. Hashes and keys are u64s; of `Stored` and
-    `Removed` events are made. Bounds: blocks, how often a tier may have stored one, hidden blocks
-    of a tier, hashes of an event; `ValueError` for any out of range. Where memory ends in the
-    middle of a change, or one breaks off, every call but `clear` and `counts` raises `MemoryError`
-    until `clear`; `RuntimeError` where it is entered from within.
-    """
-
-    def __new__(
-        cls,
-        stored: type[Stored],
-        removed: type[Removed],
-        most_blocks: int,
-        most_references: int,
-        max_hidden: int,
-        max_run: int,
-        /,
-    ) -> Self: ...
-    def find(self, engine_hash: int, /) -> tuple[int, int, int] | None:
-        """Return key, namespace's root and units of the prefix that a hash names, if any group
-        holds a block of it.
-        """
-
-    def store(
-        self,
-        slot: int,
-        tier: int,
-        span: int,
-        times: int,
-        hashes: Sequence[int],
-        ends: Sequence[int | None],
-        before: int | None,
-        root: int,
-        path: Sequence[int],
-        /,
-    ) -> int:
-        """Count blocks of the group at `slot`, each `times`; return how many did not fit.
-
-        `ends` has the keys that they end at, None for those to be left out; `span` the units of
-        each, if they are several blocks in one, else 0. Keys of `path`, each a unit behind the one
-        before, the first behind `before` or the first of a sequence, are made where they are not
-        there; what nothing ends at, or behind, is not kept. Raises `IndexError` for no such group.
-        """
-
-    def remove(self, slot: int, tier: int, hashes: Sequence[int], /) -> int:
-        """Count blocks less, each as often as it is named; return how many were not held there."""
-
-    def open(self, tier: int, /) -> list[Event]:
-        """Follow a tier from now on, if it was not used before: all nearer blocks belong to it;
-        return what stores them.
-
-        Raises `ValueError` for a ninth tier, and for one that is not from 0 to 255.
-        """
-
-    def settle(self) -> list[Event]:
-        """Return what became visible since the last call, or no longer is, tier by tier."""
-
-    def take_ends(self) -> tuple[list[Removed], list[Stored]]:
-        """Return the ends that are none any more, and the new ones, since the last call."""
-
-    def dump(self) -> list[Event]:
-        """Return events that store everything visible, nearest tier first. O(blocks)."""
-
-    def settle_rule(
-        self, groups: tuple[tuple[int, int, int], ...], align: int, drop: int, /
-    ) -> None:
-        """Work out anew what is held means: groups are (role, units a block, blocks that a window
-        needs), those known before first, up to 64; hits end at `align` units, `drop` fewer.
-        """
-
-    def clear(self) -> None:
-        """Forget every block, and the farther tiers; the rule has to be told anew."""
-
-    def counts(self) -> tuple[int, int, list[int], list[tuple[int, int, int]]]:
-        """Return blocks, prefixes, blocks of each group, and of each tier the blocks that are held,
-        hidden and forgotten.
-        """
-
-@final
-class EventStream:
-    """An event stream on its way to a client: what may pass, and what it says, in one call a piece.
-
-    `make` makes what takes the rest: events that may be errors or have several lines, and the whole
-    stream from the first CR or overlong event on. `find_usage` reads one event over what was
-    reported before, when that is asked for.
-    """
-
-    due: int
-    """The tokens at which `take` says so; 1 at first."""
-
-    @property
-    def tokens(self) -> int:
-        """How many events that carry output have ended."""
-
-    @property
-    def done(self) -> bool:
-        """Whether `[DONE]` was seen as an event of its own."""
-
-    @property
-    def reasoned(self) -> bool:
-        """Whether an event said why the answer ended."""
-
-    @property
-    def errors(self) -> int:
-        """The number of error events."""
-
-    @property
-    def error(self) -> bytes:
-        """The last error event's data, b"" for none."""
-
-    @property
-    def usage(self) -> Usage | None:
-        """What was reported last."""
-
-    @property
-    def held(self) -> bytes:
-        """What has not passed yet."""
-
-    @property
-    def torn(self) -> bool:
-        """Whether a part of an overlong event has passed."""
-
-    def __new__(
-        cls,
-        make: Callable[[], RareStream],
-        find_usage: Callable[[bytes, Usage | None], Usage | None],
-        /,
-    ) -> Self: ...
-    def feed(self, data: bytes, /) -> bytes:
-        """Return what may pass now, `data` itself when that is all; count the events that ended."""
-
-    def take(self, data: bytes, may_end: object, /) -> int:
-        """Count `data`, which stands between two chunks of HTTP, if it may be passed on as it is.
-
-        That is when it is nothing but whole chunks with plain size lines, each of whole ordinary
-        events or `[DONE]`, and, if it `may_end`, the last chunk. Returns 1, with 2 if `tokens` are
-        `due`, and with 4 at the end; else 0, and nothing has changed.
-        """
-
-    def flush(self) -> bytes:
-        """Return what is held: the stream ended without a last blank line."""
-
-    def is_complete(self) -> bool:
-        """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
-
-def scan_body(
-    body: bytes | bytearray | memoryview, /
-) -> (
-    tuple[
-        str | None,
-        bool,
-        int | None,
-        int,
-        int,
-        str | None,
-        str | None,
-        str | None,
-        str | None,
-        bytes | None,
-        int,
-        str | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-    ]
-    | None
-):
-    """Return what routing reads of a chat, completion or any other body of the API; None for what
-    the strict parser has to see: all that it refuses, the fields `kvmesh` and `nvext`, and the
-    unusual.
-
-    Fields of type bytes are JSON as it stands there; None: null or absent. In order: model, whether
-    the answer is streamed, the most tokens of one answer, choices, the engine's `priority`, larger
-    first, user, cache_salt, lora_path, prompt_cache_key, messages, a list of one object or more,
-    and their number, a completion's prompt if it is one string, and whatever it is; then input,
-    input_ids, system, instructions, tools, documents, tool_choice, chat_template_kwargs and
-    reasoning_effort, and, also for null, add_generation_prompt and continue_final_message.
-    0.3 us for 400 B, 0.1 ns a byte of long texts.
-    """
-
-def scan_tokens(body: bytes | bytearray | memoryview, /) -> bytes | None:
-    """Return the byte tokenizer's ids of a body's chat, or else of its text prompt, as native u32s.
-
-    None for what `scan_body` leaves, and for a chat that its tokenizer has to look at: media,
-    unusual numbers in tools, fields of other types than a chat's. A chat's `input_ids` are not
-    looked at.
-    """
-
-def scan_messages(body: bytes | bytearray | memoryview, /) -> list[tuple[str, str]] | None:
-    """Return (role, content) of each message; None unless all have just these, both strings.
-
-    None, too, for what `scan_body` leaves and for a body without a chat.
-    """
-
-@final
-class Scanned:
-    """What routing reads of a body, kept as the bytes that it is; made by `scan`."""
-
-    @property
-    def body(self) -> bytes:
-        """The bytes."""
-    @property
-    def model(self) -> str:
-        """The model's name, or nothing."""
-    @property
-    def bare(self) -> bool:
-        """Whether a chat has nothing but messages that are texts."""
-    @property
-    def cache_key(self) -> str:
-        """`prompt_cache_key`, or nothing."""
-    @property
-    def salt(self) -> str:
-        """`cache_salt`, or nothing."""
-    @property
-    def streams(self) -> bool:
-        """Whether the answer is to come in pieces."""
-    @property
-    def limit(self) -> int:
-        """The most tokens of the answer that its client takes, 0 for none named."""
-    @property
-    def urgency(self) -> int:
-        """`priority`, 0 for none named."""
-    @property
-    def messages(self) -> list[tuple[str, str]] | None:
-        """(role, content) of each message of a chat."""
-    @property
-    def prompt(self) -> str | None:
-        """The prompt of a completion."""
-
-def scan(body: bytes, chat: bool, /) -> Scanned | None:
-    """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
-
-    None for what `scan_body` leaves, and for one of several choices, with a `lora_path` or
-    `input_ids`, or without messages or a prompt that is one string.
-    """
-
-@final
-class TextCache:
-    """Packed ids by text, the least recently used dropped, within `capacity` bytes: what
-    `core.prompts.segment_cache.ByteBudgetCache` is for other keys. O(1).
-    """
-
-    def __new__(cls, capacity: int, /) -> Self: ...
-    def get(self, text: str, /) -> bytes | None:
-        """Return the ids and mark them used; None when they are unknown or were dropped."""
-
-    def find(self, texts: list[str], /) -> list[bytes | None]:
-        """Return the ids of each text, marked used; None where they are unknown."""
-
-    def put(self, text: str, ids: bytes, /) -> None:
-        """Remember `ids`; an entry above a quarter of the capacity is not worth its room."""
-
-    def figures(self) -> tuple[int, int, int, int, int]:
-        """Return what `core.prompts.segment_cache.CacheStatistics` is made of; an entry in both
-        generations counts twice, as does its size.
-        """
-
-@final
-class TextCutter:
-    """Cuts texts where a tokenizer does before anything else: where a token of `atomic` begins.
-
-    All `tokens` take part in the search, the leftmost longest one wins. Raises `ValueError` unless
-    they begin with ASCII other than NUL, and the longest come first.
-    """
-
-    def __new__(cls, tokens: tuple[str, ...], atomic: frozenset[str], /) -> Self: ...
-    def cut(self, text: str, /) -> list[str]:
-        """Return the segments of a text, none of them empty; together they are `text`."""
-
-@final
-class TextPacker:
-    """Makes prompts of chats of forms that it was taught, by their sequences of roles.
-
-    `encode_batch` is given the texts that `cache` does not know.
-    """
-
-    def __new__(cls, cache: TextCache, encode_batch: EncodeBatch, /) -> Self: ...
-    @property
-    def packed(self) -> int:
-        """How many chats were packed."""
-
-    def teach(
-        self,
-        roles: tuple[str, ...],
-        hints: tuple[str, ...],
-        marks: tuple[str, ...],
-        parts: tuple[bytes, ...],
-        openings: tuple[Opening, ...],
-        /,
-    ) -> None:
-        """Learn a form: packed ids, empty where a segment with a text belongs.
-
-        It holds for texts that are not blank and have none of `hints`, or one of them but none of
-        `marks`, of which there may be more. Raises `ValueError` for an opening outside of it.
-        """
-
-    def forget(self) -> None:
-        """Forget all forms."""
-
-    def pack(self, messages: Sequence[Message], /) -> bytes | None:
-        """Return the packed ids of a chat, a list or a tuple; None where somebody has to look
-        closer.
-
-        What was not seen before is tokenised in one call, whose errors come through. Raises
-        `ValueError` and `TypeError` where that does not answer bytes for each text.
-        """
-
-# ---- workers and routing: loads, bookings, speeds, lengths, replicas' bookings ----
+# ---- loads: bookings, sums of workers, turns ----
 
 @final
 class Booking:
@@ -1247,6 +1245,8 @@ class ActiveSequences:
     def statistics(self) -> SequencesStatistics:
         """Return totals. O(workers)."""
 
+# ---- speeds: speeds of workers, lengths of answers ----
+
 @final
 class StepTimes:
     """Fits `ms = a (step_tokens + tokens)` to steps: decayed least squares, relative to the size.
@@ -1430,6 +1430,8 @@ class OutputLengths:
     def statistics(self) -> OutputStatistics:
         """Return the present figures."""
 
+# ---- peers: replicas' bookings ----
+
 @final
 class BookingOutbox:
     """Writes what becomes of this replica's bookings in `sequences`, until somebody takes it.
@@ -1573,39 +1575,7 @@ class MessageFold:
         `CodecError`, and nothing is done, for shares that cannot be read.
         """
 
-# ---- insight: records, totals, histograms ----
-
-@final
-class Histogram:
-    """How often values of each size came: counts by upper bound, inclusive; the last bin has none.
-
-    0.05 us a value.
-    """
-
-    total: float
-    """The sum of all values."""
-
-    def __new__(cls, bounds: Iterable[float]) -> Self:
-        """Count nothing yet. Raises `ValueError` where the bounds do not rise."""
-
-    def observe(self, value: float, /) -> None:
-        """Count a value."""
-
-    def cumulative(self) -> list[tuple[float, int]]:
-        """Return (bound, how many values were at most that), the last with bound infinity."""
-
-@final
-class TokenCounts:
-    """Prompt tokens of served answers, and of those whose engine told its cache use: all
-    (`reported`), predicted to be cached, and cached by its word.
-    """
-
-    prompt: int
-    reported: int
-    predicted: int
-    cached: int
-
-    def __new__(cls) -> Self: ...
+# ---- insight: records, sums, how prompts repeat ----
 
 @final
 class Record:
@@ -1849,6 +1819,52 @@ class Totals:
         """Return the fields of each `TrafficSecond` from `since` on, oldest first."""
 
 @final
+class Histogram:
+    """How often values of each size came: counts by upper bound, inclusive; the last bin has none.
+
+    0.05 us a value.
+    """
+
+    total: float
+    """The sum of all values."""
+
+    def __new__(cls, bounds: Iterable[float]) -> Self:
+        """Count nothing yet. Raises `ValueError` where the bounds do not rise."""
+
+    def observe(self, value: float, /) -> None:
+        """Count a value."""
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Return (bound, how many values were at most that), the last with bound infinity."""
+
+@final
+class TokenCounts:
+    """Prompt tokens of served answers, and of those whose engine told its cache use: all
+    (`reported`), predicted to be cached, and cached by its word.
+    """
+
+    prompt: int
+    reported: int
+    predicted: int
+    cached: int
+
+    def __new__(cls) -> Self: ...
+
+@final
+class RequestEnds:
+    """How requests ended, counted by end and class of the client's status."""
+
+    def __new__(cls) -> Self: ...
+    def add(self, end: End, status: int, /) -> None:
+        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
+
+    def counts(self) -> list[tuple[End, int, int]]:
+        """Return (end, class of the status, how many) of every pair.
+
+        A class is the status in hundreds: 0 for nothing, 5 for 500 and more.
+        """
+
+@final
 class PrefixCounts:
     """Counts prompts at some depths, in blocks: 1, 2, 3, 4, 6, 8, 12, 16, 24, … Times are the
     caller's, seconds.
@@ -1911,7 +1927,7 @@ class RoundRobinShadow:
     def entries(self) -> int:
         """Return how many entries all caches hold."""
 
-# ---- decision: formulas, courses, the decider ----
+# ---- decide: formulas, courses, the decider ----
 
 @final
 class Formula:

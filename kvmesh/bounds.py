@@ -8,7 +8,6 @@ products and codecs neither overflow nor yield NaN.
 
 import re
 from collections.abc import Collection
-from math import isfinite
 from typing import Annotated, Final
 
 from msgspec import Meta, MsgspecError
@@ -104,11 +103,6 @@ def clamped(value: float, least: int, most: int) -> int:
     if least < value < most:
         return int(value)
     return most if value >= most else least
-
-
-def finite(value: float, most: float = MAX_SECONDS) -> float:
-    """Return a figure within ±`most`; 0 for NaN and infinity, which no measurement yields."""
-    return min(max(-most, value), most) if isfinite(value) else 0.0
 
 
 def is_name(text: str) -> bool:

@@ -8,14 +8,16 @@ evictions go leaf first. Requests of exactly D blocks: 10 % cold, 15 % held in f
 
 import random
 from array import array
+from typing import Final
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
-from kvmesh.core.blocks.dynamo import dynamo_local_hashes
-from kvmesh.core.blocks.hashing import sequence_hashes
+from kvmesh.core.blocks.hashing import Tokens, pack_tokens, sequence_hashes
 
 BLOCK_SIZE = 16
 BLOCK_BYTES = BLOCK_SIZE * 4
+DYNAMO_SEED: Final = 1337
 _HIGH = bytes(i & 1 for i in range(256))
 
 
@@ -38,6 +40,16 @@ class Request(msgspec.Struct, frozen=True):
     local: list[int]
 
 
+def dynamo_local_hashes(tokens: Tokens) -> list[int]:
+    """Return by what NVIDIA Dynamo's index knows every full block: XXH3-64 of its tokens as u32s.
+
+    Source: ai-dynamo-runtime 1.6.1, `compute_block_hash_for_seq` (golden vectors in the tests).
+    """
+    data = bytes(pack_tokens(tokens))
+    starts = range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES)
+    return [xxh3_64_intdigest(data[at : at + BLOCK_BYTES], DYNAMO_SEED) for at in starts]
+
+
 def _tokens(seed: int, blocks: int) -> bytes:
     """Return that many blocks of tokens below 2^17 as u32s."""
     data = bytearray(random.Random(seed).randbytes(blocks * BLOCK_BYTES))
@@ -58,7 +70,7 @@ class Path:
         self.local: array[int] = before.local[:kept] if before else array("Q")
         root = self.hashes[-1] if kept else 0
         self.hashes.extend(sequence_hashes(own, BLOCK_SIZE, root))
-        self.local.extend(dynamo_local_hashes(own, BLOCK_SIZE))
+        self.local.extend(dynamo_local_hashes(own))
         self.shared = kept
 
     def __len__(self) -> int:
@@ -192,4 +204,4 @@ class Workload:
         data += _tokens(self._seed, blocks - len(data) // BLOCK_BYTES)
         hashes = sequence_hashes(data, BLOCK_SIZE)
         tokens = memoryview(data).cast("I").tolist()
-        return Request(tokens, data, hashes, dynamo_local_hashes(data, BLOCK_SIZE))
+        return Request(tokens, data, hashes, dynamo_local_hashes(data))

@@ -134,7 +134,7 @@ class TunedFleet:
             size = self.fleet.options.engine.block_size
             traced = self._ring.take(BlockHashes.of(hashes, size).upto(len(hashes)))
             if traced is None:
-                self._ring.skip(outcome.prompt_tokens, outcome.sent_ms / 1000.0, now)
+                self._ring.count_request(outcome.prompt_tokens, outcome.sent_ms / 1000.0, now)
                 continue
             row = TraceRow(
                 at_s=outcome.sent_ms / 1000.0,

@@ -45,6 +45,7 @@ class Compiler:
             *module["extra-compile-args"],
             *(one for one in hardening["compile"] if target.knows(one)),
             *ours["zig"]["compile"],
+            *include(map(Path, module.get("include-dirs", []))),
             *include(headers.folders),
         )
         objects = self.work / f"{interpreter_tag(python)}-{target.name}"

@@ -109,7 +109,12 @@ def generate_call(request: Request, router_mode: str, worker_id: str, bucket: st
 
     Raises `RequestError` where no field of it names an endpoint (`PATHS`).
     """
-    return Call("POST", _path(request), _encode(request), _headers(router_mode, worker_id, bucket))
+    return Call(
+        "POST",
+        _path(request),
+        msgspec.json.encode(request),
+        _headers(router_mode, worker_id, bucket),
+    )
 
 
 def stream_call(request: Request, router_mode: str, worker_id: str, bucket: str) -> Call:
@@ -119,7 +124,7 @@ def stream_call(request: Request, router_mode: str, worker_id: str, bucket: str)
 
 def route_call(request: Request, bucket: str) -> Call:
     """Return the call that asks what would be decided about `request`."""
-    return Call("POST", "/v1/route", _encode(request), _headers("kv", "", bucket))
+    return Call("POST", "/v1/route", msgspec.json.encode(request), _headers("kv", "", bucket))
 
 
 def decision_call(request_id: str) -> Call:
@@ -239,10 +244,6 @@ def _path(request: Request) -> str:
         if field in request:
             return path
     raise RequestError(f"a request has one of {', '.join(PATHS)}, this has {sorted(request)}")
-
-
-def _encode(request: Request) -> bytes:
-    return msgspec.json.encode(request)
 
 
 def _headers(router_mode: str, worker_id: str, bucket: str) -> dict[str, str]:

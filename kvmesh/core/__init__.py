@@ -8,7 +8,7 @@ from typing import Final
 from kvmesh._native import VERSION
 
 NEEDED: Final = 15
-"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
+"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
 if VERSION != NEEDED:
     raise ImportError(

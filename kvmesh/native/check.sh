@@ -22,7 +22,8 @@ check() {
     echo "native-check: $compiler"
     "$compiler" -shared -fPIC -O1 -g -std=c11 -Wall -Wextra -Werror -Wno-missing-field-initializers \
         -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-        $shared -I"$include" kvmesh/native/*.c -o "$copy/kvmesh/_native$suffix"
+        $shared -I"$include" -Ikvmesh/native kvmesh/native/*.c kvmesh/native/*/*.c \
+        -o "$copy/kvmesh/_native$suffix"
     # Python's own allocator would hide errors; what it keeps until it exits is no leak. What work
     # costs is another run's: the sanitizer's memmem reads all of its haystack at each call.
     LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH="$copy" \

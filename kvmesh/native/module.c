@@ -1,17 +1,24 @@
 /* kvmesh._native: the compiled core. `kvmesh.core` refuses another version. */
-#include "decide.h"
-#include "head.h"
-#include "mixing.h"
-#include "packer.h"
-#include "peer.h"
-#include "prompt.h"
-#include "readers.h"
-#include "turns.h"
+#include "base/mixing.h"
+#include "beliefs/beliefs.h"
+#include "bodies/bodies.h"
+#include "decide/decide.h"
+#include "engines/engines.h"
+#include "groups/groups.h"
+#include "http2/http2.h"
+#include "index/prompt.h"
+#include "insight/insight.h"
+#include "loads/turns.h"
+#include "peers/peers.h"
+#include "prompts/packer.h"
+#include "prompts/prompts.h"
+#include "wire/head.h"
+#include "wire/wire.h"
 
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
     approx_ready,
-    decider_ready,
+    asked_names_ready,
     graded_ready,
     hashed_ready,
     hpack_ready,

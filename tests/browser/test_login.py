@@ -48,7 +48,7 @@ async def test_a_key_is_asked_for_once_and_left_by_a_button(page: Page, tmp_path
         await page.locator("#requests .id").click()
         await expect(page.locator("#detail")).to_contain_text("Went to")
         await page.keyboard.press("Escape")
-        await page.get_by_role("button", name="24 h").click()
+        await page.get_by_role("button", name="10 min").click()
         await expect(page.locator("#n-problems")).to_contain_text("Nothing is wrong")
         (cookie,) = await page.context.cookies()
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")

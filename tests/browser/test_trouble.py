@@ -1,4 +1,4 @@
-"""What the dashboard says is wrong, of a day and of whom, in a real Chromium."""
+"""What the dashboard says is wrong and of whom, in a real Chromium."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from tests.integration.support.live_router import chat, meta_router, router
 if WHY_NOT:
     pytest.skip(WHY_NOT, allow_module_level=True)
 
-from playwright.async_api import Page, Request, expect
+from playwright.async_api import Page, expect
 
 from tests.browser.pages import MARKS, PROMPT
 
@@ -161,30 +161,19 @@ async def test_traffic_models_and_tenants_have_their_figures(
     await expect(page.locator("#tenants")).to_contain_text("<b>garden</b>")
 
 
-async def test_a_day_is_drawn_from_what_was_kept(page: Page, alone: httpx.AsyncClient) -> None:
-    asked: list[str] = []
-
-    def note(request: Request) -> None:
-        if "/v1/history" in request.url:
-            asked.append(request.url.partition("?")[2])
-
-    page.on("request", note)
+async def test_the_curves_show_as_many_minutes_as_were_chosen(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
     await chat(alone, PROMPT, "first")
     await page.goto(f"{alone.base_url}/")
-    curve = page.locator("figure", has_text="Tokens written a second")
-    await expect(curve.locator("path.ours")).to_be_attached()
-
-    await page.get_by_role("button", name="24 h").click()
-
     requests = page.locator("figure", has_text="Requests a second")
-    await expect(requests).to_contain_text("24 h ago")
+    await expect(requests).to_contain_text("5 min ago")
+
+    await page.get_by_role("button", name="10 min").click()
+
+    await expect(requests).to_contain_text("10 min ago")
     await expect(requests.locator("path.ours")).to_be_attached()
     await expect(requests.get_by_text("failed or refused")).to_be_hidden()
-    assert asked[0] == "span_s=600"
-    assert set(asked) == {"span_s=600", "span_s=86400"}
-    await page.get_by_text("More curves").click()
-    await expect(page.locator("figure", has_text="Waiting")).to_be_visible()
-    await expect(page.get_by_role("img", name="Workers and requests in flight")).to_have_count(1)
 
 
 async def test_what_an_older_router_does_not_tell_is_not_drawn(
@@ -199,12 +188,11 @@ async def test_what_an_older_router_does_not_tell_is_not_drawn(
     await expect(page.locator("#warnings")).to_contain_text("an older router's words")
     await expect(page.locator("#tiles")).to_contain_text("Requests a second")
     await expect(page.locator("#tiles")).not_to_contain_text("Tokens a second")
-    await expect(page.get_by_role("button", name="10 min")).to_be_visible()
-    await expect(page.get_by_role("button", name="24 h")).to_be_hidden()
-    await expect(page.get_by_text("More curves")).to_be_hidden()
 
 
-async def test_a_meta_router_tells_the_problems_and_the_past_of_its_buckets(page: Page) -> None:
+async def test_a_meta_router_tells_the_problems_and_the_curves_of_its_buckets(
+    page: Page,
+) -> None:
     async with (
         failing_engines(4) as engines,
         sick_fleet(engines) as (url, client),
@@ -214,6 +202,5 @@ async def test_a_meta_router_tells_the_problems_and_the_past_of_its_buckets(page
         async with kept_asking(client):
             await page.goto(f"{front}/")
             await expect(page.locator("#problems tbody tr", has_text="w0").first).to_be_visible()
-            await page.get_by_role("button", name="1 h").click()
             tokens = page.locator("figure", has_text="Requests a second")
             await expect(tokens.locator("path.ours")).to_be_attached()

@@ -42,8 +42,9 @@ AT_ONCE: Final = 2
 
 
 class Decoder(msgspec.Struct, frozen=True):
-    """C that reads others' bytes, and the fuzz targets that reach it."""
+    """C files of a room that read others' bytes, and the fuzz targets that reach them."""
 
+    room: str
     files: tuple[str, ...]
     own: tuple[str, ...]
 
@@ -55,19 +56,21 @@ class Decoder(msgspec.Struct, frozen=True):
 
 DECODERS: Final = {
     "json": Decoder(
+        "bodies",
         ("scan.c", "scan_tokens.c", "scan_python.c", "scanned.c", "json_text.c", "json_copy.c"),
         ("scan",),
     ),
-    "json_size": Decoder(("json_size.c",), ("json_size",)),
-    "engine_events": Decoder(("engine_batch.c", "engine_events.c"), ("engine_cache",)),
-    "event_streams": Decoder(("sse.c", "sse_twin.c", "events.c"), ("sse",)),
+    "json_size": Decoder("bodies", ("json_size.c",), ("json_size",)),
+    "engine_events": Decoder("engines", ("engine_batch.c", "engine_events.c"), ("engine_cache",)),
+    "event_streams": Decoder("wire", ("sse.c", "sse_twin.c", "events.c"), ("sse",)),
     "http2": Decoder(
+        "http2",
         ("h2_frames.c", "h2_receive.c", "h2_streams.c", "hpack.c", "hpack_huffman.c"),
         ("grpc", "grpc_answers", "grpc_calls"),
     ),
-    "ext_proc": Decoder(("extproc_read.c",), ("extproc",)),
-    "journal": Decoder(("fold.c",), ("journal",)),
-    "bookings": Decoder(("message_fold.c",), ("records",)),
+    "ext_proc": Decoder("wire", ("extproc_read.c",), ("extproc",)),
+    "journal": Decoder("index", ("fold.c",), ("journal",)),
+    "bookings": Decoder("peers", ("message_fold.c",), ("records",)),
 }
 
 
@@ -94,16 +97,16 @@ def build() -> None:
     objects = OUT / "objects"
     objects.mkdir(parents=True, exist_ok=True)
     include = f"-I{sysconfig.get_path('include')}"
-    newest_header = max(path.stat().st_mtime for path in NATIVE.glob("*.h"))
+    newest_header = max(path.stat().st_mtime for path in NATIVE.rglob("*.h"))
 
     def compiled(source: Path) -> Path:
         made = objects / f"{source.stem}.o"
         if not made.exists() or made.stat().st_mtime < max(newest_header, source.stat().st_mtime):
-            _run("clang", "-c", *COMPILE, include, source, "-o", made)
+            _run("clang", "-c", *COMPILE, include, f"-I{NATIVE}", source, "-o", made)
         return made
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = list(pool.map(compiled, sorted(NATIVE.glob("*.c"))))
+        made = list(pool.map(compiled, sorted(NATIVE.rglob("*.c"))))
     place = sysconfig.get_config_var("LIBDIR")
     library = f"-lpython{sysconfig.get_config_var('LDVERSION')}"
     harness = Path(__file__).with_name("harness.c")
@@ -158,7 +161,8 @@ def report(name: str, profiles: Sequence[Path]) -> bool:
     """Print the lines of a decoder's files that are reached; return whether these are enough."""
     merged = OUT / f"{name}.profdata"
     _run(_tool("llvm-profdata"), "merge", "-sparse", *profiles, "-o", merged)
-    files = [str(NATIVE / one) for one in DECODERS[name].files]
+    decoder = DECODERS[name]
+    files = [str(NATIVE / decoder.room / one) for one in decoder.files]
     printed = subprocess.run(
         [_tool("llvm-cov"), "export", "-summary-only", PROGRAM, f"-instr-profile={merged}", *files],
         capture_output=True,

@@ -23,7 +23,7 @@ from benchmarks.house.tree import (
 REPOSITORY = Path(__file__).parents[2]
 MOST_FILES = 15
 TREES = ("kvmesh", "tests", "benchmarks", "examples", "deploy")
-OF_THE_WHOLE = {"test_house", "test_public_face", "test_reruns"}
+OF_THE_WHOLE = {"test_house", "test_native_rooms", "test_public_face", "test_reruns"}
 """Unit tests of the repository rather than of one module."""
 
 

@@ -20,7 +20,6 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
-from kvmesh.core.admission.shares import Shares
 from kvmesh.core.members.readers import HEAR_S, Readers
 from kvmesh.core.routing.peers.outbox import Nobody
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
@@ -159,7 +158,7 @@ class ReplicaSync:
         if not self._teller.waiting and shares is None:
             return []
         options, teller = self._options, self._teller
-        packed = b"" if shares is None else _pack(shares)
+        packed = b"" if shares is None else msgspec.msgpack.encode(shares)
         self._sent += teller.waiting
         messages = teller.take(options.max_events, options.max_bytes, packed)
         return [self._publish(message) for message in messages]
@@ -246,7 +245,9 @@ class ReplicaSync:
             self._peers.doubt(booking.owner)
         self._teller.tell_growth()
         effects = [*self._flush(), *self._log_untold()]
-        effects.append(self._publish(self._teller.beat(_pack(self._ledger.tell_again()))))
+        effects.append(
+            self._publish(self._teller.beat(msgspec.msgpack.encode(self._ledger.tell_again())))
+        )
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
         effects += self._choose_format(now)
         # A `BookingsWait` that found the mailbox full must not leave the next ones unsent.
@@ -300,7 +301,3 @@ class ReplicaSync:
             {"format": chosen, "held_by": self._held_by},
         )
         return (log, *last, *self._tell_state(now))
-
-
-def _pack(shares: Shares) -> bytes:
-    return msgspec.msgpack.encode(shares)

@@ -161,7 +161,11 @@ def engines(options: GatewayOptions) -> Json:
         cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: upstream(plain)}
     if options.destination == "original_dst":
         return cluster | original_dst(options)
-    return cluster | endpoints_of(options) | {"load_balancing_policy": override_host(options)}
+    return (
+        cluster
+        | members(ENGINES, options.endpoints)
+        | {"load_balancing_policy": override_host(options)}
+    )
 
 
 def original_dst(options: GatewayOptions) -> Json:
@@ -187,30 +191,6 @@ def override_host(options: GatewayOptions) -> Json:
         "fallback_policy": without,
     }
     return policy("override_host", "OverrideHost", obeyed)
-
-
-def endpoints_of(options: GatewayOptions) -> Json:
-    """Return where the engines' cluster finds its members: here, by DNS, or in a file."""
-    if options.endpoints_file is None:
-        return members(ENGINES, options.endpoints)
-    path = options.endpoints_file
-    source = {"path": str(path), "watched_directory": {"path": str(path.parent)}}
-    config = {"path_config_source": source, "resource_api_version": "V3"}
-    return {"type": "EDS", "eds_cluster_config": {"eds_config": config}}
-
-
-def write_endpoints(path: Path, endpoints: Iterable[Address]) -> None:
-    """Tell a running Envoy its endpoints, all at once: a new file takes the old one's place."""
-    version = path.stat().st_mtime_ns if path.exists() else 0
-    resource = {
-        "@type": f"{TYPES}.config.endpoint.v3.ClusterLoadAssignment",
-        **assignment(ENGINES, endpoints),
-    }
-    written = path.with_suffix(".tmp")
-    written.write_bytes(
-        msgspec.json.encode({"version_info": str(version), "resources": [resource]})
-    )
-    written.replace(path)
 
 
 def pickers(options: GatewayOptions) -> Json:

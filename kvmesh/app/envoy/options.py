@@ -33,7 +33,6 @@ LOOPBACK = Address("127.0.0.1", 0)
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One Envoy: who listens, which pickers it asks, which endpoints it knows, how it fails.
 
-    `endpoints_file` is read, and followed, in place of `endpoints` (see `write_endpoints`).
     `subset`: the only endpoints the pickers may choose, as `envoy.lb.subset_hint` says it.
     `fail_open`: without a picker, Envoy chooses by itself; else it refuses. Of what it sends in
     FULL_DUPLEX_STREAMED it keeps no copy: from a body's first piece on it refuses in either case.
@@ -46,7 +45,6 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     pickers: tuple[Address, ...]
     endpoints: tuple[Address, ...] = ()
-    endpoints_file: Path | None = None
     listen: Address = LOOPBACK
     admin: Address = LOOPBACK
     destination: Destination = "override_host"

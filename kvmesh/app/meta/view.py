@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Final
 from urllib.parse import quote
 
@@ -12,7 +11,6 @@ import msgspec
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.programs.program_rows import merge_programs
-from kvmesh.app.traffic.history_page import Pasts
 from kvmesh.app.traffic.problems import ReplicaState, replica_problems, warning_problems
 from kvmesh.app.traffic.rows import merge_models, merge_tenants, merge_traffic
 from kvmesh.app.views.decision_view import DecisionRow
@@ -30,16 +28,12 @@ from kvmesh.app.views.tenant_view import TenantDetail, detail_for
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.buckets.placing import RouterReplica
-from kvmesh.core.flows.history import Past, tier_for
 from kvmesh.core.flows.problem_log import ProblemLog, merge_problems
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
-
-REMEMBER_S: Final = 5.0
-"""Replicas are asked for their history again only after this long: a slot is 10 s."""
 
 FRESH_S: Final = 0.9
 """Replicas are asked again only after this long, however many look."""
@@ -96,8 +90,6 @@ class MetaView:
         self._own_warnings = warnings
         self._faults = faults
         self._problems = ProblemLog()
-        self._pasts: dict[float, tuple[float, list[Past]]] = {}
-        self._remembering = asyncio.Lock()
         self._pool = pool
         self._name = name
         self._known: dict[str, _Known] = {}
@@ -183,19 +175,6 @@ class MetaView:
             models=merge_models(one.models for one in heard),
             tenants=merge_tenants(one.tenants for one in heard),
         )
-
-    async def pasts(self, span_s: float) -> list[Past]:
-        """Return what each replica counted in the last `span_s` seconds; asked again only after
-        `REMEMBER_S`, however many want to know.
-        """
-        asked_s = tier_for(span_s).span_s
-        async with self._remembering:
-            told_s, pasts = self._pasts.get(asked_s, (-inf, []))
-            if time.monotonic() - told_s >= REMEMBER_S:
-                answers = await self.ask_all(f"/v1/history?span_s={asked_s:.0f}&sums=1")
-                pasts = [past for body in answers for past in _read_pasts(body)]
-                self._pasts[asked_s] = time.monotonic(), pasts
-        return pasts
 
     def _look(self, now: float) -> None:
         """See what is wrong with replicas, and with hearing of them."""
@@ -321,11 +300,3 @@ def _decode(body: bytes) -> Overview | None:
         return msgspec.json.decode(body, type=Overview)
     except UNREADABLE:
         return None
-
-
-def _read_pasts(body: bytes) -> list[Past]:
-    """Return what a replica counted; nothing where it is of another version."""
-    try:
-        return msgspec.json.decode(body, type=Pasts).pasts[:1]
-    except UNREADABLE:
-        return []

@@ -32,7 +32,6 @@ from kvmesh.app.process.hash_secret import mesh_secret, own_secret
 from kvmesh.app.process.place import own_place
 from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.programs.program_watch import ProgramWatch
 from kvmesh.app.programs.toucher import touching
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
@@ -261,7 +260,7 @@ class RouterServer:
                 errors, BUILD.of(own_build), *door.figures(), *span_figures(context.tracer)
             )
             watch = self._programs.mount(context, self._viewers, admin, ports.all())
-            traffic = self._traffic(context, admin, watch)
+            traffic = self._traffic(context, admin)
             view = changes.view(context, self.mesh, admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
@@ -341,12 +340,9 @@ class RouterServer:
         changes.mount(admin, ports.admin, self.settings.admission)
         return admin
 
-    def _traffic(
-        self, context: RoutingContext, admin: RouterAdmin, watch: ProgramWatch
-    ) -> TrafficWatch:
+    def _traffic(self, context: RoutingContext, admin: RouterAdmin) -> TrafficWatch:
         """Return what counts traffic and knows what is wrong; failing workers are told by rows."""
         traffic = TrafficWatch(context)
-        traffic.programs_waiting = lambda: watch.seen.states.get("waiting", 0)
         traffic.warnings = lambda: admin.warnings_but(self._care.warnings)
         return traffic
 

@@ -1,1 +1,1 @@
-"""Rates, problems and history, for dashboards: kept whether anybody looks or not."""
+"""Rates and problems, for dashboards: kept whether anybody looks or not."""

@@ -1,7 +1,6 @@
-"""Keeps one router's rates, history and problems, whether anybody looks or not."""
+"""Keeps one router's rates and problems, whether anybody looks or not."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from math import ceil
@@ -29,7 +28,6 @@ from kvmesh.app.traffic.rows import (
     traffic_row,
 )
 from kvmesh.core.flows.flow import Flow, FlowTable, SlidingFlow, error_class
-from kvmesh.core.flows.history import History, Past, counted
 from kvmesh.core.flows.problem_log import ProblemLog, ProblemRow
 from kvmesh.core.health.health import Health
 from kvmesh.core.members.membership import DRAINING
@@ -59,24 +57,19 @@ SILENT: Final = "took its last request and gave no answer; it answers its health
 class TrafficWatch:
     """Counts requests that ended, and looks once a second at what is wrong.
 
-    `replicas`, `warnings` and `programs_waiting` tell what others know.
+    `replicas` and `warnings` tell what others know.
     """
 
     def __init__(self, context: RoutingContext) -> None:
         self._context = context
         now = context.clock()
-        # One offset for the whole life, as the seconds of an overview have.
-        self._offset_s = time.time() - now
         self._all = SlidingFlow(WINDOW_S, now)
         self._models = FlowTable(NAMED_WINDOW_S, MOST_ROWS, now)
         self._tenants = FlowTable(NAMED_WINDOW_S, MOST_ROWS, now)
-        self._history = History()
         self._problems = ProblemLog()
-        self._uncounted = Flow()
         self._looked_s = now
         self.replicas: Callable[[], Iterable[ReplicaState]] = tuple
         self.warnings: Callable[[], Iterable[str]] = tuple
-        self.programs_waiting: Callable[[], int] = int
 
     async def run(self) -> None:
         """Count and look again and again, until cancelled."""
@@ -104,26 +97,13 @@ class TrafficWatch:
                 await asyncio.sleep(0)
 
     def look(self, now: float) -> None:
-        """Enter the last second into the history, and see what is wrong. O(workers)."""
+        """See what is wrong. O(workers)."""
         context = self._context
-        workers, row = self.workers(now), self.traffic(now)
-        flow, self._uncounted = self._uncounted, Flow()
-        elapsed_s, self._looked_s = now - self._looked_s, now
-        gauges = {
-            "seconds": max(0.0, elapsed_s),
-            "looks": 1.0,
-            "held": row.held,
-            "programs_waiting": self.programs_waiting(),
-            "queued": row.queued,
-            "active_requests": self._active(),
-            "workers": len(workers),
-            "usable_workers": sum(one.usable for one in workers),
-        }
-        self._history.add(counted(flow) | gauges, now + self._offset_s)
+        self._looked_s = now
         found = chain(
-            worker_problems(workers),
+            worker_problems(self.workers(now)),
             replica_problems(self.replicas()),
-            traffic_problems(row, context.bucket),
+            traffic_problems(self.traffic(now), context.bucket),
             warning_problems(self.warnings(), context.router_id, context.bucket),
         )
         self._problems.look(found, now)
@@ -147,11 +127,6 @@ class TrafficWatch:
         """Return what is wrong."""
         return self._problems.rows(now)
 
-    def past(self, span_s: float) -> Past:
-        """Return what was counted in the last `span_s` seconds."""
-        now = self._context.clock() + self._offset_s
-        return self._history.past(self._context.bucket, span_s, now)
-
     def workers(self, now: float) -> list[WorkerState]:
         """Return how each worker stands."""
         return [self._worker(beat, now) for beat in self._context.router.workers()]
@@ -172,10 +147,6 @@ class TrafficWatch:
             leaving=why_not == DRAINING,
         )
 
-    def _active(self) -> int:
-        loads = self._context.scheduler.sequences.loads
-        return sum(loads(one.worker).active_requests for one in self._context.router.workers())
-
     def _count(self, part: Sequence[Ended], weight: float) -> None:
         """Count requests, each `weight` times: first those of one model and tenant together."""
         groups: dict[tuple[str, str], Flow] = {}
@@ -188,7 +159,6 @@ class TrafficWatch:
         for (model, tenant), sums in groups.items():
             flow = Flow()
             flow.add(sums, weight)
-            self._uncounted.add(flow)
             self._all.add(flow, now)
             self._models.add(model, flow, now)
             self._tenants.add(tenant, flow, now)
@@ -216,9 +186,6 @@ def count_ended(flow: Flow, one: Ended) -> None:
     if usage is not None:
         output = usage.completion_tokens or output
         prompt = usage.prompt_tokens or prompt
-        if usage.cached_tokens is not None:
-            flow.reported_tokens += usage.prompt_tokens
-            flow.cached_tokens += usage.cached_tokens
     flow.output_tokens += output
     first_s, ended_s = record.first_token_s, record.ended_s
     if first_s is not None:

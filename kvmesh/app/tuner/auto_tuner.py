@@ -121,7 +121,7 @@ class AutoTuner:
         finally:
             # Whatever happened: else no search would ever begin again.
             if found is None:
-                self._loop.search_failed(why, self._context.clock())
+                self._loop.tuner.search_failed(why, self._context.clock())
                 self._tell()
         if found is not None:
             self._do(self._loop.found(found, self._around(), self._context.clock()))

@@ -1,7 +1,6 @@
 """The dashboard's files, the JSON they read, and where both are served."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Hashable
 from hashlib import blake2b
 from importlib.resources import files
@@ -15,16 +14,9 @@ from kvmesh.app.front.browser_login import NO_LOGIN
 from kvmesh.app.front.front import Routes, answer_json, json_page
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.traffic.history_page import (
-    DEFAULT_SPAN_S,
-    Pasts,
-    empty_history,
-    history_of,
-)
 from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import SESSION
-from kvmesh.core.flows.history import MOST_SPAN_S
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
@@ -72,7 +64,6 @@ class ViewPages:
         """Serve all of it, without the `page` what it reads."""
         routes.add("GET", "/v1/overview", self._overview)
         routes.add("GET", "/v1/events", self.live.serve)
-        routes.add("GET", "/v1/history", self._history)
         routes.add("GET", "/v1/decisions", self._list)
         routes.add_prefix(DECISIONS, self._detail)
         if not page:
@@ -102,25 +93,6 @@ class ViewPages:
             return json_page(overview_for(whole, viewer, limit))
 
         self._start(exchange, (exchange.request.path, since, after, limit, viewer), look)
-
-    def _history(self, exchange: Exchange) -> None:
-        """Answer the last `span_s` seconds, a day at most, in slots; a tenant gets no figure of it.
-
-        With `sums=1` what each replica counted: for a process that adds replicas up.
-        """
-        span_s = min(query_number(exchange, "span_s", DEFAULT_SPAN_S), int(MOST_SPAN_S))
-        sums = query_number(exchange, "sums", 0)
-        if self._viewers.of(exchange.request) is not None:
-            answer_json(exchange, empty_history(span_s, time.time()))
-            return
-
-        async def look() -> Callable[[], bytes]:
-            pasts = await self._view.pasts(span_s)
-            if sums:
-                return lambda: msgspec.json.encode(Pasts(pasts))
-            return lambda: msgspec.json.encode(history_of(pasts, span_s, time.time()))
-
-        self._start(exchange, (exchange.request.path, span_s, sums), look)
 
     def _list(self, exchange: Exchange) -> None:
         """Answer the newest decisions; `limit` of them."""

@@ -15,7 +15,6 @@ from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview
 from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import Viewer
-from kvmesh.core.flows.history import Past
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
@@ -60,10 +59,6 @@ class View(Protocol):
 
     async def latest(self, limit: int) -> list[DecisionRow]:
         """Return the newest requests, newest first."""
-        ...
-
-    async def pasts(self, span_s: float) -> list[Past]:
-        """Return what each replica counted in the last `span_s` seconds."""
         ...
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:

@@ -29,7 +29,6 @@ from kvmesh.app.views.tenant_view import detail_for
 from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.flows.history import Past
 from kvmesh.core.insight.decision_record import find_own
 from kvmesh.core.insight.traffic import TrafficSecond
 
@@ -142,10 +141,6 @@ class RouterView:
             models=self._traffic.models(now),
             tenants=self._traffic.tenants(now),
         )
-
-    async def pasts(self, span_s: float) -> list[Past]:
-        """Return what this replica counted in the last `span_s` seconds."""
-        return [self._traffic.past(span_s)]
 
     def replica_states(self) -> list[ReplicaState]:
         """Return how each replica of the bucket stands, own first."""

@@ -77,7 +77,6 @@ PATHS: Final[Mapping[str, Role]] = {
             "/v1/bucket",
             "/v1/decisions",
             "/v1/events",
-            "/v1/history",
             "/v1/overview",
             "/v1/programs",
             "/v1/route",

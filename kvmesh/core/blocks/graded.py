@@ -7,8 +7,7 @@ Those at multiples of 16 are *sharing keys*: each stands for the blocks since th
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise, repeat
+from collections.abc import Sequence
 from typing import Final
 
 GRADES: Final = ((32, 4), (256, 16), (1024, 64), (1 << 62, 256))
@@ -18,12 +17,6 @@ KEY_GRADES: Final = ((256, 16), (1024, 64), (1 << 62, 256))
 """The same of sharing keys."""
 
 _Grades = tuple[tuple[int, int], ...]
-
-_KEY_STEPS: Final = tuple(
-    step
-    for (before, _), (upto, step) in pairwise(((0, 0), *KEY_GRADES[:-1]))
-    for _ in range((upto - before) // step)
-)
 
 
 def graded_count(blocks: int) -> int:
@@ -50,11 +43,6 @@ def key_count(blocks: int) -> int:
 def key_depth(number: int) -> int:
     """Return where the sharing key of that number, from 1, stands; 0 for number 0."""
     return _depth(number, KEY_GRADES)
-
-
-def key_steps() -> Iterator[int]:
-    """Yield for how many blocks each sharing key stands, the first one first; without end."""
-    return chain(_KEY_STEPS, repeat(KEY_GRADES[-1][1]))
 
 
 def grade(hashes: Sequence[int], blocks: int) -> "array[int]":

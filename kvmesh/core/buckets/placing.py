@@ -18,7 +18,7 @@ BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-load
 
 NEW_SHARE: Final = 0.5
 """Where a bucket holds less of a prompt, e.g. a line that all prompts begin with, turns are taken:
-routers draw the same line among their workers (`native/choose.c`).
+routers draw the same line among their workers (`native/decide/choose.c`).
 """
 
 KEEPS_BY_HASH: Final = frozenset({"round-robin", "prefix-hash"})

@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 class Expression:
     """An arithmetic formula, written once: `text` is what is printed in words. Made of it are
     `function`, the line with numbers, and `program`, which the compiled core runs
-    (kvmesh/native/costs.c).
+    (kvmesh/native/decide/costs.c).
 
     `text` names fields of `Candidate`, `Fleet` and the Struct `weights`, and `DERIVED`; it knows
     `+ - * /`, `max(a, b)` and `min(a, b)`. It gives the same to the last bit wherever it is
@@ -57,7 +57,7 @@ class Expression:
         self.weights = weights
         self._places = {**_PLACES, **{name: f"w.{name}" for name in weights.__struct_fields__}}
         self.program = tuple(_postfix(_parse(text), text, set(), self._places))
-        self.function = cast("Function", _compile(self.program, ("c", "f", "w"), "."))
+        self.function = _compile(self.program)
         formats = {**FORMATS, **(formats or {})}
         self._derived = [name for name in DERIVED if f"={name}" in self.program]
         self._line = _NAME.sub(lambda found: _field(found[0], formats, self._places), text)
@@ -68,11 +68,6 @@ class Expression:
         """
         names = {one[2:] for one in self.program if isinstance(one, str) and one[1:2] == "."}
         return tuple(sorted(name for name in names if self._places[name][0] == holder))
-
-    def over(self, names: Sequence[str]) -> Callable[..., float]:
-        """Return the formula as a function of anything and the fields `names`, by position."""
-        variables = ["_", *(self._places[name].replace(".", "_") for name in names)]
-        return _compile(self.program, variables, "_")
 
     def line(self, c: Candidate, f: Fleet, w: Weights) -> str:
         """Return the formula with this candidate's numbers in place of names."""
@@ -125,9 +120,7 @@ def _postfix(
             )
 
 
-def _compile(
-    program: Sequence[Step], variables: Sequence[str], separator: str
-) -> Callable[..., float]:
+def _compile(program: Sequence[Step]) -> Function:
     stack: list[str] = []
     for step in program:
         if not isinstance(step, str):
@@ -139,11 +132,11 @@ def _compile(
         elif step.startswith("="):
             stack.append(f"({step[1:]} := {stack.pop()})")
         else:
-            stack.append(step.replace(".", separator))
+            stack.append(step)
     # The program has numbers, operators and names of fields, and nothing else. `0.0 +`: no whole
     # number.
-    source = f"lambda {', '.join(variables)}: 0.0 + {stack.pop()}"
-    return cast("Callable[..., float]", eval(source, {"max": max, "min": min}))  # noqa: S307
+    source = f"lambda c, f, w: 0.0 + {stack.pop()}"
+    return cast("Function", eval(source, {"max": max, "min": min}))  # noqa: S307
 
 
 _DERIVED: Final = {name: Expression(text) for name, text in DERIVED.items()}

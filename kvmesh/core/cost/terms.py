@@ -136,7 +136,7 @@ TERMS: Final[Mapping[str, Term]] = {
         "prepares(asked, state) ? state->adapter_ms : 0.0",
     ),
 }
-"""The fields of `Candidate`, in their order. kvmesh/native/terms_table.h and a table in
+"""The fields of `Candidate`, in their order. kvmesh/native/insight/terms_table.h and a table in
 docs/operate/tuning.md are made of them by `make config`.
 """
 
@@ -174,6 +174,9 @@ class CandidateTerms(msgspec.Struct, frozen=True, gc=False):
     fetch_ms: float = 0.0
     fetch_from: str = ""
     adapter_ms: float = 0.0
+
+
+assert CandidateTerms.__struct_fields__ == (*TERMS,), "terms and fields are in one order"
 
 
 class Candidate(CandidateTerms, frozen=True, gc=False):

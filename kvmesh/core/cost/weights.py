@@ -12,7 +12,7 @@ Weights = msgspec.Struct
 """One formula's weights: a frozen Struct of its own, a field for each."""
 
 MOST_WEIGHTS: Final = 32
-"""A formula has at most so many, as the compiled core does (kvmesh/native/costs.h)."""
+"""A formula has at most so many, as the compiled core does (kvmesh/native/decide/costs.h)."""
 
 
 class NoWeights(msgspec.Struct, frozen=True):

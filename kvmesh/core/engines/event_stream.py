@@ -16,8 +16,8 @@ _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 class EventStream:
     """An `EventGate` and an `SseScanner` over the same bytes; both say what their attributes mean.
 
-    `due`: the tokens at which `take` says so. The compiled stream (kvmesh/native/sse.c) does the
-    same; it makes one of these for what engines seldom send.
+    `due`: the tokens at which `take` says so. The compiled stream (kvmesh/native/wire/sse.c) does
+    the same; it makes one of these for what engines seldom send.
     """
 
     __slots__ = ("_gate", "_scanner", "due")

@@ -1,1 +1,1 @@
-"""What flowed lately: rates of ended requests, hours of them, and since when things are wrong."""
+"""What flowed lately: rates of ended requests, and since when things are wrong."""

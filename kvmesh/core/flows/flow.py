@@ -43,7 +43,7 @@ class Flow(msgspec.Struct):
     """Sums over ended requests, floats since samples count several times.
 
     `ttft_ms` is of `first_tokens` requests, `decode_ms` the time from the first to the last of
-    1 + `decode_tokens` tokens each; `cached_tokens` of `reported_tokens` by the engines' word.
+    1 + `decode_tokens` tokens each.
     """
 
     requests: float = 0.0
@@ -54,8 +54,6 @@ class Flow(msgspec.Struct):
     first_tokens: float = 0.0
     decode_ms: float = 0.0
     decode_tokens: float = 0.0
-    reported_tokens: float = 0.0
-    cached_tokens: float = 0.0
 
     def add(self, other: "Flow", weight: float = 1.0) -> None:
         """Add the sums of `other`, each counted `weight` times."""
@@ -66,8 +64,6 @@ class Flow(msgspec.Struct):
         self.first_tokens += weight * other.first_tokens
         self.decode_ms += weight * other.decode_ms
         self.decode_tokens += weight * other.decode_tokens
-        self.reported_tokens += weight * other.reported_tokens
-        self.cached_tokens += weight * other.cached_tokens
         for name, count in other.errors.items():
             self.errors[name] = self.errors.get(name, 0.0) + weight * count
 

@@ -20,7 +20,7 @@ from kvmesh.core.workers.left_out import LeftOut
 
 NEW_HOME: Final = 0.5
 """A worker that holds more than this share of what the best one does is a home already
-(kvmesh/native/choose.c).
+(kvmesh/native/decide/choose.c).
 """
 
 HIDDEN: Final = (
@@ -180,7 +180,7 @@ def _as_cheapest(decision: Decision) -> str:
 
 def _as_second_home(decision: Decision) -> str:
     """Return that an idle worker took the request although, as far as is known, it costs more there
-    (kvmesh/native/choose.c); "" where it did not.
+    (kvmesh/native/decide/choose.c); "" where it did not.
     """
     cost, chosen, weighed = decision.cost, decision.chosen, decision.candidates
     most = max(decision.best_overlap_blocks, *(one.overlap_blocks for one in weighed))

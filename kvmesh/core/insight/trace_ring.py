@@ -101,16 +101,25 @@ class TraceRing:
             return None
         return Traced(family, keys.tobytes())
 
-    def skip(self, prompt_tokens: int, at_s: float, now: float) -> None:
-        """Count a request that began at `at_s`, ended now and of which nothing is kept."""
-        self._count(prompt_tokens, at_s, now)
+    def count_request(self, prompt_tokens: int, at_s: float, now: float) -> None:
+        """Count a request that began at `at_s` and ended now: `add` does so, too."""
+        seconds, oldest = self._seconds, int(now - self._window_s)
+        second = int(at_s)
+        if second < oldest:
+            return
+        found = seconds.get(second)
+        if found is None:
+            found = seconds[second] = [0, 0]
+            if len(seconds) > SECONDS * self._window_s + 1:
+                self._seconds = {one: sums for one, sums in seconds.items() if one >= oldest}
+        found[0] += 1
+        found[1] += prompt_tokens
 
     def add(self, row: TraceRow, now: float) -> None:
         """Keep a request that ended; drop what is too old or too much."""
+        self.count_request(row.prompt_tokens, row.at_s, now)
         if row.traced.family >> FAMILY_BITS - self._level:
-            self.skip(row.prompt_tokens, row.at_s, now)
             return
-        self._count(row.prompt_tokens, row.at_s, now)
         rows = self._rows
         rows.append(row)
         self._bytes += row.size
@@ -164,20 +173,6 @@ class TraceRing:
             block_tokens=self.block_tokens,
             window_s=self._window_s,
         )
-
-    def _count(self, tokens: int, at_s: float, now: float) -> None:
-        """Count a request in the second of its begin."""
-        seconds, oldest = self._seconds, int(now - self._window_s)
-        second = int(at_s)
-        if second < oldest:
-            return
-        found = seconds.get(second)
-        if found is None:
-            found = seconds[second] = [0, 0]
-            if len(seconds) > SECONDS * self._window_s + 1:
-                self._seconds = {one: sums for one, sums in seconds.items() if one >= oldest}
-        found[0] += 1
-        found[1] += tokens
 
     def _expire(self, now: float) -> None:
         rows, oldest_s = self._rows, now - self._window_s

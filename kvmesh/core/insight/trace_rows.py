@@ -16,7 +16,7 @@ def keep_record(ring: TraceRing, record: Record, ended_s: float) -> None:
     usage = record.reported
     tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
     if record.traced is None:
-        ring.skip(record.prompt_tokens, record.decided_s, ended_s)
+        ring.count_request(record.prompt_tokens, record.decided_s, ended_s)
         return
     itl_ms = None
     if first_s is not None and tokens > 1:

@@ -133,8 +133,6 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
 _NO_CHAINS: Final[Mapping[WorkerId, int]] = {}
 
-NOTHING_FOUND: Final = Found({}, [], [])
-
 
 class OverlapView:
     """The union of the event-fed `index`, the `routed` that own decisions feed and the `heard` that

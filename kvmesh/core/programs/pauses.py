@@ -139,16 +139,6 @@ class PauseModel:
         p50_s = max(0.0, _time(over, 1.0 - 0.5 * left) - elapsed_s)
         return Pause(p50_s, max(p50_s, _time(over, 1.0 - 0.1 * left) - elapsed_s), round(samples))
 
-    def chance(
-        self, client: Client, stop: Stop, tool: str, elapsed_s: float, more_s: float
-    ) -> float:
-        """Return how likely the next turn, which has not come in `elapsed_s`, comes within
-        `more_s`, if it comes at all.
-        """
-        over = self._curve(client, stop, tool).over
-        elapsed_s = min(max(0.0, elapsed_s), MOST_S)
-        return max(0.0, 1.0 - _left(over, elapsed_s + max(0.0, more_s)) / _left(over, elapsed_s))
-
     def __len__(self) -> int:
         """Return how many tools are told apart."""
         return len(self._tools)

@@ -162,10 +162,6 @@ class ProgramTable:
         """Return an agent; None for an unknown one."""
         return self.agents.get(key)
 
-    def of_program(self, program: str) -> list[Agent]:
-        """Return a program's agents."""
-        return [self.agents[key] for key in sorted(self._programs.get(program, ()))]
-
     def note(self, turn: Turn, now: float) -> tuple[Agent | None, Agent | None]:
         """Return the agent whose turn it is, entered if new, and the agent that gave its place."""
         agent = self.agents.get(turn.agent)

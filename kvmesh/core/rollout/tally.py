@@ -84,9 +84,6 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
         return self.ttft.wrong() or self.tpot.wrong()
 
 
-NO_TALLY: Final = Tally()
-
-
 class Clocked:
     """Collects `Times`. About 0.6 us a time."""
 

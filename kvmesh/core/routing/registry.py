@@ -244,11 +244,6 @@ class WorkerRegistry:
         state = self.known.get(worker)
         return state.info if state else _NO_INFO
 
-    def last_report(self, worker: WorkerId) -> LoadReport:
-        """Return the engine's last figures; zeros when there are none."""
-        state = self.known.get(worker)
-        return state.report if state else _NO_REPORT
-
     def capacity_blocks(self, worker: WorkerId) -> int:
         """Return the KV blocks the engine has; 0 when unknown."""
         state = self.known.get(worker)

@@ -1,16 +1,10 @@
 """How full the workers of a bucket are, how many it would take, and what each costs to lose."""
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-
-CAUSES: Final = ("backlog", "memory", "programs", "slots", "held")
-"""What fills workers: prefill in front of a new request; KV blocks of requests that run; the
-contexts of live programs; places for requests; requests that a router holds.
-"""
 
 
 class ScalingOptions(msgspec.Struct, frozen=True):
@@ -45,6 +39,9 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
 class Saturation(msgspec.Struct, frozen=True):
     """How full `workers` usable workers are, by cause: 1 is full, more is too little by so much.
 
+    Causes are `backlog` (prefill in front of a new request), `memory` (KV blocks of requests that
+    run), `programs` (contexts of live programs), `slots` (places for requests) and `held` (requests
+    that a router holds).
     `wanted`: how many workers it would take for the target, by cause, not rounded. A cause that
     nobody knows anything of is missing. `held` is of one router: that of several adds up, the
     others are the same for all.

@@ -131,10 +131,6 @@ class TuningLoop:
         """Take what a search found."""
         return self._do(self.tuner.found(found, now), around, now)
 
-    def search_failed(self, why: str, now: float) -> None:
-        """Take that a search found nothing."""
-        self.tuner.search_failed(why, now)
-
     def _see(self, around: Around, now: float) -> Seen:
         tuner, scheduler = self.tuner, self._scheduler
         block_ms = scheduler.speeds.fleet_ms_per_token * scheduler.options.block_size

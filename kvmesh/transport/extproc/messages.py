@@ -7,9 +7,6 @@ import msgspec
 
 from kvmesh.transport.http.wire.headers import Headers
 
-PROCESS_PATH: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-"""The one method, a stream of messages in both directions for each HTTP request."""
-
 ENDPOINT: Final = "x-gateway-destination-endpoint"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"

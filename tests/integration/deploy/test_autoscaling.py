@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 from kvmesh.app.figures.scaling import SCALING
-from kvmesh.core.scaling.scaling import CAUSES
 from tests.integration.deploy.test_deploy import DEPLOY, documented, kustomize
 from tests.integration.kube import crds
 
@@ -67,7 +66,6 @@ def test_the_query_asks_for_a_metric_and_causes_that_there_are(query: Any) -> No
     assert asked
     assert asked <= documented()
     assert causes == {"held"}
-    assert causes <= set(CAUSES)
     wanted = {one.metric: one.labels for one in SCALING.figures}
     assert wanted["kvmesh_wanted_workers"] == ("cause",)
 

@@ -524,8 +524,8 @@ def test_docker_compose_accepts_the_file() -> None:
     assert check.returncode == 0, check.stderr.decode()
 
 
-async def test_dashboard_and_alarms_ask_only_for_metrics_that_exist() -> None:
-    expressions = [*dashboard_expressions(), *alarms().values()]
+async def test_dashboard_alarms_and_guide_ask_only_for_metrics_that_exist() -> None:
+    expressions = [*dashboard_expressions(), *alarms().values(), *guide_expressions()]
     asked = {
         name
         for expression in expressions
@@ -535,6 +535,27 @@ async def test_dashboard_and_alarms_ask_only_for_metrics_that_exist() -> None:
     known = documented() | await exported()
 
     assert asked <= known, asked - known
+
+
+def test_prometheus_can_read_the_queries_of_the_guide(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool on this machine: apt-get install prometheus")
+    rules = [{"record": f"q{at}", "expr": one} for at, one in enumerate(guide_expressions())]
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "guide", "rules": rules}]}))
+
+    done = subprocess.run([promtool, "check", "rules", file], capture_output=True, check=False)
+
+    assert len(rules) > 10
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def guide_expressions() -> list[str]:
+    """Return the queries of "Hours and days" in docs/operate/observe.md."""
+    page = (DEPLOY.parent / "docs/operate/observe.md").read_text()
+    table = page.partition("## Hours and days")[2].partition("\n\n`bucket`")[0]
+    return [one for one in re.findall(r"`([^`]+)`", table) if "kvmesh_" in one]
 
 
 def dashboard_expressions() -> list[str]:

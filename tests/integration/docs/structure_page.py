@@ -1,4 +1,4 @@
-"""The tables of docs/contribute/structure.md, made from docstrings and import contracts.
+"""The tables of docs/contribute/structure.md, made from docstrings, headers and import contracts.
 
 `python -m tests.integration.docs.structure_page` writes them; a test says when they are behind.
 """
@@ -41,9 +41,20 @@ def layers() -> list[str]:
     return lines
 
 
+def rooms() -> list[str]:
+    """Return the rooms of the compiled core, from top to bottom, with the first line of each."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["kvmesh"]["native"]
+    lines = ["| order | room | in a line |", "|---|---|---|"]
+    for number, layer in enumerate(settings["rooms"], start=1):
+        for room in layer.split(" | "):
+            header = (ROOT / f"kvmesh/native/{room}/{room}.h").read_text()
+            lines.append(f"| {number} | `{room}` | {header.splitlines()[0].removeprefix('/* ')} |")
+    return lines
+
+
 def render(page: str) -> str:
     """Return the page with its tables as they should be."""
-    for table in (packages(), layers()):
+    for table in (packages(), layers(), rooms()):
         found = re.search(rf"^{re.escape(table[0])}\n(?:\|.*\n)*", page, flags=re.MULTILINE)
         assert found is not None, f"{PAGE}: no table begins with {table[0]}"
         page = page[: found.start()] + "\n".join(table) + "\n" + page[found.end() :]

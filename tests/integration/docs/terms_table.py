@@ -9,7 +9,7 @@ from typing import Final
 from kvmesh.core.cost.terms import TERMS, CandidateTerms
 
 ROOT: Final = Path(__file__).parents[3]
-HEADER: Final = ROOT / "kvmesh/native/terms_table.h"
+HEADER: Final = ROOT / "kvmesh/native/insight/terms_table.h"
 PAGE: Final = ROOT / "docs/operate/tuning.md"
 TOP: Final = "| term of `candidate` | unit | is |\n|---|---|---|\n"
 _FIELDS: Final = {"int": "COUNT", "float": "NUMBER", "str": "TEXT"}

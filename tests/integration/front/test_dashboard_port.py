@@ -16,7 +16,7 @@ from tests.integration.support import live_router
 pytestmark = pytest.mark.integration
 
 PAGES = ("/", "/dashboard", "/dashboard/dashboard.js", "/login", "/session")
-VIEWS = ("/v1/overview", "/v1/history", "/v1/programs", "/ready", "/health")
+VIEWS = ("/v1/overview", "/v1/programs", "/ready", "/health")
 ALL = (*PAGES, *VIEWS, "/v1/models", "/metrics")
 
 

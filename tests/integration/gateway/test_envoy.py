@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.envoy.bootstrap import write_endpoints
 from kvmesh.app.envoy.options import Address
 from tests.integration.gateway.live import gateway
 from tests.integration.gateway.pretend_picker import DESTINATION
@@ -126,19 +125,6 @@ async def test_without_a_picker_the_failure_mode_decides(
         answer = await one.client.post("/a", content=b"x")
 
     assert (answer.status_code, answer.content) == (status, body)
-
-
-async def test_endpoints_come_from_a_file_while_it_runs(tmp_path: Path) -> None:
-    path = tmp_path / "eds" / "endpoints.json"
-    path.parent.mkdir()
-    write_endpoints(path, ())
-    async with gateway(tmp_path, endpoints_file=path) as one:
-        none = await one.client.post("/a", content=b"x")
-        write_endpoints(path, [endpoint.address for endpoint in one.endpoints])
-        await one.wait_for("cluster.engines.membership_total", len(one.endpoints))
-        known = await one.client.post("/a", content=b"x")
-
-    assert [none.status_code, known.status_code] == [503, 200]
 
 
 async def test_pickers_are_asked_for_their_health(tmp_path: Path) -> None:

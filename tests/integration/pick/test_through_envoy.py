@@ -13,7 +13,7 @@ from kvmesh.app.envoy.options import Address, GatewayOptions
 from kvmesh.app.envoy.server import EnvoyServer
 from kvmesh.app.pick.exchange import PickExchange
 from kvmesh.app.pick.stream import answer_streams
-from kvmesh.transport.extproc.messages import PROCESS_PATH
+from kvmesh.app.picker.ports import PROCESS
 from kvmesh.transport.grpc.health import HealthService
 from kvmesh.transport.grpc.server import GrpcServer
 from tests.integration.gateway.endpoints import Endpoint, stream_of
@@ -59,7 +59,7 @@ async def live(
         room = Room(urls=urls, alternatives=alternatives)
         stack.push_async_callback(room.close)
         health = HealthService(lambda _: True)
-        grpc = GrpcServer({PROCESS_PATH: answer_streams(room.door), **health.routes})
+        grpc = GrpcServer({PROCESS: answer_streams(room.door), **health.routes})
         await grpc.start("127.0.0.1", 0)
         stack.push_async_callback(grpc.close)
         known = tuple(endpoint.address for endpoint in endpoints)

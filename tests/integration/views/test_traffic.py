@@ -74,16 +74,7 @@ async def test_a_router_counts_by_model_tenant_and_kind_of_error() -> None:
         await until(counted)
         whole = await overview(client)
 
-        async def kept() -> bool:
-            past = (await client.get("/v1/history?span_s=60")).json()
-            return any(past["series"]["errors_per_s.499"])
-
-        await until(kept)
-        past = (await client.get("/v1/history?span_s=60")).json()
-        wrong = [
-            (await client.get(f"/v1/history?span_s={text}")).status_code for text in ("x", "-1")
-        ]
-        endless = (await client.get("/v1/history?span_s=99999999999")).json()
+        wrong = [(await client.get(f"/v1/overview?since={one}")).status_code for one in ("x", "-1")]
 
     assert (good, bad) == ([200] * 3, 400)
     tenants = {row["tenant"]: row for row in whole["tenants"]}
@@ -98,13 +89,7 @@ async def test_a_router_counts_by_model_tenant_and_kind_of_error() -> None:
     (model,) = whole["models"]
     assert model["model"] == "m"
     assert whole["traffic"]["errors_per_s"]["4xx"] > 0.0
-    series = past["series"]
-    total = sum(10.0 * rate for rate in series["requests_per_s"] if rate)
-    assert total >= 4.0
-    assert len(series["requests_per_s"]) == 6
-    assert 50.0 <= past["start_s_ago"] <= 60.0
     assert wrong == [400, 400]
-    assert (endless["step_s"], len(endless["series"]["queued"])) == (120.0, 720)
 
 
 async def test_a_meta_router_adds_its_replicas_up_and_names_one_that_is_gone() -> None:
@@ -131,11 +116,9 @@ async def test_a_meta_router_adds_its_replicas_up_and_names_one_that_is_gone() -
 
                 async def folded() -> bool:
                     seen = await overview(client)
-                    past = (await client.get("/v1/history?span_s=60")).json()
-                    workers = [one for one in past["series"]["workers"] if one]
                     there = {row["tenant"] for row in seen["tenants"]} == {"chat", "code"}
                     missing = [one for one in seen["problems"] if one["kind"] == "replica"]
-                    return there and bool(workers) and workers[-1] == 2.0 and bool(missing)
+                    return there and len(seen["workers"]) == 2 and bool(missing)
 
                 await until(folded)
                 whole = await overview(client)

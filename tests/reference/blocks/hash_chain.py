@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/hashing.c, by the xxhash wheel."""
+"""The naive model of kvmesh/native/prompts/hashing.c, by the xxhash wheel."""
 
 import struct
 from array import array

@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/engine_cache.c: one engine's batches, prefix-closed."""
+"""The naive model of kvmesh/native/engines/engine_cache.c: one engine's batches, prefix-closed."""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -1,4 +1,6 @@
-"""The naive model of kvmesh/native/residents.c: an engine's opaque hashes as content hashes."""
+"""The naive model of kvmesh/native/engines/residents.c: an engine's opaque hashes as content
+hashes.
+"""
 
 import struct
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/search.c, on tables of block -> mask of those who hold it.
+"""The naive model of kvmesh/native/index/search.c, on tables of block -> mask of those who hold it.
 
 Along a prompt of prefix-closed workers the masks only lose bits, so a bisection finds every depth
 at which a worker drops out. The compiled search takes the same steps, also where masks do not.

@@ -1,5 +1,5 @@
-"""The naive models of kvmesh/native/frozen.c, part.c and loader.c: a table's dicts as they were at
-one moment, and filled from a snapshot.
+"""The naive models of kvmesh/native/table/frozen.c, part.c and loader.c: a table's dicts as they
+were at one moment, and filled from a snapshot.
 """
 
 import struct

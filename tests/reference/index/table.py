@@ -1,4 +1,6 @@
-"""The naive model of kvmesh/native/table.c: block hash -> bitmask of the workers that hold it."""
+"""The naive model of kvmesh/native/table/table.c: block hash -> bitmask of the workers that hold
+it.
+"""
 
 from collections.abc import Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/view.c: what a search needs of an index."""
+"""The naive model of kvmesh/native/index/view.c: what a search needs of an index."""
 
 from collections.abc import Sequence
 

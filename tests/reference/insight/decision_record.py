@@ -1,4 +1,4 @@
-"""The naive models of records and their ring: kvmesh/native/records.c, ring.c."""
+"""The naive models of records and their ring: kvmesh/native/insight/records.c, ring.c."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The naive model of a histogram: kvmesh/native/histograms.c."""
+"""The naive model of a histogram: kvmesh/native/insight/histograms.c."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The naive model of how often prompts began alike: kvmesh/native/prefixes.c."""
+"""The naive model of how often prompts began alike: kvmesh/native/insight/prefixes.c."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

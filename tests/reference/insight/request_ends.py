@@ -1,4 +1,4 @@
-"""The naive model of how requests ended: kvmesh/native/ends.c."""
+"""The naive model of how requests ended: kvmesh/native/insight/ends.c."""
 
 from collections import Counter
 from typing import Final, get_args

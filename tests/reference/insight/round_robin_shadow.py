@@ -1,4 +1,4 @@
-"""The naive model of what plain round robin would have found cached: kvmesh/native/robin.c."""
+"""Naive model of what plain round robin would have found cached: kvmesh/native/insight/robin.c."""
 
 from bisect import bisect_right
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""The naive model of what became of all requests: kvmesh/native/totals.c."""
+"""The naive model of what became of all requests: kvmesh/native/insight/totals.c."""
 
 from collections.abc import Sequence
 from math import ceil, log

@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/approx.c: an index of what was sent to workers lately."""
+"""Naive model of kvmesh/native/beliefs/approx.c: an index of what was sent to workers lately."""
 
 from array import array
 from collections import deque

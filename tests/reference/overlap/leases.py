@@ -1,4 +1,6 @@
-"""The model of kvmesh/native/leases.c: for how long each block is believed cached at one worker."""
+"""The model of kvmesh/native/beliefs/leases.c: for how long each block is believed cached at one
+worker.
+"""
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush

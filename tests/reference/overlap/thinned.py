@@ -1,4 +1,4 @@
-"""The naive model of what kvmesh/native/approx.c keeps of a prompt: some of its blocks.
+"""The naive model of what kvmesh/native/beliefs/approx.c keeps of a prompt: some of its blocks.
 
 Own decisions by each of the first blocks, then each 16th; those of other replicas by graded ones.
 """

@@ -1,4 +1,5 @@
-"""The naive model of the scan of a body, kvmesh/native/scan.c, scan_tokens.c and scan_python.c.
+"""The naive model of the scan of a body, kvmesh/native/bodies/scan.c, scan_tokens.c and
+scan_python.c.
 
 The compiled scan passes over a body once and takes the byte tokenizer's ids from where they stand.
 It accepts only what the strict parser does (`core.chat.inference`), with the same values: of a key
@@ -21,7 +22,7 @@ from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.errors import RequestError
 
 MOST_DEPTH: Final = 64
-"""Nesting that the compiled scan follows: `SCAN_DEPTH` in kvmesh/native/scan.h."""
+"""Nesting that the compiled scan follows: `SCAN_DEPTH` in kvmesh/native/bodies/scan.h."""
 
 _tokenizer: Final = ByteTokenizer()
 _messages: Final = msgspec.json.Decoder(list[JsonObject])

@@ -1,4 +1,4 @@
-"""How much there is in a JSON text: the naive model of kvmesh/native/json_size.c."""
+"""How much there is in a JSON text: the naive model of kvmesh/native/bodies/json_size.c."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""The naive model of `TextPacker` in kvmesh/native/packer.c."""
+"""The naive model of `TextPacker` in kvmesh/native/prompts/packer.c."""
 
 from collections.abc import Sequence
 

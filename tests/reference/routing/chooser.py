@@ -1,4 +1,6 @@
-"""Naive model of kvmesh/native/choose.c and decide.c: weighs each candidate in full, picks one."""
+"""Naive model of kvmesh/native/decide/choose.c and decide.c: weighs each candidate in full, picks
+one.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,7 +14,7 @@ from kvmesh.core.cost.formulas import scores_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random, choose_softmax
 from kvmesh.core.cost.terms import NO_FLEET, Brought, survey
-from kvmesh.core.overlap.overlaps import NOTHING_FOUND
+from kvmesh.core.overlap.overlaps import Found
 from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.routing.choice.courses import has_no_own
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
@@ -134,7 +136,7 @@ class Chooser:
         pricing = policy if has_no_own(request) else self._scheduler.pricing(request)
         cost = pricing.cost
         looks = "kv" in (mode, options.mode)
-        found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
+        found = self._overlaps.find(request.hashes, now) if looks else Found({}, [], [])
         overlaps, groups = found.overlaps, found.groups
         brought: Mapping[WorkerId, Brought] = {}
         if found.slower or self._workers.fetchers:

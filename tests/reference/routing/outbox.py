@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/outbox.c and kvmesh/native/outbox_methods.c."""
+"""The naive model of kvmesh/native/peers/outbox.c and kvmesh/native/peers/outbox_methods.c."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/lengths.c."""
+"""The naive model of kvmesh/native/speeds/lengths.c."""
 
 from collections import OrderedDict
 from typing import Final

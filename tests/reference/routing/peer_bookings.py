@@ -1,4 +1,6 @@
-"""The naive model of kvmesh/native/message_fold.c: every record is folded by itself, in Python."""
+"""The naive model of kvmesh/native/peers/message_fold.c: every record is folded by itself, in
+Python.
+"""
 
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 

@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/placed_record.c."""
+"""The naive model of kvmesh/native/peers/placed_record.c."""
 
 from array import array
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Naive model of `find_second_home` in kvmesh/native/choose.c."""
+"""Naive model of `find_second_home` in kvmesh/native/decide/choose.c."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Naive model of how kvmesh/native/choose.c takes one of equals."""
+"""Naive model of how kvmesh/native/decide/choose.c takes one of equals."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Naive model of kvmesh/native/terms.c: the terms of one request's cost at each worker."""
+"""Naive model of kvmesh/native/decide/terms.c: the terms of one request's cost at each worker."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

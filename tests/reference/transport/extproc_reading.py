@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/extproc_read.c: a gateway's messages out of their bytes."""
+"""The naive model of kvmesh/native/wire/extproc_read.c: a gateway's messages out of their bytes."""
 
 from collections.abc import Iterator
 from struct import unpack_from

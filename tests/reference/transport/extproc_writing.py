@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/extproc_write.c: answers to a gateway, as bytes."""
+"""The naive model of kvmesh/native/wire/extproc_write.c: answers to a gateway, as bytes."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""The naive model of how kvmesh/native/extproc_read.c reads the fields of a protobuf message."""
+"""Naive model of how kvmesh/native/wire/extproc_read.c reads the fields of a protobuf message."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""The naive model of how kvmesh/native/h2_calls.c reads and frames gRPC messages.
+"""The naive model of how kvmesh/native/http2/h2_calls.c reads and frames gRPC messages.
 
 Source: "gRPC over HTTP2", the framing.
 """

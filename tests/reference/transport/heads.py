@@ -1,4 +1,4 @@
-"""The naive model of kvmesh/native/heads.c: heads that come again and again."""
+"""The naive model of kvmesh/native/wire/heads.c: heads that come again and again."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""The model of kvmesh/native/h2_session.c and hpack.c: a session by the `h2` library."""
+"""The model of kvmesh/native/http2/h2_session.c and hpack.c: a session by the `h2` library."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The naive model of `Arrivals` in kvmesh/native/arrivals.c."""
+"""The naive model of `Arrivals` in kvmesh/native/loads/arrivals.c."""
 
 from math import exp2, log
 from typing import Final

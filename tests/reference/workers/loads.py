@@ -1,11 +1,11 @@
-"""The naive model of `Booking` and `Loads` in kvmesh/native/bookings.c and loads.c."""
+"""The naive model of `Booking` and `Loads` in kvmesh/native/loads/bookings.c and loads.c."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import key_count, key_depth, key_steps
+from kvmesh.core.blocks.graded import key_count, key_depth
 from kvmesh.core.blocks.hashing import Hashes
 
 
@@ -185,7 +185,8 @@ class Loads:
     def hold(self, keys: Sequence[int]) -> int:
         """Take a reference on each key; return the blocks of those that had none before."""
         new = 0
-        for key, blocks in zip(keys, key_steps(), strict=False):
+        for number, key in enumerate(keys, 1):
+            blocks = key_depth(number) - key_depth(number - 1)
             count = self.shared.get(key, 0)
             self.shared[key] = count + 1
             if not count:

@@ -1,5 +1,5 @@
-"""The naive model of `Ratio` in kvmesh/native/states.c, and of what `Speeds` there find out by
-prefills (kvmesh/native/speeds.c) and by output (kvmesh/native/output_rates.c).
+"""The naive model of `Ratio` in kvmesh/native/speeds/states.c, and of what `Speeds` there find out
+by prefills (kvmesh/native/speeds/speeds.c) and by output (kvmesh/native/speeds/output_rates.c).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The naive model of `ActiveSequences` in kvmesh/native/sequences.c."""
+"""The naive model of `ActiveSequences` in kvmesh/native/loads/sequences.c."""
 
 from collections.abc import Callable, Iterable
 from math import inf

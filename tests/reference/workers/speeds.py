@@ -1,4 +1,4 @@
-"""The naive model of `Speeds` in kvmesh/native/speeds.c."""
+"""The naive model of `Speeds` in kvmesh/native/speeds/speeds.c."""
 
 from math import isfinite
 from typing import Final

@@ -1,4 +1,4 @@
-"""The naive model of `StepTimes` in kvmesh/native/speeds.c."""
+"""The naive model of `StepTimes` in kvmesh/native/speeds/speeds.c."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The naive model of `WorkerTurns` in kvmesh/native/turns.c."""
+"""The naive model of `WorkerTurns` in kvmesh/native/loads/turns.c."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -18,7 +18,6 @@ from kvmesh_lab.demo.texts import Dialogue, Workload
 from kvmesh_lab.replay.client import ReplayClient, ReplayExchange
 
 PATH: Final = "/v1/chat/completions"
-PROBES: Final = 3
 UNKNOWN: Final = "unknown"
 BEGIN: Final = "\1"
 END: Final = "\2"

@@ -57,11 +57,6 @@ export class Chart {
     this.render();
   }
 
-  words() {
-    const last = this.last();
-    return this.series.filter((one) => this.drawn(one)).map((one) => `${one.label} ${this.worded(last?.[one.key])}`).join(", ");
-  }
-
   worded(value) {
     return value === null || value === undefined ? "–" : this.format(value);
   }
@@ -109,7 +104,7 @@ export class Chart {
     const span = this.to - this.from;
     for (const [share, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
       const ago = Math.round(span * (1 - share));
-      const text = ago === 0 ? "now" : ago < 60 ? `${ago} s ago` : ago < 3600 ? `${ago / 60} min ago` : `${ago / 3600} h ago`;
+      const text = ago === 0 ? "now" : ago < 60 ? `${ago} s ago` : `${ago / 60} min ago`;
       parts.push(shape("text", { x: x(this.from + span * share), y: height - 6, "text-anchor": anchor }, text));
     }
     for (const one of this.series) if (this.drawn(one)) parts.push(...this.lines(one, x, y));

@@ -122,7 +122,7 @@ function render() {
   $("main").classList.toggle("stale", Boolean(silent));
   renderLimits(overview);
   drawTiles(overview);
-  drawCurves(overview, draw);
+  drawCurves(overview);
   const rows = drawRequests([...state.rows.values()], matches, state.anew), workers = drawWorkers(overview, matches, draw);
   state.anew = false;
   const replicas = drawReplicas(overview, matches);

@@ -109,11 +109,11 @@ class EngineCache:
     """Follows one engine's cache through its batches, restarts and losses.
 
     Engine events become changes of content, made prefix-closed as `Closure` says, one a tier: in
-    one compiled call a batch (kvmesh/native/engine_cache.c), the ordinary batches of the common
-    dialect read without an object a block. Any other batch, and one of another dialect, is read by
-    `decode`, see `decoder_of`; `odd` counts what was left out. From the first sign of several cache
-    groups on, or from the beginning if the engine `drops` the last block that it matched (EAGLE,
-    MTP), a `GroupedCache` follows it.
+    one compiled call a batch (kvmesh/native/engines/engine_cache.c), the ordinary batches of the
+    common dialect read without an object a block. Any other batch, and one of another dialect, is
+    read by `decode`, see `decoder_of`; `odd` counts what was left out. From the first sign of
+    several cache groups on, or from the beginning if the engine `drops` the last block that it
+    matched (EAGLE, MTP), a `GroupedCache` follows it.
 
     Stores are counted per (tier, engine hash): engines store a block again whenever a prompt ends
     on its boundary and remove it as often, and a plain set is then wrong for one request in eight.

@@ -2,7 +2,7 @@
 have to do first, and which of them are in time.
 
 The compiled core asks for each where it needs it, by an attribute that is None where a request has
-no such input (kvmesh/native/decide.c).
+no such input (kvmesh/native/decide/decide.c).
 """
 
 from collections.abc import Callable, Sequence

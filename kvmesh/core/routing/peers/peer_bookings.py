@@ -43,7 +43,7 @@ class PeerBookings:
     not.
 
     The ordinary records of a known peer's message are folded in one call of the compiled core
-    (kvmesh/native/message_fold.c).
+    (kvmesh/native/peers/message_fold.c).
     """
 
     def __init__(self, scheduler: Scheduler) -> None:

@@ -2,7 +2,7 @@
 
 A message is a head, so many records, and, where its flag says so, msgpack of `Shares`. All numbers
 are little-endian; every record is a multiple of 8 bytes and one event. Version 1 is msgpack
-(`booking_events`): the first byte tells which. In C: kvmesh/native/booking_wire.h.
+(`booking_events`): the first byte tells which. In C: kvmesh/native/peers/booking_wire.h.
 
 | record | bytes |
 |---|---|

@@ -41,7 +41,7 @@ class RequestWithTargets(Protocol):
 
 
 class SloStatistics(msgspec.Struct, frozen=True):
-    """Counts since the start. Of the `judged`, met or missed, `foretold_misses` were expected to be
+    """Counts since the start. Of those met or missed `foretold_misses` were expected to be
     missed: the sum of their chances, where there was a forecast. `ttft_bias` and `tpot_bias`:
     actual over predicted times, typically; the spreads are those of the ratios' logarithms.
     """
@@ -53,11 +53,6 @@ class SloStatistics(msgspec.Struct, frozen=True):
     ttft_spread: float
     tpot_bias: float
     tpot_spread: float
-
-    @property
-    def judged(self) -> int:
-        """Return how many were answered: within their targets or not."""
-        return sum(self.results[one] for one in ("met", "missed_ttft", "missed_tpot"))
 
 
 class _Open:

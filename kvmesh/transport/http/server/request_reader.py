@@ -1,8 +1,8 @@
 """Bytes of one client connection in, whole requests out; strict where request smuggling starts.
 
-What comes whole and is like most is taken in one compiled pass (kvmesh/native/take.c), which leaves
-all else to llhttp. What that leaves to its user is done here: Host, transfer codings, versions,
-sizes.
+What comes whole and is like most is taken in one compiled pass (kvmesh/native/wire/take.c), which
+leaves all else to llhttp. What that leaves to its user is done here: Host, transfer codings,
+versions, sizes.
 Source: RFC 9112; what llhttp refuses by itself is pinned in tests/unit/transport/http.
 """
 

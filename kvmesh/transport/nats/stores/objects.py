@@ -104,7 +104,7 @@ class NatsObjects:
             # Rollup keeps one meta message a name.
             headers = {"Nats-Rollup": "sub"}
             await self._jetstream.publish(
-                self._meta_subject(name), encode_meta(meta), headers=headers
+                self._meta_subject(name), msgspec.json.encode(meta), headers=headers
             )
         except TransportError as error:
             if self._connection.connected:
@@ -199,11 +199,6 @@ class NatsObjects:
 
     def _meta_subject(self, name: str) -> str:
         return self._metas + base64.urlsafe_b64encode(name.encode()).decode()
-
-
-def encode_meta(meta: _Meta) -> bytes:
-    """Return the meta message, `options` included."""
-    return msgspec.json.encode(meta)
 
 
 def to_meta(message: StoredMessage) -> _Meta | None:

@@ -79,7 +79,7 @@ def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
     assert driver.usable() == (A,)
     assert driver.registry.heartbeat(A) == worker()
     assert driver.workers.info(A).models == ("m",)
-    assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+    assert driver.workers.state(A).report == LoadReport(2, 1, 50, 100)
 
 
 def test_without_events_no_worker_is_known_exactly() -> None:
@@ -179,7 +179,7 @@ def test_a_silent_worker_is_gone_within_four_seconds() -> None:
     assert sent(effects, "indexer") == [WorkerGone(A)]
     assert Wake(0.25, Tick("check")) in effects
     assert driver.registry.heartbeat(A) is None
-    assert driver.workers.last_report(A) == LoadReport()
+    assert A not in driver.workers.known
 
 
 def asked() -> Driver:
@@ -235,13 +235,13 @@ def test_a_worker_that_only_answers_is_known_approximately_until_it_is_heard() -
 
     assert driver.workers.info(A).trust is Trust.APPROX
     assert driver.workers.info(A).models == ("m",)
-    assert driver.workers.last_report(A) == LoadReport(total_blocks=100)
+    assert driver.workers.state(A).report == LoadReport(total_blocks=100)
     driver.tell(TrustChanged(A, Trust.EXACT))
     assert driver.workers.info(A).trust is Trust.APPROX
     [log] = of(Log, driver.tell(worker()))
     assert log.fields["change"] == "heard"
     assert driver.workers.info(A).trust is Trust.EXACT
-    assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+    assert driver.workers.state(A).report == LoadReport(2, 1, 50, 100)
 
 
 def test_who_refuses_twice_is_gone_at_once() -> None:
@@ -451,7 +451,7 @@ def test_a_reading_of_the_load_counts_once_however_often_it_is_told() -> None:
     for _ in range(STALE_BEATS - 1):
         driver.tell(worker(reading=1))
     assert driver.workers.state(A).loads.unseen_requests == 0
-    assert driver.workers.last_report(A).used_blocks == 50
+    assert driver.workers.state(A).report.used_blocks == 50
 
     driver.tell(worker(reading=2))
     driver.tell(worker(reading=3))
@@ -468,10 +468,10 @@ def test_load_that_an_engine_no_longer_tells_is_forgotten() -> None:
         driver.tell(worker(reading=3))
 
     assert driver.workers.state(A).loads.unseen_requests == 0
-    assert driver.workers.last_report(A) == LoadReport(total_blocks=100)
+    assert driver.workers.state(A).report == LoadReport(total_blocks=100)
     assert driver.workers.capacity_blocks(A) == 100
     driver.tell(worker(epoch=2, reading=3))
-    assert driver.workers.last_report(A).used_blocks == 50
+    assert driver.workers.state(A).report.used_blocks == 50
 
 
 def test_a_sidecar_that_does_not_count_its_readings_is_believed_each_time() -> None:

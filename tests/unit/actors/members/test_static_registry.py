@@ -46,7 +46,7 @@ def test_an_engine_that_answers_is_a_worker_and_its_load_is_known() -> None:
     assert sent(first, "router") == sent(again, "router") == [WorkerSeen(BEAT)]
     assert (len(of(Log, first)), len(of(Log, again))) == (1, 0)
     assert driver.workers.everyone(1.0) == (W,)
-    assert driver.workers.last_report(W) == LoadReport(1, 2, 3, 100)
+    assert driver.workers.state(W).report == LoadReport(1, 2, 3, 100)
     assert driver.registry.answering == {W}
 
 
@@ -56,7 +56,7 @@ def test_an_engine_that_says_nothing_of_its_load_is_not_taken_for_idle() -> None
 
     driver.registry.receive(msgspec.structs.replace(BEAT, load=WorkerLoad()), 1.0)
 
-    assert driver.workers.last_report(W) == LoadReport(1, 2, 3, 100)
+    assert driver.workers.state(W).report == LoadReport(1, 2, 3, 100)
 
 
 def test_an_engine_answers_until_it_is_silent_however_late_the_next_look_is() -> None:

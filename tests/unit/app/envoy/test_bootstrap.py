@@ -1,10 +1,9 @@
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from kvmesh.app.envoy.bootstrap import bootstrap, encode, is_ip, write_endpoints
+from kvmesh.app.envoy.bootstrap import bootstrap, encode, is_ip
 from kvmesh.app.envoy.options import Address, GatewayOptions
 
 PICKERS = (Address("127.0.0.1", 9002), Address("127.0.0.1", 9003))
@@ -109,17 +108,3 @@ def test_tls_to_the_pickers_checks_their_certificate() -> None:
     context = socket["common_tls_context"]
     assert context["validation_context"]["trusted_ca"]["filename"] == "/ca.pem"
     assert context["alpn_protocols"] == ["h2"]
-
-
-def test_each_list_of_endpoints_is_a_version_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.json"
-
-    write_endpoints(path, ENGINES)
-    first = msgspec.json.decode(path.read_bytes())
-    write_endpoints(path, ENGINES[:1])
-    second = msgspec.json.decode(path.read_bytes())
-
-    assert first["version_info"] != second["version_info"]
-    [members] = second["resources"][0]["endpoints"]
-    assert len(members["lb_endpoints"]) == 1
-    assert list(tmp_path.iterdir()) == [path]

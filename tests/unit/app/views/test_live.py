@@ -14,7 +14,6 @@ from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.live import LiveFeed
 from kvmesh.app.views.overview import Overview
 from kvmesh.core.admission.access import Viewer
-from kvmesh.core.flows.history import Past
 from kvmesh.transport.http.server.server import HttpServer
 from tests.conftest import Eventually
 from tests.integration.support.live_router import events
@@ -64,10 +63,6 @@ class WordyView:
 
     async def latest(self, limit: int) -> list[DecisionRow]:
         return [self.row(number) for number in range(limit)]
-
-    async def pasts(self, span_s: float) -> list[Past]:
-        del span_s
-        return []
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
         del viewer

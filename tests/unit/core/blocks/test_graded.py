@@ -1,5 +1,3 @@
-from itertools import accumulate, islice
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +8,6 @@ from kvmesh.core.blocks.graded import (
     graded_length,
     key_count,
     key_depth,
-    key_steps,
     keys_of_graded,
     keys_of_strided,
     sharing_keys,
@@ -39,7 +36,6 @@ def test_counts_and_depths_are_those_of_the_naive_list(blocks: int) -> None:
     numbers = range(1, len(keys) + 1)
     assert key_count(blocks) == len(keys)
     assert [key_depth(number) for number in numbers] == keys
-    assert list(accumulate(islice(key_steps(), len(keys)))) == keys
 
 
 @given(_BLOCKS, st.integers(0, 300))

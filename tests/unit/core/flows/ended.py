@@ -15,6 +15,4 @@ WHOLE = ended(
     first_tokens=1,
     decode_ms=400.0,
     decode_tokens=10,
-    reported_tokens=100,
-    cached_tokens=60,
 )

@@ -56,7 +56,6 @@ def test_rates_are_sums_a_second_and_means() -> None:
         ttft_ms=100.0,
         tpot_ms=40.0,
     )
-    assert flow.sums(5.0).cached_tokens == 60
     nothing = SlidingFlow(WINDOW_S, 0.0).rates(0.0)
     assert (nothing.requests_per_s, nothing.ttft_ms, nothing.tpot_ms) == (0.0, None, None)
 
@@ -86,7 +85,7 @@ def test_a_sample_counts_for_all_it_stands_for() -> None:
     flow.add(WHOLE, 4.0)
     flow.add(ended("5xx"))
 
-    assert (flow.requests, flow.cached_tokens, flow.errors) == (5.0, 240.0, {"5xx": 1.0})
+    assert (flow.requests, flow.output_tokens, flow.errors) == (5.0, 44.0, {"5xx": 1.0})
 
 
 def test_errors_of_both_windows_count() -> None:

@@ -125,7 +125,7 @@ def test_what_is_left_out_is_counted_and_not_kept() -> None:
         held.add(row(0.0, traced((number % 2) << 63)), 0.0)
 
     refused = held.take([2**64 - 1] * 8)
-    held.skip(500, 0.0, 0.0)
+    held.count_request(500, 0.0, 0.0)
 
     assert refused is None
     assert held.statistics().seen == 13
@@ -196,8 +196,8 @@ def test_the_share_is_of_requests_that_began_since_not_of_those_that_ended() -> 
 def test_seconds_are_counted_for_no_longer_than_needed() -> None:
     held = ring(window_s=10.0)
     for second in range(500):
-        held.skip(1, float(second), float(second))
-    held.skip(1, 3.0, 500.0)
+        held.count_request(1, float(second), float(second))
+    held.count_request(1, 3.0, 500.0)
 
     assert held.statistics().seen <= 21
     assert len(held._seconds) <= 21

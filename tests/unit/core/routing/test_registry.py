@@ -279,7 +279,6 @@ def test_workers_without_trusted_events_are_known() -> None:
 def test_capacity_is_the_engines_word_first() -> None:
     registry, _ = make_registry(W1)
     assert registry.capacity_blocks(W1) == 0
-    assert registry.last_report(W1) == LoadReport()
     assert registry.info(W1) == WorkerInfo()
 
     registry.describe(W1, WorkerInfo(total_blocks=100))

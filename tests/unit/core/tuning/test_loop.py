@@ -326,9 +326,9 @@ def test_one_that_does_not_lead_only_watches() -> None:
     assert world.stage() == "following"
 
 
-def test_a_failed_search_is_passed_on() -> None:
+def test_a_failed_search_is_told_in_words() -> None:
     world = searching()
-    world.loop.search_failed("killed", world.now)
+    world.loop.tuner.search_failed("killed", world.now)
 
     assert world.words() == "the search failed: killed"
 

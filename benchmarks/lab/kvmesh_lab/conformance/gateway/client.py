@@ -8,7 +8,6 @@ import httptools
 import msgspec
 
 READ: Final = 65_536
-CONTINUE: Final = 100
 
 
 class Sent(msgspec.Struct, frozen=True):

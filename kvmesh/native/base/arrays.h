@@ -1,0 +1,32 @@
+/* Numbers in a row, in memory that stays from call to call. All zeros is an empty one; its items are
+ * for PyMem_RawFree.
+ */
+#ifndef KVMESH_ARRAYS_H
+#define KVMESH_ARRAYS_H
+
+#include "base/base.h"
+
+typedef struct {
+    uint64_t *items;
+    Py_ssize_t count, room;
+} Blocks;
+
+typedef struct {
+    uint32_t *items;
+    Py_ssize_t count, room;
+} U32s;
+
+/* Make room for so many more, there is an array even for none; -1 with MemoryError set. */
+int blocks_reserve(Blocks *self, Py_ssize_t more);
+int u32s_reserve(U32s *self, Py_ssize_t more);
+
+/* Append a number; -1 with MemoryError set. */
+static inline int push_u32(U32s *to, uint32_t number) {
+    if (u32s_reserve(to, 1) < 0) {
+        return -1;
+    }
+    to->items[to->count++] = number;
+    return 0;
+}
+
+#endif

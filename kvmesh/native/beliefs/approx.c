@@ -1,0 +1,516 @@
+/* What workers probably hold, see approx.h; approx_type.c is what Python sees of it.
+ *
+ * Whatever an allocation fails for, counts stay right; a block may then be believed that the table
+ * has not, or be left in it until its worker is removed.
+ */
+#include "beliefs/approx.h"
+
+#include <math.h>
+
+#define TICKS 16
+#define SLICE 2048
+#define MAX_RELEASED 256
+#define REMOVED_AT_ONCE (1 << 16)
+#define FIRST_HOLDERS 4
+
+/* Return where what ends then is, or would be, among the ends. */
+static Py_ssize_t place_of(const Approx *self, double until) {
+    Py_ssize_t low = self->first_end, high = self->first_end + self->end_count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) >> 1;
+        if (self->ends[middle].until < until) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static End *end_at(const Approx *self, double until) {
+    Py_ssize_t place = place_of(self, until);
+    int known = place < self->first_end + self->end_count && self->ends[place].until == until;
+    return known ? self->ends + place : NULL;
+}
+
+static void *regrown(void *block, size_t size) {
+    void *grown = PyMem_RawRealloc(block, size);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+    }
+    return grown;
+}
+
+/* Make room for one more holder at a time, so that `add_holder` cannot fail; -1 with MemoryError. */
+static int reserve_holder(Approx *self, double until) {
+    End *end = end_at(self, until);
+    if (end != NULL) {
+        if (end->first + end->count < end->room) {
+            return 0;
+        }
+        if (end->first > end->count) {
+            memmove(end->holders, end->holders + end->first, end->count * sizeof *end->holders);
+            end->first = 0;
+            return 0;
+        }
+        Leases **grown = regrown(end->holders, (size_t)end->room * 2 * sizeof *grown);
+        if (grown == NULL) {
+            return -1;
+        }
+        end->holders = grown;
+        end->room *= 2;
+        return 0;
+    }
+    if (self->first_end + self->end_count == self->end_room) {
+        if (self->first_end > self->end_count) {
+            memmove(self->ends, self->ends + self->first_end,
+                    (size_t)self->end_count * sizeof *self->ends);
+            self->first_end = 0;
+        } else {
+            Py_ssize_t room = self->end_room ? self->end_room * 2 : 8;
+            End *grown = regrown(self->ends, (size_t)room * sizeof *grown);
+            if (grown == NULL) {
+                return -1;
+            }
+            self->ends = grown;
+            self->end_room = room;
+        }
+    }
+    if (self->spare == NULL) {
+        self->spare = regrown(NULL, FIRST_HOLDERS * sizeof *self->spare);
+    }
+    return self->spare == NULL ? -1 : 0;
+}
+
+static void add_holder(Approx *self, double until, Leases *leases) {
+    End *end = end_at(self, until);
+    if (end == NULL) {
+        Py_ssize_t place = place_of(self, until);
+        end = self->ends + place;
+        memmove(end + 1, end,
+                (size_t)(self->first_end + self->end_count - place) * sizeof *self->ends);
+        *end = (End){.until = until, .holders = self->spare, .room = FIRST_HOLDERS};
+        self->spare = NULL;
+        self->end_count++;
+    }
+    end->holders[end->first + end->count++] = (Leases *)Py_NewRef((PyObject *)leases);
+    self->next_end = until < self->next_end ? until : self->next_end;
+}
+
+/* Return whose lease ends first of all, borrowed, NULL when there are none. */
+static Leases *first_of_all(Approx *self) {
+    while (self->end_count) {
+        End *end = self->ends + self->first_end;
+        self->next_end = end->until;
+        while (end->count) {
+            Leases *holder = end->holders[end->first];
+            if (leases_earliest(holder) == end->until) {
+                return holder;
+            }
+            end->first++;
+            end->count--;
+            Py_DECREF(holder);
+        }
+        PyMem_RawFree(end->holders);
+        self->end_count--;
+        self->first_end = self->end_count ? self->first_end + 1 : 0;
+    }
+    self->next_end = INFINITY;
+    return NULL;
+}
+
+/* Take `gone` out of the table as well; -1 with MemoryError set. */
+static int forget_gone(Approx *self, Leases *leases) {
+    self->entries -= leases->holding->blocks;
+    int failed =
+        table_take(self->table, leases->holding, self->gone.items, self->gone.count) < 0;
+    self->entries += leases->holding->blocks;
+    return failed ? -1 : 0;
+}
+
+/* Drop the blocks of one worker that end first; return how many, perhaps none, -1 for no memory. */
+static long long drop(Approx *self, Leases *leases, long long at_most) {
+    self->gone.count = 0;
+    int failed = leases_take(leases, at_most, &self->gone) < 0;
+    return forget_gone(self, leases) < 0 || failed ? -1 : self->gone.count;
+}
+
+int approx_expire(Approx *self, double now, long long budget) {
+    if (!(self->next_end <= now)) {
+        return 1;
+    }
+    long long left = budget < 0 ? self->entries + 1 : budget;
+    Leases *leases;
+    while ((leases = first_of_all(self)) != NULL && self->next_end <= now) {
+        if (left <= 0) {
+            return 0;
+        }
+        long long gone = drop(self, leases, left);
+        if (gone < 0) {
+            return -1;
+        }
+        self->expired += gone;
+        left -= gone;
+    }
+    return 1;
+}
+
+/* Drop up to so many of too many entries, those first that end first; -1 with MemoryError set. */
+static int prune(Approx *self, long long at_most) {
+    self->pruning = 1;
+    while (self->pruning && at_most > 0) {
+        long long excess = self->entries - self->prune_to;
+        Leases *leases = excess > 0 ? first_of_all(self) : NULL;
+        if (leases == NULL) {
+            self->pruning = 0;
+            break;
+        }
+        long long gone = drop(self, leases, at_most < excess ? at_most : excess);
+        if (gone < 0) {
+            return -1;
+        }
+        self->pruned += gone;
+        at_most -= gone;
+        self->pruning = gone < excess;
+    }
+    return 0;
+}
+
+/* Give the lowest free slot to `worker`; NO_SLOT with MemoryError set. */
+static uint32_t assign_slot(Approx *self, PyObject *worker) {
+    uint32_t slot = 0;
+    while (slot < self->slot_count && self->states[slot] != SLOT_FREE) {
+        slot++;
+    }
+    if (slot == self->slot_room) {
+        uint32_t room = self->slot_room + 64;
+        PyObject **names = regrown(self->names, room * sizeof *names);
+        self->names = names == NULL ? self->names : names;
+        uint8_t *states = names == NULL ? NULL : regrown(self->states, room);
+        self->states = states == NULL ? self->states : states;
+        uint64_t *live = states == NULL ? NULL : regrown(self->live, room / 64 * sizeof *live);
+        if (live == NULL) {
+            return NO_SLOT;
+        }
+        live[room / 64 - 1] = 0;
+        self->live = live;
+        self->slot_room = room;
+    }
+    if (slot == self->slot_count) {
+        self->slot_count++;
+        self->live_words = (self->slot_count + 63) / 64;
+    }
+    self->names[slot] = Py_NewRef(worker);
+    self->states[slot] = SLOT_USED;
+    self->live[slot / 64] |= 1ULL << (slot % 64);
+    self->changes++;
+    return slot;
+}
+
+/* Take a slot out of all reads. The name may run code when it goes: that comes last. */
+static void leave_slot(Approx *self, uint32_t slot, uint8_t state) {
+    PyObject *name = self->names[slot];
+    self->names[slot] = NULL;
+    self->states[slot] = state;
+    self->live[slot / 64] ^= 1ULL << (slot % 64);
+    self->changes++;
+    Py_DECREF(name);
+}
+
+/* Return the leases of a worker, a new reference; NULL without an error when there are none. */
+static Leases *leases_of(const Approx *self, PyObject *worker) {
+    return (Leases *)Py_XNewRef(PyDict_GetItemWithError(self->leases, worker));
+}
+
+static Leases *admit(Approx *self, PyObject *worker) {
+    uint32_t slot = assign_slot(self, worker);
+    if (slot == NO_SLOT) {
+        return NULL;
+    }
+    Leases *made = leases_make(slot);
+    PyObject *known = NULL;
+    if (made != NULL) {
+        known = Py_XNewRef(PyDict_SetDefault(self->leases, worker, (PyObject *)made));
+    }
+    if (known != (PyObject *)made || made == NULL) { /* no memory, or hash and eq did something */
+        leave_slot(self, slot, SLOT_FREE);
+    }
+    Py_XDECREF(made);
+    return (Leases *)known;
+}
+
+static int keep_graded(const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks, Blocks *kept) {
+    if (blocks_reserve(kept, (Py_ssize_t)graded_length(count)) < 0) {
+        return -1;
+    }
+    kept->count = (Py_ssize_t)grade(hashes, count, blocks, kept->items);
+    return 0;
+}
+
+int approx_keep(int keeps, const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks,
+                Blocks *kept) {
+    kept->count = 0;
+    if (keeps == KEEP_GRADED) {
+        return keep_graded(hashes, count, blocks, kept);
+    }
+    if (blocks_reserve(kept, WHOLE_BLOCKS + count / STRIDE + 1) < 0) {
+        return -1;
+    }
+    Py_ssize_t whole = count < WHOLE_BLOCKS ? count : WHOLE_BLOCKS;
+    memcpy(kept->items, hashes, (size_t)whole * sizeof *hashes);
+    kept->count = whole;
+    for (Py_ssize_t at = WHOLE_BLOCKS + STRIDE - 1; at < count; at += STRIDE) {
+        kept->items[kept->count++] = hashes[at];
+    }
+    if (count == blocks && count > WHOLE_BLOCKS && blocks % STRIDE) {
+        kept->items[kept->count++] = hashes[count - 1];
+    }
+    return 0;
+}
+
+int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *found) {
+    found->count = 0;
+    if (!self->entries) {
+        return 0;
+    }
+    if (approx_keeps_all(self->keeps, count)) {
+        return table_search(self->table, NULL, hashes, count, self->live, self->live_words, found);
+    }
+    if (approx_keep(self->keeps, hashes, count, count, &self->kept) < 0 ||
+        table_search(self->table, NULL, self->kept.items, self->kept.count, self->live,
+                     self->live_words, found) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < found->count; i++) {
+        Py_ssize_t depth = approx_depth(self->keeps, found->drops[i].depth);
+        found->drops[i].depth = depth < count ? depth : count;
+    }
+    return 0;
+}
+
+/* Compute when the tick ends in which `ttl_s` from now does; -1 with Python's own errors. */
+static int end_of_tick(const Approx *self, double now, double ttl_s, double *until) {
+    double tick_s = ttl_s / TICKS;
+    tick_s = self->longest_tick_s < tick_s ? self->longest_tick_s : tick_s;
+    if (tick_s == 0.0) {
+        PyErr_SetString(PyExc_ZeroDivisionError, "float division by zero");
+        return -1;
+    }
+    double ticks = ceil((now + ttl_s) / tick_s);
+    if (isnan(ticks)) {
+        PyErr_SetString(PyExc_ValueError, "cannot convert float NaN to integer");
+        return -1;
+    }
+    *until = ticks * tick_s + 0.0; /* no -0.0 */
+    if (isinf(ticks) || isinf(*until)) {
+        PyErr_SetString(PyExc_OverflowError, "cannot convert float infinity to integer");
+        return -1;
+    }
+    return 0;
+}
+
+/* Enter new blocks, and drop others of a worker that has too many then; -1 with MemoryError set. */
+static int store(Approx *self, Leases *leases, const uint64_t *news, Py_ssize_t count) {
+    self->entries -= leases->holding->blocks;
+    int failed = table_put(self->table, leases->holding, news, count) < 0;
+    self->entries += leases->holding->blocks;
+    while (!failed && self->worker_blocks >= 0 && leases->due_count &&
+           leases->holding->blocks > self->worker_blocks) {
+        long long gone = drop(self, leases, leases->holding->blocks - self->worker_blocks);
+        self->displaced += gone > 0 ? gone : 0;
+        failed = gone < 0;
+    }
+    return failed ? -1 : 0;
+}
+
+/* Believe blocks cached at a worker. No Python code runs. -1 with MemoryError set. */
+static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssize_t count,
+                   double until) {
+    int new_end;
+    if (reserve_holder(self, until) < 0) {
+        return -1;
+    }
+    Py_ssize_t low = leases_extend(leases, blocks, count, until, self->table, &new_end);
+    if (new_end) {
+        add_holder(self, until, leases);
+    }
+    if (low < 0 || (low < count && store(self, leases, blocks + low, count - low) < 0)) {
+        return -1;
+    }
+    if (self->pruning || self->entries > self->max_entries) {
+        long long slice = 2 * (long long)(count - low);
+        return prune(self, slice > SLICE ? slice : SLICE);
+    }
+    return 0;
+}
+
+/* Believe what is to be kept of a prompt; `kept`: the hashes given are that. */
+static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
+                  double now, double ttl_s, int kept) {
+    double until;
+    if (self->next_end <= now && approx_expire(self, now, SLICE) < 0) {
+        return -1;
+    }
+    if (!count || ttl_s <= 0) {
+        return 0;
+    }
+    if (end_of_tick(self, now, ttl_s, &until) < 0) {
+        return -1;
+    }
+    Leases *leases = leases_of(self, worker);
+    if (leases == NULL && (PyErr_Occurred() || (leases = admit(self, worker)) == NULL)) {
+        return -1;
+    }
+    int failed = -1;
+    if (leases->slot == NO_SLOT) {
+        PyErr_SetString(PyExc_RuntimeError, "a worker was removed by its own name");
+    } else if (kept || approx_keeps_all(self->keeps, count)) {
+        failed = believe(self, leases, hashes, count, until);
+    } else if (approx_keep(self->keeps, hashes, count, count, &self->kept) == 0) {
+        failed = believe(self, leases, self->kept.items, self->kept.count, until);
+    }
+    Py_DECREF(leases);
+    return failed;
+}
+
+int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
+                  double now, double ttl_s) {
+    return record(self, worker, hashes, count, now, ttl_s, 0);
+}
+
+int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
+                         long long blocks, double now, double ttl_s) {
+    if (self->keeps != KEEP_GRADED) {
+        PyErr_SetString(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
+        return -1;
+    }
+    long long most = blocks > 0 ? graded_length(blocks) : 0;
+    return record(self, worker, graded, most < count ? (Py_ssize_t)most : count, now, ttl_s, 1);
+}
+
+int approx_revoke(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count) {
+    Leases *leases = leases_of(self, worker);
+    if (leases == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int failed = 0;
+    if (leases->holding->blocks) {
+        self->gone.count = 0;
+        failed = leases_revoke(leases, hashes, count, &self->gone) < 0;
+        self->revoked += self->gone.count;
+        failed |= forget_gone(self, leases) < 0;
+    }
+    Py_DECREF(leases);
+    return failed ? -1 : 0;
+}
+
+long long approx_blocks(const Approx *self, PyObject *worker) {
+    PyObject *leases = PyDict_GetItemWithError(self->leases, worker);
+    if (leases == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    return ((Leases *)leases)->holding->blocks;
+}
+
+int approx_remove(Approx *self, PyObject *worker) {
+    Leases *leases = leases_of(self, worker);
+    if (leases == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int failed = PyDict_DelItem(self->leases, worker) < 0;
+    uint32_t slot = leases->slot;
+    if (!failed && slot != NO_SLOT) {
+        self->entries -= leases->holding->blocks;
+        leases->slot = NO_SLOT;
+        leases_clear(leases);
+        self->released++;
+        leave_slot(self, slot, SLOT_RELEASED);
+        failed = self->released > MAX_RELEASED && approx_sweep(self, REMOVED_AT_ONCE) < 0;
+    }
+    Py_DECREF(leases);
+    return failed ? -1 : 0;
+}
+
+/* Begin the walk over the table that clears the released slots; -1 with MemoryError set. */
+static int begin_walk(Approx *self) {
+    uint64_t *words = PyMem_Calloc(self->live_words, sizeof *words);
+    if (words == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint32_t slot = 0; slot < self->slot_count; slot++) {
+        if (self->states[slot] == SLOT_RELEASED || self->states[slot] == SLOT_CLEARING) {
+            words[slot / 64] |= 1ULL << (slot % 64);
+        }
+    }
+    self->dead = mask_int(words, self->live_words);
+    PyMem_Free(words);
+    if (self->dead == NULL) {
+        return -1;
+    }
+    for (uint32_t slot = 0; slot < self->slot_count; slot++) {
+        if (self->states[slot] == SLOT_RELEASED) {
+            self->states[slot] = SLOT_CLEARING;
+        }
+    }
+    self->next_shard = 0;
+    self->next_hash = 0;
+    return 0;
+}
+
+static void end_walk(Approx *self) {
+    for (uint32_t slot = 0; slot < self->slot_count; slot++) {
+        if (self->states[slot] == SLOT_CLEARING) {
+            self->states[slot] = SLOT_FREE;
+            self->released--;
+        }
+    }
+    Py_CLEAR(self->dead);
+}
+
+/* Clear the next slice of a shard; return about how many blocks it had, -1 with MemoryError set. */
+static int64_t clear_slice(Approx *self) {
+    int64_t blocks = table_clear_some(self->table, self->next_shard, self->dead, &self->next_hash);
+    self->next_shard += blocks >= 0 && self->next_hash == 0;
+    return blocks;
+}
+
+int approx_sweep(Approx *self, long long budget) {
+    while (budget > 0 && self->released) {
+        if (self->dead == NULL && begin_walk(self) < 0) {
+            return -1;
+        }
+        if (self->next_shard == SHARDS) {
+            end_walk(self);
+            continue;
+        }
+        int64_t blocks = clear_slice(self);
+        if (blocks < 0) {
+            return -1;
+        }
+        budget -= blocks + 1;
+    }
+    return !self->released;
+}
+
+void approx_free(Approx *self) {
+    for (Py_ssize_t i = 0; i < self->end_count; i++) {
+        End *end = self->ends + self->first_end + i;
+        for (uint32_t at = 0; at < end->count; at++) {
+            Py_DECREF(end->holders[end->first + at]);
+        }
+        PyMem_RawFree(end->holders);
+    }
+    for (uint32_t slot = 0; slot < self->slot_count; slot++) {
+        Py_XDECREF(self->names[slot]);
+    }
+    PyMem_RawFree(self->ends);
+    PyMem_RawFree(self->spare);
+    PyMem_RawFree(self->names);
+    PyMem_RawFree(self->states);
+    PyMem_RawFree(self->live);
+    PyMem_RawFree(self->kept.items);
+    PyMem_RawFree(self->gone.items);
+    Py_CLEAR(self->dead);
+    drops_free(&self->found);
+}

@@ -1,0 +1,117 @@
+/* What workers probably hold, by what was sent to them lately: core.overlap.approx, compiled. */
+#ifndef KVMESH_APPROX_H
+#define KVMESH_APPROX_H
+
+#include "beliefs/leases.h"
+#include "index/search.h"
+#include "prompts/graded.h"
+
+/* The workers for whom something ends at one time, in the order in which that came to be. */
+typedef struct {
+    double until;
+    Leases **holders; /* strong references, from `first` on */
+    uint32_t first, count, room;
+} End;
+
+typedef struct {
+    PyObject_HEAD
+    /* To be read: */
+    double next_end;       /* before it there is nothing to expire */
+    double ttl_s;
+    long long entries;
+    PyObject **names;      /* slot -> worker, NULL for a slot without one */
+    uint32_t slot_count;
+    uint64_t changes;      /* moves whenever a slot is given to a worker or taken from one */
+    uint64_t *live;        /* bit s of word w: slot 64 w + s has a worker */
+    uint32_t live_words;
+    Table *table;
+    /* Its own affair: */
+    PyObject *leases;      /* dict: worker -> Leases */
+    PyObject *statistics;  /* makes what `statistics` returns of its numbers */
+    End *ends;             /* by time, from `first_end` on */
+    Py_ssize_t first_end, end_count, end_room;
+    Leases **spare;        /* holders of the next end */
+    long long max_entries, prune_to, worker_blocks; /* worker_blocks -1: no limit */
+    double longest_tick_s;
+    long long expired, pruned, displaced, revoked;
+    uint8_t *states;       /* slot -> SLOT_… */
+    uint32_t slot_room, released;
+    PyObject *dead;        /* mask of the slots that a walk over the table clears, NULL for no walk */
+    uint32_t next_shard;
+    uint64_t next_hash; /* of the next slice of it */
+    char keeps, pruning;   /* keeps: KEEP_… */
+    Blocks kept, gone;     /* scratch */
+    Drops found;           /* scratch of `find_groups` */
+} Approx;
+
+/* Which of a prompt's blocks an index keeps: each, those of core.overlap.thinned, or of
+ * core.blocks.graded.
+ */
+enum { KEEP_ALL, KEEP_THINNED, KEEP_GRADED, KEEPS };
+
+enum { SLOT_FREE, SLOT_USED, SLOT_RELEASED, SLOT_CLEARING };
+
+#define WHOLE_BLOCKS 128
+#define STRIDE 16
+
+extern PyTypeObject approx_type;
+
+/* Prepare it, once; -1 with MemoryError set. */
+int approx_ready(void);
+
+/* Find how far the prompt is believed cached at whom; drops name slots of `names`, and `depth` is
+ * in blocks of the prompt, however few of them are kept. All hashes are given, root first.
+ * What ended before now counts until `approx_expire`. -1 with MemoryError set.
+ * No Python code runs. */
+int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *found);
+
+/* Drop what ended before or at `now`, at most about `budget` entries (-1: all). 1: nothing of it is
+ * left, 0: some is, -1: MemoryError is set. Do `if (self->next_end <= now)` first. No Python code
+ * runs. */
+int approx_expire(Approx *self, double now, long long budget);
+
+/* Believe the prompt's blocks cached at `worker` (any hashable) from `now` on for `ttl_s`; 0, or -1
+ * with an error set. Nothing is done for ttl_s <= 0 or no blocks. Only hash and eq of `worker` may
+ * run Python code, which those of a str do not. */
+int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
+                  double now, double ttl_s);
+
+/* The same of a prompt of so many `blocks` whose graded hashes are given, as `grade` makes them, for an
+ * index that keeps those; those beyond `graded_length(blocks)` do not count. */
+int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
+                         long long blocks, double now, double ttl_s);
+
+/* Take the news that `worker` holds these blocks no longer, nor what follows them. As above. */
+int approx_revoke(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count);
+
+/* Return how many blocks `worker` is believed to hold, -1 with an error set. */
+long long approx_blocks(const Approx *self, PyObject *worker);
+
+/* Forget everything believed of `worker`; 0, -1 with an error set. */
+int approx_remove(Approx *self, PyObject *worker);
+
+/* Do about `budget` blocks of cleaning up after removals; 1: nothing is left, 0, -1. */
+int approx_sweep(Approx *self, long long budget);
+
+/* Return whether each of so many blocks is kept. */
+static inline int approx_keeps_all(int keeps, Py_ssize_t blocks) {
+    return keeps == KEEP_ALL || (keeps == KEEP_THINNED && blocks <= WHOLE_BLOCKS);
+}
+
+/* Keep of a prompt's first `count` hashes what is to be kept; it has so many `blocks`. -1 with
+ * MemoryError set. */
+int approx_keep(int keeps, const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks,
+                Blocks *kept);
+
+/* Return where in a prompt the kept block of that number, from 1, stands, if not last. */
+static inline Py_ssize_t approx_depth(int keeps, Py_ssize_t kept) {
+    if (keeps == KEEP_GRADED) {
+        return (Py_ssize_t)graded_depth(kept);
+    }
+    return kept <= WHOLE_BLOCKS ? kept : WHOLE_BLOCKS + STRIDE * (kept - WHOLE_BLOCKS);
+}
+
+/* Give back everything but `leases`, `table` and `statistics`. */
+void approx_free(Approx *self);
+
+#endif

@@ -1,0 +1,540 @@
+/* Approx: what Python sees of approx.c, named and answering as core.overlap.approx.ApproxIndex. */
+#include "beliefs/approx.h"
+#include "index/prompt.h"
+
+#include <structmember.h>
+
+#define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
+
+static PyObject *blocks_name, *upto_name, *ttl_name, *budget_name;
+
+int approx_ready(void) {
+    blocks_name = PyUnicode_InternFromString("blocks");
+    upto_name = PyUnicode_InternFromString("upto");
+    ttl_name = PyUnicode_InternFromString("ttl_s");
+    budget_name = PyUnicode_InternFromString("budget");
+    return blocks_name && upto_name && ttl_name && budget_name ? 0 : -1;
+}
+
+static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    double ttl_s, longest_tick_s;
+    long long max_entries, prune_to;
+    PyObject *statistics, *worker_blocks;
+    int keeps;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
+        return PyErr_Format(PyExc_TypeError, "Approx takes no keyword arguments");
+    }
+    if (!PyArg_ParseTuple(args, "Od(LLO)di:Approx", &statistics, &ttl_s, &max_entries, &prune_to,
+                          &worker_blocks, &longest_tick_s, &keeps)) {
+        return NULL;
+    }
+    if (keeps < KEEP_ALL || keeps >= KEEPS) {
+        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %d",
+                            KEEP_ALL, KEEPS - 1, keeps);
+    }
+    long long limit = worker_blocks == Py_None ? -1 : PyLong_AsLongLong(worker_blocks);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (worker_blocks != Py_None && limit < 0) {
+        return PyErr_Format(PyExc_ValueError, "worker_blocks is %lld, it must be at least 0", limit);
+    }
+    Approx *self = (Approx *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->ttl_s = ttl_s;
+    self->longest_tick_s = longest_tick_s;
+    self->max_entries = max_entries;
+    self->prune_to = prune_to;
+    self->worker_blocks = limit;
+    self->keeps = (char)keeps;
+    self->next_end = INFINITY;
+    self->statistics = Py_NewRef(statistics);
+    self->leases = PyDict_New();
+    self->table = self->leases == NULL ? NULL : (Table *)PyObject_CallNoArgs((PyObject *)&table_type);
+    if (self->table == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int approx_traverse(Approx *self, visitproc visit, void *arg) {
+    Py_VISIT(self->leases);
+    Py_VISIT(self->table);
+    Py_VISIT(self->statistics);
+    for (uint32_t slot = 0; slot < self->slot_count; slot++) {
+        Py_VISIT(self->names[slot]);
+    }
+    return 0;
+}
+
+/* Break cycles: workers are named by the dict, by slots, and by nothing else. */
+static int approx_forget(Approx *self) {
+    for (uint32_t slot = 0; slot < self->slot_count; slot++) {
+        if (self->states[slot] == SLOT_USED) {
+            PyObject *name = self->names[slot];
+            self->names[slot] = Py_NewRef(Py_None);
+            Py_DECREF(name);
+        }
+    }
+    if (self->leases != NULL) {
+        PyDict_Clear(self->leases);
+    }
+    return 0;
+}
+
+static void approx_dealloc(Approx *self) {
+    PyObject_GC_UnTrack(self);
+    approx_free(self);
+    Py_CLEAR(self->leases);
+    Py_CLEAR(self->table);
+    Py_CLEAR(self->statistics);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static int read_hash(PyObject *object, uint64_t *block) {
+    int known = read_block(object, block);
+    if (known == 0) {
+        PyErr_Format(PyExc_OverflowError, "a hash is from 0 to 2^64-1, not %.50R", object);
+    }
+    return known > 0 ? 0 : -1;
+}
+
+/* Hashes in a row: a view of an array, or a copy of other numbers. */
+typedef struct {
+    Py_buffer view;
+    uint64_t *copy;
+    const uint64_t *blocks;
+    Py_ssize_t count;
+} Given;
+
+static void given_close(Given *self) {
+    if (self->view.obj != NULL) {
+        PyBuffer_Release(&self->view);
+    }
+    PyMem_Free(self->copy);
+}
+
+static int read_numbers(Given *self, PyObject *numbers) {
+    PyObject *fast = PySequence_Fast(numbers, "hashes are a sequence of u64s");
+    if (fast == NULL) {
+        return -1;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    self->copy = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *self->copy);
+    int failed = self->copy == NULL;
+    if (failed) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; !failed && i < count; i++) {
+        failed = read_hash(PySequence_Fast_GET_ITEM(fast, i), self->copy + i) < 0;
+    }
+    Py_DECREF(fast);
+    self->blocks = self->copy;
+    self->count = count;
+    return failed ? -1 : 0;
+}
+
+/* Read a sequence of u64s; -1 with TypeError or OverflowError set. Close it even then. */
+static int read_sequence(Given *self, PyObject *hashes) {
+    if (PyObject_CheckBuffer(hashes)) {
+        if (PyObject_GetBuffer(hashes, &self->view, PyBUF_FORMAT | PyBUF_ND) < 0) {
+            return -1;
+        }
+        const char *format = self->view.format;
+        if (self->view.itemsize == sizeof *self->blocks && format != NULL &&
+            (!strcmp(format, "Q") || !strcmp(format, "L"))) {
+            self->blocks = self->view.buf;
+            self->count = self->view.len / (Py_ssize_t)sizeof *self->blocks;
+            return 0;
+        }
+        PyBuffer_Release(&self->view);
+    }
+    if (!PySequence_Check(hashes)) {
+        PyErr_Format(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
+        return -1;
+    }
+    return read_numbers(self, hashes);
+}
+
+/* Read the hashes of all blocks of a prompt. As above. */
+static int read_prompt(Given *self, PyObject *hashes) {
+    if (PyObject_CheckBuffer(hashes) || PySequence_Check(hashes)) {
+        return read_sequence(self, hashes);
+    }
+    PyObject *count = PyObject_GetAttr(hashes, blocks_name);
+    PyObject *known = count == NULL ? NULL : PyObject_CallMethodOneArg(hashes, upto_name, count);
+    Py_XDECREF(count);
+    if (known == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            PyErr_Format(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
+        }
+        return -1;
+    }
+    int failed = read_sequence(self, known) < 0;
+    Py_DECREF(known);
+    return failed ? -1 : 0;
+}
+
+/* Read an int of any size as a long long, the nearest one; -1 with TypeError set. */
+static int read_count(PyObject *object, long long *count) {
+    int overflow;
+    *count = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow) {
+        *count = overflow < 0 ? LLONG_MIN : LLONG_MAX;
+    }
+    return *count == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_seconds(PyObject *object, double *seconds) {
+    *seconds = PyFloat_AsDouble(object);
+    return *seconds == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Return the last argument, given by place or by name, borrowed; NULL without an error when it was
+ * not given. */
+static PyObject *last_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *names,
+                               Py_ssize_t before, PyObject *name) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (nargs < before || nargs + named > before + 1) {
+        PyErr_Format(PyExc_TypeError, "takes %zd or %zd arguments, not %zd", before, before + 1,
+                     nargs + named);
+        return NULL;
+    }
+    if (named) {
+        int same = PyUnicode_Compare(PyTuple_GET_ITEM(names, 0), name);
+        if (same) {
+            PyErr_Format(PyExc_TypeError, "%R can be given by name, not %R", name,
+                         PyTuple_GET_ITEM(names, 0));
+            return NULL;
+        }
+    }
+    return nargs + named > before ? args[before] : NULL;
+}
+
+PyDoc_STRVAR(record_doc, "record(worker, hashes, now, ttl_s=None)\n\n"
+"Believe the blocks of `hashes`, root first, cached at `worker` from `now` on. `ttl_s` is for this\n"
+"prompt. What ended before `now` is dropped on the way, a slice at a time.");
+
+static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *names) {
+    double now, ttl_s = self->ttl_s;
+    PyObject *last = last_argument(args, nargs, names, 3, ttl_name);
+    if (PyErr_Occurred() || read_seconds(args[2], &now) < 0 ||
+        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+        return NULL;
+    }
+    Given given = {.count = 0};
+    int failed = read_prompt(&given, args[1]) < 0 ||
+                 approx_record(self, args[0], given.blocks, given.count, now, ttl_s) < 0;
+    given_close(&given);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(record_graded_doc, "record_graded(worker, graded, blocks, now, ttl_s=None)\n\n"
+"Believe a prompt of so many blocks, of which the graded hashes are given, cached at `worker`.");
+
+static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
+                                           PyObject *names) {
+    double now, ttl_s = self->ttl_s;
+    long long blocks;
+    PyObject *last = last_argument(args, nargs, names, 4, ttl_name);
+    if (PyErr_Occurred() || read_count(args[2], &blocks) < 0 || read_seconds(args[3], &now) < 0 ||
+        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+        return NULL;
+    }
+    Given given = {.count = 0};
+    int failed = read_sequence(&given, args[1]) < 0 ||
+                 approx_record_graded(self, args[0], given.blocks, given.count, blocks, now,
+                                      ttl_s) < 0;
+    given_close(&given);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(expire_doc, "expire(now, budget=None) -> bool\n\n"
+"Drop what ended before or at `now`, at most `budget` entries; True when nothing of it is left.");
+
+static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *names) {
+    double now;
+    long long budget = -1;
+    PyObject *last = last_argument(args, nargs, names, 1, budget_name);
+    if (PyErr_Occurred() || read_seconds(args[0], &now) < 0) {
+        return NULL;
+    }
+    if (last != NULL && last != Py_None) {
+        if (read_count(last, &budget) < 0) {
+            return NULL;
+        }
+        budget = budget < 0 ? 0 : budget;
+    }
+    int done = approx_expire(self, now, budget);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+PyDoc_STRVAR(revoke_doc, "revoke(worker, hashes)\n\n"
+"Take the news that `worker` holds these packed blocks no longer, nor what follows them.");
+
+static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssize_t nargs) {
+    Py_buffer view;
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "revoke takes 2 arguments, not %zd", nargs);
+    }
+    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    /* Packed blocks may begin anywhere; what is behind the last whole one is ignored. */
+    Py_ssize_t count = view.len / BLOCK_BYTES;
+    int failed = 0;
+    if ((uintptr_t)view.buf % sizeof(uint64_t) == 0) {
+        failed = approx_revoke(self, args[0], view.buf, count) < 0;
+    } else {
+        uint64_t *copy = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *copy);
+        if (copy == NULL) {
+            PyErr_NoMemory();
+            failed = 1;
+        } else {
+            memcpy(copy, view.buf, (size_t)count * sizeof *copy);
+            failed = approx_revoke(self, args[0], copy, count) < 0;
+            PyMem_Free(copy);
+        }
+    }
+    PyBuffer_Release(&view);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *approx_remove_call(Approx *self, PyObject *worker) {
+    return approx_remove(self, worker) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
+    long long budget;
+    if (read_count(object, &budget) < 0) {
+        return NULL;
+    }
+    int done = approx_sweep(self, budget);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+static PyObject *approx_workers(Approx *self, PyObject *nothing) {
+    (void)nothing;
+    return PyDict_Keys(self->leases);
+}
+
+static PyObject *approx_blocks_call(Approx *self, PyObject *worker) {
+    long long blocks = approx_blocks(self, worker);
+    return blocks < 0 ? NULL : PyLong_FromLongLong(blocks);
+}
+
+static PyObject *approx_sizes(Approx *self, PyObject *workers) {
+    PyObject *sizes = PySequence_List(workers);
+    for (Py_ssize_t i = 0; sizes != NULL && i < PyList_GET_SIZE(sizes); i++) {
+        PyObject *worker = Py_NewRef(PyList_GET_ITEM(sizes, i));
+        PyObject *size = approx_blocks_call(self, worker);
+        Py_DECREF(worker);
+        if (size == NULL || PyList_SetItem(sizes, i, size) < 0) {
+            Py_CLEAR(sizes);
+        }
+    }
+    return sizes;
+}
+
+/* Some of a long prompt's hashes, asked for as far as they are needed: core.overlap.thinned. */
+typedef struct {
+    Prompt prompt; /* first */
+    AskedPrompt whole;
+    int keeps;
+    Py_ssize_t blocks;
+    Blocks kept;
+} ThinnedPrompt;
+
+static int ask_thinned(Prompt *prompt, Py_ssize_t wanted) {
+    ThinnedPrompt *self = (ThinnedPrompt *)prompt;
+    Prompt *whole = &self->whole.prompt;
+    if (whole->more(whole, approx_depth(self->keeps, wanted)) < 0 ||
+        approx_keep(self->keeps, whole->known, whole->count, self->blocks, &self->kept) < 0) {
+        return -1;
+    }
+    prompt->known = self->kept.items;
+    prompt->count = self->kept.count;
+    return 0;
+}
+
+/* Find the drops of a prompt with `live` as it was at first; -1 with an error set. */
+static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *found) {
+    uint32_t words = self->live_words;
+    uint64_t changes = self->changes;
+    AskedPrompt asked;
+    Py_ssize_t blocks = 0;
+    int keeps = self->keeps, failed;
+    if (keeps != KEEP_ALL) {
+        PyObject *count = PyObject_GetAttr(hashes, blocks_name);
+        blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
+        Py_XDECREF(count);
+        if (blocks == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    if (!approx_keeps_all(keeps, blocks)) {
+        ThinnedPrompt prompt = {
+            .prompt = {NULL, 0, ask_thinned}, .keeps = keeps, .blocks = blocks};
+        prompt_open(&prompt.whole, hashes);
+        failed = table_search_prompt(self->table, NULL, &prompt.prompt, live, words, found) < 0;
+        prompt_close(&prompt.whole);
+        PyMem_RawFree(prompt.kept.items);
+        for (Py_ssize_t i = 0; !failed && i < found->count; i++) {
+            Py_ssize_t depth = approx_depth(keeps, found->drops[i].depth);
+            found->drops[i].depth = depth < blocks ? depth : blocks;
+        }
+    } else {
+        prompt_open(&asked, hashes);
+        failed = table_search_prompt(self->table, NULL, &asked.prompt, live, words, found) < 0;
+        prompt_close(&asked);
+    }
+    if (!failed && self->changes != changes) {
+        PyErr_SetString(PyExc_RuntimeError, "a worker came or went while a prompt was searched");
+        failed = 1;
+    }
+    return failed ? -1 : 0;
+}
+
+/* Return the workers of a drop, lowest slot first. */
+static PyObject *workers_of(const Approx *self, const Drop *drop) {
+    Py_ssize_t count = 0;
+    for (uint32_t word = drop->start; word < drop->size; word++) {
+        count += __builtin_popcountll(drop->words[word]);
+    }
+    PyObject *workers = PyTuple_New(count);
+    count = 0;
+    for (uint32_t word = drop->start; workers != NULL && word < drop->size; word++) {
+        for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
+            uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            PyTuple_SET_ITEM(workers, count++, Py_NewRef(self->names[slot]));
+        }
+    }
+    return workers;
+}
+
+static PyObject *groups_of(const Approx *self, const Drops *found) {
+    PyObject *groups = PyList_New(found->count);
+    for (Py_ssize_t i = 0; groups != NULL && i < found->count; i++) {
+        PyObject *workers = workers_of(self, found->drops + i);
+        PyObject *group =
+            workers == NULL ? NULL : Py_BuildValue("nN", found->drops[i].depth, workers);
+        if (group == NULL) {
+            Py_CLEAR(groups);
+        } else {
+            PyList_SET_ITEM(groups, i, group);
+        }
+    }
+    return groups;
+}
+
+static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
+    size_t size = ((size_t)self->live_words + 1) * sizeof(uint64_t);
+    uint64_t *live = PyMem_Malloc(size);
+    if (live == NULL) {
+        return PyErr_NoMemory();
+    }
+    if (self->live_words) {
+        memcpy(live, self->live, size - sizeof *live);
+    }
+    /* The prompt may search, too, while it is asked for hashes. */
+    Drops found = self->found;
+    self->found = (Drops){0};
+    PyObject *groups = search(self, hashes, live, &found) < 0 ? NULL : groups_of(self, &found);
+    drops_free(&self->found);
+    self->found = found;
+    PyMem_Free(live);
+    return groups;
+}
+
+PyDoc_STRVAR(find_known_doc, "find_known(hashes) -> list\n\n"
+"Return what `find_groups` does, of a sequence of hashes that are all there: `approx_find`.");
+
+static PyObject *approx_find_known(Approx *self, PyObject *hashes) {
+    Given given = {.count = 0};
+    int failed = read_sequence(&given, hashes) < 0 ||
+                 approx_find(self, given.blocks, given.count, &self->found) < 0;
+    given_close(&given);
+    return failed ? NULL : groups_of(self, &self->found);
+}
+
+static PyObject *approx_find_matches(Approx *self, PyObject *hashes) {
+    PyObject *groups = approx_find_groups(self, hashes);
+    PyObject *matches = groups == NULL ? NULL : PyDict_New();
+    /* The deepest come last: they count. */
+    for (Py_ssize_t i = matches == NULL ? 0 : PyList_GET_SIZE(groups); i-- > 0;) {
+        PyObject *group = PyList_GET_ITEM(groups, i), *workers = PyTuple_GET_ITEM(group, 1);
+        int failed = 0;
+        for (Py_ssize_t one = 0; !failed && one < PyTuple_GET_SIZE(workers); one++) {
+            PyObject *worker = PyTuple_GET_ITEM(workers, one);
+            failed = PyDict_SetItem(matches, worker, PyTuple_GET_ITEM(group, 0)) < 0;
+        }
+        if (failed) {
+            Py_CLEAR(matches);
+            break;
+        }
+    }
+    Py_XDECREF(groups);
+    return matches;
+}
+
+static PyObject *approx_statistics(Approx *self, PyObject *nothing) {
+    (void)nothing;
+    return PyObject_CallFunction(self->statistics, "nKLLLLL", PyDict_GET_SIZE(self->leases),
+                                 (unsigned long long)self->table->blocks, self->entries,
+                                 self->expired, self->pruned, self->displaced, self->revoked);
+}
+
+static PyMemberDef members[] = {
+    {"ttl_s", T_DOUBLE, offsetof(Approx, ttl_s), 0, "How long a prompt counts, seconds."},
+    {"next_end", T_DOUBLE, offsetof(Approx, next_end), READONLY,
+     "Before it there is nothing to expire."},
+    {"changes", T_ULONGLONG, offsetof(Approx, changes), READONLY,
+     "Moves whenever a slot is given to a worker or taken from one."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef methods[] = {
+    {"record", FAST(approx_record_call), METH_FASTCALL | METH_KEYWORDS, record_doc},
+    {"record_graded", FAST(approx_record_graded_call), METH_FASTCALL | METH_KEYWORDS,
+     record_graded_doc},
+    {"expire", FAST(approx_expire_call), METH_FASTCALL | METH_KEYWORDS, expire_doc},
+    {"revoke", FAST(approx_revoke_call), METH_FASTCALL, revoke_doc},
+    {"remove_worker", (PyCFunction)approx_remove_call, METH_O,
+     "remove_worker(worker)\n\nForget everything believed of `worker`."},
+    {"sweep", (PyCFunction)approx_sweep_call, METH_O,
+     "sweep(budget) -> bool\n\nClean up after removals; True when nothing is left."},
+    {"workers", (PyCFunction)approx_workers, METH_NOARGS,
+     "workers() -> list\n\nReturn the workers that something was recorded for."},
+    {"blocks", (PyCFunction)approx_blocks_call, METH_O,
+     "blocks(worker) -> int\n\nReturn how many blocks `worker` is believed to hold."},
+    {"sizes", (PyCFunction)approx_sizes, METH_O,
+     "sizes(workers) -> list[int]\n\nReturn how many blocks each is believed to hold."},
+    {"find_matches", (PyCFunction)approx_find_matches, METH_O,
+     "find_matches(hashes) -> dict\n\nReturn the prefix believed cached per worker that has any."},
+    {"find_groups", (PyCFunction)approx_find_groups, METH_O,
+     "find_groups(hashes) -> list\n\nReturn disjoint (depth, workers), deepest first."},
+    {"find_known", (PyCFunction)approx_find_known, METH_O, find_known_doc},
+    {"statistics", (PyCFunction)approx_statistics, METH_NOARGS,
+     "statistics()\n\nReturn sizes and counts."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject approx_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Approx",
+    .tp_doc = "An index of what workers probably hold: what was sent to them lately.",
+    .tp_basicsize = sizeof(Approx),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = approx_new,
+    .tp_dealloc = (destructor)approx_dealloc,
+    .tp_traverse = (traverseproc)approx_traverse,
+    .tp_clear = (inquiry)approx_forget,
+    .tp_members = members,
+    .tp_methods = methods,
+};

@@ -1,0 +1,14 @@
+/* Bodies of requests: what routing reads of their JSON, in one pass without objects.
+ *
+ * json_text.c passes over strings, numbers and values. scan.c finds the fields, scan_tokens.c makes the
+ * byte tokenizer's ids of them, json_copy.c those of values. scanned.c keeps a body with its scan,
+ * json_size.c counts what a body holds. What is unusual is left to the strict parser in Python.
+ */
+#ifndef KVMESH_BODIES_H
+#define KVMESH_BODIES_H
+
+#include "base/base.h"
+
+extern PyMethodDef native_json_methods[];
+
+#endif

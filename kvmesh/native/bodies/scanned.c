@@ -1,0 +1,128 @@
+/* Scanned: what routing reads of a request's body, without a Python object made of the rest. */
+#include "bodies/scanned.h"
+
+#include <structmember.h>
+
+/* scan(body, chat) -> Scanned | None */
+static PyObject *native_scan(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 2 || !PyBytes_Check(args[0])) {
+        return PyErr_Format(PyExc_TypeError, "scan takes a body, bytes, and whether it is a chat");
+    }
+    int chat = PyObject_IsTrue(args[1]);
+    Scanned *self = chat < 0 ? NULL : PyObject_New(Scanned, &scanned_type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->body = Py_NewRef(args[0]);
+    self->model = NULL;
+    self->chat = chat;
+    const Scan *scan = &self->scan;
+    int known = scan_body(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), &self->scan);
+    if (!known || scan->lora_path.at != NULL || scan->input_ids.at != NULL || scan->choices > 1 ||
+        (chat ? scan->messages.at : scan->prompt.at) == NULL) {
+        Py_DECREF(self);
+        Py_RETURN_NONE;
+    }
+    self->model = scan->model.at == NULL ? PyUnicode_New(0, 0) : scan_text(&scan->model);
+    if (self->model == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void scanned_dealloc(Scanned *self) {
+    Py_XDECREF(self->body);
+    Py_XDECREF(self->model);
+    PyObject_Free(self);
+}
+
+static PyObject *scanned_messages(Scanned *self, void *closure) {
+    (void)closure;
+    if (!self->chat || !self->scan.plain) {
+        Py_RETURN_NONE;
+    }
+    return scan_messages(&self->scan);
+}
+
+static PyObject *scanned_prompt(Scanned *self, void *closure) {
+    (void)closure;
+    if (self->chat) {
+        Py_RETURN_NONE;
+    }
+    return scan_text(&self->scan.prompt);
+}
+
+static PyObject *scanned_cache_key(Scanned *self, void *closure) {
+    (void)closure;
+    const ScanText *key = &self->scan.prompt_cache_key;
+    return key->at == NULL ? PyUnicode_New(0, 0) : scan_text(key);
+}
+
+static PyObject *scanned_salt(Scanned *self, void *closure) {
+    (void)closure;
+    const ScanText *salt = &self->scan.cache_salt;
+    return salt->at == NULL ? PyUnicode_New(0, 0) : scan_text(salt);
+}
+
+/* Whether nothing but messages, all plain, reaches the chat template. */
+static PyObject *scanned_bare(Scanned *self, void *closure) {
+    (void)closure;
+    const Scan *scan = &self->scan;
+    return PyBool_FromLong(self->chat && scan->plain && scan->tools.at == NULL &&
+                           scan->documents.at == NULL && scan->tool_choice.at == NULL &&
+                           scan->chat_template_kwargs.at == NULL &&
+                           scan->reasoning_effort.at == NULL &&
+                           scan->add_generation_prompt.at == NULL &&
+                           scan->continue_final_message.at == NULL);
+}
+
+static PyMemberDef members[] = {
+    {"body", T_OBJECT, offsetof(Scanned, body), READONLY, "The bytes."},
+    {"model", T_OBJECT, offsetof(Scanned, model), READONLY, "Its name, or nothing."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *scanned_urgency(Scanned *self, void *closure) {
+    (void)closure;
+    return PyLong_FromLong(self->scan.urgency);
+}
+
+static PyObject *scanned_streams(Scanned *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(self->scan.stream);
+}
+
+static PyObject *scanned_limit(Scanned *self, void *closure) {
+    (void)closure;
+    return PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0);
+}
+
+static PyGetSetDef getters[] = {
+    {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
+    {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
+    {"limit", (getter)scanned_limit, NULL, "The most tokens of its answer, 0: it does not say.", NULL},
+    {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
+    {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
+    {"streams", (getter)scanned_streams, NULL, "Whether its answer comes in pieces.", NULL},
+    {"urgency", (getter)scanned_urgency, NULL, "Of its priority, larger first.", NULL},
+    {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyMethodDef native_scanned_methods[] = {
+    {"scan", (PyCFunction)(void (*)(void))native_scan, METH_FASTCALL,
+     "scan(body, chat) -> Scanned | None: None for what the strict parser has to look at."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject scanned_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Scanned",
+    .tp_doc = "What routing reads of a body.",
+    .tp_basicsize = sizeof(Scanned),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)scanned_dealloc,
+    .tp_members = members,
+    .tp_getset = getters,
+};

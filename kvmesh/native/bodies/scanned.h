@@ -1,0 +1,18 @@
+/* Scanned: a request body that was scanned, and keeps it. */
+#ifndef KVMESH_SCANNED_H
+#define KVMESH_SCANNED_H
+
+#include "bodies/scan.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *body; /* bytes */
+    PyObject *model; /* str */
+    int chat;       /* else a completion */
+    Scan scan;
+} Scanned;
+
+extern PyTypeObject scanned_type;
+extern PyMethodDef native_scanned_methods[];
+
+#endif

@@ -1,0 +1,377 @@
+/* Cohorts: which worker is behind which slot of the index, and what each has of a prompt. */
+#include "decide/decide.h"
+
+#define EXPIRED_AT_ONCE 4096 /* core.overlap.overlaps */
+
+void cohort_clear(Cohort *cohort) {
+    PyMem_Free(cohort->told.states);
+    for (int i = 0; i < BELIEFS; i++) {
+        PyMem_Free(cohort->believed[i].states);
+        PyMem_Free(cohort->believed[i].told);
+    }
+    Py_XDECREF(cohort->states);
+    Py_XDECREF(cohort->view);
+    *cohort = (Cohort){.states = NULL};
+}
+
+/* Return the index's view, a new reference, NULL with an error set. */
+static View *current_view(const Decider *self) {
+    PyObject *view = PyObject_GetAttr(self->index, asked_names.view);
+    if (view == Py_None) {
+        Py_DECREF(view);
+        view = PyObject_CallMethod(self->index, "current_view", NULL);
+    }
+    if (view != NULL && !Py_IS_TYPE(view, &view_type)) {
+        PyErr_Format(PyExc_TypeError, "an index has a View, not %.100s", Py_TYPE(view)->tp_name);
+        Py_CLEAR(view);
+    }
+    return (View *)view;
+}
+
+/* Return the states by their workers' names, a new dict. */
+static PyObject *by_name(PyObject *states) {
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyTuple_GET_SIZE(states); i++) {
+        PyObject *state = PyTuple_GET_ITEM(states, i);
+        if (!Py_IS_TYPE(state, &worker_state_type)) {
+            PyErr_Format(PyExc_TypeError, "a WorkerState, not %.100s", Py_TYPE(state)->tp_name);
+            Py_CLEAR(found);
+        } else if (PyDict_SetItem(found, ((WorkerState *)state)->worker, state) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
+/* Write the states of those behind some slots, names or None; -1 with an error set. */
+static int fill_slots(PyObject *states, PyObject *names, Slots *slots) {
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
+    slots->states = PyMem_Calloc((size_t)count + 1, sizeof *slots->states);
+    if (slots->states == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    slots->count = (uint32_t)count;
+    for (Py_ssize_t slot = 0; slot < count; slot++) {
+        PyObject *name = PyTuple_GET_ITEM(names, slot);
+        slots->states[slot] = (WorkerState *)PyDict_GetItemWithError(states, name);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Return the names by slot of what is believed, None for a slot without one: a look-up of a name
+ * that is no plain str may run anything, and move them.
+ */
+static PyObject *believed_names(const Approx *believed) {
+    PyObject *names = PyTuple_New(believed->slot_count);
+    for (uint32_t slot = 0; names != NULL && slot < PyTuple_GET_SIZE(names); slot++) {
+        PyObject *name = believed->names[slot];
+        PyTuple_SET_ITEM(names, slot, Py_NewRef(name == NULL ? Py_None : name));
+    }
+    return names;
+}
+
+/* Return the slots of a view's workers by name, a new dict. */
+static PyObject *slots_by_name(const View *view) {
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t slot = 0; found != NULL && slot < PyTuple_GET_SIZE(view->names); slot++) {
+        uint32_t word = (uint32_t)(slot / 64);
+        if (word >= view->live_words || !(view->live[word] >> (slot % 64) & 1)) {
+            continue;
+        }
+        PyObject *number = PyLong_FromSsize_t(slot + 1);
+        if (number == NULL || PyDict_SetItem(found, PyTuple_GET_ITEM(view->names, slot), number) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
+/* Write which slots of a view the workers of other slots have; -1 with an error set. */
+static int fill_told(const View *view, PyObject *names, Slots *slots) {
+    PyObject *found = slots_by_name(view);
+    slots->told = found == NULL ? NULL : PyMem_Calloc((size_t)slots->count + 1, sizeof *slots->told);
+    int failed = slots->told == NULL;
+    if (failed && !PyErr_Occurred()) {
+        PyErr_NoMemory();
+    }
+    for (uint32_t slot = 0; !failed && slot < slots->count; slot++) {
+        PyObject *number = PyDict_GetItemWithError(found, PyTuple_GET_ITEM(names, slot));
+        failed = number == NULL && PyErr_Occurred() != NULL;
+        slots->told[slot] = number == NULL ? 0 : (uint32_t)PyLong_AsUnsignedLong(number);
+    }
+    Py_XDECREF(found);
+    return failed ? -1 : 0;
+}
+
+static int cohort_fill(Decider *self, Cohort *cohort) {
+    PyObject *states = by_name(cohort->states);
+    int failed = states == NULL;
+    if (!failed && cohort->view != NULL) {
+        failed = fill_slots(states, cohort->view->names, &cohort->told) < 0;
+    }
+    for (int i = 0; !failed && i < BELIEFS; i++) {
+        if (self->believed[i] != NULL) {
+            cohort->believed[i].changes = self->believed[i]->changes;
+            PyObject *names = believed_names(self->believed[i]);
+            failed = names == NULL || fill_slots(states, names, cohort->believed + i) < 0;
+            if (!failed && cohort->view != NULL && cohort->view->ends.rule_count) {
+                failed = fill_told(cohort->view, names, cohort->believed + i) < 0;
+            }
+            Py_XDECREF(names);
+        }
+    }
+    Py_XDECREF(states);
+    return failed ? -1 : 0;
+}
+
+/* Return whether the slots of what is believed are still those of the cohort. */
+static int is_current(const Decider *self, const Cohort *cohort) {
+    int current = 1;
+    for (int i = 0; i < BELIEFS; i++) {
+        const Approx *believed = self->believed[i];
+        current &= believed == NULL || cohort->believed[i].changes == believed->changes;
+    }
+    return current;
+}
+
+Cohort *decider_cohort(Decider *self, PyObject *states) {
+    View *view = self->by->looks && self->index != NULL ? current_view(self) : NULL;
+    if (view == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    Cohort *oldest = self->cohorts;
+    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
+        if (one->states == states && one->view == view && is_current(self, one)) {
+            Py_XDECREF(view);
+            one->used = ++self->question;
+            return one;
+        }
+        oldest = one->used < oldest->used ? one : oldest;
+    }
+    cohort_clear(oldest);
+    oldest->states = Py_NewRef(states);
+    oldest->view = view;
+    oldest->used = ++self->question;
+    if (cohort_fill(self, oldest) < 0) {
+        cohort_clear(oldest);
+        return NULL;
+    }
+    return oldest;
+}
+
+/* Whether events have told all that there is to know of a slot's worker so deep in the prompt. */
+static inline int is_withheld(const Decider *self, const Slots *slots, uint32_t slot,
+                              Py_ssize_t depth) {
+    uint32_t told = slots->told != NULL && slot < slots->count ? slots->told[slot] : 0;
+    return told && told <= self->withheld_count && depth <= self->withheld[told - 1];
+}
+
+/* Note a depth at those whom a drop names, where it is more than they were known to have. 1, 0 when
+ * it is withheld from all of them, -1 with an error set. `routed`: decisions told of it, not events.
+ */
+static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const Slots *slots,
+                     int routed, int doubt) {
+    int noted = 0;
+    for (uint32_t word = drop->start; word < drop->size; word++) {
+        for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
+            uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
+            if (self->withheld_count && is_withheld(self, slots, slot, drop->depth)) {
+                continue;
+            }
+            noted = 1;
+            WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
+            int doubted = state != NULL && doubt ? PySet_Contains(self->distrusted, state->worker)
+                                                 : 0;
+            if (doubted < 0) {
+                return -1;
+            }
+            if (state != NULL && routed && drop->depth > believed_at(asked, state)) {
+                state->routed_in = asked->question;
+                state->routed = drop->depth;
+            }
+            if (state == NULL || doubted ||
+                (state->asked == asked->question && state->overlap >= drop->depth)) {
+                continue;
+            }
+            state->asked = asked->question;
+            state->overlap = drop->depth;
+        }
+    }
+    return noted;
+}
+
+static int note_drops(Decider *self, Question *question, const Drops *drops, const Slots *slots,
+                      int routed, int doubt) {
+    for (Py_ssize_t i = 0; i < drops->count; i++) {
+        const Drop *drop = drops->drops + i;
+        int noted = note_drop(self, &question->asked, drop, slots, routed, doubt);
+        if (noted < 0) {
+            return -1;
+        }
+        if (noted && drop->depth > question->deepest) {
+            question->deepest = drop->depth;
+        }
+    }
+    return 0;
+}
+
+/* Note of whom events have told more than a request can be continued from, how much: so deep nothing
+ * is believed of them, unless their events do not count. -1 with an error set.
+ */
+static int withhold(Decider *self, const View *view, int doubt) {
+    uint32_t slots = view->live_words * 64;
+    if (slots > self->withheld_room) {
+        Py_ssize_t *grown = PyMem_Realloc(self->withheld, slots * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->withheld = grown;
+        self->withheld_room = slots;
+    }
+    memset(self->withheld, 0, slots * sizeof *self->withheld);
+    self->withheld_count = slots;
+    for (Py_ssize_t i = 0; i < self->cut.count; i++) {
+        Hit one = self->cut.hits[i];
+        PyObject *worker = Py_NewRef(view_name(view, one.slot));
+        int doubted = doubt ? PySet_Contains(self->distrusted, worker) : 0;
+        Py_DECREF(worker);
+        if (doubted < 0) {
+            return -1;
+        }
+        self->withheld[one.slot] = one.hit < one.depth && !doubted ? one.depth : 0;
+    }
+    return 0;
+}
+
+/* Cut what a search found to where hits of grouped workers end; -1 with an error set. */
+static int cut_told(Decider *self, const Question *question, const View *view, int doubt) {
+    Prompt prompt = {
+        .known = question->hashes,
+        .count = question->blocks,
+        .ids = question->ids,
+        .id_count = question->id_count,
+        .block_size = (Py_ssize_t)self->block_size,
+    };
+    if (ends_cut(&view->ends, &prompt, view->live_words, &self->told_drops, &self->cut) < 0) {
+        return -1;
+    }
+    return self->cut.count ? withhold(self, view, doubt) : 0;
+}
+
+/* Note how much of the prompt is believed cached at whom; -1 with an error set. */
+static int find_believed(Decider *self, Question *question, Approx *believed, const Slots *slots,
+                         double now) {
+    if (believed->next_end <= now && approx_expire(believed, now, EXPIRED_AT_ONCE) < 0) {
+        return -1;
+    }
+    if (approx_find(believed, question->hashes, question->blocks, &self->believed_drops) < 0) {
+        return -1;
+    }
+    return note_drops(self, question, &self->believed_drops, slots, 1, 0);
+}
+
+int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now) {
+    question->asked.question = next_question();
+    question->deepest = 0;
+    question->reach = 0;
+    question->prepared = 0;
+    self->told_drops.count = 0;
+    self->withheld_count = 0;
+    if (!self->by->looks) {
+        return 0;
+    }
+    if (cohort->view != NULL) {
+        int doubt = PySet_GET_SIZE(self->distrusted) > 0;
+        if (view_search(cohort->view, question->hashes, question->blocks, &self->told_drops) < 0 ||
+            (cohort->view->ends.rule_count &&
+             cut_told(self, question, cohort->view, doubt) < 0) ||
+            note_drops(self, question, &self->told_drops, &cohort->told, 0, doubt) < 0) {
+            return -1;
+        }
+    }
+    for (int i = 0; i < BELIEFS; i++) {
+        if (self->believed[i] != NULL &&
+            find_believed(self, question, self->believed[i], cohort->believed + i, now) < 0) {
+            return -1;
+        }
+    }
+    question->reach = question->deepest;
+    return 0;
+}
+
+/* May run anything: nothing borrowed of the state outlives it. */
+static int read_report(const WorkerState *state, PyObject *name, long long *number) {
+    PyObject *report = Py_NewRef(state->report);
+    PyObject *value = PyObject_GetAttr(report, name);
+    *number = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    Py_DECREF(report);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* core.overlap.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
+long long cached_blocks(const Decider *self, const WorkerState *state) {
+    int told = self->index != NULL;
+    if (told && PySet_GET_SIZE(self->distrusted)) {
+        int doubted = PySet_Contains(self->distrusted, state->worker);
+        if (doubted < 0) {
+            return -1;
+        }
+        told = !doubted;
+    }
+    if (!told) {
+        const Approx *routed = self->believed[ROUTED];
+        return routed == NULL ? 0 : approx_blocks(routed, state->worker);
+    }
+    View *view = current_view(self);
+    long long blocks = 0;
+    PyObject *holdings[] = {view == NULL ? NULL : view->young->holdings,
+                            view == NULL || view->old == NULL ? NULL : view->old->holdings};
+    for (int i = 0; i < 2; i++) {
+        PyObject *found =
+            holdings[i] == NULL ? NULL : PyDict_GetItemWithError(holdings[i], state->worker);
+        blocks += found == NULL ? 0 : ((Holding *)found)->blocks;
+    }
+    Py_XDECREF(view);
+    return PyErr_Occurred() ? -1 : blocks;
+}
+
+/* What was looked up of a worker besides its state. */
+typedef struct {
+    long long waiting, cached;
+    double usage;
+} Seen;
+
+static int look_up(const Decider *self, const WorkerState *state, Seen *seen) {
+    long long used = 0;
+    seen->cached = cached_blocks(self, state);
+    if (seen->cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
+        read_report(state, asked_names.waiting_requests, &seen->waiting) < 0) {
+        return -1;
+    }
+    used = used > state->loads->active_blocks ? used : state->loads->active_blocks;
+    double usage = state->capacity_blocks ? (double)used / (double)state->capacity_blocks : 0.0;
+    seen->usage = usage < 1.0 ? usage : 1.0;
+    return 0;
+}
+
+int write_terms(Decider *self, const Question *question, WorkerState *state,
+                CandidateTerms *out) {
+    const Asked *asked = &question->asked;
+    Seen looked, *seen = &looked;
+    if (look_up(self, state, seen) < 0) {
+        return -1;
+    }
+#define TERM(name, value) out->name = value;
+    WORKER_TERMS(TERM)
+    REQUEST_TERMS(TERM)
+    SEEN_TERMS(TERM)
+#undef TERM
+    return PyErr_Occurred() ? -1 : 0;
+}

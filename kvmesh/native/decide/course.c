@@ -1,0 +1,110 @@
+/* Course: a mode, a formula and its weights, by which requests are decided. */
+#include "decide/decide.h"
+
+#include <string.h>
+#include <structmember.h>
+
+static const char *const modes[MODES] = {
+    [MODE_KV] = "kv",
+    [MODE_ROUND_ROBIN] = "round-robin",
+    [MODE_RANDOM] = "random",
+    [MODE_LEAST_LOADED] = "least-loaded",
+    [MODE_POWER_OF_TWO] = "power-of-two",
+};
+
+static int find_mode(const char *name) {
+    int mode = 0;
+    while (mode < MODES && strcmp(name, modes[mode]) != 0) {
+        mode++;
+    }
+    return mode < MODES ? mode : -1;
+}
+
+static int course_traverse(Course *self, visitproc visit, void *arg) {
+    Py_VISIT(self->formula);
+    Py_VISIT(self->policy);
+    Py_VISIT(self->maker);
+    Py_VISIT(self->draw);
+    Py_VISIT(self->price);
+    return 0;
+}
+
+static int course_clear(Course *self) {
+    Py_CLEAR(self->formula);
+    Py_CLEAR(self->policy);
+    Py_CLEAR(self->maker);
+    Py_CLEAR(self->draw);
+    Py_CLEAR(self->price);
+    return 0;
+}
+
+static void course_dealloc(Course *self) {
+    PyObject_GC_UnTrack(self);
+    course_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Course(mode, looks, formula, weights, margin, policy, maker, draw); `formula` is a Formula, or takes
+ * the terms of all and returns their costs
+ */
+static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    const char *name;
+    int looks;
+    PyObject *formula, *weights, *policy, *maker, *draw;
+    double margin, read[MOST_WEIGHTS] = {0.0};
+    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
+        return PyErr_Format(PyExc_TypeError, "Course takes no keywords");
+    }
+    if (!PyArg_ParseTuple(args, "spOO!dUOO", &name, &looks, &formula, &PyTuple_Type, &weights,
+                          &margin, &policy, &maker, &draw)) {
+        return NULL;
+    }
+    int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
+    if (!compiled && !PyCallable_Check(formula)) {
+        return PyErr_Format(PyExc_TypeError, "a formula is a Formula or a function, not %.100s",
+                            Py_TYPE(formula)->tp_name);
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(weights);
+    if (mode < 0 || count > MOST_WEIGHTS || (compiled && count < ((Formula *)formula)->weights)) {
+        return PyErr_Format(PyExc_ValueError, "mode %.40s with %zd weights cannot be followed", name,
+                            count);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        read[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    Course *self = (Course *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        memcpy(self->weights, read, sizeof read);
+        self->weights_count = count;
+        self->margin = margin;
+        self->mode = mode;
+        self->looks = looks || mode == MODE_KV;
+        self->formula = compiled ? (Formula *)Py_NewRef(formula) : NULL;
+        self->price = compiled ? NULL : Py_NewRef(formula);
+        self->policy = Py_NewRef(policy);
+        self->maker = Py_NewRef(maker);
+        self->draw = Py_NewRef(draw);
+    }
+    return (PyObject *)self;
+}
+
+static PyMemberDef course_members[] = {
+    {"looks", T_INT, offsetof(Course, looks), READONLY, "Whether caches count."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject course_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Course",
+    .tp_doc = "What requests are decided by.",
+    .tp_basicsize = sizeof(Course),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = course_new,
+    .tp_dealloc = (destructor)course_dealloc,
+    .tp_traverse = (traverseproc)course_traverse,
+    .tp_clear = (inquiry)course_clear,
+    .tp_members = course_members,
+};

@@ -1,0 +1,741 @@
+/* The decision in one call: hashes, overlaps, costs, choice, booking, belief, record. */
+#include "base/xxh3.h"
+#include "decide/decide.h"
+
+#include <string.h>
+#include <time.h>
+
+/* An expected output counts up to this many times the mean: clients name limits, not lengths. */
+#define OUTPUT_CAP 4.0
+#define MAX_TOKENS (1LL << 30) /* kvmesh.bounds.MAX_TOKENS */
+#define BYTES_A_TOKEN 4       /* core.blocks.byte_blocks */
+
+static uint64_t clock_ns(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (uint64_t)at.tv_sec * 1000000000U + (uint64_t)at.tv_nsec;
+}
+
+/* Return an array moved to where `wanted` items and half as many again have room; NULL with
+ * MemoryError set, and the array as it was.
+ */
+#define GROW(array, wanted) grow((void *)(array), (wanted), sizeof *(array))
+
+static inline Py_ssize_t room_for(Py_ssize_t wanted) { return wanted + wanted / 2; }
+
+static void *grow(void *array, Py_ssize_t wanted, size_t size) {
+    void *grown = PyMem_Realloc(array, (size_t)room_for(wanted) * size);
+    return grown == NULL ? PyErr_NoMemory() : grown;
+}
+
+static int make_hash_room(Decider *self, Py_ssize_t blocks) {
+    if (blocks > self->hash_room) {
+        uint64_t *grown = GROW(self->hashes, blocks);
+        if (grown == NULL) {
+            return -1;
+        }
+        self->hashes = grown;
+        self->hash_room = room_for(blocks);
+    }
+    return 0;
+}
+
+/* The request's own numbers, which stand before anybody is looked at. */
+typedef struct {
+    Scanned *scanned;
+    PyObject *request_id, *tenant, *name; /* name: None for that of the id */
+    PyObject *cohort, *states; /* states: those of the cohort that may take it */
+    uint64_t root; /* the seed of its first block */
+    long long output; /* tokens of its answer by its client's word, -1: by its limit */
+    double most_wait_ms; /* at its worker, else nothing is booked */
+    double now;
+    int whole;
+    long long prompt_tokens, expected;
+    Forecast forecast;
+    Py_buffer packed; /* the token ids, if they were given */
+    PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
+    PyObject *hashed; /* owned: all hashes, for `inputs`; NULL: none, or not made yet */
+    int prefilled;    /* another worker computes the prompt */
+} Request;
+
+/* Hash the prompt; 1, 0 for what Python has to look at, -1 with an error set. */
+static int hash_prompt(Decider *self, Request *request, PyObject *packed, Question *question) {
+    const uint32_t *ids;
+    Py_ssize_t count;
+    if (packed == Py_None) {
+        const Scan *scan = &request->scanned->scan;
+        int made = request->scanned->chat ? scan_chat_tokens(scan, &self->ids)
+                                          : scan_prompt_tokens(scan, &self->ids);
+        if (made < 1) {
+            return made < 0 ? (PyErr_NoMemory(), -1) : 0;
+        }
+        ids = self->ids.ids;
+        count = self->ids.count;
+    } else {
+        if (PyObject_GetBuffer(packed, &request->packed, PyBUF_SIMPLE) < 0) {
+            return -1;
+        }
+        ids = request->packed.buf;
+        count = request->packed.len / (Py_ssize_t)sizeof *ids;
+    }
+    /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
+    Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
+    int failed = make_hash_room(self, blocks) < 0;
+    uint64_t seed = request->root;
+    for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
+        self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
+    }
+    request->prompt_tokens = count;
+    question->blocks = blocks;
+    question->hashes = self->hashes;
+    question->ids = (const uint8_t *)ids;
+    question->id_count = count;
+    return failed ? -1 : 1;
+}
+
+/* core.dispatch.dispatch.Dispatch.enter: how long the answer is expected to be. */
+static void foresee(Decider *self, Request *request, const Question *question) {
+    const Scan *scan = &request->scanned->scan;
+    long long limit = request->output >= 0 ? request->output : scan->limit > 0 ? scan->limit : 0;
+    long long asked = limit * scan->choices;
+    request->expected = asked < MAX_TOKENS ? asked : MAX_TOKENS;
+    lengths_forecast(self->lengths, question->hashes, question->blocks, &request->forecast);
+    if (request->forecast.samples) {
+        long long tokens = (long long)nearbyint(request->forecast.tokens);
+        tokens = tokens > 1 ? tokens : 1;
+        if (request->expected < 1 || request->expected > tokens) {
+            request->expected = tokens;
+        }
+    }
+}
+
+static int speed_of(void *context, Loads *loads, double *ms_per_token) {
+    Speeds *speeds = context;
+    const WorkerSpeed *known = speeds_worker(speeds, loads->worker);
+    if (known == NULL) {
+        return -1;
+    }
+    *ms_per_token = speeds_ms_per_token(speeds, known);
+    return 0;
+}
+
+/* Put together what all terms depend on besides their worker. */
+static void fill_question(Decider *self, const Request *request, Question *question) {
+    Asked *asked = &question->asked;
+    long long size = self->block_size;
+    long long usual = (long long)(OUTPUT_CAP * self->speeds->output_tokens);
+    usual = usual ? usual : MOST_TOKENS;
+    long long output = request->expected < usual ? request->expected : usual;
+    Py_ssize_t count = PyTuple_GET_SIZE(request->states);
+    asked->keys = (SharingKeys){question->hashes, question->reach ? question->blocks : 0, 0};
+    asked->prefilled = request->prefilled;
+    asked->speeds = self->speeds;
+    asked->block_size = size;
+    asked->prompt_tokens = request->prompt_tokens;
+    asked->request_blocks = (request->prompt_tokens + size - 1) / size;
+    asked->output_blocks = (output + size - 1) / size;
+    asked->answer_tokens = speeds_answer_tokens(self->speeds, output);
+    asked->now = request->now;
+    asked->fleet = self->speeds->fleet_ms_per_token;
+    asked->step_tokens = self->speeds->steps->step_tokens;
+    asked->arrivals_per_ms =
+        sequences_arrivals_per_ms(self->sequences, request->now) / (double)count;
+    asked->margin = self->by->margin;
+    asked->weights_count = self->by->weights_count;
+    memcpy(asked->weights, self->by->weights, sizeof asked->weights);
+    asked_facts(asked);
+}
+
+/* core.workers.late_prompts.LatePrompts.is_late; -1 with an error set. */
+static int is_late(const Decider *self, const WorkerState *state) {
+    int late = PySet_GET_SIZE(self->late_workers)
+                   ? PySet_Contains(self->late_workers, state->worker)
+                   : 0;
+    return late < 1 ? late : state->loads->prefilling.count > 0;
+}
+
+/* Have a prompt kept back that is not believed cached yet; -1 with an error set. */
+static int keep_back(const Decider *self, const Placed *placed) {
+    if (!placed->late || placed->booking == NULL) {
+        return 0;
+    }
+    PyObject *kept = PyObject_CallMethod(self->late, "add", "O", placed->booking);
+    Py_XDECREF(kept);
+    return kept == NULL ? -1 : 0;
+}
+
+int decider_confirms(const Decider *self, PyObject *worker) {
+    if (self->index == NULL) {
+        return 0;
+    }
+    int doubted = PySet_GET_SIZE(self->distrusted) ? PySet_Contains(self->distrusted, worker) : 0;
+    return doubted < 0 ? -1 : !doubted;
+}
+
+/* Return the prompt's hashes as an object, a new reference, made once; NULL with MemoryError set. */
+static Hashed *hash_all(const Request *request, const Question *question) {
+    if (request->hashed != NULL) {
+        return (Hashed *)Py_NewRef(request->hashed);
+    }
+    Hashed *made = hashed_new(question->blocks);
+    if (made != NULL) {
+        memcpy(made->at, question->hashes, (size_t)question->blocks * sizeof *question->hashes);
+    }
+    return made;
+}
+
+/* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
+static Placed *book(Decider *self, const Request *request, const Question *question,
+                    WorkerState *state, const CandidateTerms *terms, Record *record) {
+    Placed *placed = PyObject_New(Placed, &placed_type);
+    if (placed == NULL) {
+        return NULL;
+    }
+    placed->record = (Record *)Py_NewRef(record);
+    placed->booking = NULL;
+    placed->hashes = NULL;
+    placed->model = Py_NewRef(request->scanned->model);
+    placed->request_id =
+        request->name != Py_None
+            ? Py_NewRef(request->name)
+            : PyUnicode_DecodeLatin1(PyBytes_AS_STRING(request->request_id),
+                                     PyBytes_GET_SIZE(request->request_id), NULL);
+    placed->forecast = request->forecast;
+    placed->prompt_tokens = request->prompt_tokens;
+    placed->expected_output_tokens = request->expected;
+    placed->choices = request->scanned->scan.choices;
+    placed->told_tokens = UNKNOWN;
+    placed->streams = request->scanned->scan.stream;
+    placed->waiting = 1;
+    placed->late = 0;
+    placed->unseen_s = 0.0;
+    placed->inputs = Py_XNewRef(request->inputs);
+    if (placed->request_id == NULL) {
+        Py_DECREF(placed);
+        return NULL;
+    }
+    int confirmed = decider_confirms(self, state->worker);
+    if (confirmed < 0) {
+        Py_DECREF(placed);
+        return NULL;
+    }
+    double ttl_s = confirmed ? self->predict_ttl_s : self->approx_ttl_s;
+    DemandC demand = {
+        .prompt_tokens = request->prompt_tokens,
+        .uncached_tokens = terms->uncached_tokens - load_tokens_of(&question->asked, state),
+        .expected_output_tokens = request->expected,
+        .keys = {question->hashes, question->blocks, 0},
+        .streams = placed->streams,
+        .turn = self->by->mode == MODE_ROUND_ROBIN,
+    };
+    int failed = 0;
+    if (question->blocks) {
+        placed->hashes = hash_all(request, question);
+        failed = placed->hashes == NULL;
+    }
+    if (!failed && placed->hashes != NULL) {
+        if (self->by->looks && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
+            demand.hashes = (PyObject *)placed->hashes;
+            int late = is_late(self, state);
+            placed->late = late > 0;
+            failed = late < 0 || (!late && approx_record(self->believed[ROUTED], state->worker, question->hashes,
+                                   question->blocks, request->now, ttl_s) < 0);
+        }
+    }
+    if (!failed) {
+        placed->booking = sequences_book(self->sequences, placed->request_id, state->worker,
+                                         &demand, request->now);
+        failed = placed->booking == NULL && PyErr_Occurred() != NULL;
+    }
+    if (failed) {
+        Py_CLEAR(placed);
+    }
+    return placed;
+}
+
+/* Keep every candidate with what it would have cost, for people. */
+static int keep_all(Decider *self, const Question *question, Record *record, PyObject *states) {
+    size_t count = (size_t)question->count;
+    record->weighed_terms = PyMem_Calloc(count, sizeof *record->weighed_terms);
+    record->scores = PyMem_Calloc(count, sizeof *record->scores);
+    record->workers = PyTuple_New(question->count);
+    if (record->weighed_terms == NULL || record->scores == NULL || record->workers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < question->count; i++) {
+        WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(states, i);
+        record->scores[i] = self->costs[i];
+        PyTuple_SET_ITEM(record->workers, i, Py_NewRef(state->worker));
+        if (write_terms(self, question, state, record->weighed_terms + i) < 0) {
+            return -1;
+        }
+    }
+    record->weighed = question->count;
+    record->kept_candidates = question->count > 1 ? question->count : 0;
+    return 0;
+}
+
+static long long told_of(const Decider *self, const Cohort *cohort, const WorkerState *state) {
+    for (Py_ssize_t i = 0; i < self->told_drops.count; i++) {
+        const Drop *drop = self->told_drops.drops + i;
+        for (uint32_t word = drop->start; word < drop->size; word++) {
+            for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
+                uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
+                if (slot < cohort->told.count && cohort->told.states[slot] == state) {
+                    return drop->depth;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+/* Return what is recorded of a choice, a new reference; NULL with an error set. */
+static Record *note_choice(Decider *self, const Request *request, const Question *question,
+                           const Cohort *cohort, Py_ssize_t chosen, const CandidateTerms *terms) {
+    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    Record *record = record_new();
+    if (record == NULL) {
+        return NULL;
+    }
+    record->request_id = Py_NewRef(request->request_id);
+    record->worker = Py_NewRef(state->worker);
+    record->policy = Py_NewRef(self->by->policy);
+    record->block_count = question->blocks;
+    record->told_blocks = told_of(self, cohort, state);
+    record->chosen = *terms;
+    record->score = self->costs[chosen];
+    record->prompt_tokens = request->prompt_tokens;
+    record->block_size = self->block_size;
+    record->considered = question->count;
+    record->best_overlap_blocks = question->deepest;
+    record->by_cache = self->by->mode == MODE_KV;
+    record->estimated = !self->by->looks;
+    record->decided_s = request->now;
+    record->maker = request->inputs == NULL
+                        ? Py_NewRef(self->by->maker)
+                        : PyObject_GetAttr(request->inputs, asked_names.maker);
+    if (record->maker == NULL ||
+        (request->whole && keep_all(self, question, record, request->states) < 0)) {
+        Py_CLEAR(record);
+    }
+    return record;
+}
+
+/* Append what is recorded of a request that was booked; -1 with an error set. */
+static int append_record(Decider *self, const Request *request, const Placed *placed) {
+    Record *record = placed->record;
+    record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
+    record->hashes = Py_XNewRef((PyObject *)placed->hashes);
+    record->forecast_tokens = request->forecast.tokens;
+    record->forecast_samples = request->forecast.samples;
+    record->forecast_family = request->forecast.family_tokens;
+    return ring_append(self->ring, record) < 0 ? -1 : totals_decided(self->totals, request->now);
+}
+
+/* Release what was booked of a request that cannot be placed after all, keeping the error. */
+static void unbook(Decider *self, Placed *placed) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (placed->booking != NULL && sequences_finish(self->sequences, placed->booking) < 0) {
+        PyErr_Clear();
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+static int tell_health(Decider *self, const Placed *placed, WorkerState *state, double now) {
+    if (!PySet_GET_SIZE(self->out)) {
+        return 0;
+    }
+    PyObject *told = PyObject_CallMethod(self->health, "chosen", "OdO", state->worker, now,
+                                         placed->request_id);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static int note_match(Decider *self, const Cohort *cohort, const Placed *placed) {
+    if (cohort->view == NULL || cohort->view->old == NULL || !self->told_drops.count) {
+        return 0;
+    }
+    PyObject *noted = PyObject_CallMethod(self->index, "note_match", "On", placed->hashes,
+                                          self->told_drops.drops[0].depth);
+    Py_XDECREF(noted);
+    return noted == NULL ? -1 : 0;
+}
+
+/* Make room for as many workers; -1 with MemoryError set. */
+static int make_scratch(Decider *self, Py_ssize_t count) {
+    if (count <= self->cost_room) {
+        return 0;
+    }
+    Py_ssize_t *ties = GROW(self->ties, count);
+    self->ties = ties == NULL ? self->ties : ties;
+    PyObject **names = ties == NULL ? NULL : GROW(self->names, count);
+    self->names = names == NULL ? self->names : names;
+    double *costs = names == NULL ? NULL : GROW(self->costs, count);
+    if (costs == NULL) {
+        return -1;
+    }
+    self->costs = costs;
+    self->cost_room = room_for(count);
+    return 0;
+}
+
+/* Say what the formula would have made of those whom nothing but a turn or a draw chose. */
+static int price_blind(Decider *self, const Question *question, Py_ssize_t chosen, int whole) {
+    Py_ssize_t first = whole ? 0 : chosen, count = whole ? question->count : 1;
+    return price(self, question, first, count);
+}
+
+/* Return one of the questions that a request's inputs answer, NULL for one that they leave out, or with
+ * an error set.
+ */
+static PyObject *hook_of(const Request *request, PyObject *name) {
+    PyObject *hook = request->inputs == NULL ? NULL : PyObject_GetAttr(request->inputs, name);
+    if (hook == Py_None) {
+        Py_CLEAR(hook);
+    }
+    return hook;
+}
+
+/* Ask something of the prompt's hashes, None for none; NULL with an error set. */
+static PyObject *ask_of_hashes(Request *request, const Question *question, PyObject *hook) {
+    if (request->hashed == NULL && question->blocks) {
+        request->hashed = (PyObject *)hash_all(request, question);
+        if (request->hashed == NULL) {
+            return NULL;
+        }
+    }
+    return PyObject_CallOneArg(hook, question->blocks ? request->hashed : Py_None);
+}
+
+/* Have the request decided by what its inputs say, if they do; -1 with an error set. */
+static int choose_course(Decider *self, Request *request, const Question *question,
+                         PyObject **kept) {
+    PyObject *hook = hook_of(request, asked_names.course_of);
+    if (hook == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    *kept = ask_of_hashes(request, question, hook);
+    Py_DECREF(hook);
+    if (*kept != NULL && !Py_IS_TYPE(*kept, &course_type)) {
+        PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(*kept)->tp_name);
+        return -1;
+    }
+    self->by = *kept == NULL ? self->by : (const Course *)*kept;
+    return *kept == NULL ? -1 : 0;
+}
+
+static int are_tuples(PyObject *what) {
+    if (!PyTuple_CheckExact(what)) {
+        PyErr_Format(PyExc_TypeError, "what workers prepare are tuples, not %.100s",
+                     Py_TYPE(what)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+/* Note what one worker has to bring or load first; -1 with an error set. */
+static int note_prepared(const Asked *asked, WorkerState *state, PyObject *what) {
+    long long overlap;
+    if (are_tuples(what) < 0 ||
+        !PyArg_ParseTuple(what, "LLLLdd", &overlap, &state->fetched, &state->worth, &state->slower,
+                          &state->fetch_ms, &state->adapter_ms)) {
+        return -1;
+    }
+    state->prepared_in = asked->question;
+    if (overlap >= 0) {
+        state->asked = asked->question;
+        state->overlap = overlap;
+    }
+    return 0;
+}
+
+/* Note what workers have to bring or load first; -1 with an error set. */
+static int prepare(Request *request, Question *question) {
+    PyObject *hook = hook_of(request, asked_names.prepare);
+    if (hook == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    PyObject *found = ask_of_hashes(request, question, hook), *by_worker;
+    long long reach;
+    int failed = found == NULL || are_tuples(found) < 0 ||
+                 !PyArg_ParseTuple(found, "O!L", &PyDict_Type, &by_worker, &reach);
+    if (!failed) {
+        question->reach = reach > question->reach ? reach : question->reach;
+        question->prepared |= PyDict_GET_SIZE(by_worker) > 0;
+    }
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(request->cohort); i++) {
+        WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->cohort, i);
+        PyObject *what = Py_XNewRef(PyDict_GetItemWithError(by_worker, state->worker));
+        failed = what == NULL ? PyErr_Occurred() != NULL
+                              : note_prepared(&question->asked, state, what) < 0;
+        Py_XDECREF(what); /* reading it may have changed the dict */
+    }
+    Py_DECREF(hook);
+    Py_XDECREF(found);
+    return failed ? -1 : 0;
+}
+
+/* Choose by cost, among those whom the request's inputs allow. */
+static Py_ssize_t choose_priced(Decider *self, const Request *request, const Question *question) {
+    PyObject *allow = hook_of(request, asked_names.allow);
+    if (allow == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    Py_ssize_t chosen = choose_by_cost(self, question, allow);
+    Py_XDECREF(allow);
+    return chosen;
+}
+
+/* Return the place of the worker to take, with its terms; -1 with an error set. */
+static Py_ssize_t choose(Decider *self, Request *request, Question *question, Cohort **cohort,
+                         CandidateTerms *terms) {
+    Py_ssize_t count = PyTuple_GET_SIZE(request->states);
+    double now = request->now;
+    if (sequences_settle(self->sequences, now, speed_of, self->speeds) < 0) {
+        return -1;
+    }
+    *cohort = decider_cohort(self, request->cohort);
+    if (*cohort == NULL || find_overlaps(self, question, *cohort, now) < 0 ||
+        prepare(request, question) < 0) {
+        return -1;
+    }
+    question->prepared |= request->prefilled;
+    fill_question(self, request, question);
+    if (make_scratch(self, count) < 0) {
+        return -1;
+    }
+    question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
+    question->count = count;
+    self->priced = 0;
+    Py_ssize_t chosen =
+        self->by->mode == MODE_KV ? choose_priced(self, request, question)
+                                  : choose_blind(self, question);
+    if (chosen < 0) {
+        return -1;
+    }
+    int all = request->cohort == request->states && self->by->draw == Py_None;
+    self->priced = self->by->mode == MODE_KV && all ? (*cohort)->used : 0;
+    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    return write_terms(self, question, state, terms) < 0 ? -1 : chosen;
+}
+
+/* Choose, book and record; a new reference, None: Python has to. */
+static PyObject *place(Decider *self, Request *request, Question *question) {
+    Cohort *cohort;
+    CandidateTerms terms;
+    Py_ssize_t chosen = choose(self, request, question, &cohort, &terms);
+    if (chosen < 0) {
+        return NULL;
+    }
+    if (terms.wait_ms > request->most_wait_ms) {
+        return PyFloat_FromDouble(terms.wait_ms);
+    }
+    if (self->by->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
+        return NULL;
+    }
+    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    Record *record = note_choice(self, request, question, cohort, chosen, &terms);
+    Placed *placed =
+        record == NULL ? NULL : book(self, request, question, state, &terms, record);
+    Py_XDECREF(record);
+    if (placed == NULL) {
+        return NULL;
+    }
+    if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, request->now) < 0 ||
+        keep_back(self, placed) < 0 || append_record(self, request, placed) < 0) {
+        unbook(self, placed);
+        Py_DECREF(placed);
+        return NULL;
+    }
+    if (self->outbox != NULL && placed->booking != NULL) {
+        outbox_placed(self->outbox, placed->booking);
+    }
+    self->decisions++;
+    self->overlap_blocks += terms.overlap_blocks;
+    self->request_blocks += question->asked.request_blocks;
+    return (PyObject *)placed;
+}
+
+/* Read what is asked; -1 with an error set. */
+static int read_request(PyObject *const *args, Request *request) {
+    if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
+        !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
+        (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
+        (args[8] != Py_None && !Py_IS_TYPE(args[8], &course_type)) ||
+        (args[9] != Py_None && !PyTuple_CheckExact(args[9]))) {
+        PyErr_Format(PyExc_TypeError,
+                     "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
+                     "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
+                     "inputs or None");
+        return -1;
+    }
+    *request = (Request){
+        .scanned = (Scanned *)args[0],
+        .request_id = args[2],
+        .tenant = args[3],
+        .cohort = args[4],
+        .states = args[9] == Py_None ? args[4] : args[9],
+        .name = args[7],
+        .now = PyFloat_AsDouble(args[5]),
+    };
+    if (PyErr_Occurred() || (request->whole = PyObject_IsTrue(args[6])) < 0) {
+        return -1;
+    }
+    request->output = PyLong_AsLongLong(args[10]);
+    request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
+    request->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    request->output = request->output < MAX_TOKENS ? request->output : MAX_TOKENS;
+    request->inputs = args[13] == Py_None ? NULL : args[13];
+    return 0;
+}
+
+static int are_states(PyObject *states) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(states); i++) {
+        if (!Py_IS_TYPE(PyTuple_GET_ITEM(states, i), &worker_state_type)) {
+            PyErr_SetString(PyExc_TypeError, "workers are WorkerStates");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
+ * most_wait_ms, root, inputs) -> Placed | None | the wait, ms, that is too long
+ */
+PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    Request request;
+    if (nargs != 14) {
+        return PyErr_Format(PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
+    }
+    if (read_request(args, &request) < 0) {
+        return NULL;
+    }
+    if (self->own == NULL || self->ring == NULL) {
+        return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy, or has no log, yet");
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
+    }
+    if (PyTuple_GET_SIZE(request.states) == 0) {
+        Py_RETURN_NONE;
+    }
+    if (request.states != request.cohort && !are_states(request.states)) {
+        return NULL;
+    }
+    self->by = args[8] == Py_None ? self->own : (const Course *)args[8];
+    Question question = {.hashes = NULL};
+    uint64_t began = clock_ns();
+    int hashed = 1;
+    self->busy = 1;
+    if (self->by->looks) {
+        hashed = hash_prompt(self, &request, args[1], &question);
+    } else {
+        request.prompt_tokens = PyBytes_GET_SIZE(request.scanned->body) / BYTES_A_TOKEN;
+    }
+    PyObject *placed = NULL, *course = NULL;
+    if (hashed == 1 && choose_course(self, &request, &question, &course) == 0) {
+        foresee(self, &request, &question);
+        placed = place(self, &request, &question);
+    } else if (hashed == 0) {
+        placed = Py_NewRef(Py_None);
+    }
+    if (request.packed.obj != NULL) {
+        PyBuffer_Release(&request.packed);
+    }
+    Py_XDECREF(request.hashed);
+    self->busy = 0;
+    self->by = self->own;
+    Py_XDECREF(course);
+    if (self->decide_s != NULL && placed != NULL && placed != Py_None) {
+        histogram_observe(self->decide_s, (double)(clock_ns() - began) / 1e9);
+    }
+    return placed;
+}
+
+/* Read what is to be chosen for; -1 with an error set. */
+static int read_choice(Decider *self, PyObject *const *args, Request *request, Question *question) {
+    if (!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7]) ||
+        !Py_IS_TYPE(args[10], &course_type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
+                        "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
+        return -1;
+    }
+    *request = (Request){
+        .request_id = args[0],
+        .prompt_tokens = PyLong_AsLongLong(args[4]),
+        .expected = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[5]),
+        .cohort = args[6],
+        .states = args[7],
+        .now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[8]),
+        .whole = PyErr_Occurred() ? -1 : PyObject_IsTrue(args[9]),
+        .inputs = args[11] == Py_None ? NULL : args[11],
+        .prefilled = PyErr_Occurred() ? -1 : PyObject_IsTrue(args[12]),
+    };
+    Py_buffer packed;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &packed, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    question->blocks = packed.len / (Py_ssize_t)sizeof *self->hashes;
+    int failed = make_hash_room(self, question->blocks) < 0;
+    if (!failed) {
+        memcpy(self->hashes, packed.buf, (size_t)question->blocks * sizeof *self->hashes);
+        question->hashes = self->hashes;
+    }
+    PyBuffer_Release(&packed);
+    if (failed ||
+        (args[3] != Py_None && PyObject_GetBuffer(args[3], &request->packed, PyBUF_SIMPLE) < 0)) {
+        return -1;
+    }
+    request->hashed = Py_NewRef(args[1]);
+    question->ids = request->packed.buf;
+    question->id_count = request->packed.len / (Py_ssize_t)sizeof(uint32_t);
+    return 0;
+}
+
+/* choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, whole,
+ * course, inputs, prefilled, likeliest) -> Record: nothing is booked
+ */
+PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    Request request;
+    Question question = {.hashes = NULL};
+    if (nargs != 14) {
+        return PyErr_Format(PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
+    }
+    int likeliest = PyObject_IsTrue(args[13]);
+    if (likeliest < 0 || read_choice(self, args, &request, &question) < 0) {
+        return NULL;
+    }
+    PyObject *record = NULL;
+    if (PyTuple_GET_SIZE(request.states) == 0) {
+        PyErr_SetString(PyExc_ValueError, "there is nobody to choose among");
+    } else if (request.states == request.cohort || are_states(request.states)) {
+        Cohort *cohort;
+        CandidateTerms terms;
+        self->busy = 1;
+        self->likeliest = likeliest;
+        self->by = (const Course *)args[10];
+        Py_ssize_t chosen = choose(self, &request, &question, &cohort, &terms);
+        if (chosen >= 0 && (self->by->mode == MODE_KV ||
+                            price_blind(self, &question, chosen, request.whole) == 0)) {
+            record = (PyObject *)note_choice(self, &request, &question, cohort, chosen, &terms);
+        }
+        self->busy = 0;
+        self->likeliest = 0;
+        self->by = self->own;
+    }
+    if (request.packed.obj != NULL) {
+        PyBuffer_Release(&request.packed);
+    }
+    Py_DECREF(request.hashed);
+    return record;
+}

@@ -1,0 +1,189 @@
+/* The decision: one call from a scanned body to a booked worker, one from the answer to what is learned.
+ *
+ * cohort.c finds what each worker has of the prompt. costs.c prices workers by a formula that programs.c
+ * read, over the terms of terms.c. choose.c takes one, decide.c books and records it, finish.c ends it;
+ * runners_up.c says who would have been next. course.c is what requests are decided by, decider.c what
+ * Python sees.
+ *
+ * What it does is what core.dispatch.Dispatch does with a request, over the same state, to the last
+ * bit. What it does not take (core/dispatch/compiled.py) goes that way.
+ */
+#ifndef KVMESH_DECIDE_H
+#define KVMESH_DECIDE_H
+
+#include "beliefs/approx.h"
+#include "bodies/scanned.h"
+#include "decide/costs.h"
+#include "index/view.h"
+#include "insight/records.h"
+#include "insight/totals.h"
+#include "loads/sequences.h"
+#include "peers/outbox.h"
+#include "prompts/hashed.h"
+#include "speeds/lengths.h"
+#include "speeds/speeds.h"
+
+enum { COHORTS = 8 };
+
+/* Which of some workers is behind which slot; NULL where it is none of them. */
+typedef struct {
+    WorkerState **states;
+    uint32_t *told; /* of what is believed: 1 + the worker's slot in the view, 0 for none there; NULL:
+                       nobody is grouped */
+    uint32_t count;
+    uint64_t changes; /* of the Approx whose slots they are */
+} Slots;
+
+/* What is believed cached: what this replica routed, and what others told that they did. */
+enum { ROUTED, HEARD, BELIEFS };
+
+/* Which of the workers that may take a request is behind which slot. */
+typedef struct {
+    PyObject *states; /* tuple of WorkerState; NULL: nothing here */
+    View *view;       /* NULL: no index */
+    Slots told, believed[BELIEFS]; /* of `states` */
+    uint64_t used; /* when, in questions */
+} Cohort;
+
+enum { MODE_KV, MODE_ROUND_ROBIN, MODE_RANDOM, MODE_LEAST_LOADED, MODE_POWER_OF_TWO, MODES };
+
+/* What requests are decided by. */
+typedef struct {
+    PyObject_HEAD
+    Formula *formula;
+    PyObject *policy; /* str */
+    PyObject *maker;  /* makes a Decision of a Record */
+    PyObject *draw;   /* takes the costs, returns the place of the worker to take; None: the least */
+    PyObject *price;  /* takes the terms of all, returns their costs; NULL: `formula` does */
+    double weights[MOST_WEIGHTS], margin;
+    Py_ssize_t weights_count;
+    int mode, looks; /* looks: caches count */
+} Course;
+
+typedef struct {
+    PyObject_HEAD
+    Sequences *sequences;
+    Speeds *speeds;
+    Lengths *lengths;
+    Approx *believed[BELIEFS]; /* NULL: none */
+    BookingOutbox *outbox; /* NULL: nobody is told of bookings */
+    Ring *ring;
+    Totals *totals;
+    TokenCounts *counts;
+    Course *own;      /* of requests that name none */
+    const Course *by; /* of the decision under way, or of the last one's */
+    PyObject *index;      /* core.index.KvIndex, NULL: no events */
+    PyObject *distrusted; /* set of workers whose events do not count */
+    PyObject *late;       /* core.workers.late_prompts.LatePrompts */
+    PyObject *late_workers; /* its set of workers */
+    PyObject *late_waiting; /* its dict of bookings that are kept back, by worker */
+    PyObject *out;        /* set of workers that something speaks against */
+    PyObject *health;     /* core.health.Health */
+    PyObject *begun;      /* told of first tokens of requests with inputs */
+    PyObject *random;     /* draws from [0, 1) */
+    PyObject *replica;    /* str */
+    double predict_ttl_s, approx_ttl_s;
+    long long block_size;
+    int busy;        /* a decision is under way */
+    int likeliest;   /* it is a dry run: nothing is drawn */
+    int smallest;    /* of equal workers, those that have least cached are taken */
+    Histogram *decide_s; /* NULL: nobody counts */
+    long long decisions, overlap_blocks, request_blocks;
+    Cohort cohorts[COHORTS];
+    uint64_t question; /* of cohorts */
+    uint64_t priced;   /* in which all of a cohort were priced last, 0: costs are of no cohort */
+    /* Scratch, kept from call to call. */
+    Drops told_drops, believed_drops;
+    Cut cut;
+    Py_ssize_t *withheld; /* by slot of the view: so deep nothing is believed of the worker */
+    uint32_t withheld_room, withheld_count; /* count 0: nobody is withheld */
+    ScanTokens ids;
+    uint64_t *hashes;
+    double *costs;
+    Py_ssize_t *ties;
+    PyObject **names; /* borrowed */
+    Py_ssize_t hash_room, cost_room;
+} Decider;
+
+/* A request that was decided and is on its way. */
+typedef struct {
+    PyObject_HEAD
+    Record *record;
+    Booking *booking;     /* live or not; NULL: another one has its id */
+    PyObject *request_id; /* str */
+    PyObject *model;      /* str */
+    Hashed *hashes;       /* NULL: nothing was hashed, or let go with the first token */
+    Forecast forecast;
+    long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
+    char streams, waiting, late; /* late: not believed cached yet */
+    double unseen_s;
+    PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
+} Placed;
+
+extern PyTypeObject course_type, decider_type, placed_type;
+
+/* Return whether events say what `worker` caches (OverlapView.confirms), -1 with an error set. */
+int decider_confirms(const Decider *self, PyObject *worker);
+
+/* runners_up(states, most) -> names | None: who would have been chosen next, the best first; None: the
+ * last decision was not among `states`, or not by cost.
+ */
+PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+
+/* Names of attributes that each request asks for. */
+typedef struct {
+    PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *maker;
+} AskedNames;
+
+extern AskedNames asked_names;
+
+/* Prepare them, once; -1 with MemoryError set. */
+int asked_names_ready(void);
+
+/* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
+ * error set. Borrowed until the next call.
+ */
+Cohort *decider_cohort(Decider *self, PyObject *states);
+
+void cohort_clear(Cohort *cohort);
+
+/* What is asked of all workers of a cohort. */
+typedef struct {
+    Asked asked;
+    WorkerState *const *states;
+    Py_ssize_t count;
+    const uint64_t *hashes;
+    Py_ssize_t blocks;
+    const uint8_t *ids; /* the prompt's tokens */
+    Py_ssize_t id_count;
+    Py_ssize_t deepest; /* most blocks that any worker has on its device, or is believed to */
+    long long reach;    /* the same in any memory */
+    int prepared;       /* some worker has to bring or load something first */
+    long long estimated;
+} Question;
+
+/* Return the place among the states of the worker to take; -1 with an error set. Writes `costs` of
+ * the decider in mode kv. `allow` takes score and terms of all and returns the places of those to
+ * choose among; NULL: among all.
+ */
+Py_ssize_t choose_by_cost(Decider *self, const Question *question, PyObject *allow);
+Py_ssize_t choose_blind(Decider *self, const Question *question);
+
+/* Write what `count` workers from the `first` on cost; -1 with an error set. */
+int price(Decider *self, const Question *question, Py_ssize_t first, Py_ssize_t count);
+
+/* Note how much of the prompt each worker has; -1 with an error set. */
+int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now);
+
+/* Return the size of one worker's cached tree, blocks; -1 with an error set. */
+long long cached_blocks(const Decider *self, const WorkerState *state);
+
+/* Write every term of one worker; -1 with an error set. */
+int write_terms(Decider *self, const Question *question, WorkerState *state, CandidateTerms *out);
+
+PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+
+#endif

@@ -1,0 +1,283 @@
+/* The types Decider and Placed. */
+#include "decide/decide.h"
+
+#include <string.h>
+#include <structmember.h>
+
+/* What a decider owns. */
+static PyObject **decider_owned(Decider *self, size_t place) {
+    PyObject **owned[] = {
+        (PyObject **)&self->sequences, (PyObject **)&self->speeds, (PyObject **)&self->lengths,
+        (PyObject **)&self->believed[ROUTED], (PyObject **)&self->believed[HEARD],
+        (PyObject **)&self->ring,      (PyObject **)&self->totals,
+        (PyObject **)&self->own,       &self->index,               &self->distrusted,
+        &self->out,                    &self->health,              &self->random,
+        &self->replica,                (PyObject **)&self->decide_s,
+        (PyObject **)&self->counts,    (PyObject **)&self->outbox,
+        &self->late,                   &self->late_workers,        &self->late_waiting,
+        &self->begun,
+    };
+    return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
+}
+
+static int decider_traverse(Decider *self, visitproc visit, void *arg) {
+    PyObject **owned;
+    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
+        Py_VISIT(*owned);
+    }
+    return 0;
+}
+
+static int decider_clear(Decider *self) {
+    PyObject **owned;
+    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
+        Py_CLEAR(*owned);
+    }
+    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
+        cohort_clear(one);
+    }
+    return 0;
+}
+
+static void decider_dealloc(Decider *self) {
+    PyObject_GC_UnTrack(self);
+    decider_clear(self);
+    drops_free(&self->told_drops);
+    drops_free(&self->believed_drops);
+    cut_free(&self->cut);
+    PyMem_Free(self->withheld);
+    scan_release(&self->ids);
+    PyMem_Free(self->hashes);
+    PyMem_Free(self->costs);
+    PyMem_Free(self->ties);
+    PyMem_Free(self->names);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Keep an optional object of a type; -1 with TypeError set. */
+static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, const char *name) {
+    if (given == NULL || given == Py_None) {
+        return 0;
+    }
+    if (type != NULL && !Py_IS_TYPE(given, type)) {
+        PyErr_Format(PyExc_TypeError, "%s is a %s or None, not %.100s", name, type->tp_name,
+                     Py_TYPE(given)->tp_name);
+        return -1;
+    }
+    *place = Py_NewRef(given);
+    return 0;
+}
+
+static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"sequences", "speeds",       "lengths",      "distrusted",
+                            "out",       "health",       "random",       "replica",
+                            "routed",    "index",        "late",         "late_workers",
+                            "late_waiting", "smallest_tree_ties", NULL};
+    PyObject *sequences, *speeds, *lengths, *distrusted, *out, *health, *random, *replica, *routed;
+    PyObject *index, *late, *late_workers, *late_waiting;
+    int smallest;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, keywords, "$O!O!O!O!O!OOUOOOO!O!p", names, &sequences_type, &sequences,
+            &speeds_type, &speeds, &lengths_type, &lengths, &PySet_Type, &distrusted, &PySet_Type,
+            &out, &health, &random, &replica, &routed, &index, &late, &PySet_Type, &late_workers,
+            &PyDict_Type, &late_waiting, &smallest)) {
+        return NULL;
+    }
+    Decider *self = (Decider *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->sequences = (Sequences *)Py_NewRef(sequences);
+    self->speeds = (Speeds *)Py_NewRef(speeds);
+    self->lengths = (Lengths *)Py_NewRef(lengths);
+    self->distrusted = Py_NewRef(distrusted);
+    self->out = Py_NewRef(out);
+    self->late = Py_NewRef(late);
+    self->late_workers = Py_NewRef(late_workers);
+    self->late_waiting = Py_NewRef(late_waiting);
+    self->health = Py_NewRef(health);
+    self->random = Py_NewRef(random);
+    self->replica = Py_NewRef(replica);
+    self->block_size = self->sequences->block_size;
+    self->smallest = smallest;
+    if (keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
+        keep_optional(&self->index, index, NULL, "index") < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+/* listen(heard | None): what others tell of their decisions is believed from now on */
+static PyObject *decider_listen(Decider *self, PyObject *heard) {
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "beliefs were changed within a decision");
+    }
+    PyObject *kept = NULL;
+    if (keep_optional(&kept, heard, &approx_type, "heard") < 0) {
+        return NULL;
+    }
+    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
+        cohort_clear(one);
+    }
+    self->priced = 0;
+    Py_XSETREF(self->believed[HEARD], (Approx *)kept);
+    Py_RETURN_NONE;
+}
+
+/* log(ring, totals, tokens, decide_s, begun): what `decide`, `seen` and `finish` write to */
+static PyObject *decider_log(Decider *self, PyObject *args) {
+    PyObject *ring, *totals, *tokens, *decide_s, *begun;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O", &ring_type, &ring, &totals_type, &totals,
+                          &token_counts_type, &tokens, &histogram_type, &decide_s, &begun)) {
+        return NULL;
+    }
+    Py_XSETREF(self->ring, (Ring *)Py_NewRef(ring));
+    Py_XSETREF(self->totals, (Totals *)Py_NewRef(totals));
+    Py_XSETREF(self->counts, (TokenCounts *)Py_NewRef(tokens));
+    Py_XSETREF(self->decide_s, (Histogram *)Py_NewRef(decide_s));
+    Py_XSETREF(self->begun, Py_NewRef(begun));
+    Py_RETURN_NONE;
+}
+
+/* follow(course, predict_ttl_s, approx_ttl_s) */
+static PyObject *decider_follow(Decider *self, PyObject *args) {
+    PyObject *course;
+    double predict_ttl_s, approx_ttl_s;
+    if (!PyArg_ParseTuple(args, "O!dd", &course_type, &course, &predict_ttl_s, &approx_ttl_s)) {
+        return NULL;
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
+    }
+    self->predict_ttl_s = predict_ttl_s;
+    self->approx_ttl_s = approx_ttl_s;
+    Py_XSETREF(self->own, (Course *)Py_NewRef(course));
+    self->by = self->own;
+    Py_RETURN_NONE;
+}
+
+static PyObject *decider_resize(Decider *self, PyObject *size) {
+    long long block_size = PyLong_AsLongLong(size);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (block_size < 1 || block_size > MOST_BLOCK_SIZE) {
+        return PyErr_Format(PyExc_ValueError, "a block has 1 to %lld tokens, not %lld",
+                            MOST_BLOCK_SIZE, block_size);
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "blocks were resized within a decision");
+    }
+    self->block_size = block_size;
+    Py_RETURN_NONE;
+}
+
+/* tell(outbox | None) */
+static PyObject *decider_tell(Decider *self, PyObject *outbox) {
+    if (outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type)) {
+        return PyErr_Format(PyExc_TypeError, "an outbox is a BookingOutbox or None, not %.100R",
+                            outbox);
+    }
+    Py_XSETREF(self->outbox, outbox == Py_None ? NULL : (BookingOutbox *)Py_NewRef(outbox));
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef decider_members[] = {
+    {"decisions", T_LONGLONG, offsetof(Decider, decisions), READONLY, "Made here."},
+    {"overlap_blocks", T_LONGLONG, offsetof(Decider, overlap_blocks), READONLY, "Found cached."},
+    {"request_blocks", T_LONGLONG, offsetof(Decider, request_blocks), READONLY, "Of prompts."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef decider_methods[] = {
+    {"follow", (PyCFunction)decider_follow, METH_VARARGS, "Decide by this policy from now on."},
+    {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
+    {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
+    {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
+     "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
+     "most_wait_ms, root, inputs) -> Placed | None | float"},
+    {"choose", (PyCFunction)(void (*)(void))decider_choose, METH_FASTCALL,
+     "choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, "
+     "whole, course, inputs, prefilled, likeliest) -> Record"},
+    {"listen", (PyCFunction)decider_listen, METH_O, "Believe what others tell of theirs, too."},
+    {"log", (PyCFunction)decider_log, METH_VARARGS, "Write to a log from now on."},
+    {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
+     "runners_up(states, most) -> names | None"},
+    {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
+     "seen(placed, tokens, now) -> whether these were the first"},
+    {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,
+     "finish(placed, status, usage, now) -> (booking | None, well)"},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject decider_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Decider",
+    .tp_doc = "Decides a request in one call.",
+    .tp_basicsize = sizeof(Decider),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = decider_new,
+    .tp_dealloc = (destructor)decider_dealloc,
+    .tp_traverse = (traverseproc)decider_traverse,
+    .tp_clear = (inquiry)decider_clear,
+    .tp_members = decider_members,
+    .tp_methods = decider_methods,
+};
+
+static void placed_dealloc(Placed *self) {
+    Py_XDECREF(self->record);
+    Py_XDECREF(self->booking);
+    Py_XDECREF(self->request_id);
+    Py_XDECREF(self->model);
+    Py_XDECREF(self->hashes);
+    Py_XDECREF(self->inputs);
+    PyObject_Free(self);
+}
+
+static PyObject *placed_families(Placed *self, void *closure) {
+    (void)closure;
+    PyObject *made = PyTuple_New(self->forecast.families);
+    for (int i = 0; made != NULL && i < self->forecast.families; i++) {
+        PyObject *one = Py_BuildValue("LK", self->forecast.family[i].tokens,
+                                      (unsigned long long)self->forecast.family[i].key);
+        if (one == NULL) {
+            Py_CLEAR(made);
+        } else {
+            PyTuple_SET_ITEM(made, i, one);
+        }
+    }
+    return made;
+}
+
+static PyMemberDef placed_members[] = {
+    {"record", T_OBJECT, offsetof(Placed, record), READONLY, "What the log keeps of it."},
+    {"booking", T_OBJECT, offsetof(Placed, booking), READONLY, "Live or not."},
+    {"request_id", T_OBJECT, offsetof(Placed, request_id), READONLY, "Of its booking."},
+    {"model", T_OBJECT, offsetof(Placed, model), READONLY, "The model's name."},
+    {"hashes", T_OBJECT, offsetof(Placed, hashes), READONLY, "None after the first token."},
+    {"prompt_tokens", T_LONGLONG, offsetof(Placed, prompt_tokens), READONLY, NULL},
+    {"expected_output_tokens", T_LONGLONG, offsetof(Placed, expected_output_tokens), READONLY, NULL},
+    {"choices", T_LONGLONG, offsetof(Placed, choices), READONLY, NULL},
+    {"told_tokens", T_LONGLONG, offsetof(Placed, told_tokens), 0, NULL},
+    {"streams", T_BOOL, offsetof(Placed, streams), READONLY, NULL},
+    {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
+    {"inputs", T_OBJECT, offsetof(Placed, inputs), READONLY, "What was asked beside its prompt."},
+    {"unseen_s", T_DOUBLE, offsetof(Placed, unseen_s), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef placed_getters[] = {
+    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject placed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Placed",
+    .tp_doc = "A request that was decided.",
+    .tp_basicsize = sizeof(Placed),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)placed_dealloc,
+    .tp_members = placed_members,
+    .tp_getset = placed_getters,
+};

@@ -1,0 +1,500 @@
+/* EngineCache: an engine's batches in, prefix-closed events out, over `Residents`; in Python it is
+ * tests/reference/engines/cache.py. Nothing of it runs while it runs: a call from within one of its own is
+ * refused. */
+#include "engines/engines.h"
+#include "engines/residents.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    EngineNames names;
+    EventTypes types;
+    EngineBatch batch;
+    Residents residents;
+    long long unknown_fields, unknown_tags;
+    char complete;
+    char busy;
+    char broken; /* memory ran out in the middle of a change: all is forgotten until somebody says so */
+} EngineCache;
+
+static const char *const name_of[] = {"tiers", "full", "root_of", "stored", "removed", "cleared"};
+
+static PyObject **parts_of(EngineCache *self, int at) {
+    PyObject **const parts[] = {
+        &self->names.tiers,  &self->names.full,    &self->names.root_of,
+        &self->names.stored, &self->names.removed, &self->names.cleared,
+        &self->types.stored, &self->types.removed, &self->types.cleared,
+    };
+    return parts[at];
+}
+
+#define PARTS 9
+
+static int read_limits(EngineCache *self, PyObject *limits) {
+    long long hidden, run;
+    if (!PyArg_ParseTuple(limits, "LLILL:limits", &self->residents.most_blocks, &self->residents.most_twins,
+                          &self->residents.most_references, &hidden, &run)) {
+        return -1;
+    }
+    if (hidden < 0 || run < 1) {
+        PyErr_SetString(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
+        return -1;
+    }
+    self->residents.contents.max_hidden = hidden;
+    self->residents.contents.max_run = (Py_ssize_t)run;
+    return 0;
+}
+
+static int read_size(EngineCache *self, PyObject *size) {
+    self->residents.block_size = size == Py_None ? -1 : PyLong_AsLongLong(size);
+    if (size != Py_None && self->residents.block_size < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_ValueError, "block_size is %lld, it must be at least 0",
+                         self->residents.block_size);
+        }
+        return -1;
+    }
+    return 0;
+}
+
+static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
+    for (int at = 0; at < PARTS; at++) {
+        PyObject *from = at < 6 ? names : types;
+        *parts_of(self, at) = Py_XNewRef(PyTuple_GetItem(from, at < 6 ? at : at - 6));
+        if (*parts_of(self, at) == NULL) {
+            return -1;
+        }
+    }
+    if (!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full)) {
+        PyErr_Format(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *size, *names, *types, *limits;
+    int farthest, secret;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
+        return PyErr_Format(PyExc_TypeError, "EngineCache takes no keyword arguments");
+    }
+    if (!PyArg_ParseTuple(args, "OpiO!O!O!:EngineCache", &size, &secret, &farthest, &PyTuple_Type, &names,
+                          &PyTuple_Type, &types, &PyTuple_Type, &limits)) {
+        return NULL;
+    }
+    EngineCache *self = (EngineCache *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    residents_init(&self->residents);
+    self->complete = 1;
+    self->names.farthest = farthest;
+    self->names.secret = secret;
+    if (read_limits(self, limits) < 0 || read_size(self, size) < 0 || read_parts(self, names, types) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int cache_traverse(EngineCache *self, visitproc visit, void *arg) {
+    for (int at = 0; at < PARTS; at++) {
+        Py_VISIT(*parts_of(self, at));
+    }
+    return 0;
+}
+
+/* Types and functions stay while anything may still call: they lead back here only by a crafted one. */
+static void cache_dealloc(EngineCache *self) {
+    PyObject_GC_UnTrack(self);
+    residents_clear(&self->residents);
+    engine_batch_free(&self->batch);
+    for (int at = 0; at < PARTS; at++) {
+        Py_CLEAR(*parts_of(self, at));
+    }
+    Py_TYPE(self)->tp_free(self);
+}
+
+static int begin(EngineCache *self) {
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "an engine's cache is changed while it changes");
+        return -1;
+    }
+    self->busy = 1;
+    return 0;
+}
+
+/* Forget everything because a change broke off in the middle. */
+static void break_off(EngineCache *self) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    residents_clear(&self->residents);
+    self->broken = 1;
+    self->complete = 0;
+    PyErr_Restore(type, value, traceback);
+}
+
+/* Fold the batch that was read; NULL with an error set. */
+static PyObject *fold(EngineCache *self) {
+    PyObject *events = PyList_New(0);
+    if (events == NULL) {
+        return NULL;
+    }
+    self->unknown_fields += self->batch.unknown_fields;
+    self->unknown_tags += self->batch.unknown_tags;
+    for (Py_ssize_t at = 0; at < self->batch.count; at++) {
+        const EngineEvent *event = self->batch.events + at;
+        self->complete |= event->what == ENGINE_CLEARED;
+        if (residents_fold(&self->residents, &self->batch, event, &self->types, events) < 0) {
+            Py_CLEAR(events);
+            break_off(self);
+            break;
+        }
+    }
+    return events;
+}
+
+static int check_whole(const EngineCache *self) {
+    if (self->broken) {
+        PyErr_SetString(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
+        return -1;
+    }
+    return 0;
+}
+
+/* Tell whether a batch shows more groups than one: core.engines.kv_events.cache.shows_groups. */
+static int shows_groups(const EngineCache *self) {
+    int known = self->residents.has_group;
+    long long group = self->residents.group;
+    for (Py_ssize_t at = 0; at < self->batch.count; at++) {
+        const EngineEvent *event = self->batch.events + at;
+        if (event->what != ENGINE_STORED) {
+            continue;
+        }
+        if (!event->full || (event->tokens && known && event->group != group)) {
+            return 1;
+        }
+        if (event->tokens) {
+            known = 1;
+            group = event->group;
+        }
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(take_doc, "take(payload) -> list | None\n\n"
+"Fold one batch as the engine published it, and return the events that follow; None, and nothing\n"
+"changed, if the pure decoder has to read it, or it shows several groups: then call `fold`, or\n"
+"`hand_over`. About 0.4 us a block.");
+
+static PyObject *cache_take(EngineCache *self, PyObject *payload) {
+    Py_buffer view;
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *events = NULL;
+    if (PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE) == 0) {
+        int read = engine_batch_read(&self->batch, &self->names, view.buf, view.len);
+        PyBuffer_Release(&view);
+        int left = read == 0 || (read > 0 && shows_groups(self));
+        events = left ? Py_NewRef(Py_None) : read > 0 ? fold(self) : NULL;
+        engine_batch_trim(&self->batch);
+    }
+    self->busy = 0;
+    return events;
+}
+
+PyDoc_STRVAR(hand_over_doc, "hand_over() -> tuple\n\n"
+"Return group, block size, blocks and counts as core.engines.kv_events.residency.Handover has them,\n"
+"and hold nothing.");
+
+static PyObject *cache_hand_over(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *handover = residents_hand_over(&self->residents);
+    if (handover != NULL) {
+        residents_clear(&self->residents);
+        self->residents.counts = (ResidentCounts){0};
+        self->residents.size_confirmed = 0;
+    }
+    self->busy = 0;
+    return handover;
+}
+
+PyDoc_STRVAR(fold_doc, "fold(batch) -> list\n\n"
+"Fold a core.engines.engine_events.EngineBatch, and return the events that follow.");
+
+static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *events = engine_batch_take(&self->batch, &self->names, batch) < 0 ? NULL : fold(self);
+    engine_batch_trim(&self->batch);
+    self->busy = 0;
+    return events;
+}
+
+/* Forget every block, and return the event that says so. */
+static PyObject *clear(EngineCache *self, int complete) {
+    if (begin(self) < 0) {
+        return NULL;
+    }
+    residents_clear(&self->residents);
+    self->broken = 0;
+    self->complete = (char)complete;
+    PyObject *events = PyList_New(0);
+    if (events != NULL && residents_cleared(&self->types, events) < 0) {
+        Py_CLEAR(events);
+    }
+    self->busy = 0;
+    return events;
+}
+
+static PyObject *cache_lose(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    return clear(self, 0);
+}
+
+static PyObject *cache_restart(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    self->residents.size_confirmed = 0;
+    return clear(self, 1);
+}
+
+/* Append what stores all that is visible; -1 with an error set. */
+static int dump_into(EngineCache *self, PyObject *events) {
+    Contents *contents = &self->residents.contents;
+    int failed = 0;
+    for (int at = 0; !failed && at < contents->tier_count; at++) {
+        const Tier *tier = contents->tiers + at;
+        failed = tier->seen && contents_dump(contents, tier, &self->types, events) < 0;
+    }
+    contents->run.count = 0;
+    return failed ? -1 : 0;
+}
+
+static PyObject *cache_dump(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *events = PyList_New(0);
+    if (events != NULL && dump_into(self, events) < 0) {
+        Py_CLEAR(events);
+    }
+    self->busy = 0;
+    return events;
+}
+
+PyDoc_STRVAR(save_doc, "save() -> tuple\n\n"
+"Return group, or -1, block size, tiers and blocks as core.engines.kv_events.saved_cache has them.\n"
+"O(blocks).");
+
+static PyObject *cache_save(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    if (check_whole(self) < 0 || begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *saved = residents_save(&self->residents);
+    self->busy = 0;
+    return saved;
+}
+
+/* Open the tiers and hold the blocks of a cache that is empty; as `residents_load`. */
+static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize_t size, PyObject *said) {
+    Contents *contents = &self->residents.contents;
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(tiers); at++) {
+        long number = PyLong_AsLong(PyTuple_GET_ITEM(tiers, at));
+        if (number == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        if (contents_tier(contents, (int)number, &self->types, said) == NULL) {
+            return -1;
+        }
+    }
+    int loaded = residents_load(&self->residents, (const uint8_t *)blocks, size);
+    long long bound = contents->max_hidden;
+    /* Children may come before their parents: nothing is forgotten before all are there. */
+    contents->max_hidden = LLONG_MAX;
+    if (loaded > 0 && contents_held(contents, &self->types, said) < 0) {
+        loaded = -1;
+    }
+    contents->max_hidden = bound;
+    return loaded;
+}
+
+PyDoc_STRVAR(add_doc, "add(blocks) -> list | None\n\n"
+"Hold blocks as `save` returned them beside what is held, and return the events that follow; None,\n"
+"and nothing is held any more, for bytes that are none. O(blocks).");
+
+static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
+    Py_buffer view;
+    if (check_whole(self) < 0 || PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (begin(self) < 0) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    PyObject *events = PyList_New(0);
+    int loaded = events == NULL ? -1 : residents_load(&self->residents, view.buf, view.len);
+    PyBuffer_Release(&view);
+    if (loaded > 0 && contents_held(&self->residents.contents, &self->types, events) < 0) {
+        loaded = -1;
+    }
+    self->busy = 0;
+    if (loaded > 0) {
+        return events;
+    }
+    Py_XDECREF(events);
+    if (loaded < 0) {
+        break_off(self);
+        return NULL;
+    }
+    residents_clear(&self->residents);
+    self->complete = 0;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(references_doc, "references(engine_hash) -> int | None\n\n"
+"Return how often the nearest tier stored a block, None for one that is not known.");
+
+static PyObject *cache_references(EngineCache *self, PyObject *number) {
+    uint64_t hash = PyLong_AsUnsignedLongLong(number);
+    if (hash == UINT64_MAX && PyErr_Occurred()) {
+        return NULL;
+    }
+    uint32_t block = keyed_find(&self->residents.blocks, hash);
+    return block == NO_RECORD ? Py_NewRef(Py_None)
+                              : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
+}
+
+PyDoc_STRVAR(load_doc, "load(group, block_size, tiers, blocks) -> list | None\n\n"
+"Hold what `save` returned in place of what is held, and return the events that follow; None, and\n"
+"nothing is held, for blocks that are none. O(blocks).");
+
+static PyObject *cache_load(EngineCache *self, PyObject *args) {
+    long long group, size;
+    PyObject *tiers;
+    const char *blocks;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "LLO!y#:load", &group, &size, &PyTuple_Type, &tiers, &blocks, &bytes) ||
+        begin(self) < 0) {
+        return NULL;
+    }
+    Residents *residents = &self->residents;
+    residents_clear(residents);
+    self->broken = 0;
+    PyObject *said = PyList_New(0), *events = NULL;
+    int loaded = said == NULL ? -1 : load(self, tiers, blocks, bytes, said);
+    Py_XDECREF(said);
+    if (loaded > 0) {
+        residents->has_group = group >= 0;
+        residents->group = group >= 0 ? group : 0;
+        residents->block_size = size ? size : residents->block_size;
+        residents->size_confirmed = size > 0;
+        self->complete = 1;
+        events = PyList_New(0);
+        if (events == NULL || residents_cleared(&self->types, events) < 0 || dump_into(self, events) < 0) {
+            Py_CLEAR(events);
+        }
+    } else {
+        residents_clear(residents);
+        self->complete = 0;
+    }
+    self->busy = 0;
+    return loaded ? events : Py_NewRef(Py_None);
+}
+
+static PyObject *closures_of(const Contents *contents, long long *visible) {
+    PyObject *closures = PyList_New(0);
+    *visible = 0;
+    for (int at = 0; closures != NULL && at < contents->tier_count; at++) {
+        const Tier *tier = contents->tiers + at;
+        if (!tier->seen) {
+            continue;
+        }
+        long long seen = tier->held - tier->hidden_count;
+        *visible = seen > *visible ? seen : *visible;
+        PyObject *closure = Py_BuildValue("LLL", tier->held, tier->hidden_count, tier->forgotten);
+        if (closure == NULL || PyList_Append(closures, closure) < 0) {
+            Py_CLEAR(closures);
+        }
+        Py_XDECREF(closure);
+    }
+    return closures;
+}
+
+PyDoc_STRVAR(statistics_doc, "statistics() -> tuple\n\n"
+"Return unknown fields, unknown tags, visible blocks, the counts of ResidencyStatistics and a list of\n"
+"those of ClosureStatistics.");
+
+static PyObject *cache_statistics(EngineCache *self, PyObject *nothing) {
+    (void)nothing;
+    const ResidentCounts *counts = &self->residents.counts;
+    long long visible;
+    PyObject *closures = closures_of(&self->residents.contents, &visible);
+    if (closures == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("LLL(LLLLLLLL)N", self->unknown_fields, self->unknown_tags, visible,
+                         self->residents.count, counts->orphans, counts->partial_blocks,
+                         counts->ignored_groups, counts->placeholders, counts->unknown_removals,
+                         counts->mismatched_blocks, counts->crowded, closures);
+}
+
+static PyObject *cache_block_size(EngineCache *self, void *nothing) {
+    (void)nothing;
+    long long size = self->residents.block_size;
+    return PyLong_FromLongLong(size < 0 ? 0 : size);
+}
+
+static PyObject *cache_group(EngineCache *self, void *nothing) {
+    (void)nothing;
+    const Residents *residents = &self->residents;
+    return residents->has_group ? PyLong_FromLongLong(residents->group) : Py_NewRef(Py_None);
+}
+
+static PyGetSetDef getters[] = {
+    {"group", (getter)cache_group, NULL, "The number of the group that is followed, None for none.", NULL},
+    {"block_size", (getter)cache_block_size, NULL, "The engine's block size in tokens; 0: unknown.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"complete", T_BOOL, offsetof(EngineCache, complete), 0,
+     "Whether all is known that the engine did since it started or cleared."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"take", (PyCFunction)cache_take, METH_O, take_doc},
+    {"fold", (PyCFunction)cache_fold, METH_O, fold_doc},
+    {"hand_over", (PyCFunction)cache_hand_over, METH_NOARGS, hand_over_doc},
+    {"lose", (PyCFunction)cache_lose, METH_NOARGS, "lose() -> list\n\nHold nothing: batches are gone."},
+    {"restart", (PyCFunction)cache_restart, METH_NOARGS, "restart() -> list\n\nThe engine began anew."},
+    {"dump", (PyCFunction)cache_dump, METH_NOARGS,
+     "dump() -> list\n\nReturn events that store all that is visible, nearest tier first. O(blocks)."},
+    {"save", (PyCFunction)cache_save, METH_NOARGS, save_doc},
+    {"load", (PyCFunction)cache_load, METH_VARARGS, load_doc},
+    {"add", (PyCFunction)cache_add, METH_O, add_doc},
+    {"references", (PyCFunction)cache_references, METH_O, references_doc},
+    {"statistics", (PyCFunction)cache_statistics, METH_NOARGS, statistics_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject engine_cache_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.EngineCache",
+    .tp_doc = "One engine's batches in, prefix-closed events out.",
+    .tp_basicsize = sizeof(EngineCache),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = cache_new,
+    .tp_dealloc = (destructor)cache_dealloc,
+    .tp_traverse = (traverseproc)cache_traverse,
+    .tp_methods = methods,
+    .tp_members = members,
+    .tp_getset = getters,
+};

@@ -1,0 +1,361 @@
+/* Where a hit may end, by all groups together: core.engines.kv_events.groups.hits, see group_table.h. */
+#include "groups/group_table.h"
+
+#include <stdlib.h>
+
+int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found) {
+    found->count = 0;
+    if (push_u32(found, node) < 0) {
+        return -1;
+    }
+    while (units-- && found->count) {
+        U32s *next = &self->next;
+        next->count = 0;
+        for (Py_ssize_t at = 0; at < found->count; at++) {
+            uint32_t child = keyed_at(&self->nodes, found->items[at])->two;
+            while (child != NO_LINK) {
+                if (push_u32(next, child) < 0) {
+                    return -1;
+                }
+                const Link *link = links_find(&self->siblings, child);
+                child = link == NULL ? NO_LINK : link->behind;
+            }
+        }
+        U32s old = *found;
+        *found = *next;
+        *next = old;
+    }
+    return 0;
+}
+
+static int doubt_one(TierEnds *tier, uint32_t node) {
+    if (column_get(&tier->marks, node)) {
+        return 0;
+    }
+    return column_set(&tier->marks, node, 1) < 0 ? -1 : push_u32(&tier->doubtful, node);
+}
+
+/* Doubt the nodes so many units behind one. */
+static int doubt(GroupTable *self, int tier, uint32_t node, uint32_t units) {
+    if (units == 0) {
+        return doubt_one(self->tiers + tier, node);
+    }
+    if (group_below(self, node, units, &self->frontier) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t at = 0; at < self->frontier.count; at++) {
+        if (doubt_one(self->tiers + tier, self->frontier.items[at]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Return how many blocks of a window group in a row end at a node, as many as are needed at most. */
+static uint32_t run_of(const GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
+    if (!group_holds(group, tier, node)) {
+        return 0;
+    }
+    uint32_t above = group_above(self, node, group->step);
+    if (above == NO_RECORD) {
+        return group->need;
+    }
+    uint32_t run = column_get(group->runs + tier, above) + 1;
+    return run < group->need ? run : group->need;
+}
+
+static uint32_t behind_of(const GroupTable *self, const CacheGroup *group) {
+    return self->drop > group->step ? self->drop - group->step : 0;
+}
+
+static int follow_window(GroupTable *self, int tier, CacheGroup *group, uint32_t node) {
+    self->changed.count = 0;
+    if (push_u32(&self->changed, node) < 0) {
+        return -1;
+    }
+    while (self->changed.count) {
+        uint32_t one = self->changed.items[--self->changed.count];
+        uint32_t run = run_of(self, tier, group, one);
+        if (run == column_get(group->runs + tier, one)) {
+            continue;
+        }
+        if (column_set(group->runs + tier, one, run) < 0 ||
+            doubt(self, tier, one, behind_of(self, group)) < 0 ||
+            group_below(self, one, group->step, &self->frontier) < 0) {
+            return -1;
+        }
+        for (Py_ssize_t at = 0; at < self->frontier.count; at++) {
+            if (push_u32(&self->changed, self->frontier.items[at]) < 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+static int follow_other(GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
+    return group->role == ROLE_STATE ? doubt(self, tier, node, self->drop)
+                                     : follow_window(self, tier, (CacheGroup *)group, node);
+}
+
+/* Tell whether all full groups, leaving one out, hold a node. */
+static int is_complete(const GroupTable *self, int tier, uint32_t node, const CacheGroup *but) {
+    for (int number = 0; number < self->group_count; number++) {
+        const CacheGroup *group = self->groups[number];
+        if (group->role == ROLE_FULL && group != but && !group_holds(group, tier, node)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int group_chain(GroupTable *self, int tier, uint32_t node, int more) {
+    Contents *contents = &self->contents;
+    const KeyedRecord *record = keyed_at(&self->nodes, node);
+    if (!more) {
+        uint32_t known = keyed_find(&contents->nodes, record->key);
+        return known == NO_NODE ? 0 : contents_remove(contents, contents->tiers + tier, known);
+    }
+    uint32_t known = contents_parent(contents, record->key);
+    if (known == NO_NODE) {
+        return -1;
+    }
+    if (keyed_at(&contents->nodes, known)->one == LET_GO) {
+        uint32_t above = FIRST_BLOCKS;
+        if (record->one != NO_RECORD) {
+            above = contents_parent(contents, group_key(self, record->one));
+            if (above == NO_NODE) {
+                return -1;
+            }
+        }
+        if (contents_node(contents, record->key, above, 0) == NO_NODE) {
+            return -1;
+        }
+    }
+    return contents_add(contents, contents->tiers + tier, known);
+}
+
+int group_gained(GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
+    if (group->role != ROLE_FULL) {
+        return follow_other(self, tier, group, node);
+    }
+    return is_complete(self, tier, node, NULL) ? group_chain(self, tier, node, 1) : 0;
+}
+
+int group_lost(GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
+    if (group->role != ROLE_FULL) {
+        return follow_other(self, tier, group, node);
+    }
+    return is_complete(self, tier, node, group) ? group_chain(self, tier, node, 0) : 0;
+}
+
+int group_lose_ends(GroupTable *self, uint32_t node) {
+    for (int tier = 0; tier < self->contents.tier_count; tier++) {
+        TierEnds *ends = self->tiers + tier;
+        if (!column_get(&ends->ends, node)) {
+            continue;
+        }
+        if (blocks_reserve(&ends->lost, 1) < 0) {
+            return -1;
+        }
+        ends->lost.items[ends->lost.count++] = group_key(self, node);
+        column_set(&ends->ends, node, 0);
+    }
+    return 0;
+}
+
+static int is_end(const GroupTable *self, int tier, uint32_t node) {
+    uint32_t depth = column_get(&self->depths, node), drop = self->drop;
+    uint32_t known = keyed_find(&self->contents.nodes, group_key(self, node));
+    if (known == NO_NODE || tier_closure(self->contents.tiers + tier, known) != VISIBLE || depth <= drop ||
+        (depth - drop) % self->align) {
+        return 0;
+    }
+    for (int number = 0; number < self->group_count; number++) {
+        const CacheGroup *group = self->groups[number];
+        uint32_t back = group->role == ROLE_STATE ? drop : behind_of(self, group);
+        uint32_t at = group->role == ROLE_FULL ? node : group_above(self, node, back);
+        if (at == NO_RECORD ||
+            (group->role == ROLE_WINDOW && column_get(group->runs + tier, at) < group->need) ||
+            (group->role == ROLE_STATE && !group_holds(group, tier, at))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Doubt all that events from `first` on tell of. */
+static int doubt_told(GroupTable *self, PyObject *events, Py_ssize_t first) {
+    for (; first < PyList_GET_SIZE(events); first++) {
+        PyObject *event = Py_NewRef(PyList_GET_ITEM(events, first));
+        PyObject *hashes = PyObject_GetAttrString(event, "hashes");
+        PyObject *number = PyObject_GetAttrString(event, "tier");
+        int tier = number == NULL ? -1 : group_tier(self, (int)PyLong_AsLong(number));
+        int failed = hashes == NULL || !PyBytes_Check(hashes) || tier < 0;
+        for (Py_ssize_t at = 0; !failed && at + 8 <= PyBytes_GET_SIZE(hashes); at += 8) {
+            uint64_t key;
+            memcpy(&key, PyBytes_AS_STRING(hashes) + at, sizeof key);
+            uint32_t node = keyed_find(&self->nodes, key);
+            failed = node != NO_RECORD && doubt_one(self->tiers + tier, node) < 0;
+        }
+        Py_XDECREF(hashes);
+        Py_XDECREF(number);
+        Py_DECREF(event);
+        if (failed) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_TypeError, "an event has hashes, bytes, and the number of a tier");
+            }
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int group_settle(GroupTable *self, const EventTypes *types, PyObject *events) {
+    Py_ssize_t first = PyList_GET_SIZE(events);
+    int failed = self->removes ? contents_dropped(&self->contents, types, events)
+                               : contents_held(&self->contents, types, events);
+    return failed < 0 ? -1 : doubt_told(self, events, first);
+}
+
+/* Make room for a tier's columns at a place; they are empty. */
+static void shift_tiers(GroupTable *self, int at, int after) {
+    memmove(self->tiers + at + 1, self->tiers + at, (size_t)after * sizeof *self->tiers);
+    memset(self->tiers + at, 0, sizeof *self->tiers);
+    for (int number = 0; number < self->group_count; number++) {
+        CacheGroup *group = self->groups[number];
+        Column *const columns[] = {group->references, group->covers, group->runs};
+        for (int one = 0; one < 3; one++) {
+            memmove(columns[one] + at + 1, columns[one] + at, (size_t)after * sizeof *columns[one]);
+            memset(columns[one] + at, 0, sizeof *columns[one]);
+        }
+    }
+}
+
+int group_open(GroupTable *self, int number, const EventTypes *types, PyObject *events) {
+    if (group_tier(self, number) >= 0) {
+        return 0;
+    }
+    int before = self->contents.tier_count;
+    if (contents_tier(&self->contents, number, types, events) == NULL) {
+        return -1;
+    }
+    int at = group_tier(self, number);
+    shift_tiers(self, at, before - at);
+    for (int one = 0; one < self->group_count; one++) {
+        if (column_copy(self->groups[one]->runs + at, self->groups[one]->runs + at - 1) < 0) {
+            return -1;
+        }
+    }
+    const TierEnds *nearer = self->tiers + at - 1;
+    for (uint32_t node = 0; node < self->nodes.next; node++) {
+        int open = column_get(&nearer->ends, node) || column_get(&nearer->marks, node);
+        if (open && doubt_one(self->tiers + at, node) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int by_key(const void *one, const void *two) {
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)two;
+    return (a > b) - (a < b);
+}
+
+static int push_key(Blocks *to, uint64_t key) {
+    if (blocks_reserve(to, 1) < 0) {
+        return -1;
+    }
+    to->items[to->count++] = key;
+    return 0;
+}
+
+/* Append keys in rising order as events of ends, `Stored` or `Removed`. */
+static int tell_ends(const GroupTable *self, Blocks *keys, int number, const EventTypes *types, int stored,
+                     PyObject *events) {
+    enum { ENDS = 64 };
+    if (keys->count) {
+        qsort(keys->items, (size_t)keys->count, sizeof *keys->items, by_key);
+    }
+    Py_ssize_t most = self->contents.max_run;
+    for (Py_ssize_t first = 0; first < keys->count; first += most) {
+        Py_ssize_t left = keys->count - first, count = left < most ? left : most;
+        PyObject *hashes = PyBytes_FromStringAndSize((const char *)(keys->items + first), count * 8);
+        PyObject *tier = PyLong_FromLong(ENDS + number), *root = PyLong_FromLong(0);
+        PyObject *parts[] = {root, hashes, tier};
+        PyObject *event = NULL;
+        if (hashes != NULL && tier != NULL && root != NULL) {
+            event = stored ? PyObject_Vectorcall(types->stored, parts, 3, NULL)
+                           : PyObject_Vectorcall(types->removed, parts + 1, 2, NULL);
+        }
+        int failed = event == NULL || PyList_Append(events, event) < 0;
+        Py_XDECREF(event);
+        Py_XDECREF(root);
+        Py_XDECREF(hashes);
+        Py_XDECREF(tier);
+        if (failed) {
+            return -1;
+        }
+    }
+    keys->count = 0;
+    return 0;
+}
+
+/* Find which nodes of a tier became ends, or ceased to be. */
+static int judge(GroupTable *self, int tier) {
+    TierEnds *ends = self->tiers + tier;
+    self->gone.count = self->fresh.count = 0;
+    for (Py_ssize_t at = 0; at < ends->lost.count; at++) {
+        uint64_t key = ends->lost.items[at];
+        uint32_t node = keyed_find(&self->nodes, key);
+        int stays = node != NO_RECORD && is_end(self, tier, node);
+        if (stays ? column_set(&ends->ends, node, 1) < 0 : push_key(&self->gone, key) < 0) {
+            return -1;
+        }
+    }
+    for (Py_ssize_t at = 0; at < ends->doubtful.count; at++) {
+        uint32_t node = ends->doubtful.items[at];
+        column_set(&ends->marks, node, 0);
+        if (!column_get(&self->depths, node)) {
+            continue;
+        }
+        int was = column_get(&ends->ends, node) != 0, is = is_end(self, tier, node);
+        if (was != is && (column_set(&ends->ends, node, (uint32_t)is) < 0 ||
+                          push_key(is ? &self->fresh : &self->gone, group_key(self, node)) < 0)) {
+            return -1;
+        }
+    }
+    ends->lost.count = ends->doubtful.count = 0;
+    return 0;
+}
+
+int group_take_ends(GroupTable *self, const EventTypes *types, PyObject *gone, PyObject *fresh) {
+    for (int tier = 0; tier < self->contents.tier_count; tier++) {
+        int number = self->contents.tiers[tier].number;
+        if (judge(self, tier) < 0 || tell_ends(self, &self->gone, number, types, 0, gone) < 0 ||
+            tell_ends(self, &self->fresh, number, types, 1, fresh) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int group_dump(GroupTable *self, const EventTypes *types, PyObject *events) {
+    for (int tier = 0; tier < self->contents.tier_count; tier++) {
+        const Tier *chain = self->contents.tiers + tier;
+        if (contents_dump(&self->contents, chain, types, events) < 0) {
+            return -1;
+        }
+        self->fresh.count = 0;
+        for (uint32_t node = 0; node < self->nodes.next; node++) {
+            int end = column_get(&self->depths, node) && column_get(&self->tiers[tier].ends, node);
+            if (end && push_key(&self->fresh, group_key(self, node)) < 0) {
+                return -1;
+            }
+        }
+        if (tell_ends(self, &self->fresh, chain->number, types, 1, events) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}

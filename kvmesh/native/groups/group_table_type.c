@@ -1,0 +1,391 @@
+/* GroupTable: what core.engines.kv_events.groups.compiled calls, over group_table.h. Nothing of it runs while
+ * it runs: a call from within one of its own is refused. */
+#include "groups/group_table.h"
+#include "groups/groups.h"
+
+#include <limits.h>
+
+typedef struct {
+    PyObject_HEAD
+    EventTypes types;
+    GroupTable table;
+    Blocks hashes, ends, path; /* scratch */
+    uint8_t *left_out;
+    Py_ssize_t left_room;
+    char busy;
+    char broken; /* memory ran out in the middle of a change */
+} GroupTableObject;
+
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *stored, *removed;
+    long long blocks, hidden, run;
+    unsigned long references;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
+        return PyErr_Format(PyExc_TypeError, "GroupTable takes no keyword arguments");
+    }
+    if (!PyArg_ParseTuple(args, "OOLkLL:GroupTable", &stored, &removed, &blocks, &references, &hidden, &run)) {
+        return NULL;
+    }
+    if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
+        return PyErr_Format(PyExc_ValueError, "bounds of a GroupTable are out of range");
+    }
+    GroupTableObject *self = (GroupTableObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    group_table_init(&self->table);
+    self->table.most_blocks = blocks;
+    self->table.most_references = (uint32_t)references;
+    self->table.align = 1;
+    self->table.contents.max_hidden = hidden;
+    self->table.contents.max_run = (Py_ssize_t)run;
+    self->types = (EventTypes){Py_NewRef(stored), Py_NewRef(removed), NULL};
+    return (PyObject *)self;
+}
+
+static int table_traverse(GroupTableObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->types.stored);
+    Py_VISIT(self->types.removed);
+    return 0;
+}
+
+/* Types stay while anything may still call: they lead back here only by a crafted one. */
+static void table_dealloc(GroupTableObject *self) {
+    PyObject_GC_UnTrack(self);
+    group_table_free(&self->table);
+    PyMem_RawFree(self->hashes.items);
+    PyMem_RawFree(self->ends.items);
+    PyMem_RawFree(self->path.items);
+    PyMem_RawFree(self->left_out);
+    Py_CLEAR(self->types.stored);
+    Py_CLEAR(self->types.removed);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static int begin(GroupTableObject *self) {
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "a table of groups is changed while it changes");
+        return -1;
+    }
+    if (self->broken) {
+        PyErr_SetString(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
+        return -1;
+    }
+    self->busy = 1;
+    return 0;
+}
+
+/* End a call; one that failed in the middle of a change leaves nothing to rely on. */
+static PyObject *end(GroupTableObject *self, PyObject *answer, int changes) {
+    self->busy = 0;
+    if (answer == NULL && changes) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        group_table_clear(&self->table);
+        self->broken = 1;
+        PyErr_Restore(type, value, traceback);
+    }
+    return answer;
+}
+
+static CacheGroup *group_at(const GroupTableObject *self, Py_ssize_t slot) {
+    if (slot < 0 || slot >= self->table.group_count) {
+        PyErr_Format(PyExc_IndexError, "there is no group %zd", slot);
+        return NULL;
+    }
+    return self->table.groups[slot];
+}
+
+/* Read a sequence of u64s, None where `left_out` says so; -1 with an error set. No code of others runs but on
+ * the way to the sequence: numbers are ints. */
+static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, int may_be_none) {
+    PyObject *items = PySequence_Fast(object, "hashes are a sequence");
+    to->count = 0;
+    if (items == NULL || blocks_reserve(to, PySequence_Fast_GET_SIZE(items)) < 0) {
+        Py_XDECREF(items);
+        return -1;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    if (may_be_none && count > self->left_room) {
+        uint8_t *grown = PyMem_RawRealloc(self->left_out, (size_t)count);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            Py_DECREF(items);
+            return -1;
+        }
+        self->left_out = grown;
+        self->left_room = count;
+    }
+    int failed = 0;
+    for (Py_ssize_t at = 0; !failed && at < count; at++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, at);
+        int none = may_be_none && item == Py_None;
+        if (!none && !PyLong_CheckExact(item)) {
+            PyErr_Format(PyExc_TypeError, "a hash is an int, not %.100s", Py_TYPE(item)->tp_name);
+        }
+        to->items[at] = none || PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(item);
+        failed = PyErr_Occurred() != NULL;
+        if (may_be_none) {
+            self->left_out[at] = (uint8_t)none;
+        }
+    }
+    to->count = count;
+    Py_DECREF(items);
+    return failed ? -1 : 0;
+}
+
+PyDoc_STRVAR(find_doc, "find(hash) -> tuple | None\n\n"
+"Return key, root and units of the prefix that an engine's hash names.");
+
+static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
+    uint64_t number = PyLong_AsUnsignedLongLong(hash);
+    if (number == UINT64_MAX && PyErr_Occurred()) {
+        return NULL;
+    }
+    const GroupTable *table = &self->table;
+    uint32_t node = group_find(table, number);
+    if (node == NO_RECORD) {
+        Py_RETURN_NONE;
+    }
+    uint64_t root = column_get(&table->roots, node) | (uint64_t)column_get(&table->high_roots, node) << 32;
+    return Py_BuildValue("KKk", (unsigned long long)group_key(table, node), (unsigned long long)root,
+                         (unsigned long)column_get(&table->depths, node));
+}
+
+PyDoc_STRVAR(store_doc, "store(slot, tier, span, times, hashes, ends, before, root, path) -> int\n\n"
+"Count blocks; return how many did not fit.");
+
+static PyObject *table_store(GroupTableObject *self, PyObject *args) {
+    Py_ssize_t slot;
+    int tier;
+    unsigned long span, times;
+    unsigned long long root;
+    PyObject *hashes, *ends, *before, *path;
+    if (!PyArg_ParseTuple(args, "nikkOOOKO:store", &slot, &tier, &span, &times, &hashes, &ends, &before, &root,
+                          &path) ||
+        begin(self) < 0) {
+        return NULL;
+    }
+    GroupStore store = {.tier = tier, .root = root, .has_before = before != Py_None};
+    store.group = group_at(self, slot);
+    store.span = span > UINT32_MAX ? UINT32_MAX : (uint32_t)span;
+    store.times = times > UINT32_MAX ? UINT32_MAX : (uint32_t)times;
+    if (store.has_before && PyLong_CheckExact(before)) {
+        store.before = PyLong_AsUnsignedLongLong(before);
+    }
+    if (store.group == NULL || PyErr_Occurred() || read_numbers(self, hashes, &self->hashes, 0) < 0 ||
+        read_numbers(self, ends, &self->ends, 1) < 0 || read_numbers(self, path, &self->path, 0) < 0) {
+        return end(self, NULL, 0);
+    }
+    if (self->hashes.count != self->ends.count) {
+        PyErr_Format(PyExc_ValueError, "%zd hashes have %zd ends", self->hashes.count, self->ends.count);
+        return end(self, NULL, 0);
+    }
+    store.hashes = self->hashes.items;
+    store.ends = self->ends.items;
+    store.left_out = self->left_out;
+    store.count = self->hashes.count;
+    store.path = self->path.items;
+    store.path_count = self->path.count;
+    long long crowded = group_store(&self->table, &store);
+    return end(self, crowded < 0 ? NULL : PyLong_FromLongLong(crowded), 1);
+}
+
+PyDoc_STRVAR(remove_doc, "remove(slot, tier, hashes) -> int\n\n"
+"Count blocks less; return how many were not held there.");
+
+static PyObject *table_remove(GroupTableObject *self, PyObject *args) {
+    Py_ssize_t slot;
+    int tier;
+    PyObject *hashes;
+    if (!PyArg_ParseTuple(args, "niO:remove", &slot, &tier, &hashes) || begin(self) < 0) {
+        return NULL;
+    }
+    CacheGroup *group = group_at(self, slot);
+    if (group == NULL || read_numbers(self, hashes, &self->hashes, 0) < 0) {
+        return end(self, NULL, 0);
+    }
+    long long unknown = group_remove(&self->table, group, tier, self->hashes.items, self->hashes.count);
+    return end(self, unknown < 0 ? NULL : PyLong_FromLongLong(unknown), 1);
+}
+
+/* Return the list, or NULL in its place if the call failed. */
+static PyObject *checked(PyObject *list, int failed) {
+    if (failed) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *table_open(GroupTableObject *self, PyObject *tier) {
+    long number = PyLong_AsLong(tier);
+    if ((number == -1 && PyErr_Occurred()) || begin(self) < 0) {
+        return NULL;
+    }
+    if (number < 0 || number > 255 ||
+        (group_tier(&self->table, (int)number) < 0 && self->table.contents.tier_count == MOST_TIERS)) {
+        PyErr_Format(PyExc_ValueError, "an engine has at most %d tiers, from 0 to 255", MOST_TIERS);
+        return end(self, NULL, 0);
+    }
+    PyObject *events = PyList_New(0);
+    int failed = events == NULL || group_open(&self->table, (int)number, &self->types, events) < 0;
+    return end(self, checked(events, failed), 1);
+}
+
+static PyObject *table_settle(GroupTableObject *self, PyObject *nothing) {
+    (void)nothing;
+    if (begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *events = PyList_New(0);
+    int failed = events == NULL || group_settle(&self->table, &self->types, events) < 0;
+    return end(self, checked(events, failed), 1);
+}
+
+static PyObject *table_take_ends(GroupTableObject *self, PyObject *nothing) {
+    (void)nothing;
+    if (begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *gone = PyList_New(0), *fresh = PyList_New(0), *both = NULL;
+    if (gone != NULL && fresh != NULL && group_take_ends(&self->table, &self->types, gone, fresh) == 0) {
+        both = PyTuple_Pack(2, gone, fresh);
+    }
+    Py_XDECREF(gone);
+    Py_XDECREF(fresh);
+    return end(self, both, 1);
+}
+
+static PyObject *table_dump(GroupTableObject *self, PyObject *nothing) {
+    (void)nothing;
+    if (begin(self) < 0) {
+        return NULL;
+    }
+    PyObject *events = PyList_New(0);
+    int failed = events == NULL || group_dump(&self->table, &self->types, events) < 0;
+    self->table.contents.run.count = 0;
+    return end(self, checked(events, failed), 0);
+}
+
+/* Take what a rule says of one group: (role, step, need). */
+static int read_group(GroupTable *table, int slot, PyObject *described) {
+    int role;
+    unsigned long step, need;
+    if (!PyTuple_Check(described)) {
+        PyErr_Format(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
+        return -1;
+    }
+    if (!PyArg_ParseTuple(described, "ikk:group", &role, &step, &need)) {
+        return -1;
+    }
+    if (role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a group has a role, and at least one unit a block");
+        return -1;
+    }
+    if (slot == table->group_count) {
+        CacheGroup *made = PyMem_RawCalloc(1, sizeof *made);
+        if (made == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        keyed_init(&made->held);
+        table->groups[table->group_count++] = made;
+    }
+    CacheGroup *group = table->groups[slot];
+    group->role = role;
+    group->step = (uint32_t)step;
+    group->need = (uint32_t)need;
+    return 0;
+}
+
+PyDoc_STRVAR(settle_rule_doc, "settle_rule(groups, align, drop)\n\n"
+"Work out anew what is held means; groups are (role, step, need), those known first.");
+
+static PyObject *table_settle_rule(GroupTableObject *self, PyObject *args) {
+    PyObject *groups;
+    unsigned long align, drop;
+    if (!PyArg_ParseTuple(args, "O!kk:settle_rule", &PyTuple_Type, &groups, &align, &drop) || begin(self) < 0) {
+        return NULL;
+    }
+    GroupTable *table = &self->table;
+    Py_ssize_t count = PyTuple_GET_SIZE(groups);
+    if (count < table->group_count || count > MOST_CACHE_GROUPS || align < 1 || align > INT_MAX ||
+        drop > INT_MAX) {
+        PyErr_SetString(PyExc_ValueError, "groups are never less, and up to 64; hits end at units");
+        return end(self, NULL, 0);
+    }
+    int failed = 0;
+    table->full_count = 0;
+    for (Py_ssize_t slot = 0; !failed && slot < count; slot++) {
+        failed = read_group(table, (int)slot, PyTuple_GET_ITEM(groups, slot)) < 0;
+        table->full_count += !failed && table->groups[slot]->role == ROLE_FULL;
+    }
+    table->align = (uint32_t)align;
+    table->drop = (uint32_t)drop;
+    failed = failed || group_settle_rule(table, &self->types) < 0;
+    return end(self, failed ? NULL : Py_NewRef(Py_None), 1);
+}
+
+static PyObject *table_clear(GroupTableObject *self, PyObject *nothing) {
+    (void)nothing;
+    self->broken = 0;
+    if (begin(self) < 0) {
+        return NULL;
+    }
+    group_table_clear(&self->table);
+    return end(self, Py_NewRef(Py_None), 0);
+}
+
+PyDoc_STRVAR(counts_doc, "counts() -> tuple\n\n"
+"Return blocks, prefixes, blocks of each group, and of each tier those held, hidden and forgotten.");
+
+static PyObject *table_counts(GroupTableObject *self, PyObject *nothing) {
+    (void)nothing;
+    const GroupTable *table = &self->table;
+    PyObject *groups = PyList_New(0), *tiers = PyList_New(0);
+    int failed = groups == NULL || tiers == NULL;
+    for (int slot = 0; !failed && slot < table->group_count; slot++) {
+        PyObject *count = PyLong_FromLongLong(table->groups[slot]->count);
+        failed = count == NULL || PyList_Append(groups, count) < 0;
+        Py_XDECREF(count);
+    }
+    for (int at = 0; !failed && at < table->contents.tier_count; at++) {
+        const Tier *tier = table->contents.tiers + at;
+        PyObject *count = Py_BuildValue("LLL", tier->held, tier->hidden_count, tier->forgotten);
+        failed = count == NULL || PyList_Append(tiers, count) < 0;
+        Py_XDECREF(count);
+    }
+    if (failed) {
+        Py_XDECREF(groups);
+        Py_XDECREF(tiers);
+        return NULL;
+    }
+    return Py_BuildValue("LLNN", table->blocks, table->boundaries, groups, tiers);
+}
+
+static PyMethodDef methods[] = {
+    {"find", (PyCFunction)table_find, METH_O, find_doc},
+    {"store", (PyCFunction)table_store, METH_VARARGS, store_doc},
+    {"remove", (PyCFunction)table_remove, METH_VARARGS, remove_doc},
+    {"open", (PyCFunction)table_open, METH_O, "open(tier) -> list\n\nFollow a tier; return what it holds."},
+    {"settle", (PyCFunction)table_settle, METH_NOARGS, "settle() -> list\n\nReturn what the last change led to."},
+    {"take_ends", (PyCFunction)table_take_ends, METH_NOARGS,
+     "take_ends() -> tuple\n\nReturn the ends that are none any more, and the new ones."},
+    {"dump", (PyCFunction)table_dump, METH_NOARGS, "dump() -> list\n\nReturn events that store all. O(blocks)."},
+    {"settle_rule", (PyCFunction)table_settle_rule, METH_VARARGS, settle_rule_doc},
+    {"clear", (PyCFunction)table_clear, METH_NOARGS, "clear()\n\nForget every block."},
+    {"counts", (PyCFunction)table_counts, METH_NOARGS, counts_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject group_table_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.GroupTable",
+    .tp_doc = "What every cache group of an engine holds, and where a hit may end.",
+    .tp_basicsize = sizeof(GroupTableObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = table_new,
+    .tp_dealloc = (destructor)table_dealloc,
+    .tp_traverse = (traverseproc)table_traverse,
+    .tp_methods = methods,
+};

@@ -1,0 +1,307 @@
+/* GrpcSession: one HTTP/2 connection of a gRPC server. What Python sees of it.
+ *
+ * Taking bytes makes objects, which may run the collector and with it any finaliser. `busy` keeps
+ * those out: no method runs while another does.
+ */
+#include "http2/h2_session.h"
+#include <structmember.h>
+
+static const uint8_t drain_ping[8] = "kvmesh\0\1";
+
+static int enter(Session *self) {
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "a GrpcSession was called from within itself");
+        return -1;
+    }
+    self->busy = 1;
+    return 0;
+}
+
+/* Return None, or NULL after a failure. */
+static PyObject *leave(Session *self, int failed) {
+    self->busy = 0;
+    return failed < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* Return the events, or NULL after a failure. */
+static PyObject *leave_with(Session *self, int failed, PyObject *events) {
+    self->busy = 0;
+    if (failed < 0) {
+        Py_CLEAR(events);
+    }
+    return events;
+}
+
+static PyObject *receive_method(Session *self, PyObject *given) {
+    Py_buffer data;
+    if (PyObject_GetBuffer(given, &data, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    PyObject *events = PyList_New(0);
+    if (events == NULL || enter(self) < 0) {
+        Py_XDECREF(events);
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    int failed = self->over ? 0 : receive_bytes(self, data.buf, (size_t)data.len, events);
+    events = leave_with(self, failed, events);
+    PyBuffer_Release(&data);
+    return events;
+}
+
+/* Read a stream's id; 0 with an exception set. What no id can be is no stream's: 2. */
+static uint32_t read_id(PyObject *given) {
+    int beyond;
+    long long id = PyLong_AsLongLongAndOverflow(given, &beyond);
+    if (id == -1 && PyErr_Occurred()) {
+        return 0;
+    }
+    return beyond || id < 1 || id > MOST_STREAM ? 2 : (uint32_t)id;
+}
+
+/* Return messages as a list or tuple of bytes, a new reference. */
+static PyObject *read_messages(PyObject *given) {
+    PyObject *messages = PySequence_Fast(given, "messages are a sequence of bytes");
+    for (Py_ssize_t i = 0; messages != NULL && i < PySequence_Fast_GET_SIZE(messages); i++) {
+        PyObject *message = PySequence_Fast_GET_ITEM(messages, i);
+        if (!PyBytes_Check(message) || PyBytes_GET_SIZE(message) > UINT32_MAX) {
+            PyErr_Format(PyExc_TypeError, "a message is bytes, fewer than 2^32, not %.50s",
+                         Py_TYPE(message)->tp_name);
+            Py_CLEAR(messages);
+        }
+    }
+    return messages;
+}
+
+static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "send takes 2 arguments, not %zd", nargs);
+    }
+    uint32_t id = read_id(args[0]);
+    PyObject *messages = id == 0 ? NULL : read_messages(args[1]);
+    if (messages == NULL || enter(self) < 0) {
+        Py_XDECREF(messages);
+        return NULL;
+    }
+    Stream *stream = stream_find(self, id);
+    size_t waiting = 0;
+    int failed = 0;
+    if (stream != NULL && !stream->finished) {
+        failed = send_messages(self, stream, messages);
+        waiting = buffer_size(&stream->waiting);
+        stream->told_full |= waiting > (size_t)self->limits.waiting_bytes;
+    }
+    self->busy = 0;
+    Py_DECREF(messages);
+    return failed < 0 ? NULL : PyLong_FromSize_t(waiting);
+}
+
+static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 4) {
+        return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
+    }
+    uint32_t id = read_id(args[0]);
+    long status = id == 0 ? -1 : PyLong_AsLong(args[2]);
+    if (id == 0 || (status == -1 && PyErr_Occurred())) {
+        return NULL;
+    }
+    if (status < 0 || status > 0xffff || !PyBytes_Check(args[3])) {
+        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, its text bytes");
+    }
+    PyObject *messages = read_messages(args[1]);
+    if (messages == NULL || enter(self) < 0) {
+        Py_XDECREF(messages);
+        return NULL;
+    }
+    Stream *stream = stream_find(self, id);
+    int failed = 0;
+    if (stream != NULL && !stream->finished) {
+        failed = send_messages(self, stream, messages);
+        Py_XSETREF(stream->text, Py_NewRef(args[3]));
+        stream->status = (int)status;
+        stream->finished = 1;
+        failed = failed < 0 ? -1 : send_end(self, stream);
+    }
+    Py_DECREF(messages);
+    return leave(self, failed);
+}
+
+static PyObject *reset_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "reset takes 2 arguments, not %zd", nargs);
+    }
+    uint32_t id = read_id(args[0]);
+    unsigned long code = id == 0 ? 0 : PyLong_AsUnsignedLongMask(args[1]);
+    if (id == 0 || PyErr_Occurred() || enter(self) < 0) {
+        return NULL;
+    }
+    Stream *stream = stream_find(self, id);
+    return leave(self, stream == NULL || self->over ? 0 : reset_stream(self, stream, (uint32_t)code));
+}
+
+static PyObject *hold_method(Session *self, PyObject *given) {
+    uint32_t id = read_id(given);
+    if (id == 0 || enter(self) < 0) {
+        return NULL;
+    }
+    Stream *stream = stream_find(self, id);
+    if (stream != NULL) {
+        stream->held = 1;
+    }
+    return leave(self, 0);
+}
+
+static PyObject *grant_method(Session *self, PyObject *given) {
+    uint32_t id = read_id(given);
+    if (id == 0 || enter(self) < 0) {
+        return NULL;
+    }
+    Stream *stream = stream_find(self, id);
+    int failed = 0;
+    if (stream != NULL && stream->held) {
+        stream->held = 0;
+        failed = credit(self, stream);
+    }
+    return leave(self, failed);
+}
+
+static PyObject *block_method(Session *self, PyObject *unused) {
+    (void)unused;
+    self->blocked = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *unblock_method(Session *self, PyObject *unused) {
+    (void)unused;
+    PyObject *events = PyList_New(0);
+    if (events == NULL || enter(self) < 0) {
+        Py_XDECREF(events);
+        return NULL;
+    }
+    self->blocked = 0;
+    return leave_with(self, send_waiting(self, events), events);
+}
+
+static PyObject *drain_method(Session *self, PyObject *unused) {
+    (void)unused;
+    if (self->over || self->draining) {
+        Py_RETURN_NONE;
+    }
+    if (enter(self) < 0) {
+        return NULL;
+    }
+    self->draining = 1;
+    int failed = put_goaway(self, MOST_STREAM, NO_ERROR, "draining") < 0 ||
+                 put_frame(self, PING, 0, 0, drain_ping, sizeof drain_ping) < 0;
+    return leave(self, failed ? -1 : 0);
+}
+
+static PyObject *calm_method(Session *self, PyObject *unused) {
+    (void)unused;
+    if (enter(self) < 0) {
+        return NULL;
+    }
+    self->idle_frames = self->early_resets = 0;
+    int failed = 0;
+    for (size_t i = 0; i < self->bucket_count; i++) {
+        for (Stream *next, *stream = self->buckets[i]; stream != NULL && failed == 0; stream = next) {
+            next = stream->same_bucket;
+            if (stream->local_over && stream->left && !self->over) {
+                failed = reset_stream(self, stream, NO_ERROR);
+            } else {
+                stream->left = stream->local_over;
+            }
+        }
+    }
+    return leave(self, failed);
+}
+
+static PyObject *take_method(Session *self, PyObject *unused) {
+    (void)unused;
+    Buffer *out = &self->out;
+    PyObject *taken = PyBytes_FromStringAndSize((char *)out->at, (Py_ssize_t)out->size);
+    if (taken != NULL && out->size > 0) {
+        buffer_take(out, out->size);
+    }
+    return taken;
+}
+
+static int limits_are_sound(const SessionLimits *limits) {
+    return limits->streams > 0 && limits->message_bytes >= 0 && limits->message_bytes <= UINT32_MAX &&
+           limits->header_bytes > 0 && limits->header_bytes <= INT32_MAX && limits->stream_window > 0 &&
+           limits->stream_window <= LARGEST_WINDOW && limits->connection_window >= DEFAULT_WINDOW &&
+           limits->connection_window <= LARGEST_WINDOW && limits->streams <= LARGEST_WINDOW &&
+           limits->waiting_bytes >= 0 && limits->idle_frames >= 0 && limits->early_resets >= 0;
+}
+
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    SessionLimits limits;
+    (void)keywords;
+    if (!PyArg_ParseTuple(args, "nnnnnnnn", &limits.streams, &limits.message_bytes,
+                          &limits.header_bytes, &limits.stream_window, &limits.connection_window,
+                          &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets)) {
+        return NULL;
+    }
+    if (!limits_are_sound(&limits)) {
+        return PyErr_Format(PyExc_ValueError, "limits out of range: windows are 1 to 2^31-1 bytes, that "
+                            "of a connection at least 65,535");
+    }
+    Session *self = (Session *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    hpack_init(&self->hpack);
+    self->limits = limits;
+    self->peer_window = self->peer_initial = DEFAULT_WINDOW;
+    self->window = limits.connection_window;
+    if (put_greeting(self) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void session_dealloc(Session *self) {
+    hpack_free(&self->hpack);
+    streams_free(self);
+    buffer_free(&self->out);
+    buffer_free(&self->frame);
+    buffer_free(&self->block);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef members[] = {
+    {"open_streams", T_PYSSIZET, offsetof(Session, open_streams), READONLY, NULL},
+    {"held_bytes", T_PYSSIZET, offsetof(Session, held_bytes), READONLY, NULL},
+    {"greeted", T_BOOL, offsetof(Session, greeted), READONLY, NULL},
+    {"drained", T_BOOL, offsetof(Session, drained), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
+
+static PyMethodDef methods[] = {
+    {"receive", (PyCFunction)receive_method, METH_O, "Take bytes of the peer, return what they say."},
+    {"send", FAST(send_method), "Queue messages, return the bytes that wait."},
+    {"finish", FAST(finish_method), "Queue the last messages and the trailers."},
+    {"reset", FAST(reset_method), "Give a stream up at once."},
+    {"hold", (PyCFunction)hold_method, METH_O, "Grant a stream no more window."},
+    {"grant", (PyCFunction)grant_method, METH_O, "Grant a stream its window again."},
+    {"block", (PyCFunction)block_method, METH_NOARGS, "Keep data of streams here."},
+    {"unblock", (PyCFunction)unblock_method, METH_NOARGS, "Let data of streams go out again."},
+    {"drain", (PyCFunction)drain_method, METH_NOARGS, "Ask for no more streams."},
+    {"calm", (PyCFunction)calm_method, METH_NOARGS, "Count what moves nothing from 0 again."},
+    {"take", (PyCFunction)take_method, METH_NOARGS, "Return the bytes to send."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject session_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.GrpcSession",
+    .tp_doc = "One HTTP/2 connection of a gRPC server, without its socket.",
+    .tp_basicsize = sizeof(Session),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = session_new,
+    .tp_dealloc = (destructor)session_dealloc,
+    .tp_members = members,
+    .tp_methods = methods,
+};

@@ -1,0 +1,126 @@
+/* Histogram and TokenCounts: counts that a request adds to in passing. */
+#include "insight/totals.h"
+
+#include <structmember.h>
+
+void histogram_observe(Histogram *self, double value) {
+    Py_ssize_t low = 0, high = self->size;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (self->upper[middle] < value) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    self->counts[low]++;
+    self->total += value;
+}
+
+static PyObject *observe_method(Histogram *self, PyObject *given) {
+    double value = PyFloat_AsDouble(given);
+    if (value == -1.0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    histogram_observe(self, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *cumulative_method(Histogram *self, PyObject *none) {
+    long long count = 0;
+    PyObject *rows = PyList_New(0);
+    (void)none;
+    for (Py_ssize_t i = 0; rows != NULL && i <= self->size; i++) {
+        count += self->counts[i];
+        PyObject *row = Py_BuildValue("dL", i < self->size ? self->upper[i] : Py_HUGE_VAL, count);
+        if (row == NULL || PyList_Append(rows, row) < 0) {
+            Py_CLEAR(rows);
+        }
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+static int read_bounds(Histogram *self, PyObject *bounds) {
+    self->size = PyTuple_GET_SIZE(bounds);
+    self->upper = PyMem_Calloc((size_t)self->size + 1, sizeof *self->upper);
+    self->counts = PyMem_Calloc((size_t)self->size + 1, sizeof *self->counts);
+    if (self->upper == NULL || self->counts == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < self->size; i++) {
+        self->upper[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        if (i && !(self->upper[i - 1] < self->upper[i])) {
+            PyErr_SetString(PyExc_ValueError, "the bounds of a histogram rise");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"bounds", NULL};
+    PyObject *given;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O", names, &given)) {
+        return NULL;
+    }
+    PyObject *bounds = PySequence_Tuple(given);
+    Histogram *self = bounds == NULL ? NULL : (Histogram *)type->tp_alloc(type, 0);
+    if (self != NULL && read_bounds(self, bounds) < 0) {
+        Py_CLEAR(self);
+    }
+    Py_XDECREF(bounds);
+    return (PyObject *)self;
+}
+
+static void histogram_dealloc(Histogram *self) {
+    PyMem_Free(self->upper);
+    PyMem_Free(self->counts);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef histogram_members[] = {
+    {"total", T_DOUBLE, offsetof(Histogram, total), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef histogram_methods[] = {
+    {"observe", (PyCFunction)observe_method, METH_O, "Count a value."},
+    {"cumulative", (PyCFunction)cumulative_method, METH_NOARGS,
+     "Return how many values were at most each bound."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject histogram_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Histogram",
+    .tp_doc = "How often values of each size came.",
+    .tp_basicsize = sizeof(Histogram),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = histogram_new,
+    .tp_dealloc = (destructor)histogram_dealloc,
+    .tp_members = histogram_members,
+    .tp_methods = histogram_methods,
+};
+
+#define COUNT(name) \
+    { #name, T_LONGLONG, offsetof(TokenCounts, name), 0, NULL }
+
+static PyMemberDef token_members[] = {
+    COUNT(prompt), COUNT(reported), COUNT(predicted), COUNT(cached),
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject token_counts_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.TokenCounts",
+    .tp_doc = "Prompt tokens of served answers.",
+    .tp_basicsize = sizeof(TokenCounts),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_members = token_members,
+};

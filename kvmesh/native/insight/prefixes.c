@@ -1,0 +1,258 @@
+/* PrefixCounts: how often prompts began alike, by depth, older ones counting less. */
+#include "base/mixing.h"
+#include "insight/readers.h"
+
+#include <math.h>
+
+/* A request counts half after 120 s. */
+#define RATE (0.6931471805599453 / 120.0)
+#define RESCALE_AT 1e12
+enum { DEPTHS = 42 };
+
+typedef struct {
+    uint64_t key, parent;
+    long long depth, visits;
+    double weight, cached;
+} Node;
+
+typedef struct {
+    PyObject_HEAD
+    Node *nodes;     /* in the order in which they came */
+    uint32_t *index; /* place + 1, 0 for free; `mask` + 1 of them */
+    uint32_t count, room, mask;
+    Py_ssize_t max_nodes;
+    double total, origin_s; /* origin_s NAN: nothing was counted */
+} PrefixCounts;
+
+int prompt64_read(PyObject *given, Prompt64 *prompt) {
+    *prompt = (Prompt64){0};
+    if (PyObject_CheckBuffer(given)) {
+        if (PyObject_GetBuffer(given, &prompt->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+            return -1;
+        }
+        if (prompt->view.itemsize != sizeof(uint64_t)) {
+            PyErr_SetString(PyExc_TypeError, "hashes are packed as u64s");
+            PyBuffer_Release(&prompt->view);
+            return -1;
+        }
+        prompt->hashes = prompt->view.buf;
+        prompt->count = prompt->view.len / (Py_ssize_t)sizeof(uint64_t);
+        return 0;
+    }
+    PyObject *tuple = PySequence_Tuple(given);
+    if (tuple == NULL) {
+        return -1;
+    }
+    prompt->count = PyTuple_GET_SIZE(tuple);
+    prompt->copied = PyMem_Calloc((size_t)prompt->count + 1, sizeof *prompt->copied);
+    prompt->hashes = prompt->copied;
+    for (Py_ssize_t i = 0; prompt->copied != NULL && i < prompt->count; i++) {
+        prompt->copied[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (prompt->copied[i] == (uint64_t)-1 && PyErr_Occurred()) {
+            PyMem_Free(prompt->copied);
+            Py_DECREF(tuple);
+            return -1;
+        }
+    }
+    Py_DECREF(tuple);
+    if (prompt->copied == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+void prompt64_forget(Prompt64 *prompt) {
+    if (prompt->copied != NULL) {
+        PyMem_Free(prompt->copied);
+    } else {
+        PyBuffer_Release(&prompt->view);
+    }
+}
+
+static uint32_t *place_of(const PrefixCounts *self, uint64_t key) {
+    uint64_t at = mixed(key) >> 32;
+    for (;; at++) {
+        uint32_t *place = &self->index[at & self->mask];
+        if (*place == 0 || self->nodes[*place - 1].key == key) {
+            return place;
+        }
+    }
+}
+
+static double weight_of(PrefixCounts *self, double now) {
+    if (isnan(self->origin_s)) {
+        self->origin_s = now;
+    }
+    double past = now - self->origin_s;
+    double weight = exp(RATE * (past > 0.0 ? past : 0.0));
+    if (!(weight > RESCALE_AT)) {
+        return weight;
+    }
+    self->origin_s = now;
+    self->total /= weight;
+    for (uint32_t i = 0; i < self->count; i++) {
+        self->nodes[i].weight /= weight;
+        self->nodes[i].cached /= weight;
+    }
+    return 1.0;
+}
+
+typedef struct {
+    Node node;
+    uint32_t place;
+} Ranked;
+
+static int compare_ranked(const void *one, const void *other) {
+    const Ranked *a = one, *b = other;
+    if (a->node.weight != b->node.weight) {
+        return a->node.weight > b->node.weight ? -1 : 1;
+    }
+    if (a->node.depth != b->node.depth) {
+        return a->node.depth < b->node.depth ? -1 : 1;
+    }
+    return a->place < b->place ? -1 : 1;
+}
+
+/* Keep the heavier half; -1 with MemoryError set. */
+static int shrink(PrefixCounts *self) {
+    Ranked *ranked = PyMem_Calloc(self->count, sizeof *ranked);
+    if (ranked == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint32_t i = 0; i < self->count; i++) {
+        ranked[i] = (Ranked){self->nodes[i], i};
+    }
+    qsort(ranked, self->count, sizeof *ranked, compare_ranked);
+    self->count = (uint32_t)(self->max_nodes / 2);
+    memset(self->index, 0, ((size_t)self->mask + 1) * sizeof *self->index);
+    for (uint32_t i = 0; i < self->count; i++) {
+        self->nodes[i] = ranked[i].node;
+        *place_of(self, ranked[i].node.key) = i + 1;
+    }
+    PyMem_Free(ranked);
+    return 0;
+}
+
+static long long depth_at(int number) {
+    return number < 2 ? number + 1 : (number % 2 ? 4LL : 3LL) << (number / 2 - 1);
+}
+
+static int count_prompt(PrefixCounts *self, const uint64_t *hashes, Py_ssize_t count,
+                        long long cached_blocks, double now) {
+    double weight = weight_of(self, now);
+    uint64_t parent = 0;
+    self->total += weight;
+    for (int number = 0; number < DEPTHS && depth_at(number) <= count; number++) {
+        long long depth = depth_at(number);
+        uint64_t key = hashes[depth - 1];
+        uint32_t *place = place_of(self, key);
+        if (*place == 0) {
+            self->nodes[self->count] = (Node){.key = key, .parent = parent, .depth = depth};
+            *place = ++self->count;
+        }
+        Node *node = &self->nodes[*place - 1];
+        node->visits++;
+        node->weight += weight;
+        node->cached += depth <= cached_blocks ? weight
+                                               : weight * (double)cached_blocks / (double)depth;
+        parent = key;
+    }
+    return (Py_ssize_t)self->count > self->max_nodes ? shrink(self) : 0;
+}
+
+static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssize_t nargs) {
+    Prompt64 prompt;
+    if (nargs != 3) {
+        return PyErr_Format(PyExc_TypeError, "record takes 3 arguments, not %zd", nargs);
+    }
+    long long cached = PyLong_AsLongLong(args[1]);
+    double now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred() || prompt64_read(args[0], &prompt) < 0) {
+        return NULL;
+    }
+    int failed = count_prompt(self, prompt.hashes, prompt.count, cached, now) < 0;
+    prompt64_forget(&prompt);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *weight_method(PrefixCounts *self, PyObject *given) {
+    double now = PyFloat_AsDouble(given);
+    return now == -1.0 && PyErr_Occurred() ? NULL : PyFloat_FromDouble(weight_of(self, now));
+}
+
+static PyObject *total_method(PrefixCounts *self, PyObject *none) {
+    (void)none;
+    return PyFloat_FromDouble(self->total);
+}
+
+static PyObject *rows_method(PrefixCounts *self, PyObject *none) {
+    (void)none;
+    PyObject *rows = PyList_New(0);
+    for (uint32_t i = 0; rows != NULL && i < self->count; i++) {
+        Node node = self->nodes[i]; /* making objects may run anything */
+        PyObject *row = Py_BuildValue("KKLLdd", node.key, node.parent, node.depth, node.visits,
+                                      node.weight, node.cached);
+        if (row == NULL || PyList_Append(rows, row) < 0) {
+            Py_CLEAR(rows);
+        }
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"max_nodes", NULL};
+    Py_ssize_t most;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n", names, &most)) {
+        return NULL;
+    }
+    if (most < 1 || most > 1 << 24) {
+        return PyErr_Format(PyExc_ValueError, "at least 1 prefix is counted, not %zd", most);
+    }
+    PrefixCounts *self = (PrefixCounts *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    uint32_t room = (uint32_t)most + DEPTHS, slots = 64;
+    while (slots < 2 * room) {
+        slots *= 2;
+    }
+    self->max_nodes = most;
+    self->origin_s = NAN;
+    self->room = room;
+    self->mask = slots - 1;
+    self->nodes = PyMem_Calloc(room, sizeof *self->nodes);
+    self->index = PyMem_Calloc(slots, sizeof *self->index);
+    if (self->nodes == NULL || self->index == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void counts_dealloc(PrefixCounts *self) {
+    PyMem_Free(self->nodes);
+    PyMem_Free(self->index);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef methods[] = {
+    {"record", (PyCFunction)(void (*)(void))record_method, METH_FASTCALL, "Count a prompt."},
+    {"weight", (PyCFunction)weight_method, METH_O, "Return what a request of a moment counts."},
+    {"total", (PyCFunction)total_method, METH_NOARGS, "Return what all requests count."},
+    {"rows", (PyCFunction)rows_method, METH_NOARGS, "Return the nodes in the order they came."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject prefix_counts_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.PrefixCounts",
+    .tp_doc = "How often prompts began alike, by depth.",
+    .tp_basicsize = sizeof(PrefixCounts),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = counts_new,
+    .tp_dealloc = (destructor)counts_dealloc,
+    .tp_methods = methods,
+};

@@ -1,0 +1,504 @@
+/* Record: one request's decision and what became of it. */
+#include "insight/records.h"
+
+#include <math.h>
+#include <structmember.h>
+
+static PyObject *overlap_name, *blocks_name, *considered_name, *best_name, *by_cache_name,
+    *prompt_name, *size_name, *capacity_name, *rate_name, *worker_name, *policy_name, *chosen_name,
+    *candidates_name, *count_name, *cached_name, *completion_name;
+
+int records_ready(void) {
+    struct {
+        PyObject **place;
+        const char *name;
+    } names[] = {
+        {&overlap_name, "overlap_blocks"},
+        {&blocks_name, "total_blocks"},
+        {&considered_name, "considered"},
+        {&best_name, "best_overlap_blocks"},
+        {&by_cache_name, "by_cache"},
+        {&prompt_name, "prompt_tokens"},
+        {&size_name, "block_size"},
+        {&capacity_name, "capacity_blocks"},
+        {&rate_name, "ms_per_token"},
+        {&worker_name, "worker"},
+        {&policy_name, "policy"},
+        {&chosen_name, "chosen"},
+        {&candidates_name, "candidates"},
+        {&count_name, "blocks"},
+        {&cached_name, "cached_tokens"},
+        {&completion_name, "completion_tokens"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        *names[i].place = PyUnicode_InternFromString(names[i].name);
+        if (*names[i].place == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+const char *const state_names[STATES] = {"open", "finished", "client_gone", "failed", "cut",
+                                         "refused"};
+
+Record *record_new(void) {
+    Record *self = (Record *)record_type.tp_alloc(&record_type, 0);
+    if (self != NULL) {
+        self->decided_s = self->first_token_s = self->ended_s = self->held_ms = NAN;
+        self->attempts = 1;
+        self->round_robin_blocks = self->usage_cached = self->forecast_samples = UNKNOWN;
+    }
+    return self;
+}
+
+void record_forget_hashes(Record *self) {
+    PyObject *hashes = self->hashes;
+    uint64_t *blocks = self->blocks;
+    self->hashes = NULL;
+    self->blocks = NULL;
+    PyMem_Free(blocks);
+    Py_XDECREF(hashes);
+}
+
+void record_forget_candidates(Record *self) {
+    PyObject *workers = self->workers;
+    PyMem_Free(self->weighed_terms);
+    PyMem_Free(self->scores);
+    self->weighed_terms = NULL;
+    self->scores = NULL;
+    self->workers = NULL;
+    self->weighed = 0;
+    Py_XDECREF(workers);
+}
+
+static void record_dealloc(Record *self) {
+    record_forget_hashes(self);
+    record_forget_candidates(self);
+    PyObject *owned[] = {self->request_id, self->worker,   self->policy,   self->tenant,
+                         self->decision,   self->maker,    self->failures, self->forecast,
+                         self->reported,   self->left_out, self->traced};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
+        Py_XDECREF(owned[i]);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int read_number(PyObject *from, PyObject *name, long long *number) {
+    PyObject *value = PyObject_GetAttr(from, name);
+    if (value == NULL) {
+        return -1;
+    }
+    *number = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_float(PyObject *from, PyObject *name, double *number) {
+    PyObject *value = PyObject_GetAttr(from, name);
+    if (value == NULL) {
+        return -1;
+    }
+    *number = PyFloat_AsDouble(value);
+    Py_DECREF(value);
+    return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *read_text(PyObject *from, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(from, name);
+    if (value != NULL && !PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "a decision's %U is a str, not %.80s", name,
+                     Py_TYPE(value)->tp_name);
+        Py_CLEAR(value);
+    }
+    return value;
+}
+
+static Py_ssize_t count_candidates(PyObject *decision) {
+    PyObject *candidates = PyObject_GetAttr(decision, candidates_name);
+    Py_ssize_t count = candidates == NULL ? -1 : PyObject_Size(candidates);
+    Py_XDECREF(candidates);
+    return count;
+}
+
+int record_take(Record *self, PyObject *decision) {
+    long long overlap, blocks, considered, best, by_cache, prompt, size, capacity;
+    double rate;
+    PyObject *chosen = PyObject_GetAttr(decision, chosen_name);
+    if (chosen == NULL) {
+        return -1;
+    }
+    int failed = read_number(decision, overlap_name, &overlap) < 0 ||
+                 read_number(decision, blocks_name, &blocks) < 0 ||
+                 read_number(decision, considered_name, &considered) < 0 ||
+                 read_number(decision, best_name, &best) < 0 ||
+                 read_number(decision, by_cache_name, &by_cache) < 0 ||
+                 read_number(chosen, prompt_name, &prompt) < 0 ||
+                 read_number(chosen, size_name, &size) < 0 ||
+                 read_number(chosen, capacity_name, &capacity) < 0 ||
+                 read_float(chosen, rate_name, &rate) < 0;
+    Py_DECREF(chosen);
+    Py_ssize_t candidates = failed ? -1 : count_candidates(decision);
+    PyObject *worker = candidates < 0 ? NULL : read_text(decision, worker_name);
+    PyObject *policy = worker == NULL ? NULL : read_text(decision, policy_name);
+    if (policy == NULL) {
+        Py_XDECREF(worker);
+        return -1;
+    }
+    self->chosen.overlap_blocks = overlap;
+    self->chosen.request_blocks = blocks;
+    self->chosen.capacity_blocks = capacity;
+    self->chosen.ms_per_token = rate;
+    self->considered = considered;
+    self->best_overlap_blocks = best;
+    self->by_cache = by_cache != 0;
+    self->prompt_tokens = prompt;
+    self->block_size = size;
+    self->kept_candidates = candidates > 1 ? candidates : 0;
+    record_forget_candidates(self);
+    PyObject *before[] = {self->worker, self->policy, self->decision, self->maker};
+    self->worker = worker;
+    self->policy = policy;
+    self->decision = Py_NewRef(decision);
+    self->maker = NULL;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        Py_XDECREF(before[i]);
+    }
+    return 0;
+}
+
+static PyObject *record_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"request_id", "decision", "hashes", "decided_s", NULL};
+    PyObject *request_id, *decision, *hashes;
+    long long blocks;
+    double now;
+    (void)type;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "SOOd", names, &request_id, &decision, &hashes,
+                                     &now) ||
+        read_number(hashes, count_name, &blocks) < 0) {
+        return NULL;
+    }
+    Record *self = record_new();
+    if (self == NULL) {
+        return NULL;
+    }
+    self->request_id = Py_NewRef(request_id);
+    self->hashes = Py_NewRef(hashes);
+    self->block_count = blocks > 0 ? (Py_ssize_t)blocks : 0;
+    self->decided_s = now;
+    if (record_take(self, decision) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *record_take_decision(Record *self, PyObject *decision) {
+    return record_take(self, decision) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *record_forget(Record *self, PyObject *none) {
+    (void)none;
+    record_forget_hashes(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *record_known(Record *self, PyObject *none) {
+    (void)none;
+    if (self->blocks != NULL) {
+        Py_ssize_t size = self->block_count * (Py_ssize_t)sizeof *self->blocks;
+        PyObject *bytes = PyBytes_FromStringAndSize((const char *)self->blocks, size);
+        PyObject *view = bytes == NULL ? NULL : PyMemoryView_FromObject(bytes);
+        PyObject *known = view == NULL ? NULL : PyObject_CallMethod(view, "cast", "s", "Q");
+        Py_XDECREF(bytes);
+        Py_XDECREF(view);
+        return known;
+    }
+    if (self->hashes == NULL) {
+        return PyTuple_New(0);
+    }
+    PyObject *hashes = Py_NewRef(self->hashes);
+    PyObject *known = PyObject_CallMethod(hashes, "upto", "n", self->block_count);
+    Py_DECREF(hashes);
+    return known;
+}
+
+/* The arguments of core.cost.terms.Candidate, in their order; texts are left empty. */
+PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
+    PyObject *made = PyTuple_New(CANDIDATE_ARGUMENTS);
+    Py_ssize_t place = 0;
+    if (made == NULL) {
+        return NULL;
+    }
+#define PUT(value) PyTuple_SET_ITEM(made, place++, value);
+#define COUNT(name) PUT(PyLong_FromLongLong(terms->name))
+#define NUMBER(name) PUT(PyFloat_FromDouble(terms->name))
+#define TEXT(name) PUT(PyUnicode_FromStringAndSize(NULL, 0))
+    PUT(Py_NewRef(worker))
+    CANDIDATE_FIELDS(COUNT, NUMBER, TEXT)
+#undef PUT
+#undef COUNT
+#undef NUMBER
+#undef TEXT
+    if (PyErr_Occurred()) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+static PyObject *record_terms(Record *self, PyObject *none) {
+    (void)none;
+    return terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen);
+}
+
+static PyObject *record_weighed(Record *self, PyObject *none) {
+    (void)none;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < self->weighed; i++) {
+        PyObject *terms = terms_tuple(PyTuple_GET_ITEM(self->workers, i), &self->weighed_terms[i]);
+        PyObject *pair = terms == NULL ? NULL : Py_BuildValue("dN", self->scores[i], terms);
+        if (pair == NULL || PyList_Append(list, pair) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+    }
+    return list;
+}
+
+static PyObject *record_fleet(Record *self, PyObject *none) {
+    (void)none;
+    return Py_BuildValue("LLLLLd", self->max_waiting, self->min_prefill_tokens,
+                         self->max_overlap_blocks, self->min_requests, self->max_requests,
+                         self->total_work);
+}
+
+static PyObject *get_decision(Record *self, void *closure) {
+    (void)closure;
+    if (self->decision == NULL && self->maker != NULL) {
+        PyObject *maker = Py_NewRef(self->maker);
+        PyObject *made = PyObject_CallOneArg(maker, (PyObject *)self);
+        if (made == NULL) {
+            Py_DECREF(maker);
+            return NULL;
+        }
+        if (self->decision == NULL && self->maker == maker) {
+            self->decision = made;
+            Py_CLEAR(self->maker);
+            record_forget_candidates(self);
+        } else {
+            Py_DECREF(made); /* it was decided again meanwhile */
+        }
+        Py_DECREF(maker);
+    }
+    if (self->decision == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "this record has no decision");
+        return NULL;
+    }
+    return Py_NewRef(self->decision);
+}
+
+static PyObject *call_class(const char *module_name, const char *name, PyObject *args) {
+    PyObject *module = args == NULL ? NULL : PyImport_ImportModule(module_name);
+    PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    PyObject *made = type == NULL ? NULL : PyObject_Call(type, args, NULL);
+    Py_XDECREF(module);
+    Py_XDECREF(type);
+    Py_XDECREF(args);
+    return made;
+}
+
+static PyObject *get_reported(Record *self, void *closure) {
+    (void)closure;
+    if (self->reported == NULL && self->has_usage) {
+        PyObject *args = self->usage_cached == UNKNOWN
+                             ? Py_BuildValue("LLO", self->usage_prompt, self->usage_completion, Py_None)
+                             : Py_BuildValue("LLL", self->usage_prompt, self->usage_completion,
+                                             self->usage_cached);
+        PyObject *made = call_class("kvmesh.core.engines.sse", "Usage", args);
+        if (made == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(self->reported, made);
+    }
+    return Py_NewRef(self->reported == NULL ? Py_None : self->reported);
+}
+
+int record_report(Record *self, PyObject *usage) {
+    long long prompt = 0, completion = 0, cached = UNKNOWN;
+    if (usage == Py_None) {
+        self->has_usage = 0;
+        self->usage_prompt = self->usage_completion = 0;
+        self->usage_cached = UNKNOWN;
+        Py_CLEAR(self->reported);
+        return 0;
+    }
+    PyObject *told = PyObject_GetAttr(usage, cached_name);
+    int failed = told == NULL || (told != Py_None && read_number(usage, cached_name, &cached) < 0);
+    Py_XDECREF(told);
+    if (failed || read_number(usage, prompt_name, &prompt) < 0 ||
+        read_number(usage, completion_name, &completion) < 0) {
+        return -1;
+    }
+    self->has_usage = 1;
+    self->usage_prompt = prompt;
+    self->usage_completion = completion;
+    self->usage_cached = cached;
+    Py_XSETREF(self->reported, Py_NewRef(usage));
+    return 0;
+}
+
+static int set_reported(Record *self, PyObject *usage, void *closure) {
+    (void)closure;
+    return record_report(self, usage == NULL ? Py_None : usage);
+}
+
+static PyObject *get_forecast(Record *self, void *closure) {
+    (void)closure;
+    if (self->forecast == NULL && self->forecast_samples != UNKNOWN) {
+        PyObject *args = Py_BuildValue("dLL", self->forecast_tokens, self->forecast_samples,
+                                       self->forecast_family);
+        PyObject *made = call_class("kvmesh.core.routing.output_lengths", "OutputForecast", args);
+        if (made == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(self->forecast, made);
+    }
+    return Py_NewRef(self->forecast == NULL ? Py_None : self->forecast);
+}
+
+static int set_object(Record *self, PyObject *value, void *closure) {
+    PyObject **place = (PyObject **)((char *)self + (size_t)closure);
+    Py_XSETREF(*place, Py_XNewRef(value));
+    return 0;
+}
+
+static PyObject *get_failures(Record *self, void *closure) {
+    (void)closure;
+    return self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures);
+}
+
+static PyObject *get_tenant(Record *self, void *closure) {
+    (void)closure;
+    return self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant);
+}
+
+static PyObject *get_state(Record *self, void *closure) {
+    (void)closure;
+    return PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]);
+}
+
+static PyObject *get_ttft_ms(Record *self, void *closure) {
+    (void)closure;
+    if (isnan(self->first_token_s)) {
+        Py_RETURN_NONE;
+    }
+    return PyFloat_FromDouble(record_ttft_ms(self));
+}
+
+static PyObject *get_time(Record *self, void *closure) {
+    double value = *(double *)((char *)self + (size_t)closure);
+    return isnan(value) ? Py_NewRef(Py_None) : PyFloat_FromDouble(value);
+}
+
+static int set_time(Record *self, PyObject *value, void *closure) {
+    double number = value == NULL || value == Py_None ? NAN : PyFloat_AsDouble(value);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    *(double *)((char *)self + (size_t)closure) = number;
+    return 0;
+}
+
+static PyObject *get_robin(Record *self, void *closure) {
+    (void)closure;
+    return self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
+                                               : PyLong_FromLongLong(self->round_robin_blocks);
+}
+
+static int set_robin(Record *self, PyObject *value, void *closure) {
+    (void)closure;
+    long long blocks = value == NULL || value == Py_None ? UNKNOWN : PyLong_AsLongLong(value);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    self->round_robin_blocks = blocks;
+    return 0;
+}
+
+#define COUNT(name, member) {name, T_LONGLONG, offsetof(Record, member), READONLY, NULL}
+#define FLAG(name, member, flags) {name, T_BOOL, offsetof(Record, member), flags, NULL}
+
+static PyMemberDef members[] = {
+    {"request_id", T_OBJECT, offsetof(Record, request_id), READONLY, NULL},
+    {"worker", T_OBJECT, offsetof(Record, worker), READONLY, NULL},
+    {"policy", T_OBJECT, offsetof(Record, policy), READONLY, NULL},
+    {"hashes", T_OBJECT, offsetof(Record, hashes), READONLY, NULL},
+    {"left_out", T_OBJECT, offsetof(Record, left_out), 0, NULL},
+    {"traced", T_OBJECT, offsetof(Record, traced), 0, NULL},
+    {"hash_count", T_PYSSIZET, offsetof(Record, block_count), READONLY, NULL},
+    {"decided_s", T_DOUBLE, offsetof(Record, decided_s), READONLY, NULL},
+    {"ms_per_token", T_DOUBLE, offsetof(Record, chosen.ms_per_token), READONLY, NULL},
+    {"score", T_DOUBLE, offsetof(Record, score), READONLY, NULL},
+    {"status", T_INT, offsetof(Record, status), READONLY, NULL},
+    {"attempts", T_INT, offsetof(Record, attempts), READONLY, NULL},
+    {"output_tokens", T_LONGLONG, offsetof(Record, output_tokens), 0, NULL},
+    COUNT("number", number),
+    COUNT("version", version),
+    COUNT("kept", kept_candidates),
+    COUNT("waiting_blocks", waiting_blocks),
+    COUNT("overlap_blocks", chosen.overlap_blocks),
+    COUNT("request_blocks", chosen.request_blocks),
+    COUNT("capacity_blocks", chosen.capacity_blocks),
+    COUNT("prompt_tokens", prompt_tokens),
+    COUNT("block_size", block_size),
+    COUNT("considered", considered),
+    COUNT("best_overlap_blocks", best_overlap_blocks),
+    COUNT("told_blocks", told_blocks),
+    FLAG("by_cache", by_cache, READONLY),
+    FLAG("session_kept", kept, READONLY),
+    FLAG("overridden", overridden, 0),
+    FLAG("estimated", estimated, 0),
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define TIME(name) {#name, (getter)get_time, (setter)set_time, NULL, (void *)offsetof(Record, name)}
+#define OBJECT(name) \
+    {#name, (getter)get_##name, (setter)set_object, NULL, (void *)offsetof(Record, name)}
+
+static PyGetSetDef getters[] = {
+    {"decision", (getter)get_decision, NULL, "Made when it is first asked for.", NULL},
+    {"reported", (getter)get_reported, (setter)set_reported, NULL, NULL},
+    {"round_robin_blocks", (getter)get_robin, (setter)set_robin, NULL, NULL},
+    {"state", (getter)get_state, NULL, NULL, NULL},
+    {"ttft_ms", (getter)get_ttft_ms, NULL, NULL, NULL},
+    OBJECT(forecast),
+    OBJECT(failures),
+    OBJECT(tenant),
+    TIME(first_token_s),
+    TIME(ended_s),
+    TIME(held_ms),
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"take", (PyCFunction)record_take_decision, METH_O, "Stand for this decision from now on."},
+    {"known_hashes", (PyCFunction)record_known, METH_NOARGS, "Return the prompt's hashes."},
+    {"forget_hashes", (PyCFunction)record_forget, METH_NOARGS, "Let the prompt's hashes go."},
+    {"terms", (PyCFunction)record_terms, METH_NOARGS, "Return the chosen Candidate's arguments."},
+    {"weighed", (PyCFunction)record_weighed, METH_NOARGS,
+     "Return the score and the Candidate's arguments of each that is kept."},
+    {"fleet", (PyCFunction)record_fleet, METH_NOARGS, "Return the Fleet's arguments."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject record_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Record",
+    .tp_doc = "One request's decision and what became of it.",
+    .tp_basicsize = sizeof(Record),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = record_make,
+    .tp_dealloc = (destructor)record_dealloc,
+    .tp_members = members,
+    .tp_getset = getters,
+    .tp_methods = methods,
+};

@@ -1,0 +1,154 @@
+/* Record: one request's decision and what became of it, and Ring: the last of them. Whoever decides
+ * fills a record and appends it; whoever ends it writes the end. All else reads the ring in a later
+ * turn (core.insight.decision_log).
+ * Neither type is known to the collector: `maker`, `decision` and `hashes` must not lead back to a
+ * ring.
+ */
+#ifndef KVMESH_RECORDS_H
+#define KVMESH_RECORDS_H
+
+#include "base/base.h"
+#include "insight/terms_table.h"
+
+/* core.cost.terms.Candidate without its worker. */
+#define COUNT(name) long long name;
+#define NUMBER(name) double name;
+#define TEXT(name)
+typedef struct {
+    CANDIDATE_FIELDS(COUNT, NUMBER, TEXT)
+} CandidateTerms;
+#undef COUNT
+#undef NUMBER
+#undef TEXT
+
+/* core.insight.decision_record.State */
+enum { OPEN, FINISHED, CLIENT_GONE, FAILED, CUT, REFUSED, STATES };
+extern const char *const state_names[STATES];
+
+/* A number that is not known: a time is NAN, a count UNKNOWN. */
+#define UNKNOWN (-1LL)
+
+typedef struct {
+    PyObject_HEAD
+    /* Owned, each NULL for none; those marked * must be set before the record is appended. */
+    PyObject *request_id; /* bytes * */
+    PyObject *worker;     /* str * */
+    PyObject *policy;     /* str *: the mode, or the formula of mode kv */
+    PyObject *tenant;     /* str, NULL: "" */
+    PyObject *decision;   /* Decision, NULL: not made yet */
+    PyObject *maker;      /* (record) -> Decision, asked once and let go; NULL where `decision` is
+                             set. Reads `terms`, `weighed_terms`, `scores`, … of the record */
+    PyObject *hashes;     /* Hashes, NULL: `blocks` has them, or they were let go */
+    PyObject *failures;   /* tuple[str], NULL: () */
+    PyObject *forecast;   /* OutputForecast, NULL: the numbers below, if forecast_samples >= 0 */
+    PyObject *reported;   /* Usage, NULL: the numbers below, if has_usage */
+    PyObject *left_out, *traced; /* NULL: None */
+    /* Hashes as the compiled decision has them, of PyMem_Malloc; freed once read or dropped. */
+    uint64_t *blocks;
+    Py_ssize_t block_count;
+    /* All candidates, of PyMem_Malloc, where the decision keeps them: `weighed` of them, `scores`
+     * beside; `workers` is a tuple of their names in that order. Then `kept_candidates` is
+     * `weighed` if that is more than 1. */
+    CandidateTerms *weighed_terms;
+    double *scores;
+    PyObject *workers;
+    Py_ssize_t weighed;
+    CandidateTerms chosen;
+    double score;
+    long long prompt_tokens, block_size, considered, best_overlap_blocks, told_blocks;
+    unsigned char by_cache, kept, overridden, estimated; /* flags; estimated: no token was counted */
+    unsigned char has_usage, state;
+    /* Times in seconds of the caller's clock; NAN: not yet. held_ms NAN: was not held. */
+    double decided_s, first_token_s, ended_s, held_ms;
+    int status, attempts;
+    long long output_tokens, round_robin_blocks; /* the second UNKNOWN until read */
+    long long usage_prompt, usage_completion, usage_cached; /* usage_cached UNKNOWN: not told */
+    double forecast_tokens;
+    long long forecast_samples, forecast_family; /* forecast_samples UNKNOWN: none */
+    /* Fleet of the formula: core.cost.terms.Fleet */
+    long long max_waiting, min_prefill_tokens, max_overlap_blocks, min_requests, max_requests;
+    double total_work;
+    /* The ring's: */
+    long long number, version, waiting_blocks, kept_candidates;
+} Record;
+
+typedef struct {
+    PyObject_HEAD
+    Record **slots; /* `capacity` of them, strong; number n is in slot (n - 1) % capacity */
+    Record **ended; /* circular, strong: ended and not read */
+    PyObject *thin;  /* Decision -> Decision with the chosen candidate alone */
+    Py_ssize_t capacity, count, ended_head, ended_count;
+    long long number;  /* of the newest record; the oldest kept is number - count + 1 */
+    long long version; /* grows with every change of any record */
+    long long cursor;  /* number of the last record that was read */
+    long long whole;   /* records up to this number keep the chosen candidate alone */
+    long long candidates, max_candidates, waiting_blocks, max_waiting_blocks;
+    long long whole_per_s, second, asked; /* decisions asked about in the present second */
+    long long dropped, dropped_ends; /* records and ends that nobody will read */
+} Ring;
+
+extern PyTypeObject record_type, ring_type;
+
+/* Prepare the names of a decision's attributes, once; -1 with MemoryError set. */
+int records_ready(void);
+
+/* Return a record without anything in it: numbers 0, times NAN, state OPEN, attempts 1. NULL with
+ * MemoryError.
+ */
+Record *record_new(void);
+
+/* Take what the engine counted, a core.engines.sse.Usage or None; -1 with an error set, and nothing
+ * taken.
+ */
+int record_report(Record *record, PyObject *usage);
+
+/* Return the arguments of core.cost.terms.Candidate, a new tuple; NULL with an error set. */
+PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms);
+
+/* Let its hashes go. */
+void record_forget_hashes(Record *record);
+
+/* Let the terms go of all candidates but the chosen one. */
+void record_forget_candidates(Record *record);
+
+/* Take what is counted from a Decision; -1 with an error set, and nothing changed. */
+int record_take(Record *record, PyObject *decision);
+
+/* Return the ms from the decision to the first token, which it must have. */
+static inline double record_ttft_ms(const Record *record) {
+    double waited_s = record->first_token_s - record->decided_s;
+    return (waited_s > 0.0 ? waited_s : 0.0) * 1000.0;
+}
+
+/* Append a record whose decision stands in it; number and version it. O(1), amortised. The oldest
+ * leaves a full ring; where too many prompts wait to be read, this one's is not kept and counts as
+ * dropped. -1 with an error set only if a Decision could not be thinned.
+ */
+int ring_append(Ring *ring, Record *record);
+
+/* Return whether the next decision shall keep every candidate: `whole_per_s` each second. */
+int ring_may_weigh_all(Ring *ring, double now);
+
+/* Note that a record stands for another decision, whose numbers the caller wrote, and count the
+ * attempt; it kept `kept_before` candidates. -1 with an error set.
+ */
+int ring_again(Ring *ring, Record *record, long long kept_before);
+
+static inline void ring_first_token(Ring *ring, Record *record, double now) {
+    record->first_token_s = now;
+    record->version = ++ring->version;
+}
+
+/* Note the end; usage, output_tokens, … are set by the caller before. It is read later, or dropped
+ * and counted where too many ends wait.
+ */
+void ring_ended(Ring *ring, Record *record, int state, int status, double now);
+
+/* Return the next record to read, or the next that ended among those; NULL for none. New references. */
+Record *ring_next_decided(Ring *ring);
+Record *ring_next_ended(Ring *ring);
+
+/* Return a state by its name, -1 with ValueError set. */
+int state_from(PyObject *name);
+
+#endif

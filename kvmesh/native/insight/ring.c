@@ -1,0 +1,384 @@
+/* Ring: the last records, and what of them is still to be read. */
+#include "insight/records.h"
+
+#include <structmember.h>
+
+enum { MAX_ENDED = 1 << 14 }; /* ends that wait to be read */
+
+static Record **slot_of(const Ring *self, long long number) {
+    return &self->slots[(number - 1) % self->capacity];
+}
+
+static long long oldest_of(const Ring *self) {
+    return self->number - self->count + 1;
+}
+
+static int is_here(const Ring *self, const Record *record) {
+    return record->number >= oldest_of(self) && record->number <= self->number &&
+           *slot_of(self, record->number) == record;
+}
+
+/* Keep the chosen candidate alone; -1 with an error set. */
+static int thin(Ring *self, Record *record) {
+    if (record->kept_candidates == 0) {
+        return 0;
+    }
+    record->kept_candidates = 0;
+    record_forget_candidates(record);
+    if (record->decision == NULL) {
+        return 0;
+    }
+    PyObject *whole = Py_NewRef(record->decision);
+    PyObject *thinned = PyObject_CallOneArg(self->thin, whole);
+    if (thinned != NULL && record->decision == whole) {
+        Py_SETREF(record->decision, Py_NewRef(thinned));
+    }
+    Py_DECREF(whole);
+    Py_XDECREF(thinned);
+    return thinned == NULL ? -1 : 0;
+}
+
+static int bound_candidates(Ring *self) {
+    if (self->whole < oldest_of(self) - 1) {
+        self->whole = oldest_of(self) - 1;
+    }
+    while (self->candidates > self->max_candidates && self->whole < self->number) {
+        Record *oldest = (Record *)Py_NewRef(*slot_of(self, ++self->whole));
+        self->candidates -= oldest->kept_candidates;
+        int failed = thin(self, oldest) < 0; /* may run anything, and append here */
+        Py_DECREF(oldest);
+        if (failed) {
+            return -1;
+        }
+        if (self->whole < oldest_of(self) - 1) {
+            self->whole = oldest_of(self) - 1;
+        }
+    }
+    return 0;
+}
+
+/* Take the oldest out of the ring; the caller owns it then. Runs nothing of anybody. */
+static Record *evict(Ring *self) {
+    Record **slot = slot_of(self, oldest_of(self)), *oldest = *slot;
+    long long number = oldest_of(self);
+    *slot = NULL;
+    self->count--;
+    self->candidates -= oldest->kept_candidates;
+    if (number > self->cursor) {
+        self->cursor = number;
+        if (oldest->waiting_blocks) {
+            self->waiting_blocks -= oldest->waiting_blocks;
+            oldest->waiting_blocks = 0;
+            self->dropped++;
+        }
+    }
+    return oldest;
+}
+
+int ring_append(Ring *self, Record *record) {
+    Record *oldest = self->count == self->capacity ? evict(self) : NULL;
+    record->number = ++self->number;
+    record->version = ++self->version;
+    self->count++;
+    *slot_of(self, record->number) = (Record *)Py_NewRef(record);
+    self->candidates += record->kept_candidates;
+    int waits = self->waiting_blocks < self->max_waiting_blocks;
+    record->waiting_blocks = waits ? 1 + record->block_count : 0;
+    self->waiting_blocks += record->waiting_blocks;
+    self->dropped += !waits;
+    /* Letting go of what is not ours may run anything, and append here. */
+    if (!waits) {
+        record_forget_hashes(record);
+    }
+    if (oldest != NULL) {
+        record_forget_hashes(oldest);
+        Py_DECREF(oldest);
+    }
+    return bound_candidates(self);
+}
+
+int ring_may_weigh_all(Ring *self, double now) {
+    long long second = now > -1e15 && now < 1e15 ? (long long)now : 0;
+    if (second != self->second) {
+        self->second = second;
+        self->asked = 0;
+    }
+    return ++self->asked <= self->whole_per_s;
+}
+
+int ring_again(Ring *self, Record *record, long long kept_before) {
+    record->attempts++;
+    record->version = ++self->version;
+    if (!is_here(self, record)) {
+        return thin(self, record);
+    }
+    self->candidates += record->kept_candidates - kept_before;
+    if (self->whole > record->number - 1) {
+        self->whole = record->number - 1;
+    }
+    return bound_candidates(self);
+}
+
+void ring_ended(Ring *self, Record *record, int state, int status, double now) {
+    record->state = (unsigned char)state;
+    record->status = status;
+    record->ended_s = now;
+    record->version = ++self->version;
+    if (self->ended_count == MAX_ENDED) {
+        self->dropped_ends++;
+        return;
+    }
+    Py_ssize_t place = (self->ended_head + self->ended_count) % MAX_ENDED;
+    self->ended[place] = (Record *)Py_NewRef(record);
+    self->ended_count++;
+}
+
+Record *ring_next_decided(Ring *self) {
+    while (self->cursor < self->number) {
+        Record *record = *slot_of(self, ++self->cursor);
+        if (record->waiting_blocks) {
+            self->waiting_blocks -= record->waiting_blocks;
+            record->waiting_blocks = 0;
+            return (Record *)Py_NewRef(record);
+        }
+    }
+    return NULL;
+}
+
+Record *ring_next_ended(Ring *self) {
+    if (self->ended_count == 0 || self->ended[self->ended_head]->number > self->cursor) {
+        return NULL;
+    }
+    Record *record = self->ended[self->ended_head];
+    self->ended[self->ended_head] = NULL;
+    self->ended_head = (self->ended_head + 1) % MAX_ENDED;
+    self->ended_count--;
+    return record;
+}
+
+static Record *check_record(PyObject *given) {
+    if (!Py_IS_TYPE(given, &record_type)) {
+        PyErr_Format(PyExc_TypeError, "a ring keeps records, not %.80s", Py_TYPE(given)->tp_name);
+        return NULL;
+    }
+    return (Record *)given;
+}
+
+static PyObject *append_method(Ring *self, PyObject *given) {
+    Record *record = check_record(given);
+    if (record != NULL && record->number) {
+        PyErr_SetString(PyExc_ValueError, "this record is in a ring already");
+        record = NULL;
+    }
+    return record == NULL || ring_append(self, record) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *take_again_method(Ring *self, PyObject *args) {
+    PyObject *given, *decision;
+    if (!PyArg_ParseTuple(args, "OO", &given, &decision)) {
+        return NULL;
+    }
+    Record *record = check_record(given);
+    long long before = record == NULL ? 0 : record->kept_candidates;
+    if (record == NULL || record_take(record, decision) < 0 ||
+        ring_again(self, record, before) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *may_weigh_method(Ring *self, PyObject *given) {
+    double now = PyFloat_AsDouble(given);
+    return now == -1.0 && PyErr_Occurred() ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
+}
+
+static PyObject *first_token_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "first_token takes 2 arguments, not %zd", nargs);
+    }
+    Record *record = check_record(args[0]);
+    double now = record == NULL ? -1.0 : PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    ring_first_token(self, record, now);
+    Py_RETURN_NONE;
+}
+
+int state_from(PyObject *name) {
+    for (int state = 0; state < STATES && PyUnicode_Check(name); state++) {
+        if (PyUnicode_CompareWithASCIIString(name, state_names[state]) == 0) {
+            return state;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "%R is no state of a request", name);
+    return -1;
+}
+
+static PyObject *end_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 4) {
+        return PyErr_Format(PyExc_TypeError, "end takes 4 arguments, not %zd", nargs);
+    }
+    Record *record = check_record(args[0]);
+    int state = record == NULL ? -1 : state_from(args[1]);
+    long status = state < 0 ? 0 : PyLong_AsLong(args[2]);
+    double now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    ring_ended(self, record, state, (int)status, now);
+    Py_RETURN_NONE;
+}
+
+static PyObject *none_for_null(Record *record) {
+    return record == NULL ? Py_NewRef(Py_None) : (PyObject *)record;
+}
+
+static PyObject *next_decided_method(Ring *self, PyObject *none) {
+    (void)none;
+    return none_for_null(ring_next_decided(self));
+}
+
+static PyObject *next_ended_method(Ring *self, PyObject *none) {
+    (void)none;
+    return none_for_null(ring_next_ended(self));
+}
+
+static PyObject *waiting_method(Ring *self, PyObject *none) {
+    (void)none;
+    return Py_BuildValue("Ln", self->number - self->cursor, self->ended_count);
+}
+
+static PyObject *find_method(Ring *self, PyObject *name) {
+    if (!PyBytes_Check(name)) {
+        return PyErr_Format(PyExc_TypeError, "a request id is bytes, not %.80s",
+                            Py_TYPE(name)->tp_name);
+    }
+    Py_ssize_t size = PyBytes_GET_SIZE(name);
+    for (long long number = self->number; number >= oldest_of(self); number--) {
+        Record *record = *slot_of(self, number);
+        if (PyBytes_GET_SIZE(record->request_id) == size &&
+            memcmp(PyBytes_AS_STRING(record->request_id), PyBytes_AS_STRING(name),
+                   (size_t)size) == 0) {
+            return Py_NewRef(record);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* Return the records from the newest on that `version` is older than, `limit` at most. */
+static PyObject *list_newest(const Ring *self, long long version, long long limit) {
+    PyObject *found = PyList_New(0);
+    for (long long number = self->number; found != NULL && limit > 0 && number >= oldest_of(self);
+         number--) {
+        Record *record = *slot_of(self, number);
+        if (record->version > version) {
+            limit--;
+            if (PyList_Append(found, (PyObject *)record) < 0) {
+                Py_CLEAR(found);
+            }
+        }
+    }
+    return found;
+}
+
+static PyObject *latest_method(Ring *self, PyObject *given) {
+    long long limit = PyLong_AsLongLong(given);
+    return limit == -1 && PyErr_Occurred() ? NULL : list_newest(self, -1, limit);
+}
+
+static PyObject *changed_method(Ring *self, PyObject *given) {
+    long long version = PyLong_AsLongLong(given);
+    return version == -1 && PyErr_Occurred() ? NULL : list_newest(self, version, self->number);
+}
+
+static Py_ssize_t ring_length(Ring *self) {
+    return self->count;
+}
+
+static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"capacity",    "max_waiting_blocks", "max_candidates",
+                            "whole_per_s", "thin",               NULL};
+    long long capacity, blocks, candidates, whole;
+    PyObject *thinner;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LLLLO", names, &capacity, &blocks,
+                                     &candidates, &whole, &thinner)) {
+        return NULL;
+    }
+    if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
+        return PyErr_Format(PyExc_ValueError, "a ring keeps at least 1 record, not %lld", capacity);
+    }
+    Ring *self = (Ring *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->thin = Py_NewRef(thinner);
+    self->capacity = (Py_ssize_t)capacity;
+    self->max_waiting_blocks = blocks;
+    self->max_candidates = candidates;
+    self->whole_per_s = whole;
+    self->slots = PyMem_Calloc((size_t)capacity, sizeof *self->slots);
+    self->ended = PyMem_Calloc(MAX_ENDED, sizeof *self->ended);
+    if (self->slots == NULL || self->ended == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void ring_dealloc(Ring *self) {
+    for (Py_ssize_t i = 0; self->slots != NULL && i < self->capacity; i++) {
+        Py_XDECREF(self->slots[i]);
+    }
+    for (Py_ssize_t i = 0; self->ended != NULL && i < MAX_ENDED; i++) {
+        Py_XDECREF(self->ended[i]);
+    }
+    PyMem_Free(self->slots);
+    PyMem_Free(self->ended);
+    Py_XDECREF(self->thin);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+#define COUNT(name) \
+    { #name, T_LONGLONG, offsetof(Ring, name), READONLY, NULL }
+
+static PyMemberDef members[] = {
+    {"capacity", T_PYSSIZET, offsetof(Ring, capacity), READONLY, NULL},
+    COUNT(number), COUNT(version), COUNT(candidates),
+    COUNT(waiting_blocks), COUNT(dropped), COUNT(dropped_ends),
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
+
+static PyMethodDef methods[] = {
+    {"append", (PyCFunction)append_method, METH_O, "Take a new record in."},
+    {"take_again", (PyCFunction)take_again_method, METH_VARARGS,
+     "Have a record stand for another decision."},
+    {"may_weigh_all", (PyCFunction)may_weigh_method, METH_O,
+     "Return whether the next decision shall keep every candidate."},
+    {"first_token", FAST(first_token_method), "Note that a record's answer begins."},
+    {"end", FAST(end_method), "Note a record's end."},
+    {"next_decided", (PyCFunction)next_decided_method, METH_NOARGS, "Return the next to read."},
+    {"next_ended", (PyCFunction)next_ended_method, METH_NOARGS, "Return the next that ended."},
+    {"waiting", (PyCFunction)waiting_method, METH_NOARGS, "Return how much is not read yet."},
+    {"find", (PyCFunction)find_method, METH_O, "Return the newest record of a request id."},
+    {"latest", (PyCFunction)latest_method, METH_O, "Return the newest records."},
+    {"changed_after", (PyCFunction)changed_method, METH_O, "Return what changed after a version."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PySequenceMethods as_sequence = {.sq_length = (lenfunc)ring_length};
+
+PyTypeObject ring_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Ring",
+    .tp_doc = "The last records, and what of them is still to be read.",
+    .tp_basicsize = sizeof(Ring),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = ring_new,
+    .tp_dealloc = (destructor)ring_dealloc,
+    .tp_as_sequence = &as_sequence,
+    .tp_members = members,
+    .tp_methods = methods,
+};

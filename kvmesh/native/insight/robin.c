@@ -1,0 +1,350 @@
+/* RoundRobinShadow: what plain round robin would have found cached. */
+#include "base/mixing.h"
+#include "insight/readers.h"
+
+#include <math.h>
+
+/* Cache of a worker that does not say how large its own is, blocks; blocks that an entry stands
+ * for, doubled until the caches of the fleet fit into the bound; behind so many strides of a prompt
+ * gaps grow with the depth.
+ */
+enum { DEFAULT_WORKER_BLOCKS = 16384, STRIDE = 8, FINE_STRIDES = 16, MOST_WORKERS = 1 << 20 };
+#define LONGEST (1LL << 24)
+#define MOST_BLOCKS (1LL << 40)
+
+typedef struct {
+    uint64_t key;
+    long long size;      /* blocks it stands for */
+    uint32_t before, after; /* places + 1 of its neighbours by use, 0 for none */
+} Entry;
+
+/* Entries by key, least recently used first; places are reused. */
+typedef struct {
+    Entry *entries;
+    uint32_t *index; /* place + 1, 0 for free; `mask` + 1 of them */
+    uint32_t room, used, mask, count, oldest, newest, unused; /* unused: a chain by `after` */
+    long long blocks;
+} Cache;
+
+typedef struct {
+    PyObject_HEAD
+    Cache *caches;
+    long long *depths;
+    uint64_t *keys; /* room for one prompt's: `depth_count` + 1 */
+    Py_ssize_t cache_count, depth_count;
+    long long max_entries, stride, workers, worker_blocks;
+    double replicas, turn, turns;
+} Shadow;
+
+static uint32_t *slot_of(const Cache *cache, uint64_t key) {
+    uint64_t at = mixed(key) >> 32;
+    for (;; at++) {
+        uint32_t *slot = &cache->index[at & cache->mask];
+        if (*slot == 0 || cache->entries[*slot - 1].key == key) {
+            return slot;
+        }
+    }
+}
+
+/* Free a slot, and move those behind it up that it stood in the way of. */
+static void free_slot(Cache *cache, uint32_t *slot) {
+    uint64_t hole = (uint64_t)(slot - cache->index), at = hole;
+    for (;;) {
+        at = (at + 1) & cache->mask;
+        if (cache->index[at] == 0) {
+            break;
+        }
+        uint64_t key = cache->entries[cache->index[at] - 1].key;
+        uint64_t home = mixed(key) >> 32 & cache->mask;
+        if (((at - home) & cache->mask) >= ((at - hole) & cache->mask)) {
+            cache->index[hole] = cache->index[at];
+            hole = at;
+        }
+    }
+    cache->index[hole] = 0;
+}
+
+static void unlink_entry(Cache *cache, uint32_t number) {
+    Entry *entry = &cache->entries[number - 1];
+    *(entry->before ? &cache->entries[entry->before - 1].after : &cache->oldest) = entry->after;
+    *(entry->after ? &cache->entries[entry->after - 1].before : &cache->newest) = entry->before;
+}
+
+static void link_newest(Cache *cache, uint32_t number) {
+    Entry *entry = &cache->entries[number - 1];
+    entry->before = cache->newest;
+    entry->after = 0;
+    *(cache->newest ? &cache->entries[cache->newest - 1].after : &cache->oldest) = number;
+    cache->newest = number;
+}
+
+static void remove_entry(Cache *cache, uint32_t *slot) {
+    uint32_t number = *slot;
+    free_slot(cache, slot);
+    unlink_entry(cache, number);
+    cache->blocks -= cache->entries[number - 1].size;
+    cache->entries[number - 1].after = cache->unused;
+    cache->unused = number;
+    cache->count--;
+}
+
+/* Make room for one more entry; -1 with MemoryError set. */
+static int grow(Cache *cache) {
+    if (cache->unused || cache->used < cache->room) {
+        return 0;
+    }
+    uint32_t room = cache->room ? 2 * cache->room : 32, slots = 2 * room;
+    Entry *entries = PyMem_Realloc(cache->entries, (size_t)room * sizeof *entries);
+    if (entries != NULL) {
+        cache->entries = entries;
+    }
+    uint32_t *index = entries == NULL ? NULL : PyMem_Calloc(slots, sizeof *index);
+    if (index == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    PyMem_Free(cache->index);
+    cache->index = index;
+    cache->mask = slots - 1;
+    cache->room = room;
+    for (uint32_t number = cache->oldest; number; number = cache->entries[number - 1].after) {
+        *slot_of(cache, cache->entries[number - 1].key) = number;
+    }
+    return 0;
+}
+
+static int add_newest(Cache *cache, uint64_t key, long long size) {
+    if (grow(cache) < 0) {
+        return -1;
+    }
+    uint32_t number = cache->unused;
+    if (number) {
+        cache->unused = cache->entries[number - 1].after;
+    } else {
+        number = ++cache->used;
+    }
+    cache->entries[number - 1].key = key;
+    cache->entries[number - 1].size = size;
+    *slot_of(cache, key) = number;
+    link_newest(cache, number);
+    cache->blocks += size;
+    cache->count++;
+    return 0;
+}
+
+static void coarsen(Cache *cache, long long at_least) {
+    for (uint32_t number = cache->oldest; number; number = cache->entries[number - 1].after) {
+        Entry *entry = &cache->entries[number - 1];
+        if (entry->size < at_least) {
+            cache->blocks += at_least - entry->size;
+            entry->size = at_least;
+        }
+    }
+}
+
+static uint32_t find_number(const Cache *cache, uint64_t key) {
+    return cache->index == NULL ? 0 : *slot_of(cache, key);
+}
+
+/* Return how many of the keys, the first ones, were cached; -1 with MemoryError set. */
+static Py_ssize_t put(Cache *cache, const Shadow *self, Py_ssize_t count, long long last) {
+    Py_ssize_t found = 0;
+    while (found < count && find_number(cache, self->keys[found])) {
+        found++;
+    }
+    for (Py_ssize_t place = count - 1; place >= found; place--) {
+        long long depth = place == count - 1 ? last : self->depths[place];
+        long long gap = depth - (place ? self->depths[place - 1] : 0);
+        if (find_number(cache, self->keys[place])) {
+            remove_entry(cache, slot_of(cache, self->keys[place]));
+        }
+        if (add_newest(cache, self->keys[place], gap > self->stride ? gap : self->stride) < 0) {
+            return -1;
+        }
+    }
+    for (Py_ssize_t place = found - 1; place >= 0; place--) {
+        uint32_t number = find_number(cache, self->keys[place]);
+        unlink_entry(cache, number);
+        link_newest(cache, number);
+    }
+    while (cache->blocks > self->worker_blocks && cache->count > 1) {
+        remove_entry(cache, slot_of(cache, cache->entries[cache->oldest - 1].key));
+    }
+    return found;
+}
+
+/* Note where entries stand in a prompt of LONGEST blocks; -1 with MemoryError set. */
+static int note_depths(Shadow *self) {
+    Py_ssize_t count = 0, room = 1024;
+    long long *depths = PyMem_Realloc(self->depths, (size_t)room * sizeof *depths);
+    if (depths == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->depths = depths;
+    for (long long depth = 1; depth < self->stride && depth <= LONGEST; depth *= 2) {
+        depths[count++] = depth;
+    }
+    for (long long depth = self->stride, gap = depth; depth <= LONGEST; depth += gap) {
+        depths[count++] = depth;
+        if (depth == gap * FINE_STRIDES) {
+            gap *= 2;
+        }
+    }
+    self->depth_count = count;
+    return 0;
+}
+
+/* Follow the fleet; -1 with MemoryError set. */
+static int resize(Shadow *self, long long workers, long long blocks, double replicas) {
+    double turns = (double)workers / replicas;
+    self->worker_blocks = 0; /* no fleet has that: what fails here is done again */
+    self->turns = turns > 1.0 ? turns : 1.0;
+    long long modelled = (long long)self->turns;
+    self->stride = STRIDE;
+    while (modelled * (blocks / self->stride) > self->max_entries) {
+        self->stride *= 2;
+    }
+    if (note_depths(self) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < self->cache_count; i++) {
+        coarsen(&self->caches[i], self->stride);
+    }
+    if (modelled > self->cache_count) {
+        Cache *caches = PyMem_Realloc(self->caches, (size_t)modelled * sizeof *caches);
+        if (caches == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        memset(caches + self->cache_count, 0,
+               (size_t)(modelled - self->cache_count) * sizeof *caches);
+        self->caches = caches;
+        self->cache_count = modelled;
+    }
+    self->workers = workers;
+    self->worker_blocks = blocks;
+    self->replicas = replicas;
+    return 0;
+}
+
+/* Return the blocks that were cached, -1 for a turn that is not modelled, -2 with an error set. */
+static long long route(Shadow *self, const uint64_t *hashes, Py_ssize_t whole) {
+    self->turn = fmod(self->turn + 1.0, self->turns);
+    if (self->turn >= (double)(long long)self->turns) {
+        return -1;
+    }
+    Py_ssize_t low = 0, high = self->depth_count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (whole < self->depths[middle]) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Py_ssize_t count = low;
+    if (count && self->depths[count - 1] != whole) {
+        count++;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        self->keys[i] = hashes[(i < low ? self->depths[i] : whole) - 1];
+    }
+    long long last = count > low ? whole : count ? self->depths[count - 1] : 0;
+    Py_ssize_t found = put(&self->caches[(Py_ssize_t)self->turn], self, count, last);
+    if (found < 0) {
+        return -2;
+    }
+    if (found == 0 || found == count) {
+        return found ? whole : 0;
+    }
+    long long after = found == count - 1 ? last : self->depths[found];
+    return (self->depths[found - 1] + after - 1) / 2;
+}
+
+static PyObject *route_method(Shadow *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"hashes", "workers", "worker_blocks", "replicas", NULL};
+    PyObject *hashes;
+    long long workers, blocks;
+    double replicas = 1.0;
+    Prompt64 prompt;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OLL|d", names, &hashes, &workers, &blocks,
+                                     &replicas)) {
+        return NULL;
+    }
+    if (prompt64_read(hashes, &prompt) < 0) {
+        return NULL;
+    }
+    workers = workers < MOST_WORKERS ? workers : MOST_WORKERS;
+    blocks = blocks > 0 ? blocks : DEFAULT_WORKER_BLOCKS;
+    blocks = blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
+    replicas = replicas > 1.0 ? replicas : 1.0;
+    int same = workers == self->workers && blocks == self->worker_blocks &&
+               replicas == self->replicas;
+    long long found = same || resize(self, workers, blocks, replicas) == 0
+                          ? route(self, prompt.hashes, prompt.count)
+                          : -2;
+    prompt64_forget(&prompt);
+    return found == -2 ? NULL : found == -1 ? Py_NewRef(Py_None) : PyLong_FromLongLong(found);
+}
+
+static PyObject *entries_method(Shadow *self, PyObject *none) {
+    long long count = 0;
+    (void)none;
+    for (Py_ssize_t i = 0; i < self->cache_count; i++) {
+        count += self->caches[i].count;
+    }
+    return PyLong_FromLongLong(count);
+}
+
+static PyObject *shadow_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"max_entries", NULL};
+    long long most;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "L", names, &most)) {
+        return NULL;
+    }
+    if (most < 1) {
+        return PyErr_Format(PyExc_ValueError, "a shadow keeps at least 1 entry, not %lld", most);
+    }
+    Shadow *self = (Shadow *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->max_entries = most;
+    self->turns = 1.0;
+    self->keys = PyMem_Calloc(1024 + 1, sizeof *self->keys);
+    if (self->keys == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void shadow_dealloc(Shadow *self) {
+    for (Py_ssize_t i = 0; i < self->cache_count; i++) {
+        PyMem_Free(self->caches[i].entries);
+        PyMem_Free(self->caches[i].index);
+    }
+    PyMem_Free(self->caches);
+    PyMem_Free(self->depths);
+    PyMem_Free(self->keys);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef methods[] = {
+    {"route", (PyCFunction)(void (*)(void))route_method, METH_VARARGS | METH_KEYWORDS,
+     "Send a prompt to the next worker."},
+    {"entries", (PyCFunction)entries_method, METH_NOARGS, "Return how many entries are held."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject robin_shadow_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.RoundRobinShadow",
+    .tp_doc = "What plain round robin would have found cached.",
+    .tp_basicsize = sizeof(Shadow),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = shadow_new,
+    .tp_dealloc = (destructor)shadow_dealloc,
+    .tp_methods = methods,
+};

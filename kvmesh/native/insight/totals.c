@@ -1,0 +1,345 @@
+/* Totals: exact sums of what became of requests, by second and since the start. */
+#include "insight/totals.h"
+
+#include <math.h>
+#include <structmember.h>
+
+/* core.insight.traffic */
+#define GAMMA 1.05
+#define LEAST_MS 0.01
+#define MOST_MS 1e12
+
+enum { SERVER_ERROR = 500 };
+
+static int sketch_add(Sketch *sketch, double ms) {
+    double bounded = ms > LEAST_MS ? ms : LEAST_MS;
+    int32_t number = (int32_t)ceil(log(bounded < MOST_MS ? bounded : MOST_MS) / log(GAMMA));
+    Py_ssize_t low = 0, high = sketch->count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (sketch->bins[middle].number < number) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low < sketch->count && sketch->bins[low].number == number) {
+        sketch->bins[low].count++;
+        return 0;
+    }
+    if (sketch->count == sketch->room) {
+        Py_ssize_t room = sketch->room ? 2 * sketch->room : 8;
+        SketchBin *bins = PyMem_Realloc(sketch->bins, (size_t)room * sizeof *bins);
+        if (bins == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        sketch->bins = bins;
+        sketch->room = room;
+    }
+    memmove(sketch->bins + low + 1, sketch->bins + low,
+            (size_t)(sketch->count - low) * sizeof *sketch->bins);
+    sketch->bins[low] = (SketchBin){number, 1};
+    sketch->count++;
+    return 0;
+}
+
+static void forget_seconds(Totals *self, Py_ssize_t first) {
+    for (Py_ssize_t i = 0; i < first; i++) {
+        PyMem_Free(self->seconds[i].ttft.bins);
+        PyMem_Free(self->seconds[i].round_robin_ttft.bins);
+    }
+    self->count -= first;
+    if (first == 0 || self->count == 0) {
+        return;
+    }
+    memmove(self->seconds, self->seconds + first, (size_t)self->count * sizeof *self->seconds);
+}
+
+/* Find the second of a time, made if absent; -1 with an error set. */
+static int second_at(Totals *self, double now, Second **found) {
+    if (!(fabs(now) < 1e15)) {
+        PyErr_SetString(PyExc_ValueError, "a time is a finite number of seconds");
+        return -1;
+    }
+    long long second = (long long)now;
+    Py_ssize_t place = self->count;
+    while (place > 0 && self->seconds[place - 1].second > second) {
+        place--;
+    }
+    if (place > 0 && self->seconds[place - 1].second == second) {
+        *found = &self->seconds[place - 1];
+        return 0;
+    }
+    if (self->count == self->room) {
+        Py_ssize_t room = self->room ? 2 * self->room : 16;
+        Second *seconds = PyMem_Realloc(self->seconds, (size_t)room * sizeof *seconds);
+        if (seconds == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->seconds = seconds;
+        self->room = room;
+    }
+    memmove(self->seconds + place + 1, self->seconds + place,
+            (size_t)(self->count - place) * sizeof *self->seconds);
+    self->seconds[place] = (Second){.second = second};
+    self->count++;
+    Py_ssize_t old = 0;
+    while (self->seconds[old].second <= second - self->kept_s) {
+        old++;
+    }
+    forget_seconds(self, old);
+    *found = &self->seconds[place - old];
+    return 0;
+}
+
+static int count_one(Totals *self, double now, int what) {
+    Second *second;
+    if (second_at(self, now, &second) < 0) {
+        return -1;
+    }
+    second->counts[what]++;
+    return 0;
+}
+
+int totals_decided(Totals *self, double now) {
+    return count_one(self, now, REQUESTS);
+}
+
+int totals_refused(Totals *self, double now) {
+    return count_one(self, now, REFUSED_REQUESTS);
+}
+
+static void count_whole(Totals *self, const Record *record) {
+    double duration = record->ended_s - record->decided_s;
+    double duration_s = duration > 0.0 ? duration : 0.0;
+    long long size = record->block_size, overlap = record->chosen.overlap_blocks;
+    long long best = record->best_overlap_blocks > overlap ? record->best_overlap_blocks : overlap;
+    long long output = record->has_usage ? record->usage_completion : 0;
+    histogram_observe(self->duration_s, duration_s);
+    self->prompt_tokens += record->prompt_tokens;
+    self->output_tokens += output;
+    self->predicted_tokens += overlap * size;
+    self->best_tokens += best * size;
+    if (isnan(record->first_token_s)) {
+        return;
+    }
+    double ttft_s = record_ttft_ms(record) / 1000.0;
+    histogram_observe(self->ttft_s, ttft_s);
+    if (output > 1) {
+        double rest = duration_s - ttft_s;
+        histogram_observe(self->itl_s, (rest > 0.0 ? rest : 0.0) / (double)(output - 1));
+    }
+}
+
+int totals_ended(Totals *self, const Record *record) {
+    long long prompt = record->prompt_tokens;
+    Second *second;
+    if (record->state == FINISHED) {
+        count_whole(self, record);
+    }
+    if (second_at(self, record->ended_s, &second) < 0) {
+        return -1;
+    }
+    long long *counts = second->counts;
+    if (record->state == FAILED || record->state == CUT || record->status >= SERVER_ERROR) {
+        counts[FAILED_REQUESTS]++;
+    } else if (record->state == FINISHED) {
+        counts[FINISHED_REQUESTS]++;
+    }
+    if (record->state == FINISHED) {
+        counts[PROMPT_TOKENS_SUM] += prompt;
+        counts[OVERRIDDEN] += record->overridden;
+        if (record->by_cache) {
+            counts[FORESEEN_TOKENS] += prompt;
+            counts[PREDICTED_TOKENS] += record->chosen.overlap_blocks * record->block_size;
+        }
+        if (record->has_usage && record->usage_cached != UNKNOWN) {
+            counts[REPORTED_TOKENS] += record->usage_prompt;
+            counts[CACHED_TOKENS] += record->usage_cached;
+        }
+    }
+    return isnan(record->first_token_s) ? 0 : sketch_add(&second->ttft, record_ttft_ms(record));
+}
+
+/* Count what is known of an ended request once its shadow is. -1 with an error set. */
+static int totals_compared(Totals *self, const Record *record) {
+    Second *second;
+    long long robin = record->round_robin_blocks, size = record->block_size;
+    int told = record->has_usage && record->usage_cached != UNKNOWN;
+    if (robin == UNKNOWN) {
+        return 0;
+    }
+    if (second_at(self, record->ended_s, &second) < 0) {
+        return -1;
+    }
+    long long *counts = second->counts, predicted = record->chosen.overlap_blocks * size;
+    if (record->state == FINISHED) {
+        counts[SHADOWED_TOKENS] += record->prompt_tokens;
+        counts[ROUND_ROBIN_TOKENS] += robin * size;
+        if (told && !record->overridden && record->by_cache) {
+            counts[OWN_REQUESTS]++;
+            counts[OWN_PROMPT_TOKENS] += record->prompt_tokens;
+            counts[OWN_PREDICTED_TOKENS] += predicted;
+            counts[OWN_ROUND_ROBIN_TOKENS] += robin * size;
+            counts[OWN_REPORTED_TOKENS] += record->usage_prompt;
+            counts[OWN_CACHED_TOKENS] += record->usage_cached;
+        }
+    }
+    if (isnan(record->first_token_s) || !(told || record->by_cache)) {
+        return 0;
+    }
+    long long lost = (told ? record->usage_cached : predicted) - robin * size;
+    return sketch_add(&second->round_robin_ttft,
+                      record_ttft_ms(record) + (double)lost * record->chosen.ms_per_token);
+}
+
+static int read_now(PyObject *given, double *now) {
+    *now = PyFloat_AsDouble(given);
+    return *now == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *decided_method(Totals *self, PyObject *given) {
+    double now;
+    return read_now(given, &now) < 0 || totals_decided(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *refused_method(Totals *self, PyObject *given) {
+    double now;
+    return read_now(given, &now) < 0 || totals_refused(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *count_record(Totals *self, PyObject *given,
+                              int (*count)(Totals *, const Record *)) {
+    if (!Py_IS_TYPE(given, &record_type)) {
+        return PyErr_Format(PyExc_TypeError, "totals count records, not %.80s",
+                            Py_TYPE(given)->tp_name);
+    }
+    return count(self, (const Record *)given) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *ended_method(Totals *self, PyObject *given) {
+    return count_record(self, given, totals_ended);
+}
+
+static PyObject *compared_method(Totals *self, PyObject *given) {
+    return count_record(self, given, totals_compared);
+}
+
+static PyObject *sketch_dict(const Sketch *sketch) {
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < sketch->count; i++) {
+        PyObject *number = PyLong_FromLong(sketch->bins[i].number);
+        PyObject *count = PyLong_FromUnsignedLong(sketch->bins[i].count);
+        if (number == NULL || count == NULL || PyDict_SetItem(dict, number, count) < 0) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(number);
+        Py_XDECREF(count);
+    }
+    return dict;
+}
+
+/* The fields of core.insight.traffic.TrafficSecond in their order. */
+static PyObject *second_tuple(const Second *second) {
+    PyObject *fields = PyTuple_New(SECOND_COUNTS + 3);
+    if (fields == NULL) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(fields, 0, PyLong_FromLongLong(second->second));
+    for (int i = 0; i < SECOND_COUNTS; i++) {
+        PyTuple_SET_ITEM(fields, i + 1, PyLong_FromLongLong(second->counts[i]));
+    }
+    PyTuple_SET_ITEM(fields, SECOND_COUNTS + 1, sketch_dict(&second->ttft));
+    PyTuple_SET_ITEM(fields, SECOND_COUNTS + 2, sketch_dict(&second->round_robin_ttft));
+    for (int i = 0; i < SECOND_COUNTS + 3; i++) {
+        if (PyTuple_GET_ITEM(fields, i) == NULL) {
+            Py_DECREF(fields);
+            return NULL;
+        }
+    }
+    return fields;
+}
+
+static PyObject *since_method(Totals *self, PyObject *given) {
+    long long first = PyLong_AsLongLong(given);
+    if (first == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *rows = PyList_New(0);
+    for (Py_ssize_t i = 0; rows != NULL && i < self->count; i++) {
+        if (self->seconds[i].second >= first) {
+            PyObject *row = second_tuple(&self->seconds[i]);
+            if (row == NULL || PyList_Append(rows, row) < 0) {
+                Py_CLEAR(rows);
+            }
+            Py_XDECREF(row);
+        }
+    }
+    return rows;
+}
+
+static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"kept_s", "bounds", NULL};
+    PyObject *bounds;
+    Py_ssize_t kept_s;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "nO", names, &kept_s, &bounds)) {
+        return NULL;
+    }
+    Totals *self = (Totals *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Histogram **places[] = {&self->ttft_s, &self->itl_s, &self->duration_s};
+    self->kept_s = kept_s > 1 ? kept_s : 1;
+    for (int i = 0; i < 3; i++) {
+        *places[i] = (Histogram *)PyObject_CallOneArg((PyObject *)&histogram_type, bounds);
+        if (*places[i] == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return (PyObject *)self;
+}
+
+static void totals_dealloc(Totals *self) {
+    forget_seconds(self, self->count);
+    PyMem_Free(self->seconds);
+    Py_XDECREF(self->ttft_s);
+    Py_XDECREF(self->itl_s);
+    Py_XDECREF(self->duration_s);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+#define COUNT(name) \
+    { #name, T_LONGLONG, offsetof(Totals, name), READONLY, NULL }
+
+static PyMemberDef members[] = {
+    {"ttft_s", T_OBJECT_EX, offsetof(Totals, ttft_s), READONLY, NULL},
+    {"itl_s", T_OBJECT_EX, offsetof(Totals, itl_s), READONLY, NULL},
+    {"duration_s", T_OBJECT_EX, offsetof(Totals, duration_s), READONLY, NULL},
+    COUNT(prompt_tokens), COUNT(output_tokens), COUNT(best_tokens), COUNT(predicted_tokens),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"decided", (PyCFunction)decided_method, METH_O, "Count a request that was decided."},
+    {"refused", (PyCFunction)refused_method, METH_O, "Count a request without a worker."},
+    {"ended", (PyCFunction)ended_method, METH_O, "Count a request that ended."},
+    {"compared", (PyCFunction)compared_method, METH_O, "Count what its shadow would have done."},
+    {"rows", (PyCFunction)since_method, METH_O, "Return TrafficSecond's fields since a second."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject totals_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Totals",
+    .tp_doc = "Exact sums of what became of requests.",
+    .tp_basicsize = sizeof(Totals),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = totals_new,
+    .tp_dealloc = (destructor)totals_dealloc,
+    .tp_members = members,
+    .tp_methods = methods,
+};

@@ -1,0 +1,98 @@
+/* Totals: exact sums of what became of requests, TokenCounts and Histogram: cheap adds at the end
+ * of a request.
+ */
+#ifndef KVMESH_TOTALS_H
+#define KVMESH_TOTALS_H
+
+#include "insight/records.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *bounds; /* tuple of floats, rising */
+    double *upper;
+    long long *counts; /* `size` + 1 of them */
+    Py_ssize_t size;
+    double total;
+} Histogram;
+
+typedef struct {
+    PyObject_HEAD
+    long long prompt, reported, predicted, cached; /* served answers */
+} TokenCounts;
+
+/* How requests ended, by app.serve.request_ends: outcome, and hundreds of the client's status. */
+enum { END_FINISHED, END_CLIENT_GONE, END_FAILED, END_CUT, END_REFUSED, END_CRASHED, OUTCOMES };
+enum { STATUS_CLASSES = 6 };
+
+typedef struct {
+    PyObject_HEAD
+    long long counts[OUTCOMES][STATUS_CLASSES];
+} RequestEnds;
+
+typedef struct {
+    int32_t number;
+    uint32_t count;
+} SketchBin;
+
+/* Sorted by number. */
+typedef struct {
+    SketchBin *bins;
+    Py_ssize_t count, room;
+} Sketch;
+
+/* core.insight.traffic.TrafficSecond */
+enum {
+    REQUESTS, REFUSED_REQUESTS, FINISHED_REQUESTS, FAILED_REQUESTS, PROMPT_TOKENS_SUM,
+    FORESEEN_TOKENS, PREDICTED_TOKENS, REPORTED_TOKENS, CACHED_TOKENS, SHADOWED_TOKENS,
+    ROUND_ROBIN_TOKENS, OVERRIDDEN, OWN_REQUESTS, OWN_PROMPT_TOKENS, OWN_PREDICTED_TOKENS,
+    OWN_ROUND_ROBIN_TOKENS, OWN_REPORTED_TOKENS, OWN_CACHED_TOKENS, SECOND_COUNTS
+};
+
+typedef struct {
+    long long second, counts[SECOND_COUNTS];
+    Sketch ttft, round_robin_ttft;
+} Second;
+
+typedef struct {
+    PyObject_HEAD
+    Histogram *ttft_s, *itl_s, *duration_s;
+    long long prompt_tokens, output_tokens, best_tokens, predicted_tokens;
+    Second *seconds; /* oldest first: those of the last `kept_s` with anything in them */
+    Py_ssize_t kept_s, count, room;
+} Totals;
+
+extern PyTypeObject histogram_type, token_counts_type, totals_type, request_ends_type;
+
+/* Return an outcome by its name, -1 with ValueError set. */
+int outcome_from(PyObject *name);
+
+static inline void ends_add(RequestEnds *ends, int outcome, long status) {
+    long class = status < 0 ? 0 : status / 100;
+    ends->counts[outcome][class < STATUS_CLASSES ? class : STATUS_CLASSES - 1]++;
+}
+
+void histogram_observe(Histogram *histogram, double value);
+
+/* Count a request as decided, or as refused, now; -1 with an error set: MemoryError, or a time that
+ * is no number.
+ */
+int totals_decided(Totals *totals, double now);
+int totals_refused(Totals *totals, double now);
+
+/* Count a request that ended, all that is known without its shadow. -1 with an error set. */
+int totals_ended(Totals *totals, const Record *record);
+
+/* Count the prompt of a served answer (`core.dispatch.Dispatch._compare`). `cached` UNKNOWN: the
+ * engine did not say; then `reported` and `predicted` do not count.
+ */
+static inline void tokens_served(TokenCounts *tokens, long long prompt, long long reported,
+                                 long long predicted, long long cached) {
+    tokens->prompt += prompt;
+    if (cached != UNKNOWN) {
+        tokens->reported += reported;
+        tokens->predicted += predicted;
+        tokens->cached += cached;
+    }
+}
+
+#endif

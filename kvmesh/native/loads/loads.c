@@ -1,0 +1,315 @@
+/* Loads: the live sums of one worker. */
+#include "base/arguments.h"
+#include "loads/loads.h"
+
+#include <structmember.h>
+
+enum { NOWHERE, PREFILLING, DECODING }; /* the place of a booking */
+
+static void queue_push(Queue *self, Booking *booking, uint8_t place) {
+    booking->older = self->last;
+    booking->newer = NULL;
+    *(self->last == NULL ? &self->first : &self->last->newer) = booking;
+    self->last = booking;
+    self->count++;
+    booking->place = place;
+}
+
+static void queue_take(Queue *self, Booking *booking) {
+    *(booking->older == NULL ? &self->first : &booking->older->newer) = booking->newer;
+    *(booking->newer == NULL ? &self->last : &booking->newer->older) = booking->older;
+    booking->older = booking->newer = NULL;
+    booking->place = NOWHERE;
+    self->count--;
+}
+
+int loads_begin(Loads *self, Booking *booking, double now) {
+    if (booking->loads != NULL) {
+        PyErr_Format(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
+        return -1;
+    }
+    if (shared_reserve(&self->shared, (size_t)Py_SIZE(booking)) < 0) {
+        return -1;
+    }
+    if (self->prefilling.count == 0) {
+        self->progress_s = now;
+        self->oldest_tokens = booking->uncached_tokens;
+    }
+    queue_push(&self->prefilling, (Booking *)Py_NewRef(booking), PREFILLING);
+    booking->loads = self;
+    self->prefill_tokens += booking->uncached_tokens;
+    self->silent += !booking->streams;
+    self->prompt_tokens += booking->prompt_tokens;
+    self->active_requests++;
+    self->expected_blocks += booking->expected_blocks;
+    self->active_blocks += booking->private_blocks +
+                           shared_hold(&self->shared, booking->keys, Py_SIZE(booking));
+    return 0;
+}
+
+void loads_end_prefill(Loads *self, Booking *booking) {
+    if (booking->place != PREFILLING) {
+        return;
+    }
+    queue_take(&self->prefilling, booking);
+    queue_push(&self->decoding, booking, DECODING);
+    self->oldest_tokens = self->prefilling.first == NULL ? 0 : self->prefilling.first->uncached_tokens;
+    self->prefill_tokens -= booking->uncached_tokens;
+    self->silent -= !booking->streams;
+}
+
+void loads_end(Loads *self, Booking *booking) {
+    if (booking->place != DECODING) {
+        return;
+    }
+    queue_take(&self->decoding, booking);
+    booking->loads = NULL;
+    self->prompt_tokens -= booking->prompt_tokens;
+    self->active_requests--;
+    self->expected_blocks -= booking->expected_blocks;
+    self->active_blocks -= booking->private_blocks +
+                           shared_release(&self->shared, booking->keys, Py_SIZE(booking));
+    Py_DECREF(booking);
+}
+
+static int check_count(const char *name, Py_ssize_t got, Py_ssize_t wanted) {
+    if (got != wanted) {
+        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, got);
+        return -1;
+    }
+    return 0;
+}
+
+/* Read amounts within +-MOST_TOKENS; -1 with an error set. */
+static int read_all(PyObject *const *args, int count, long long *amounts) {
+    for (int i = 0; i < count; i++) {
+        if (read_amount(args[i], amounts + i) < 0) {
+            return -1;
+        }
+        if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
+            PyErr_Format(PyExc_OverflowError, "loads count to %lld at once, not %R", MOST_TOKENS,
+                         args[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Return a booking that is given where it must be; NULL with an error set. */
+static Booking *check_booking(const Loads *self, PyObject *given, uint8_t place) {
+    if (!Py_IS_TYPE(given, &booking_type)) {
+        PyErr_Format(PyExc_TypeError, "a booking is a kvmesh._native.Booking, not %.100R", given);
+        return NULL;
+    }
+    Booking *booking = (Booking *)given;
+    if (place != NOWHERE && (booking->loads != self || booking->place != place)) {
+        PyErr_Format(PyExc_KeyError, "%R is not %s %R", booking,
+                     place == PREFILLING ? "prefilling at" : "decoding at", self->worker);
+        return NULL;
+    }
+    return booking;
+}
+
+static PyObject *call_begin(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (check_count("begin", nargs, 2) < 0) {
+        return NULL;
+    }
+    Booking *booking = check_booking(self, args[0], NOWHERE);
+    if (booking == NULL) {
+        return NULL;
+    }
+    double now = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || loads_begin(self, booking, now) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_end_prefill(Loads *self, PyObject *given) {
+    Booking *booking = check_booking(self, given, PREFILLING);
+    if (booking == NULL) {
+        return NULL;
+    }
+    loads_end_prefill(self, booking);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_grow(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    long long amounts[2];
+    if (check_count("grow", nargs, 2) < 0 || read_all(args, 2, amounts) < 0) {
+        return NULL;
+    }
+    loads_grow(self, amounts[0], amounts[1]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_end(Loads *self, PyObject *given) {
+    Booking *booking = check_booking(self, given, DECODING);
+    if (booking == NULL) {
+        return NULL;
+    }
+    loads_end(self, booking);
+    Py_RETURN_NONE;
+}
+
+void loads_correct(Loads *self, long long requests, long long blocks, long long tokens,
+                   long long block_size) {
+    self->active_requests += requests - self->unseen_requests;
+    self->active_blocks += blocks - self->unseen_blocks;
+    self->prompt_tokens += (blocks - self->unseen_blocks) * block_size;
+    self->prefill_tokens += tokens - self->unseen_tokens;
+    self->unseen_requests = requests;
+    self->unseen_blocks = blocks;
+    self->unseen_tokens = tokens;
+}
+
+static PyObject *call_correct(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    long long amounts[4];
+    if (check_count("correct", nargs, 4) < 0 || read_all(args, 4, amounts) < 0) {
+        return NULL;
+    }
+    loads_correct(self, amounts[0], amounts[1], amounts[2], amounts[3]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_wait_ms(Loads *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"ms_per_token", "now", "step_tokens", NULL};
+    double rate, now, step = 0.0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "dd|d", names, &rate, &now, &step)) {
+        return NULL;
+    }
+    return PyFloat_FromDouble(self->prefill_tokens ? loads_wait_ms(self, rate, now, step) : 0.0);
+}
+
+static PyObject *call_shared_blocks(Loads *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"keys", "overlap", NULL};
+    PyObject *given;
+    long long overlap;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL", names, &given, &overlap)) {
+        return NULL;
+    }
+    Keys keys;
+    PyObject *blocks = NULL;
+    if (keys_read(&keys, given) == 0) {
+        SharingKeys sharing = {keys.at, keys.count, 1};
+        blocks = PyLong_FromLongLong(loads_shared_blocks(self, &sharing, overlap));
+    }
+    keys_free(&keys);
+    return blocks;
+}
+
+/* Return those that wait for their prefill by request id, oldest first. */
+static PyObject *loads_prefilling(Loads *self, void *closure) {
+    (void)closure;
+    PyObject *dict = PyDict_New();
+    Booking *next = self->prefilling.first;
+    for (; dict != NULL && next != NULL; next = next->newer) {
+        if (PyDict_SetItem(dict, next->request_id, (PyObject *)next) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+static PyObject *loads_shared(Loads *self, void *closure) {
+    (void)closure;
+    return shared_dict(&self->shared);
+}
+
+static PyObject *loads_booked(Loads *self, void *which) {
+    const char *name = which;
+    return PyLong_FromLongLong(name[0] == 'r'   ? self->active_requests - self->unseen_requests
+                               : name[0] == 'b' ? self->active_blocks - self->unseen_blocks
+                                                : self->prefill_tokens - self->unseen_tokens);
+}
+
+#define NUMBER(name) { #name, T_LONGLONG, offsetof(Loads, name), 0, NULL }
+
+static PyMemberDef members[] = {
+    {"worker", T_OBJECT_EX, offsetof(Loads, worker), READONLY, NULL},
+    {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},
+    {"progress_s", T_DOUBLE, offsetof(Loads, progress_s), 0, NULL},
+    NUMBER(prefill_tokens),
+    NUMBER(prompt_tokens),
+    NUMBER(active_requests),
+    NUMBER(active_blocks),
+    NUMBER(expected_blocks),
+    NUMBER(silent),
+    NUMBER(unseen_requests),
+    NUMBER(unseen_blocks),
+    NUMBER(unseen_tokens),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"prefilling", (getter)loads_prefilling, NULL, "Bookings without a first token.", NULL},
+    {"shared", (getter)loads_shared, NULL, "Requests by sharing key.", NULL},
+    {"booked_requests", (getter)loads_booked, NULL, NULL, "requests"},
+    {"booked_blocks", (getter)loads_booked, NULL, NULL, "blocks"},
+    {"booked_tokens", (getter)loads_booked, NULL, NULL, "tokens"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"begin", (PyCFunction)(void (*)(void))call_begin, METH_FASTCALL, "Take a booking in."},
+    {"end_prefill", (PyCFunction)call_end_prefill, METH_O, "Take one out of the backlog."},
+    {"grow", (PyCFunction)(void (*)(void))call_grow, METH_FASTCALL, "Take more blocks."},
+    {"end", (PyCFunction)call_end, METH_O, "Let a booking go."},
+    {"correct", (PyCFunction)(void (*)(void))call_correct, METH_FASTCALL,
+     "Count load that nobody booked."},
+    {"wait_ms", (PyCFunction)(void (*)(void))call_wait_ms, METH_VARARGS | METH_KEYWORDS,
+     "When the backlog will be prefilled."},
+    {"shared_blocks", (PyCFunction)(void (*)(void))call_shared_blocks, METH_VARARGS | METH_KEYWORDS,
+     "How many blocks of a prefix are in use."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *loads_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", NULL};
+    PyObject *worker;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "U", names, &worker)) {
+        return NULL;
+    }
+    Loads *self = (Loads *)type->tp_alloc(type, 0);
+    if (self != NULL && (self->worker = read_text("a worker", worker)) == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void queue_forget(Queue *self) {
+    for (Booking *next = self->first; next != NULL; next = next->newer) {
+        next->loads = NULL;
+    }
+}
+
+static void queue_clear(Queue *self) {
+    for (Booking *next; (next = self->first) != NULL;) {
+        queue_take(self, next);
+        Py_DECREF(next);
+    }
+}
+
+/* Letting go of what a booking holds may run anything: none of them leads here by then. */
+static void loads_dealloc(Loads *self) {
+    queue_forget(&self->prefilling);
+    queue_forget(&self->decoding);
+    queue_clear(&self->prefilling);
+    queue_clear(&self->decoding);
+    PyMem_Free(self->shared.places);
+    Py_XDECREF(self->worker);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject loads_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Loads",
+    .tp_doc = "The live sums of one worker.",
+    .tp_basicsize = sizeof(Loads),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = loads_new,
+    .tp_dealloc = (destructor)loads_dealloc,
+    .tp_members = members,
+    .tp_getset = getters,
+    .tp_methods = methods,
+};

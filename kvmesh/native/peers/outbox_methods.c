@@ -1,0 +1,380 @@
+/* The methods of BookingOutbox, and the messages that its records make. */
+#include "base/arguments.h"
+#include "peers/outbox.h"
+
+#include <string.h>
+#include <structmember.h>
+
+enum { VERDICT_UNKNOWN, VERDICT_SERVED };
+enum { MAX_KIND = 32, KEPT_ROOM = 1 << 18 };
+
+static struct {
+    PyObject *verdict, *kind, *lost_s, *retry_after_s, *ended;
+} names;
+
+int outbox_methods_ready(void) {
+    names.verdict = PyUnicode_InternFromString("verdict");
+    names.kind = PyUnicode_InternFromString("kind");
+    names.lost_s = PyUnicode_InternFromString("lost_s");
+    names.retry_after_s = PyUnicode_InternFromString("retry_after_s");
+    names.ended = PyUnicode_InternFromString("ended");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
+    PyObject *given = PyObject_GetAttr(attempt, name);
+    *seconds = given == NULL ? -1.0 : PyFloat_AsDouble(given);
+    Py_XDECREF(given);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Read an attempt; -1 with an error set. May run anything. `kind` is to be let go either way. */
+static int read_failure(PyObject *attempt, Failure *out) {
+    PyObject *verdict = PyObject_GetAttr(attempt, names.verdict);
+    out->verdict = verdict == NULL ? -1 : PyLong_AsLong(verdict);
+    Py_XDECREF(verdict);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *kind = PyObject_GetAttr(attempt, names.kind);
+    if (kind != NULL && !PyUnicode_Check(kind)) {
+        PyErr_Format(PyExc_TypeError, "an attempt's kind is a str, not %.100R", kind);
+        Py_CLEAR(kind);
+    }
+    PyObject *cut = kind == NULL ? NULL : PyUnicode_Substring(kind, 0, MAX_KIND);
+    Py_XDECREF(kind);
+    out->kind = cut == NULL ? NULL : PyUnicode_AsEncodedString(cut, "utf-8", "replace");
+    Py_XDECREF(cut);
+    if (out->kind == NULL || read_seconds(attempt, names.lost_s, &out->lost_s) < 0) {
+        return -1;
+    }
+    return read_seconds(attempt, names.retry_after_s, &out->retry_after_s);
+}
+
+static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
+    if (!Py_IS_TYPE(booking, &booking_type)) {
+        return PyErr_Format(PyExc_TypeError, "a booking is a Booking, not %.100R", booking);
+    }
+    outbox_placed(self, (Booking *)booking);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_first_token(BookingOutbox *self, PyObject *given) {
+    PyObject *request_id = read_text("a request id", given);
+    if (request_id == NULL) {
+        return NULL;
+    }
+    outbox_first_token(self, request_id);
+    Py_DECREF(request_id);
+    Py_RETURN_NONE;
+}
+
+/* ended(request_id, attempt=SERVED) */
+static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *keywords) {
+    static const char *const parameters[] = {"request_id", "attempt"};
+    PyObject *given[2];
+    if (sort_arguments("ended", parameters, 2, 1, args, nargs, keywords, given) < 0) {
+        return NULL;
+    }
+    Failure failure = {.verdict = VERDICT_SERVED};
+    PyObject *request_id = read_text("a request id", given[0]);
+    if (request_id == NULL || (given[1] != NULL && read_failure(given[1], &failure) < 0)) {
+        Py_XDECREF(request_id);
+        Py_XDECREF(failure.kind);
+        return NULL;
+    }
+    if (failure.verdict == VERDICT_SERVED) {
+        outbox_served(self, request_id);
+    } else if (outbox_has_other(self)) {
+        outbox_tell_other(self, names.ended, request_id, given[1]);
+        outbox_wake(self);
+    } else if (PyDict_Contains(self->bookings, request_id) == 1) {
+        outbox_failed(self, request_id, &failure);
+        outbox_wake(self);
+    }
+    Py_DECREF(request_id);
+    Py_XDECREF(failure.kind);
+    Py_RETURN_NONE;
+}
+
+/* Tell how far a booking has grown, or note that it is gone; -1 with MemoryError set. */
+static int tell_growth_of(BookingOutbox *self, PyObject *request_id, Told *told, PyObject *gone) {
+    const Booking *booking = outbox_find_own(self, request_id);
+    if (booking == NULL) {
+        return PyList_Append(gone, request_id);
+    }
+    if (booking->output_tokens > told->upto) {
+        outbox_grew(self, told, booking->output_tokens);
+    }
+    return 0;
+}
+
+static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
+    (void)none;
+    PyObject *gone = PyList_New(0), *request_id, *known;
+    if (gone == NULL) {
+        return NULL;
+    }
+    /* To look a booking up may run anything, where somebody put keys of his own among them. */
+    int failed = 0;
+    for (Py_ssize_t at = 0; !failed && PyDict_Next(self->bookings, &at, &request_id, &known);) {
+        Py_INCREF(request_id);
+        Py_INCREF(known);
+        failed = tell_growth_of(self, request_id, (Told *)known, gone) < 0;
+        Py_DECREF(known);
+        Py_DECREF(request_id);
+    }
+    Failure unknown = {.verdict = VERDICT_UNKNOWN};
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(gone); i++) {
+        outbox_failed(self, PyList_GET_ITEM(gone, i), &unknown);
+    }
+    Py_DECREF(gone);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *call_begin_state(BookingOutbox *self, PyObject *none) {
+    (void)none;
+    self->state++;
+    outbox_mark(self, RECORD_STATE_BEGINS);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_end_state(BookingOutbox *self, PyObject *none) {
+    (void)none;
+    outbox_mark(self, RECORD_STATE_ENDS);
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_retell(BookingOutbox *self, PyObject *bookings) {
+    PyObject *each = PyObject_GetIter(bookings), *booking;
+    while (each != NULL && (booking = PyIter_Next(each)) != NULL) {
+        if (Py_IS_TYPE(booking, &booking_type)) {
+            outbox_retell(self, (Booking *)booking);
+        } else {
+            PyErr_Format(PyExc_TypeError, "a booking is a Booking, not %.100R", booking);
+            Py_CLEAR(each);
+        }
+        Py_DECREF(booking);
+    }
+    Py_XDECREF(each);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *call_restart(BookingOutbox *self, PyObject *given) {
+    unsigned long long next_seq = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    self->next_seq = next_seq;
+    self->size = 0;
+    self->events = 0;
+    PyDict_Clear(self->bookings);
+    PyDict_Clear(self->retried);
+    Py_RETURN_NONE;
+}
+
+/* Consecutive records. */
+typedef struct {
+    const uint8_t *at;
+    size_t bytes;
+    unsigned long long events, first_seq;
+} Run;
+
+static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *shares) {
+    Py_ssize_t behind = shares == NULL ? 0 : PyBytes_GET_SIZE(shares);
+    PyObject *made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + (Py_ssize_t)run->bytes + behind);
+    if (made == NULL) {
+        return NULL;
+    }
+    uint8_t *out = (uint8_t *)PyBytes_AS_STRING(made);
+    memset(out, 0, HEAD_BYTES);
+    out[0] = RECORDS_VERSION;
+    out[1] = behind ? HEAD_SHARES : 0;
+    write_u32(out + 4, (uint32_t)run->events);
+    write_u64(out + 8, self->epoch);
+    write_u64(out + 16, run->first_seq);
+    if (run->bytes) {
+        memcpy(out + HEAD_BYTES, run->at, run->bytes);
+    }
+    if (behind) {
+        memcpy(out + HEAD_BYTES + run->bytes, PyBytes_AS_STRING(shares), (size_t)behind);
+    }
+    return made;
+}
+
+static int append_message(const BookingOutbox *self, PyObject *taken, const Run *run,
+                          PyObject *shares) {
+    PyObject *made = message(self, run, shares);
+    int failed = made == NULL ? -1 : PyList_Append(taken, made);
+    Py_XDECREF(made);
+    return failed;
+}
+
+/* Append the messages of `all` records; -1 with MemoryError set. */
+static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
+                 const Py_ssize_t *bounds, PyObject *shares) {
+    Run run = {.at = all->at, .first_seq = all->first_seq};
+    const uint8_t *end = all->at + all->bytes;
+    while (run.at < end) {
+        run.bytes += (size_t)wire_record_bytes(run.at + run.bytes);
+        run.events++;
+        int last = run.at + run.bytes >= end;
+        if (last || (Py_ssize_t)run.events >= bounds[0] || (Py_ssize_t)run.bytes >= bounds[1]) {
+            if (append_message(self, taken, &run, last ? shares : NULL) < 0) {
+                return -1;
+            }
+            run = (Run){.at = run.at + run.bytes, .first_seq = run.first_seq + run.events};
+        }
+    }
+    return 0;
+}
+
+static int read_shares(PyObject *given) {
+    if (given == NULL || PyBytes_Check(given)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "shares are bytes, not %.100R", given);
+    return -1;
+}
+
+/* take(max_events, max_bytes, shares=b"") -> messages */
+static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs < 2 || nargs > 3) {
+        return PyErr_Format(PyExc_TypeError, "take takes 2 or 3 arguments, not %zd", nargs);
+    }
+    PyObject *shares = nargs == 3 ? args[2] : NULL;
+    Py_ssize_t bounds[] = {PyLong_AsSsize_t(args[0]), 0};
+    if (PyErr_Occurred() || ((bounds[1] = PyLong_AsSsize_t(args[1])) == -1 && PyErr_Occurred()) ||
+        read_shares(shares) < 0) {
+        return NULL;
+    }
+    PyObject *taken = PyList_New(0);
+    if (taken == NULL) {
+        return NULL;
+    }
+    /* What comes while the messages are made has records and numbers of its own. */
+    uint8_t *records = self->records;
+    size_t room = self->room;
+    Run all = {records, self->size, self->events, self->next_seq};
+    self->records = NULL;
+    self->next_seq += self->events;
+    self->size = self->room = 0;
+    self->events = 0;
+    int failed = all.events ? split(self, taken, &all, bounds, shares)
+                 : shares != NULL && PyBytes_GET_SIZE(shares)
+                     ? append_message(self, taken, &all, shares)
+                     : 0;
+    if (self->records == NULL && room <= KEPT_ROOM) {
+        self->records = records;
+        self->room = room;
+    } else {
+        PyMem_Free(records);
+    }
+    if (failed < 0) {
+        Py_CLEAR(taken);
+    }
+    return taken;
+}
+
+/* beat(shares=b"") -> message */
+static PyObject *call_beat(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs > 1) {
+        return PyErr_Format(PyExc_TypeError, "beat takes 1 argument, not %zd", nargs);
+    }
+    PyObject *shares = nargs ? args[0] : NULL;
+    Run none = {.first_seq = self->next_seq};
+    return read_shares(shares) < 0 ? NULL : message(self, &none, shares);
+}
+
+static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *parameters[] = {"sequences", "epoch", NULL};
+    PyObject *sequences, *epoch;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O", parameters, &sequences_type,
+                                     &sequences, &epoch)) {
+        return NULL;
+    }
+    unsigned long long number = PyLong_AsUnsignedLongLong(epoch);
+    BookingOutbox *self =
+        PyErr_Occurred() ? NULL : (BookingOutbox *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->sequences = (Sequences *)Py_NewRef(sequences);
+    self->epoch = number;
+    self->next_seq = 1;
+    self->bookings = PyDict_New();
+    self->retried = PyDict_New();
+    self->workers = PyDict_New();
+    if (self->bookings == NULL || self->retried == NULL || self->workers == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int outbox_traverse(BookingOutbox *self, visitproc visit, void *arg) {
+    Py_VISIT(self->sequences);
+    Py_VISIT(self->on_first);
+    Py_VISIT(self->other);
+    return 0;
+}
+
+/* The tables stay: they are part of no cycle, and methods need them. */
+static int outbox_clear(BookingOutbox *self) {
+    Py_CLEAR(self->on_first);
+    Py_CLEAR(self->other);
+    return 0;
+}
+
+static void outbox_dealloc(BookingOutbox *self) {
+    PyObject_GC_UnTrack(self);
+    outbox_clear(self);
+    Py_XDECREF(self->sequences);
+    Py_XDECREF(self->bookings);
+    Py_XDECREF(self->retried);
+    Py_XDECREF(self->workers);
+    PyMem_Free(self->records);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef members[] = {
+    {"epoch", T_ULONGLONG, offsetof(BookingOutbox, epoch), READONLY, NULL},
+    {"next_seq", T_ULONGLONG, offsetof(BookingOutbox, next_seq), READONLY, NULL},
+    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, "Events to be taken."},
+    {"untold", T_LONGLONG, offsetof(BookingOutbox, untold), READONLY, NULL},
+    {"gathering", T_BOOL, offsetof(BookingOutbox, gathering), 0, NULL},
+    {"on_first", T_OBJECT, offsetof(BookingOutbox, on_first), 0, NULL},
+    {"other", T_OBJECT, offsetof(BookingOutbox, other), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"placed", (PyCFunction)call_placed, METH_O, "Tell of a booking."},
+    {"first_token", (PyCFunction)call_first_token, METH_O, "Tell of a first token."},
+    {"ended", (PyCFunction)(void (*)(void))call_ended, METH_FASTCALL | METH_KEYWORDS,
+     "ended(request_id, attempt=SERVED): tell how a request ended."},
+    {"tell_growth", (PyCFunction)call_tell_growth, METH_NOARGS, "Tell what has grown."},
+    {"begin_state", (PyCFunction)call_begin_state, METH_NOARGS, "Tell that all bookings follow."},
+    {"retell", (PyCFunction)call_retell, METH_O, "Tell of bookings as they are now."},
+    {"end_state", (PyCFunction)call_end_state, METH_NOARGS, "Tell that the state is complete."},
+    {"restart", (PyCFunction)call_restart, METH_O, "Forget all, and go on with this number."},
+    {"take", (PyCFunction)(void (*)(void))call_take, METH_FASTCALL,
+     "take(max_events, max_bytes, shares=b\"\") -> messages"},
+    {"beat", (PyCFunction)(void (*)(void))call_beat, METH_FASTCALL,
+     "beat(shares=b\"\") -> a message without events"},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject outbox_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.BookingOutbox",
+    .tp_doc = "What is to be told of bookings.",
+    .tp_basicsize = sizeof(BookingOutbox),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = outbox_new,
+    .tp_dealloc = (destructor)outbox_dealloc,
+    .tp_traverse = (traverseproc)outbox_traverse,
+    .tp_clear = (inquiry)outbox_clear,
+    .tp_members = members,
+    .tp_methods = methods,
+};

@@ -1,0 +1,197 @@
+/* Peer: what was heard of another replica, and its bookings by their numbers. */
+#include "base/arguments.h"
+#include "base/mixing.h"
+#include "peers/peer.h"
+
+#include <structmember.h>
+
+#define LEAST_ROOM 16
+
+static inline size_t home_of(const Peer *self, uint32_t number) {
+    return (size_t)(mixed(number) >> 32) & (self->room - 1);
+}
+
+/* Return the place of a number, or the free one where it would stand; there is room. */
+static Numbered *find_place(const Peer *self, uint32_t number) {
+    size_t at = home_of(self, number);
+    while (self->places[at].booking != NULL && self->places[at].number != number) {
+        at = (at + 1) & (self->room - 1);
+    }
+    return self->places + at;
+}
+
+/* Move what lives to a table with twice the room for it, and drop what has ended; -1 with
+ * MemoryError set.
+ */
+static int make_room(Peer *self) {
+    Numbered *old = self->places;
+    size_t old_room = self->room, live = 0, room = LEAST_ROOM;
+    for (size_t i = 0; i < old_room; i++) {
+        live += old[i].booking != NULL && old[i].booking->loads != NULL;
+    }
+    while (room < 4 * live) {
+        room *= 2;
+    }
+    Numbered *places = PyMem_Calloc(room, sizeof *places);
+    if (places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->places = places;
+    self->room = room;
+    self->used = 0;
+    for (size_t i = 0; i < old_room; i++) {
+        if (old[i].booking != NULL && old[i].booking->loads != NULL) {
+            *find_place(self, old[i].number) = old[i];
+            old[i].booking = NULL;
+            self->used++;
+        }
+    }
+    for (size_t i = 0; i < old_room; i++) {
+        Py_XDECREF(old[i].booking); /* its hashes are bytes or compiled: no code of others runs */
+    }
+    PyMem_Free(old);
+    return 0;
+}
+
+int peer_keep(Peer *self, uint32_t number, Booking *booking) {
+    if (2 * (self->used + 1) > self->room && make_room(self) < 0) {
+        return -1;
+    }
+    Numbered *place = find_place(self, number);
+    self->used += place->booking == NULL;
+    place->number = number;
+    Booking *before = place->booking;
+    place->booking = (Booking *)Py_NewRef(booking);
+    Py_XDECREF(before);
+    return 0;
+}
+
+void peer_drop(Peer *self, uint32_t number) {
+    Numbered *hole = self->room ? find_place(self, number) : NULL;
+    if (hole == NULL || hole->booking == NULL) {
+        return;
+    }
+    Booking *gone = hole->booking;
+    size_t last = self->room - 1, free_at = (size_t)(hole - self->places);
+    for (size_t at = (free_at + 1) & last; self->places[at].booking != NULL; at = (at + 1) & last) {
+        size_t home = home_of(self, self->places[at].number);
+        if (((at - home) & last) >= ((at - free_at) & last)) {
+            self->places[free_at] = self->places[at];
+            free_at = at;
+        }
+    }
+    self->places[free_at].booking = NULL;
+    self->used--;
+    Py_DECREF(gone);
+}
+
+PyObject *peer_request_id(const Peer *self, uint32_t number) {
+    if (!PyUnicode_IS_COMPACT_ASCII(self->name)) {
+        return PyUnicode_FromFormat("%U#%lu", self->name, (unsigned long)number);
+    }
+    char digits[10];
+    int first = sizeof digits;
+    do {
+        digits[--first] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    Py_ssize_t length = PyUnicode_GET_LENGTH(self->name), rest = (Py_ssize_t)sizeof digits - first;
+    PyObject *id = PyUnicode_New(length + 1 + rest, 127);
+    if (id != NULL) {
+        Py_UCS1 *text = PyUnicode_1BYTE_DATA(id);
+        memcpy(text, PyUnicode_1BYTE_DATA(self->name), (size_t)length);
+        text[length] = '#';
+        memcpy(text + length + 1, digits + first, (size_t)rest);
+    }
+    return id;
+}
+
+/* Look a booking up by its id, as one that was not booked by its number, or is no longer kept by it. */
+static Booking *find_by_id(Peer *self, Sequences *sequences, uint32_t number) {
+    PyObject *id = peer_request_id(self, number);
+    Booking *found = id == NULL ? NULL : sequences_find(sequences, id);
+    Py_XDECREF(id);
+    if (found == NULL || PyUnicode_Compare(found->owner, self->name) != 0 ||
+        peer_keep(self, number, found) < 0) {
+        return NULL;
+    }
+    return (Booking *)Py_NewRef(found);
+}
+
+Booking *peer_find(Peer *self, Sequences *sequences, uint32_t number) {
+    Booking *found = self->room ? find_place(self, number)->booking : NULL;
+    if (found != NULL && found->loads != NULL) {
+        return (Booking *)Py_NewRef(found);
+    }
+    if (found != NULL) {
+        peer_drop(self, number);
+    }
+    return find_by_id(self, sequences, number);
+}
+
+static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"name", "epoch", "now", NULL};
+    PyObject *name;
+    long long epoch;
+    double now;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &name, &epoch, &now)) {
+        return NULL;
+    }
+    Peer *self = (Peer *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->name = read_text("a peer", name);
+    self->workers = PyDict_New();
+    self->retold = PySet_New(NULL);
+    self->unconfirmed = Py_NewRef(Py_None);
+    self->epoch = epoch;
+    self->next_seq = 1;
+    self->complete = 1;
+    self->renewed_s = self->counted_s = now;
+    if (self->name == NULL || self->workers == NULL || self->retold == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void peer_dealloc(Peer *self) {
+    for (size_t i = 0; i < self->room; i++) {
+        Py_XDECREF(self->places[i].booking);
+    }
+    PyMem_Free(self->places);
+    Py_XDECREF(self->name);
+    Py_XDECREF(self->workers);
+    Py_XDECREF(self->retold);
+    Py_XDECREF(self->unconfirmed);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+#define FIELD(name, type, flags) \
+    { #name, type, offsetof(Peer, name), flags, NULL }
+
+static PyMemberDef members[] = {
+    FIELD(name, T_OBJECT_EX, READONLY),
+    FIELD(workers, T_OBJECT_EX, READONLY),
+    FIELD(retold, T_OBJECT_EX, READONLY),
+    FIELD(unconfirmed, T_OBJECT, 0),
+    FIELD(epoch, T_LONGLONG, READONLY),
+    FIELD(next_seq, T_LONGLONG, 0),
+    FIELD(booked, T_LONGLONG, 0),
+    FIELD(renewed_s, T_DOUBLE, 0),
+    FIELD(counted_s, T_DOUBLE, 0),
+    FIELD(complete, T_BOOL, 0),
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject peer_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Peer",
+    .tp_doc = "One other replica, as far as it was heard.",
+    .tp_basicsize = sizeof(Peer),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = peer_new,
+    .tp_dealloc = (destructor)peer_dealloc,
+    .tp_members = members,
+};

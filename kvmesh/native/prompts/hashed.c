@@ -1,0 +1,67 @@
+/* Hashed: the sequence hashes of one prompt, as core.blocks.hashing.Hashes has them. */
+#include "prompts/hashed.h"
+
+#include <structmember.h>
+
+static PyObject *array_type;
+
+int hashed_ready(void) {
+    PyObject *module = PyImport_ImportModule("array");
+    array_type = module == NULL ? NULL : PyObject_GetAttrString(module, "array");
+    Py_XDECREF(module);
+    return array_type == NULL ? -1 : 0;
+}
+
+Hashed *hashed_new(Py_ssize_t count) { return PyObject_NewVar(Hashed, &hashed_type, count); }
+
+static PyObject *hashed_array(Hashed *self) {
+    PyObject *packed = PyBytes_FromStringAndSize(
+        (const char *)self->at, Py_SIZE(self) * (Py_ssize_t)sizeof *self->at);
+    PyObject *made =
+        packed == NULL ? NULL : PyObject_CallFunction(array_type, "sO", "Q", packed);
+    Py_XDECREF(packed);
+    return made;
+}
+
+static PyObject *hashed_upto(Hashed *self, PyObject *count) {
+    PyLong_AsLongLong(count);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        return NULL;
+    }
+    PyErr_Clear();
+    return hashed_array(self);
+}
+
+static Py_ssize_t hashed_length(Hashed *self) { return Py_SIZE(self); }
+
+static PyObject *hashed_blocks(Hashed *self, void *closure) {
+    (void)closure;
+    return PyLong_FromSsize_t(Py_SIZE(self));
+}
+
+static void hashed_dealloc(Hashed *self) { PyObject_Free(self); }
+
+static PyMethodDef methods[] = {
+    {"upto", (PyCFunction)hashed_upto, METH_O, "Return all hashes, root first, a new array."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"blocks", (getter)hashed_blocks, NULL, "The number of full blocks.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PySequenceMethods sequence = {.sq_length = (lenfunc)hashed_length};
+
+PyTypeObject hashed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Hashed",
+    .tp_doc = "The sequence hashes of one prompt.",
+    .tp_basicsize = offsetof(Hashed, at),
+    .tp_itemsize = sizeof(uint64_t),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)hashed_dealloc,
+    .tp_as_sequence = &sequence,
+    .tp_methods = methods,
+    .tp_getset = getters,
+};

@@ -1,0 +1,41 @@
+/* Ids of chats of known form, and the cache of texts that core.prompts.segment_cache.ByteBudgetCache
+ * is for other keys.
+ */
+#ifndef KVMESH_PACKER_H
+#define KVMESH_PACKER_H
+
+#include "base/base.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *young, *old; /* dicts: str -> bytes */
+    Py_ssize_t half, young_size, old_size;
+    long long hits, misses;
+} TextCache;
+
+typedef struct {
+    PyObject_HEAD
+    TextCache *cache;
+    PyObject *encode_batch; /* texts -> packed ids of each */
+    PyObject *forms; /* dict: roles -> (hints, marks, parts, openings), checked when they were taught */
+    long long packed;
+} TextPacker;
+
+extern PyTypeObject text_cache_type, text_cutter_type, text_packer_type;
+
+/* Return what is kept for a text, a new reference; NULL without an error: nothing. */
+PyObject *text_cache_get(TextCache *self, PyObject *text);
+
+/* Keep ids of a text; -1 with an error set. */
+int text_cache_put(TextCache *self, PyObject *text, PyObject *ids);
+
+/* Return the packed ids of a list of messages, tuples or dicts; Py_None: somebody has to look
+ * closer. A new reference, NULL with an error set. Runs Python code where a text is new.
+ */
+PyObject *text_packer_pack(TextPacker *self, PyObject *messages);
+
+/* Prepare what they need, once; -1 with an error set. The first prepares both. */
+int packer_ready(void);
+int text_cache_ready(void);
+
+#endif

@@ -1,0 +1,168 @@
+/* A cache of texts in two generations: core.prompts.segment_cache.ByteBudgetCache for str keys. */
+#include "prompts/packer.h"
+
+#include <structmember.h>
+
+#define ENTRY_OVERHEAD 136 /* core.prompts.segment_cache.ENTRY_OVERHEAD */
+
+static PyObject *getsizeof_function;
+
+int text_cache_ready(void) {
+    getsizeof_function = PySys_GetObject("getsizeof");
+    if (getsizeof_function == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "sys.getsizeof is missing");
+        return -1;
+    }
+    Py_INCREF(getsizeof_function);
+    return 0;
+}
+
+static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"", NULL};
+    Py_ssize_t capacity;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n", names, &capacity)) {
+        return NULL;
+    }
+    TextCache *self = (TextCache *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->half = capacity / 2 > 1 ? capacity / 2 : 1;
+    self->young = PyDict_New();
+    self->old = PyDict_New();
+    if (self->young == NULL || self->old == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void cache_dealloc(TextCache *self) {
+    Py_XDECREF(self->young);
+    Py_XDECREF(self->old);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int check_text(PyObject *text) {
+    if (!PyUnicode_CheckExact(text)) {
+        PyErr_Format(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *text_cache_get(TextCache *self, PyObject *text) {
+    PyObject *ids = PyDict_GetItemWithError(self->young, text);
+    if (ids != NULL) {
+        self->hits++;
+        return Py_NewRef(ids);
+    }
+    if (PyErr_Occurred() || (ids = PyDict_GetItemWithError(self->old, text)) == NULL) {
+        self->misses += !PyErr_Occurred();
+        return NULL;
+    }
+    Py_INCREF(ids);
+    if (text_cache_put(self, text, ids) < 0) {
+        Py_DECREF(ids);
+        return NULL;
+    }
+    self->hits++;
+    return ids;
+}
+
+int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
+    PyObject *told = PyObject_CallOneArg(getsizeof_function, text);
+    Py_ssize_t size = told == NULL ? -1 : PyLong_AsSsize_t(told);
+    Py_XDECREF(told);
+    if (size < 0) {
+        return -1;
+    }
+    size += PyBytes_GET_SIZE(ids) + ENTRY_OVERHEAD;
+    int known = size > self->half / 2 ? 1 : PyDict_Contains(self->young, text);
+    if (known) {
+        return known < 0 ? -1 : 0;
+    }
+    if (self->young_size + size > self->half) {
+        PyObject *fresh = PyDict_New();
+        if (fresh == NULL) {
+            return -1;
+        }
+        PyObject *dropped = self->old;
+        self->old = self->young;
+        self->old_size = self->young_size;
+        self->young = fresh;
+        self->young_size = 0;
+        Py_DECREF(dropped);
+    }
+    if (PyDict_SetItem(self->young, text, ids) < 0) {
+        return -1;
+    }
+    self->young_size += size;
+    return 0;
+}
+
+static PyObject *cache_get(TextCache *self, PyObject *text) {
+    if (check_text(text) < 0) {
+        return NULL;
+    }
+    PyObject *ids = text_cache_get(self, text);
+    if (ids == NULL && !PyErr_Occurred()) {
+        Py_RETURN_NONE;
+    }
+    return ids;
+}
+
+/* find(texts) -> what is kept of each, None for nothing */
+static PyObject *cache_find(TextCache *self, PyObject *texts) {
+    if (!PyList_CheckExact(texts)) {
+        return PyErr_Format(PyExc_TypeError, "texts are a list, not %.80s", Py_TYPE(texts)->tp_name);
+    }
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(texts); i++) {
+        PyObject *text = Py_NewRef(PyList_GET_ITEM(texts, i));
+        PyObject *ids = cache_get(self, text);
+        if (ids == NULL || PyList_Append(found, ids) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(ids);
+        Py_DECREF(text);
+    }
+    return found;
+}
+
+static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "put takes 2 arguments, not %zd", nargs);
+    }
+    if (!PyBytes_CheckExact(args[1])) {
+        return PyErr_Format(PyExc_TypeError, "ids are bytes, not %.80s", Py_TYPE(args[1])->tp_name);
+    }
+    if (check_text(args[0]) < 0 || text_cache_put(self, args[0], args[1]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *cache_figures(TextCache *self, PyObject *unused) {
+    (void)unused;
+    return Py_BuildValue("LLnnn", self->hits, self->misses,
+                         PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
+                         self->young_size + self->old_size, 2 * self->half);
+}
+
+static PyMethodDef cache_methods[] = {
+    {"get", (PyCFunction)cache_get, METH_O, "Return the value and mark it used, or None."},
+    {"find", (PyCFunction)cache_find, METH_O, "Return what is kept of each text, None for nothing."},
+    {"put", (PyCFunction)(void (*)(void))cache_put, METH_FASTCALL, "Remember a value."},
+    {"figures", (PyCFunction)cache_figures, METH_NOARGS, "Return what statistics() is made of."},
+    {NULL},
+};
+
+PyTypeObject text_cache_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextCache",
+    .tp_doc = "core.prompts.segment_cache.ByteBudgetCache for texts.",
+    .tp_basicsize = sizeof(TextCache),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = cache_new,
+    .tp_dealloc = (destructor)cache_dealloc,
+    .tp_methods = cache_methods,
+};

@@ -1,0 +1,367 @@
+/* OutputLengths: see lengths.h. Operations and their order are those of
+ * tests/reference/routing/output_lengths.py, which says why, too.
+ */
+#include "base/mixing.h"
+#include "speeds/lengths.h"
+
+#include <math.h>
+
+#define NONE UINT32_MAX
+#define FIRST_ROOM 64
+#define MOST_FAMILIES (1U << 28)
+#define PRIOR_SAMPLES 4.0
+#define NEWEST_WEIGHT 0.05
+#define PLAIN_SAMPLES 20
+
+static const long long family_tokens[FAMILIES] = {64, 256, 1024};
+
+static uint32_t home_of(const Lengths *self, uint64_t key) {
+    return (uint32_t)(mixed(key) >> self->shift);
+}
+
+/* Return which place has the family, or is free for it. */
+static uint32_t place_of(const Lengths *self, uint64_t key) {
+    uint32_t last = 2 * self->room - 1, at = home_of(self, key);
+    while (self->places[at] && self->families[self->places[at] - 1].key != key) {
+        at = (at + 1) & last;
+    }
+    return at;
+}
+
+static const Family *find(const Lengths *self, uint64_t key) {
+    uint32_t number = self->room ? self->places[place_of(self, key)] : 0;
+    return number ? self->families + number - 1 : NULL;
+}
+
+/* Make room for one more prompt's families; -1 with MemoryError set and nothing changed. */
+static int make_room(Lengths *self) {
+    if (self->room && self->count + FAMILIES <= self->room) {
+        return 0;
+    }
+    uint32_t room = self->room ? 2 * self->room : FIRST_ROOM;
+    uint32_t *places = PyMem_Calloc((size_t)room * 2, sizeof *places);
+    Family *families = places == NULL ? NULL
+                                      : PyMem_Realloc(self->families, room * sizeof *families);
+    if (families == NULL) {
+        PyMem_Free(places);
+        PyErr_NoMemory();
+        return -1;
+    }
+    PyMem_Free(self->places);
+    self->places = places;
+    self->families = families;
+    self->room = room;
+    self->shift = 64;
+    for (uint32_t left = 2 * room; left > 1; left /= 2) {
+        self->shift--;
+    }
+    for (uint32_t at = self->oldest; at != NONE; at = families[at].newer) {
+        places[place_of(self, families[at].key)] = at + 1;
+    }
+    return 0;
+}
+
+static void unlink_family(Lengths *self, uint32_t at) {
+    Family *one = self->families + at;
+    *(one->older == NONE ? &self->oldest : &self->families[one->older].newer) = one->newer;
+    *(one->newer == NONE ? &self->newest : &self->families[one->newer].older) = one->older;
+}
+
+static void link_newest(Lengths *self, uint32_t at) {
+    Family *one = self->families + at;
+    one->older = self->newest;
+    one->newer = NONE;
+    *(self->newest == NONE ? &self->oldest : &self->families[self->newest].newer) = at;
+    self->newest = at;
+}
+
+/* Return the family's number, as the newest one, new or not; there is room. */
+static uint32_t touch(Lengths *self, uint64_t key) {
+    uint32_t place = place_of(self, key), at = self->places[place] - 1;
+    if (self->places[place]) {
+        unlink_family(self, at);
+    } else {
+        at = self->unused;
+        if (at == NONE) {
+            at = self->used++;
+        } else {
+            self->unused = self->families[at].newer;
+        }
+        self->families[at] = (Family){.key = key};
+        self->places[place] = at + 1;
+        self->count++;
+    }
+    link_newest(self, at);
+    return at;
+}
+
+static void forget_oldest(Lengths *self) {
+    uint32_t at = self->oldest, last = 2 * self->room - 1;
+    uint32_t hole = place_of(self, self->families[at].key), next = hole;
+    for (;;) { /* those behind that looked for a free place here first move up */
+        next = (next + 1) & last;
+        uint32_t number = self->places[next];
+        if (!number) {
+            break;
+        }
+        uint32_t home = home_of(self, self->families[number - 1].key);
+        if (((next - home) & last) >= ((next - hole) & last)) {
+            self->places[hole] = number;
+            hole = next;
+        }
+    }
+    self->places[hole] = 0;
+    unlink_family(self, at);
+    self->families[at].newer = self->unused;
+    self->unused = at;
+    self->count--;
+}
+
+static void add_sample(Mean *mean, double sample) {
+    mean->samples++;
+    double weight = mean->samples < PLAIN_SAMPLES ? 1.0 / (double)mean->samples : NEWEST_WEIGHT;
+    mean->tokens += weight * (sample - mean->tokens);
+}
+
+/* Fill in what is foreseen by the families. */
+static void foresee(const Lengths *self, Forecast *out) {
+    out->tokens = self->all.samples ? self->all.tokens : 0.0;
+    out->samples = self->all.samples;
+    out->family_tokens = 0;
+    for (int i = 0; i < out->families && self->all.samples; i++) {
+        const Family *family = find(self, out->family[i].key);
+        if (family == NULL) {
+            return;
+        }
+        double samples = (double)family->mean.samples;
+        out->tokens += samples / (samples + PRIOR_SAMPLES) * (family->mean.tokens - out->tokens);
+        out->samples = family->mean.samples;
+        out->family_tokens = out->family[i].tokens;
+    }
+}
+
+int lengths_forecast(const Lengths *self, const uint64_t *hashes, Py_ssize_t blocks,
+                     Forecast *out) {
+    out->families = 0;
+    for (int i = 0; i < FAMILIES && self->depths[i] <= blocks; i++) {
+        out->family[i].tokens = family_tokens[i];
+        out->family[i].key = hashes[self->depths[i] - 1];
+        out->families++;
+    }
+    foresee(self, out);
+    return 0;
+}
+
+int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
+    if (make_room(self) < 0) {
+        return -1;
+    }
+    double sample = (double)tokens;
+    if (foreseen->samples) {
+        add_sample(&self->errors, fabs(foreseen->tokens - sample));
+        add_sample(&self->mean_errors, fabs(self->all.tokens - sample));
+    }
+    add_sample(&self->all, sample);
+    for (int i = 0; i < foreseen->families; i++) {
+        uint32_t at = touch(self, foreseen->family[i].key);
+        add_sample(&self->families[at].mean, sample);
+    }
+    while (self->count > self->most) {
+        forget_oldest(self);
+    }
+    return 0;
+}
+
+/* Find families by blocks of this size; those known are forgotten. -1 with ValueError set. */
+static int set_block_size(Lengths *self, long long block_size) {
+    if (block_size < 1) {
+        PyErr_Format(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
+        return -1;
+    }
+    for (int i = 0; i < FAMILIES; i++) {
+        self->depths[i] = (family_tokens[i] - 1) / block_size + 1;
+    }
+    if (self->room) {
+        memset(self->places, 0, (size_t)self->room * 2 * sizeof *self->places);
+    }
+    self->count = self->used = 0;
+    self->oldest = self->newest = self->unused = NONE;
+    return 0;
+}
+
+/* Read the families of a prompt of the hashes that `upto` returned; -1 with an error set. */
+static int read_hashes(const Lengths *self, PyObject *from, Forecast *out) {
+    Py_buffer view;
+    int failed = 0;
+    if (PyObject_CheckBuffer(from) && PyObject_GetBuffer(from, &view, PyBUF_FORMAT) == 0) {
+        int packed = view.itemsize == sizeof(uint64_t) && view.format != NULL &&
+                     (view.format[0] == 'Q' || view.format[0] == 'L') && !view.format[1];
+        if (packed) {
+            lengths_forecast(self, view.buf, view.len / view.itemsize, out);
+        }
+        PyBuffer_Release(&view);
+        if (packed) {
+            return 0;
+        }
+    }
+    PyErr_Clear();
+    PyObject *hashes = PySequence_Fast(from, "hashes are a sequence of u64s");
+    if (hashes == NULL) {
+        return -1;
+    }
+    out->families = 0;
+    for (int i = 0; i < FAMILIES && self->depths[i] <= PySequence_Fast_GET_SIZE(hashes); i++) {
+        PyObject *key = PySequence_Fast_GET_ITEM(hashes, (Py_ssize_t)self->depths[i] - 1);
+        out->family[i].tokens = family_tokens[i];
+        out->family[i].key = PyLong_AsUnsignedLongLong(key);
+        failed |= PyErr_Occurred() != NULL;
+        out->families++;
+    }
+    Py_DECREF(hashes);
+    if (!failed) {
+        foresee(self, out);
+    }
+    return failed ? -1 : 0;
+}
+
+static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
+    Forecast found;
+    PyObject *known = PyObject_CallMethod(hashes, "upto", "L", lengths_depth(self));
+    int failed = known == NULL || read_hashes(self, known, &found) < 0;
+    Py_XDECREF(known);
+    PyObject *families = failed ? NULL : PyTuple_New(found.families);
+    for (int i = 0; families != NULL && i < found.families; i++) {
+        PyObject *pair = Py_BuildValue("LK", found.family[i].tokens, found.family[i].key);
+        if (pair == NULL) {
+            Py_CLEAR(families);
+        } else {
+            PyTuple_SET_ITEM(families, i, pair);
+        }
+    }
+    if (families == NULL) {
+        return NULL;
+    }
+    PyObject *forecast = PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
+                                               found.samples, found.family_tokens);
+    if (forecast == NULL) {
+        Py_DECREF(families);
+        return NULL;
+    }
+    return Py_BuildValue("NN", families, forecast);
+}
+
+/* Read the pairs that `forecast` made; -1 with an error set. */
+static int read_families(PyObject *pairs, Forecast *out) {
+    if (PyTuple_GET_SIZE(pairs) > FAMILIES) {
+        PyErr_Format(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
+                     PyTuple_GET_SIZE(pairs));
+        return -1;
+    }
+    out->families = (int)PyTuple_GET_SIZE(pairs);
+    for (int i = 0; i < out->families; i++) {
+        PyObject *pair = PyTuple_GET_ITEM(pairs, i);
+        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+            PyErr_SetString(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
+            return -1;
+        }
+        out->family[i].tokens = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0));
+        out->family[i].key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *lengths_learn_method(Lengths *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"families", "tokens", "foreseen", NULL};
+    Forecast forecast = {0};
+    PyObject *families, *foreseen;
+    long long tokens;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LO", names, &PyTuple_Type, &families,
+                                     &tokens, &foreseen)) {
+        return NULL;
+    }
+    PyObject *samples = PyObject_GetAttrString(foreseen, "samples");
+    PyObject *mean = samples == NULL ? NULL : PyObject_GetAttrString(foreseen, "tokens");
+    if (mean != NULL) {
+        forecast.samples = PyLong_AsLongLong(samples);
+        forecast.tokens = PyFloat_AsDouble(mean);
+    }
+    Py_XDECREF(samples);
+    Py_XDECREF(mean);
+    if (PyErr_Occurred() || read_families(families, &forecast) < 0 ||
+        lengths_learn(self, &forecast, tokens) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *lengths_resize(Lengths *self, PyObject *given) {
+    long long block_size = PyLong_AsLongLong(given);
+    if (PyErr_Occurred() || set_block_size(self, block_size) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *lengths_statistics(Lengths *self, PyObject *nothing) {
+    (void)nothing;
+    return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->count,
+                                 self->all.samples, self->errors.tokens,
+                                 self->mean_errors.tokens);
+}
+
+static PyMethodDef lengths_methods[] = {
+    {"forecast", (PyCFunction)lengths_forecast_method, METH_O,
+     "Return a prompt's families and how long its answer will probably be."},
+    {"learn", (PyCFunction)(void (*)(void))lengths_learn_method, METH_VARARGS | METH_KEYWORDS,
+     "Take a whole answer."},
+    {"resize", (PyCFunction)lengths_resize, METH_O, "Find families by blocks of another size."},
+    {"statistics", (PyCFunction)lengths_statistics, METH_NOARGS, "Return the present figures."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"forecast", "statistics", "block_size", "max_families", NULL};
+    PyObject *forecast, *statistics;
+    long long block_size, most;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOLL", names, &forecast, &statistics,
+                                     &block_size, &most)) {
+        return NULL;
+    }
+    if (most < 0 || most > MOST_FAMILIES) {
+        return PyErr_Format(PyExc_ValueError, "max_families is %lld, it must be from 0 to %u", most,
+                            MOST_FAMILIES);
+    }
+    Lengths *self = (Lengths *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->forecast_type = Py_NewRef(forecast);
+    self->statistics_type = Py_NewRef(statistics);
+    self->most = (uint32_t)most;
+    if (set_block_size(self, block_size) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static void lengths_dealloc(Lengths *self) {
+    Py_XDECREF(self->forecast_type);
+    Py_XDECREF(self->statistics_type);
+    PyMem_Free(self->families);
+    PyMem_Free(self->places);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject lengths_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.OutputLengths",
+    .tp_doc = "How long answers become.",
+    .tp_basicsize = sizeof(Lengths),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = lengths_new,
+    .tp_dealloc = (destructor)lengths_dealloc,
+    .tp_methods = lengths_methods,
+};

@@ -1,0 +1,281 @@
+/* Speeds and StepTimes as Python sees them. */
+#include "speeds/speeds.h"
+
+#include <structmember.h>
+
+#define NUMBER(type, name) {#name, T_DOUBLE, offsetof(type, name), 0, NULL}
+
+static void worker_speed_dealloc(WorkerSpeed *self) {
+    Py_XDECREF(self->prefill);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject worker_speed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.WorkerSpeed",
+    .tp_doc = "What is learned of one worker's speed.",
+    .tp_basicsize = sizeof(WorkerSpeed),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)worker_speed_dealloc,
+};
+
+static PyObject *step_times_fold_method(StepTimes *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"tokens", "ms", NULL};
+    double tokens, ms;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "dd", names, &tokens, &ms)) {
+        return NULL;
+    }
+    step_times_fold(self, tokens, ms);
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef step_times_members[] = {
+    NUMBER(StepTimes, step_tokens),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef step_times_methods[] = {
+    {"fold", (PyCFunction)(void (*)(void))step_times_fold_method, METH_VARARGS | METH_KEYWORDS,
+     "Add a step."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject step_times_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.StepTimes",
+    .tp_doc = "The fixed time of an engine's steps.",
+    .tp_basicsize = sizeof(StepTimes),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_members = step_times_members,
+    .tp_methods = step_times_methods,
+};
+
+/* Return whether it is a worker's name; an error is set if not. */
+static int is_name(PyObject *worker) {
+    if (PyUnicode_Check(worker)) {
+        return 1;
+    }
+    PyErr_Format(PyExc_TypeError, "a worker's name is a str, not %.100s",
+                 Py_TYPE(worker)->tp_name);
+    return 0;
+}
+
+static WorkerSpeed *find(Speeds *self, PyObject *worker) {
+    return is_name(worker) ? speeds_worker(self, worker) : NULL;
+}
+
+static PyObject *speeds_get_ms_per_token(Speeds *self, PyObject *worker) {
+    WorkerSpeed *known = find(self, worker);
+    return known == NULL ? NULL : PyFloat_FromDouble(speeds_ms_per_token(self, known));
+}
+
+static PyObject *speeds_prefill_ratio(Speeds *self, PyObject *worker) {
+    WorkerSpeed *known = find(self, worker);
+    return known == NULL ? NULL : Py_NewRef(known->prefill);
+}
+
+/* Look up without making; 0 with an error set. */
+static int look_up(Speeds *self, PyObject *worker, WorkerSpeed **known) {
+    *known = NULL;
+    if (!is_name(worker)) {
+        return 0;
+    }
+    *known = (WorkerSpeed *)PyDict_GetItemWithError(self->workers, worker);
+    return *known != NULL || !PyErr_Occurred();
+}
+
+static PyObject *speeds_get_ms_per_output_token(Speeds *self, PyObject *worker) {
+    WorkerSpeed *known;
+    return look_up(self, worker, &known)
+               ? PyFloat_FromDouble(speeds_ms_per_output_token(self, known)) : NULL;
+}
+
+static PyObject *speeds_get_residence_ms(Speeds *self, PyObject *worker) {
+    WorkerSpeed *known;
+    return look_up(self, worker, &known)
+               ? PyFloat_FromDouble(speeds_residence_ms(self, known)) : NULL;
+}
+
+static PyObject *speeds_take_first_token(Speeds *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "uncached_tokens", "service_s", "now", NULL};
+    PyObject *worker;
+    long long tokens;
+    double service_s, now;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULdd", names, &worker, &tokens, &service_s,
+                                     &now)) {
+        return NULL;
+    }
+    WorkerSpeed *known = speeds_worker(self, worker);
+    if (known == NULL) {
+        return NULL;
+    }
+    speeds_first_token(self, known, tokens, service_s, now);
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_take_measured(Speeds *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "tokens", "busy_us", NULL};
+    PyObject *worker;
+    long long tokens, busy_us;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULL", names, &worker, &tokens, &busy_us)) {
+        return NULL;
+    }
+    WorkerSpeed *known = speeds_worker(self, worker);
+    if (known == NULL) {
+        return NULL;
+    }
+    speeds_measured(self, known, tokens, busy_us);
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_take_output(Speeds *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+    PyObject *worker;
+    long long tokens;
+    double elapsed_s;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+        return NULL;
+    }
+    WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
+    if (tokens >= 1 && known == NULL) {
+        return NULL;
+    }
+    speeds_output(self, known, tokens, elapsed_s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_take_finished(Speeds *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "residence_s", "output_tokens", NULL};
+    PyObject *worker;
+    double residence_s;
+    long long tokens;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "UdL", names, &worker, &residence_s,
+                                     &tokens)) {
+        return NULL;
+    }
+    WorkerSpeed *known = speeds_worker(self, worker);
+    if (known == NULL) {
+        return NULL;
+    }
+    speeds_finished(self, known, residence_s, tokens);
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_take_answered(Speeds *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+    PyObject *worker;
+    long long tokens;
+    double elapsed_s;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+        return NULL;
+    }
+    WorkerSpeed *known = speeds_worker(self, worker);
+    if (known == NULL) {
+        return NULL;
+    }
+    speeds_answered(self, known, tokens, elapsed_s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_get_answer_tokens(Speeds *self, PyObject *expected) {
+    long long tokens = PyLong_AsLongLong(expected);
+    return PyErr_Occurred() ? NULL : PyFloat_FromDouble(speeds_answer_tokens(self, tokens));
+}
+
+static PyObject *speeds_remove(Speeds *self, PyObject *worker) {
+    if (!is_name(worker) || speeds_forget(self, worker) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *speeds_report(Speeds *self, PyObject *worker) {
+    WorkerSpeed *known = find(self, worker);
+    return known == NULL ? NULL
+                         : PyObject_CallFunction(self->report_type, "ddddddL",
+                                                 speeds_ms_per_token(self, known),
+                                                 known->prefill->tokens,
+                                                 speeds_ms_per_output_token(self, known),
+                                                 speeds_residence_ms(self, known),
+                                                 self->uncached_tokens, self->output_tokens,
+                                                 known->clipped);
+}
+
+static PyMemberDef speeds_members[] = {
+    {"steps", T_OBJECT_EX, offsetof(Speeds, steps), READONLY, NULL},
+    NUMBER(Speeds, fleet_ms_per_token),
+    NUMBER(Speeds, uncached_tokens),
+    NUMBER(Speeds, output_tokens),
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define TAKES(name, function, text) \
+    {name, (PyCFunction)(void (*)(void))function, METH_VARARGS | METH_KEYWORDS, text}
+#define ASKS(name, function, text) {name, (PyCFunction)function, METH_O, text}
+
+static PyMethodDef speeds_methods[] = {
+    ASKS("ms_per_token", speeds_get_ms_per_token, "Return the worker's prefill time."),
+    ASKS("prefill_ratio", speeds_prefill_ratio, "Return the worker's own evidence and factor."),
+    ASKS("ms_per_output_token", speeds_get_ms_per_output_token,
+         "Return the time between two output tokens."),
+    ASKS("residence_ms", speeds_get_residence_ms, "Return how long a request stays."),
+    ASKS("answer_tokens", speeds_get_answer_tokens, "Return what an answer's tokens count for."),
+    ASKS("remove_worker", speeds_remove, "Forget a worker."),
+    ASKS("report", speeds_report, "Return what is believed of a worker."),
+    TAKES("first_token", speeds_take_first_token, "Learn from a first token."),
+    TAKES("measured", speeds_take_measured, "Learn from an engine's own totals."),
+    TAKES("output", speeds_take_output, "Learn from output tokens."),
+    TAKES("answered", speeds_take_answered, "Learn from an answer's output."),
+    TAKES("finished", speeds_take_finished, "Learn how long a request stayed."),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"report", "prior_ms_per_token", NULL};
+    PyObject *report;
+    double prior;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "Od", names, &report, &prior)) {
+        return NULL;
+    }
+    if (!(prior > 0.0 && prior < HUGE_VAL)) {
+        PyObject *given = PyFloat_FromDouble(prior);
+        PyErr_Format(PyExc_ValueError, "prior_ms_per_token is %R, it must be above 0", given);
+        Py_XDECREF(given);
+        return NULL;
+    }
+    Speeds *self = (Speeds *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->report_type = Py_NewRef(report);
+    self->workers = PyDict_New();
+    self->steps = (StepTimes *)step_times_type.tp_alloc(&step_times_type, 0);
+    self->fleet = (Ratio *)ratio_type.tp_alloc(&ratio_type, 0);
+    if (self->workers == NULL || self->steps == NULL || self->fleet == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    speeds_begin(self, prior);
+    return (PyObject *)self;
+}
+
+static void speeds_dealloc(Speeds *self) {
+    Py_XDECREF(self->report_type);
+    Py_XDECREF(self->workers);
+    Py_XDECREF(self->steps);
+    Py_XDECREF(self->fleet);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject speeds_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Speeds",
+    .tp_doc = "How fast each worker prefills and decodes.",
+    .tp_basicsize = sizeof(Speeds),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = speeds_new,
+    .tp_dealloc = (destructor)speeds_dealloc,
+    .tp_members = speeds_members,
+    .tp_methods = speeds_methods,
+};

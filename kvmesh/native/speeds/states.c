@@ -1,0 +1,140 @@
+/* Ratio and WorkerState: how fast a worker is, and all that is known of it. */
+#include "speeds/states.h"
+
+#include <structmember.h>
+
+static PyObject *ratio_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"ms", "tokens", NULL};
+    double ms = 0.0, tokens = 0.0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|dd", names, &ms, &tokens)) {
+        return NULL;
+    }
+    Ratio *self = (Ratio *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->ms = ms;
+        self->tokens = tokens;
+        self->factor = 1.0;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *ratio_fold(Ratio *self, PyObject *args) {
+    double ms, tokens, half_life;
+    if (!PyArg_ParseTuple(args, "ddd", &ms, &tokens, &half_life)) {
+        return NULL;
+    }
+    ratio_add(self, ms, tokens, half_life);
+    Py_RETURN_NONE;
+}
+
+static PyObject *ratio_age(Ratio *self, PyObject *fleet) {
+    double fleet_ms_per_token = PyFloat_AsDouble(fleet);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    ratio_doubt(self, fleet_ms_per_token);
+    Py_RETURN_NONE;
+}
+
+#define FLOAT(name) \
+    { #name, T_DOUBLE, offsetof(Ratio, name), 0, NULL }
+
+static PyMemberDef ratio_members[] = {
+    FLOAT(ms), FLOAT(tokens), FLOAT(squares), FLOAT(error), FLOAT(factor),
+    FLOAT(slow_ms),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef ratio_methods[] = {
+    {"fold", (PyCFunction)ratio_fold, METH_VARARGS, "Add a sample."},
+    {"age", (PyCFunction)ratio_age, METH_O, "Go half of the way to the fleet's mean."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject ratio_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Ratio",
+    .tp_doc = "Decayed sum of ms over decayed sum of tokens.",
+    .tp_basicsize = sizeof(Ratio),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = ratio_new,
+    .tp_members = ratio_members,
+    .tp_methods = ratio_methods,
+};
+
+static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"worker", "loads", "prefill", "info", "report", NULL};
+    PyObject *worker, *loads, *prefill, *info, *report;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "UO!O!OO", names, &worker, &loads_type, &loads,
+                                     &ratio_type, &prefill, &info, &report)) {
+        return NULL;
+    }
+    PyObject *gaps = PyTuple_New(0);
+    WorkerState *self = gaps == NULL ? NULL : (WorkerState *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        Py_XDECREF(gaps);
+        return NULL;
+    }
+    self->worker = Py_NewRef(worker);
+    self->loads = (Loads *)Py_NewRef(loads);
+    self->prefill = (Ratio *)Py_NewRef(prefill);
+    self->info = Py_NewRef(info);
+    self->report = Py_NewRef(report);
+    self->gaps = gaps;
+    return (PyObject *)self;
+}
+
+static void state_dealloc(WorkerState *self) {
+    Py_XDECREF(self->worker);
+    Py_XDECREF(self->loads);
+    Py_XDECREF(self->prefill);
+    Py_XDECREF(self->info);
+    Py_XDECREF(self->report);
+    Py_XDECREF(self->gaps);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *state_loads(WorkerState *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(self->loads);
+}
+
+static int state_set_loads(WorkerState *self, PyObject *value, void *closure) {
+    (void)closure;
+    if (value == NULL || !Py_IS_TYPE(value, &loads_type)) {
+        PyErr_SetString(PyExc_TypeError, "a worker's loads are a Loads");
+        return -1;
+    }
+    Py_SETREF(self->loads, (Loads *)Py_NewRef(value));
+    return 0;
+}
+
+static PyMemberDef state_members[] = {
+    {"worker", T_OBJECT_EX, offsetof(WorkerState, worker), READONLY, NULL},
+    {"prefill", T_OBJECT_EX, offsetof(WorkerState, prefill), READONLY, NULL},
+    {"info", T_OBJECT_EX, offsetof(WorkerState, info), 0, NULL},
+    {"report", T_OBJECT_EX, offsetof(WorkerState, report), 0, NULL},
+    {"gaps", T_OBJECT_EX, offsetof(WorkerState, gaps), 0, NULL},
+    {"capacity_blocks", T_LONGLONG, offsetof(WorkerState, capacity_blocks), 0, NULL},
+    {"blank_blocks", T_LONGLONG, offsetof(WorkerState, blank_blocks), 0, NULL},
+    {"failure_share", T_DOUBLE, offsetof(WorkerState, failure_share), 0, NULL},
+    {"lost_ms", T_DOUBLE, offsetof(WorkerState, lost_ms), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef state_getters[] = {
+    {"loads", (getter)state_loads, (setter)state_set_loads, "Its live sums.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject worker_state_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.WorkerState",
+    .tp_doc = "All that is known of one worker.",
+    .tp_basicsize = sizeof(WorkerState),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = state_new,
+    .tp_dealloc = (destructor)state_dealloc,
+    .tp_members = state_members,
+    .tp_getset = state_getters,
+};

@@ -1,0 +1,186 @@
+/* Frozen: a table as it was at one moment, read shard by shard while the table moves on.
+ *
+ * Freezing is O(shards); a segment that is about to change before its shard was read is copied, some
+ * 500 blocks. A copy's entries refer to the table's sets, so that these stay.
+ */
+#include "table/table.h"
+
+static void drop_kept(Frozen *self, uint32_t number) {
+    Kept *kept = self->kept + number;
+    for (uint32_t i = 0; i < kept->count; i++) {
+        sets_release(&self->table->sets, kept->entries[i].set);
+    }
+    PyMem_Free(kept->entries);
+    *kept = (Kept){NULL, 0, 0};
+}
+
+/* Copy the entries of a segment, without gaps, to where there is room for all. */
+static uint32_t copy_entries(const Segment *segment, Entry *entries) {
+    uint32_t used = 0; /* free ones are overwritten: a jump would be guessed wrong too often */
+    for (uint32_t at = 0; at < segment->room; at++) {
+        entries[used] = segment->entries[at];
+        used += segment->entries[at].set != 0;
+    }
+    return used;
+}
+
+/* Make room for so many more entries and one more; -1 with MemoryError set. */
+static int reserve(Kept *kept, uint64_t more) {
+    uint64_t wanted = kept->count + more + 1;
+    if (wanted > kept->room) {
+        uint64_t room = wanted + kept->room / 2;
+        Entry *entries = PyMem_Realloc(kept->entries, room * sizeof *entries);
+        if (entries == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        kept->entries = entries;
+        kept->room = (uint32_t)room;
+    }
+    return 0;
+}
+
+static int needs(const Frozen *view, uint32_t number, const Segment *segment) {
+    return view->pending[number] && segment->stamp < view->number;
+}
+
+/* Let all open views copy a segment that is about to change; -1 with MemoryError set. */
+static int keep(Table *self, uint32_t number, Segment *segment) {
+    for (Frozen *view = self->frozen; view != NULL; view = view->next) {
+        if (needs(view, number, segment) && reserve(view->kept + number, segment->used) < 0) {
+            return -1;
+        }
+    }
+    for (Frozen *view = self->frozen; view != NULL; view = view->next) {
+        if (needs(view, number, segment)) {
+            Kept *kept = view->kept + number;
+            Entry *copied = kept->entries + kept->count;
+            uint32_t used = copy_entries(segment, copied);
+            for (uint32_t i = 0; i < used; i++) {
+                sets_refer(&self->sets, copied[i].set);
+            }
+            kept->count += used;
+        }
+    }
+    segment->stamp = self->freezes;
+    return 0;
+}
+
+int table_keep_segment(Table *self, uint32_t number, Segment *segment) {
+    if (self->frozen == NULL) {
+        return 0;
+    }
+    self->shards[number].stamp = self->freezes;
+    return segment->stamp == self->freezes ? 0 : keep(self, number, segment);
+}
+
+int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; self->frozen != NULL && i < count; i++) {
+        uint64_t block = run_block(run, i);
+        Shard *shard = self->shards + (block & 255);
+        shard->stamp = self->freezes;
+        if (shard->homes != NULL) {
+            Segment *segment = shard->segments[shard_place(shard, mixed(block))];
+            if (segment->stamp != self->freezes &&
+                keep(self, (uint32_t)(block & 255), segment) < 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+void frozen_close(Frozen *self) {
+    if (!self->open) {
+        return;
+    }
+    Frozen **link = &self->table->frozen;
+    while (*link != self) {
+        link = &(*link)->next;
+    }
+    *link = self->next;
+    self->open = 0;
+}
+
+void frozen_free(Frozen *self) {
+    frozen_close(self);
+    for (uint32_t number = 0; number < SHARDS; number++) {
+        drop_kept(self, number);
+    }
+    self->table->changes++;
+    Py_DECREF(self->table);
+}
+
+int shard_number(PyObject *object, uint32_t *number) {
+    long wanted = PyLong_AsLong(object);
+    if (wanted < 0 || wanted >= SHARDS) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_ValueError, "there is no shard %ld", wanted);
+        }
+        return -1;
+    }
+    *number = (uint32_t)wanted;
+    return 0;
+}
+
+int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
+    Shard *shard = self->table->shards + number;
+    Segment *segment;
+    uint32_t kept = 0;
+    if (!self->open) {
+        PyErr_SetString(PyExc_ValueError, "the view is closed: what it has not read may be another");
+        return -1;
+    }
+    uint64_t left = 0; /* room for them is made once: to copy 16 MB to more of it takes 10 ms */
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        left += needs(self, number, segment) ? segment->used : 0;
+    }
+    if (left && reserve(self->kept + number, left) < 0) {
+        return -1;
+    }
+    shard->stamp = self->table->freezes;
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        if (needs(self, number, segment)) {
+            if (kept >= most) {
+                return 0;
+            }
+            if (keep(self->table, number, segment) < 0) {
+                return -1;
+            }
+            kept += segment->room;
+        }
+    }
+    return 1;
+}
+
+Reading frozen_read(Frozen *self, uint32_t wanted) {
+    Reading reading = {NULL, 0};
+    const Shard *shard = self->table->shards + wanted;
+    const Kept *kept = self->kept + wanted;
+    Segment *segment;
+    reading.entries =
+        PyMem_Malloc(((size_t)kept->count + shard->used + 1) * sizeof *reading.entries);
+    if (reading.entries == NULL) {
+        PyErr_NoMemory();
+        return reading;
+    }
+    if (kept->count) {
+        memcpy(reading.entries, kept->entries, kept->count * sizeof *kept->entries);
+    }
+    reading.count = kept->count;
+    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
+        if (segment->stamp < self->number) {
+            reading.count += copy_entries(segment, reading.entries + reading.count);
+        }
+    }
+    reading.entries = entries_sorted(reading.entries, reading.count);
+    return reading;
+}
+
+void frozen_done(Frozen *self, uint32_t number) {
+    self->pending[number] = 0;
+    if (self->kept[number].entries != NULL) {
+        self->table->changes++;
+        drop_kept(self, number);
+    }
+}

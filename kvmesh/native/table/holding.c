@@ -1,0 +1,87 @@
+/* Holding: a worker's bit, and how many blocks it holds in one table. */
+#include "table/table.h"
+
+Holding *holding_make(uint32_t slot) {
+    PyObject *one = PyLong_FromLong(1), *shift = PyLong_FromUnsignedLong(slot);
+    PyObject *bit = one == NULL || shift == NULL ? NULL : PyNumber_Lshift(one, shift);
+    Py_XDECREF(one);
+    Py_XDECREF(shift);
+    Holding *self = bit == NULL ? NULL : PyObject_New(Holding, &holding_type);
+    if (self == NULL) {
+        Py_XDECREF(bit);
+        return NULL;
+    }
+    self->bit = bit;
+    self->slot = slot;
+    self->blocks = 0;
+    self->digest = 0;
+    return self;
+}
+
+static void holding_dealloc(Holding *self) {
+    Py_XDECREF(self->bit);
+    PyObject_Free(self);
+}
+
+static PyObject *holding_bit(Holding *self, void *closure) {
+    (void)closure;
+    return Py_NewRef(self->bit);
+}
+
+static PyObject *holding_blocks(Holding *self, void *closure) {
+    (void)closure;
+    return PyLong_FromLongLong(self->blocks);
+}
+
+static PyObject *holding_digest(Holding *self, void *closure) {
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(self->digest);
+}
+
+static int refuse_no_int(PyObject *value) {
+    if (value == NULL || !PyLong_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "what a worker holds is counted in ints");
+        return -1;
+    }
+    return 0;
+}
+
+static int holding_set_blocks(Holding *self, PyObject *value, void *closure) {
+    (void)closure;
+    if (refuse_no_int(value) < 0) {
+        return -1;
+    }
+    long long blocks = PyLong_AsLongLong(value);
+    if (blocks == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    self->blocks = blocks;
+    return 0;
+}
+
+static int holding_set_digest(Holding *self, PyObject *value, void *closure) {
+    (void)closure;
+    if (refuse_no_int(value) < 0) {
+        return -1;
+    }
+    self->digest = PyLong_AsUnsignedLongLongMask(value);
+    return 0;
+}
+
+static PyGetSetDef getters[] = {
+    {"bit", (getter)holding_bit, NULL, "The mask with the worker's bit alone.", NULL},
+    {"blocks", (getter)holding_blocks, (setter)holding_set_blocks, "Blocks held.", NULL},
+    {"digest", (getter)holding_digest, (setter)holding_set_digest,
+     "Sum of their hashes mod 2^64.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject holding_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Holding",
+    .tp_doc = "What one worker holds in one table.",
+    .tp_basicsize = sizeof(Holding),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)holding_dealloc,
+    .tp_getset = getters,
+};

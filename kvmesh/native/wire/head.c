@@ -1,0 +1,385 @@
+/* Heads of requests, and the names that are asked for in them: what the pure classes of
+ * `kvmesh.transport.http.wire.head` do.
+ */
+#include "wire/head.h"
+#include <string.h>
+
+enum { MOST_NAMES = 1 << 12 };
+
+uint32_t name_hash(const char *name, size_t size) {
+    uint64_t first = 0, last = 0;
+    if (size >= 8) {
+        memcpy(&first, name, 8);
+        memcpy(&last, name + size - 8, 8);
+    } else {
+        memcpy(&first, name, size);
+    }
+    uint64_t mixed = first * UINT64_C(0x9E3779B97F4A7C15);
+    mixed = (mixed ^ (last << 32 | last >> 32) ^ size) * UINT64_C(0xC2B2AE3D27D4EB4F);
+    return (uint32_t)(mixed >> 32);
+}
+
+Head *head_new(Py_ssize_t lines, Py_ssize_t bytes) {
+    size_t size = sizeof(Head) + (size_t)lines * sizeof(HeadLine) + (size_t)bytes;
+    Head *head = PyObject_Malloc(size);
+    if (head == NULL) {
+        return (Head *)PyErr_NoMemory();
+    }
+    PyObject_InitVar((PyVarObject *)head, &head_type, lines);
+    head->count = 0;
+    head->room = (uint32_t)bytes;
+    return head;
+}
+
+static void head_dealloc(Head *self) { PyObject_Free(self); }
+
+static int is_pair(PyObject *header) {
+    return PyTuple_Check(header) && PyTuple_GET_SIZE(header) == 2 &&
+           PyBytes_Check(PyTuple_GET_ITEM(header, 0)) && PyBytes_Check(PyTuple_GET_ITEM(header, 1));
+}
+
+/* Return the bytes of some headers, pairs of bytes; -1 with an error set. */
+static Py_ssize_t size_of(PyObject *headers) {
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(headers); i++) {
+        PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
+        if (!is_pair(header)) {
+            PyErr_Format(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
+            return -1;
+        }
+        size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 0)) +
+                PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 1));
+        if (size > INT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "headers of 2 GiB");
+            return -1;
+        }
+    }
+    return size;
+}
+
+/* Write one line behind the others; `at` is the number of bytes before it, and is moved. */
+static void add_line(Head *head, uint32_t *at, const char *name, size_t name_size, const char *value,
+                     size_t value_size, uint32_t hash) {
+    char *bytes = head_bytes(head);
+    head->lines[head->count++] = (HeadLine){hash, *at, (uint32_t)name_size,
+                                            *at + (uint32_t)name_size, (uint32_t)value_size};
+    memcpy(bytes + *at, name, name_size);
+    memcpy(bytes + *at + name_size, value, value_size);
+    *at += (uint32_t)(name_size + value_size);
+}
+
+static void add_pairs(Head *head, uint32_t *at, PyObject *headers) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(headers); i++) {
+        PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
+        PyObject *name = PyTuple_GET_ITEM(header, 0), *value = PyTuple_GET_ITEM(header, 1);
+        const char *text = PyBytes_AS_STRING(name);
+        size_t size = (size_t)PyBytes_GET_SIZE(name);
+        add_line(head, at, text, size, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value),
+                 name_hash(text, size));
+    }
+}
+
+static PyObject *head_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *given;
+    (void)type;
+    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
+        return PyErr_Format(PyExc_TypeError, "Head takes no keywords");
+    }
+    if (!PyArg_ParseTuple(args, "O", &given)) {
+        return NULL;
+    }
+    PyObject *headers = PySequence_Fast(given, "headers are a sequence");
+    Py_ssize_t size = headers == NULL ? -1 : size_of(headers);
+    Head *head = size < 0 ? NULL : head_new(PySequence_Fast_GET_SIZE(headers), size);
+    uint32_t at = 0;
+    if (head != NULL) {
+        add_pairs(head, &at, headers);
+    }
+    Py_XDECREF(headers);
+    return (PyObject *)head;
+}
+
+static int is_named(const Head *head, const HeadLine *line, const char *name, size_t size) {
+    return line->name_size == size && memcmp(head_bytes(head) + line->name, name, size) == 0;
+}
+
+/* Return the name itself if it is among those asked for, NULL if not. Borrowed; Py_None for one that
+ * only its prefix names.
+ */
+static PyObject *find_name(const Names *names, const Head *head, const HeadLine *line) {
+    for (uint32_t place = line->hash & names->mask; names->names[place] != NULL;
+         place = (place + 1) & names->mask) {
+        PyObject *name = names->names[place];
+        if (names->hashes[place] == line->hash &&
+            is_named(head, line, PyBytes_AS_STRING(name), (size_t)PyBytes_GET_SIZE(name))) {
+            return name;
+        }
+    }
+    size_t size = (size_t)PyBytes_GET_SIZE(names->prefix);
+    int begins = size && line->name_size > size &&
+                 memcmp(head_bytes(head) + line->name, PyBytes_AS_STRING(names->prefix), size) == 0;
+    return begins ? Py_None : NULL;
+}
+
+static PyObject *name_of(const Head *head, const HeadLine *line) {
+    return PyBytes_FromStringAndSize(head_bytes(head) + line->name, line->name_size);
+}
+
+static PyObject *value_of(const Head *head, const HeadLine *line) {
+    return PyBytes_FromStringAndSize(head_bytes(head) + line->value, line->value_size);
+}
+
+/* Append a header to a list, with `name` if it is made already, a new reference; -1 with an error. */
+static int append_pair(PyObject *list, const Head *head, const HeadLine *line, PyObject *name) {
+    PyObject *value = name == NULL ? NULL : value_of(head, line);
+    PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name, value);
+    int failed = pair == NULL || PyList_Append(list, pair) < 0;
+    Py_XDECREF(pair);
+    Py_XDECREF(value);
+    Py_XDECREF(name);
+    return failed ? -1 : 0;
+}
+
+static PyObject *head_headers(Head *self, PyObject *unused) {
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < self->count; i++) {
+        if (append_pair(list, self, self->lines + i, name_of(self, self->lines + i)) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *head_get(Head *self, PyObject *name) {
+    if (!PyBytes_Check(name)) {
+        return PyErr_Format(PyExc_TypeError, "a name is bytes, not %.100R", name);
+    }
+    const char *text = PyBytes_AS_STRING(name);
+    size_t size = (size_t)PyBytes_GET_SIZE(name);
+    uint32_t hash = name_hash(text, size);
+    for (const HeadLine *line = self->lines; line < self->lines + self->count; line++) {
+        if (line->hash == hash && is_named(self, line, text, size)) {
+            return value_of(self, line);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static const Names *read_names(PyObject *given) {
+    if (!Py_IS_TYPE(given, &names_type)) {
+        PyErr_Format(PyExc_TypeError, "Names, not %.100R", given);
+        return NULL;
+    }
+    return (const Names *)given;
+}
+
+static PyObject *head_select(Head *self, PyObject *given) {
+    const Names *names = read_names(given);
+    PyObject *list = NULL;
+    for (uint32_t i = 0; names != NULL && i < self->count; i++) {
+        const HeadLine *line = self->lines + i;
+        PyObject *name = find_name(names, self, line);
+        if (name == NULL) {
+            continue;
+        }
+        if (list == NULL && (list = PyList_New(0)) == NULL) {
+            return NULL;
+        }
+        if (append_pair(list, self, line, name == Py_None ? name_of(self, line) : Py_NewRef(name)) < 0) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    }
+    return names == NULL ? NULL : list != NULL ? list : PyTuple_New(0);
+}
+
+static PyObject *head_has(Head *self, PyObject *given) {
+    const Names *names = read_names(given);
+    if (names == NULL) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < self->count; i++) {
+        if (find_name(names, self, self->lines + i) != NULL) {
+            Py_RETURN_TRUE;
+        }
+    }
+    Py_RETURN_FALSE;
+}
+
+/* replaced(names, added) -> Head */
+static PyObject *head_replaced(Head *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "replaced takes 2 arguments, not %zd", nargs);
+    }
+    const Names *names = read_names(args[0]);
+    PyObject *added = names == NULL ? NULL : PySequence_Fast(args[1], "headers are a sequence");
+    Py_ssize_t size = added == NULL ? -1 : size_of(added);
+    Head *head = NULL;
+    if (size >= 0) {
+        head = head_new((Py_ssize_t)self->count + PySequence_Fast_GET_SIZE(added),
+                        (Py_ssize_t)self->room + size);
+    }
+    uint32_t at = 0;
+    for (uint32_t i = 0; head != NULL && i < self->count; i++) {
+        const HeadLine *line = self->lines + i;
+        if (find_name(names, self, line) == NULL) {
+            add_line(head, &at, head_bytes(self) + line->name, line->name_size,
+                     head_bytes(self) + line->value, line->value_size, line->hash);
+        }
+    }
+    if (head != NULL) {
+        add_pairs(head, &at, added);
+    }
+    Py_XDECREF(added);
+    return (PyObject *)head;
+}
+
+/* Return the bytes of the lines that `names` does not name, 4 more each. */
+static Py_ssize_t rendered_size(const Head *self, const Names *names) {
+    Py_ssize_t size = 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const HeadLine *line = self->lines + i;
+        if (find_name(names, self, line) == NULL) {
+            size += (Py_ssize_t)line->name_size + line->value_size + 4;
+        }
+    }
+    return size;
+}
+
+static int has_break(const char *at, size_t size) {
+    return memchr(at, '\n', size) != NULL || memchr(at, '\r', size) != NULL;
+}
+
+static PyObject *head_render(Head *self, PyObject *given) {
+    const Names *names = read_names(given);
+    PyObject *block =
+        names == NULL ? NULL : PyBytes_FromStringAndSize(NULL, rendered_size(self, names));
+    char *at = block == NULL ? NULL : PyBytes_AS_STRING(block);
+    int broken = 0;
+    for (uint32_t i = 0; block != NULL && i < self->count; i++) {
+        const HeadLine *line = self->lines + i;
+        if (find_name(names, self, line) != NULL) {
+            continue;
+        }
+        const char *bytes = head_bytes(self);
+        /* Name and value stand behind each other. */
+        broken |= has_break(bytes + line->name, (size_t)line->name_size + line->value_size);
+        memcpy(at, bytes + line->name, line->name_size);
+        at += line->name_size;
+        *at++ = ':';
+        *at++ = ' ';
+        memcpy(at, bytes + line->value, line->value_size);
+        at += line->value_size;
+        *at++ = '\r';
+        *at++ = '\n';
+    }
+    if (broken) {
+        PyErr_Format(PyExc_ValueError, "header with a line break in %R", block);
+        Py_CLEAR(block);
+    }
+    return block;
+}
+
+static PyMethodDef head_methods[] = {
+    {"headers", (PyCFunction)head_headers, METH_NOARGS, "Return all headers, as they came."},
+    {"get", (PyCFunction)head_get, METH_O, "Return the first value of a name, None without one."},
+    {"select", (PyCFunction)head_select, METH_O, "Return the headers that some names ask for."},
+    {"has", (PyCFunction)head_has, METH_O, "Return whether any header has one of some names."},
+    {"replaced", (PyCFunction)(void (*)(void))head_replaced, METH_FASTCALL,
+     "replaced(names, added) -> Head: without those of some names, others behind the rest."},
+    {"render", (PyCFunction)head_render, METH_O, "Return the lines but those of some names."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject head_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Head",
+    .tp_doc = "Head(headers): the headers of one request.",
+    .tp_basicsize = sizeof(Head),
+    .tp_itemsize = sizeof(HeadLine),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = head_make,
+    .tp_dealloc = (destructor)head_dealloc,
+    .tp_methods = head_methods,
+};
+
+static void names_dealloc(Names *self) {
+    for (uint32_t i = 0; self->names != NULL && i <= self->mask; i++) {
+        Py_XDECREF(self->names[i]);
+    }
+    PyMem_Free(self->names);
+    PyMem_Free(self->hashes);
+    Py_XDECREF(self->prefix);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Put one name in; the table has a free place. */
+static void enter_name(Names *self, PyObject *name) {
+    const char *text = PyBytes_AS_STRING(name);
+    size_t size = (size_t)PyBytes_GET_SIZE(name);
+    uint32_t hash = name_hash(text, size), place = hash & self->mask;
+    while (self->names[place] != NULL) {
+        place = (place + 1) & self->mask;
+    }
+    self->names[place] = Py_NewRef(name);
+    self->hashes[place] = hash;
+}
+
+static int fill_names(Names *self, PyObject *names) {
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(names), room = 4;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i))) {
+            PyErr_SetString(PyExc_TypeError, "names of headers are bytes");
+            return -1;
+        }
+    }
+    if (count > MOST_NAMES) {
+        PyErr_Format(PyExc_ValueError, "at most %d names", MOST_NAMES);
+        return -1;
+    }
+    while (room < 4 * count) {
+        room *= 2;
+    }
+    self->names = PyMem_Calloc((size_t)room, sizeof *self->names);
+    self->hashes = PyMem_Calloc((size_t)room, sizeof *self->hashes);
+    if (self->names == NULL || self->hashes == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->mask = (uint32_t)room - 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        enter_name(self, PySequence_Fast_GET_ITEM(names, i));
+    }
+    return 0;
+}
+
+static PyObject *names_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *given, *prefix;
+    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
+        return PyErr_Format(PyExc_TypeError, "Names takes no keywords");
+    }
+    if (!PyArg_ParseTuple(args, "OS", &given, &prefix)) {
+        return NULL;
+    }
+    PyObject *all = PySequence_List(given);
+    Names *self = all == NULL ? NULL : (Names *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->prefix = Py_NewRef(prefix);
+        if (fill_names(self, all) < 0) {
+            Py_CLEAR(self);
+        }
+    }
+    Py_XDECREF(all);
+    return (PyObject *)self;
+}
+
+PyTypeObject names_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Names",
+    .tp_doc = "Names(names, prefix): headers that somebody asks for.",
+    .tp_basicsize = sizeof(Names),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = names_make,
+    .tp_dealloc = (destructor)names_dealloc,
+};

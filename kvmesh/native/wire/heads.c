@@ -1,0 +1,164 @@
+/* HTTP heads that come again and again: what the pure functions of `kvmesh.transport.http` do that are
+ * named in each docstring here.
+ */
+#include "wire/wire.h"
+#include <string.h>
+
+#define DATE_BYTES 29
+#define MOST_DIGITS 12
+
+static const char pattern[] = "aaa, 00 aaa 0000 00:00:00 gmt";
+
+typedef struct {
+    const char *at;
+    Py_ssize_t size;
+} Text;
+
+static int texts(PyObject *const *args, Py_ssize_t count, Text *out) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!PyBytes_Check(args[i])) {
+            PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(args[i])->tp_name);
+            return -1;
+        }
+        out[i].at = PyBytes_AS_STRING(args[i]);
+        out[i].size = PyBytes_GET_SIZE(args[i]);
+    }
+    return 0;
+}
+
+static int has_at(Text data, Py_ssize_t at, Text what) {
+    return data.size - at >= what.size && memcmp(data.at + at, what.at, (size_t)what.size) == 0;
+}
+
+PyDoc_STRVAR(match_head_doc,
+"match_head(data, before, behind, most) -> bytes or None\n\nReturn "
+"`transport.http.wire.headers.pure_match_head`.");
+
+static PyObject *match_head(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 4) {
+        return PyErr_Format(PyExc_TypeError, "match_head takes 4 arguments, not %zd", nargs);
+    }
+    Text text[3];
+    int bare = args[2] == Py_None;
+    Py_ssize_t most = PyLong_AsSsize_t(args[3]);
+    if ((most == -1 && PyErr_Occurred()) || texts(args, bare ? 2 : 3, text) < 0) {
+        return NULL;
+    }
+    Text data = text[0], before = text[1];
+    if (!has_at(data, 0, before)) {
+        Py_RETURN_NONE;
+    }
+    if (bare) {
+        return data.size == before.size ? PyBytes_FromStringAndSize(NULL, 0) : Py_NewRef(Py_None);
+    }
+    Py_ssize_t at = before.size, length = 0;
+    while (at < data.size && at - before.size < MOST_DIGITS && data.at[at] >= '0' && data.at[at] <= '9') {
+        length = length * 10 + (data.at[at++] - '0');
+    }
+    Py_ssize_t start = at + text[2].size;
+    if (at == before.size || !has_at(data, at, text[2]) || data.size - start != length || length > most) {
+        Py_RETURN_NONE;
+    }
+    return PyBytes_FromStringAndSize(data.at + start, length);
+}
+
+static int is_date(const char *at) {
+    for (int i = 0; i < DATE_BYTES; i++) {
+        char letter = at[i], low = letter | 32;
+        int alike = pattern[i] == 'a' ? low >= 'a' && low <= 'z'
+                  : pattern[i] == '0' ? letter >= '0' && letter <= '9'
+                  : pattern[i] >= 'a' ? low == pattern[i] : letter == pattern[i];
+        if (!alike) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(match_dated_doc,
+"match_dated(data, before, after) -> int\n\nReturn "
+"`transport.http.upstream.response_head.pure_match_dated`.");
+
+static PyObject *match_dated(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    Text text[3];
+    if (nargs != 3) {
+        return PyErr_Format(PyExc_TypeError, "match_dated takes 3 arguments, not %zd", nargs);
+    }
+    if (texts(args, 3, text) < 0) {
+        return NULL;
+    }
+    Py_ssize_t end = text[1].size;
+    if (!has_at(text[0], 0, text[1])) {
+        return PyLong_FromLong(0);
+    }
+    if (text[2].size > 0) {
+        if (text[0].size - end < DATE_BYTES || !is_date(text[0].at + end) ||
+            !has_at(text[0], end + DATE_BYTES, text[2])) {
+            return PyLong_FromLong(0);
+        }
+        end += DATE_BYTES + text[2].size;
+    }
+    return PyLong_FromSsize_t(end);
+}
+
+static int has_break(Text text) {
+    return memchr(text.at, '\n', (size_t)text.size) != NULL ||
+           memchr(text.at, '\r', (size_t)text.size) != NULL;
+}
+
+static char *append(char *at, Text text) {
+    memcpy(at, text.at, (size_t)text.size);
+    return at + text.size;
+}
+
+/* Read one header: a tuple of two bytes. The items are the header's, which its sequence keeps alive. */
+static int header_of(PyObject *header, Text *out) {
+    if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2) {
+        PyErr_Format(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
+        return -1;
+    }
+    return texts(&PyTuple_GET_ITEM(header, 0), 2, out);
+}
+
+PyDoc_STRVAR(render_doc,
+"render(headers) -> bytes\n\nReturn `transport.http.wire.headers.pure_render`.");
+
+static PyObject *render(PyObject *module, PyObject *headers) {
+    (void)module;
+    PyObject *all = PySequence_Fast(headers, "headers are a sequence");
+    if (all == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(all), size = 0;
+    int broken = 0;
+    Text text[2];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (header_of(PySequence_Fast_GET_ITEM(all, i), text) < 0) {
+            Py_DECREF(all);
+            return NULL;
+        }
+        broken |= has_break(text[0]) || has_break(text[1]);
+        size += text[0].size + text[1].size + 4;
+    }
+    PyObject *block = PyBytes_FromStringAndSize(NULL, size);
+    char *at = block == NULL ? NULL : PyBytes_AS_STRING(block);
+    for (Py_ssize_t i = 0; i < count && at != NULL; i++) {
+        (void)header_of(PySequence_Fast_GET_ITEM(all, i), text);
+        at = append(append(append(append(at, text[0]), (Text){": ", 2}), text[1]), (Text){"\r\n", 2});
+    }
+    Py_DECREF(all);
+    if (broken && block != NULL) {
+        PyErr_Format(PyExc_ValueError, "header with a line break in %R", block);
+        Py_CLEAR(block);
+    }
+    return block;
+}
+
+PyMethodDef native_head_methods[] = {
+    {"match_head", (PyCFunction)(void (*)(void))match_head, METH_FASTCALL, match_head_doc},
+    {"match_dated", (PyCFunction)(void (*)(void))match_dated, METH_FASTCALL, match_dated_doc},
+    {"render", render, METH_O, render_doc},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,372 @@
+/* A stream of server-sent events seen in passing: what `kvmesh.core.engines.event_stream` does.
+ *
+ * What engines send is done here: whole and cut events whose lines end in LF, tokens, `[DONE]`; usage
+ * is decoded when asked for. The pure twin, made when first needed, takes the rest: events that may be
+ * errors or have several lines; and the whole stream from the first CR or overlong event on.
+ */
+#define _GNU_SOURCE
+#include "wire/sse.h"
+#include <string.h>
+#include <structmember.h>
+
+#define MOST_HELD (1 << 16)
+
+/* Count the whole events in a text that ends behind its last blank line. */
+static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
+    const char *last = at + size - 2; /* the last blank line, which ends the last event */
+    while (at <= last) {
+        const char *line = memchr(at, '\n', (size_t)(last + 1 - at));
+        const char *end = line != NULL && line <= last && line[1] == '\n' ? line : NULL;
+        int one = end != NULL;
+        if (end == NULL) {
+            end = memmem(at, (size_t)(last - at), "\n\n", 2);
+            end = end == NULL ? last : end;
+        }
+        int kind = one ? event_kind(at, end - at) : EVENT_RARE;
+        if (end == at) {
+            ; /* a blank line more */
+        } else if (kind <= EVENT_REASON) {
+            self->tokens++;
+            self->reasoned |= kind == EVENT_REASON;
+            if (kind != EVENT_TOKEN && stream_keep_usage(self, at, end - at) < 0) {
+                return -1;
+            }
+        } else if (kind == EVENT_END) {
+            self->done = 1;
+        } else if (stream_take_rare(self, at, end - at) < 0) {
+            return -1;
+        }
+        at = end + 2;
+    }
+    return 0;
+}
+
+/* Count the events in what passes. Returns it; NULL, with the reference gone, if that failed. */
+static PyObject *count_passed(EventStream *self, PyObject *passed) {
+    const char *text = PyBytes_AS_STRING(passed);
+    Py_ssize_t end = PyBytes_GET_SIZE(passed);
+    if (end > 0) {
+        self->complete = (char)ends_in_done(text, end);
+        if (count_events(self, text, end) < 0) {
+            Py_CLEAR(passed);
+        }
+    }
+    return passed;
+}
+
+/* Take a piece behind what is held, which grows by doubling and is not searched again: bytes that come
+ * one by one cost as much as at once. */
+static PyObject *feed_behind(EventStream *self, PyObject *data) {
+    const char *text = PyBytes_AS_STRING(data);
+    Py_ssize_t size = PyBytes_GET_SIZE(data), before = PyByteArray_GET_SIZE(self->held);
+    Py_ssize_t end = behind_last_event(text, size);
+    if (end == 0 && size > 0 && text[0] == '\n' && PyByteArray_AS_STRING(self->held)[before - 1] == '\n') {
+        end = 1; /* the blank line was cut */
+    }
+    Py_ssize_t rest = size - end + (end == 0 ? before : 0);
+    if (rest > MOST_HELD) {
+        return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
+    }
+    if (end == 0) {
+        if (PyByteArray_Resize(self->held, before + size) < 0) {
+            return NULL;
+        }
+        memcpy(PyByteArray_AS_STRING(self->held) + before, text, (size_t)size);
+        return PyBytes_FromStringAndSize(NULL, 0);
+    }
+    PyObject *passed = PyBytes_FromStringAndSize(NULL, before + end);
+    PyObject *tail = rest == 0 ? NULL : PyByteArray_FromStringAndSize(text + end, rest);
+    if (passed == NULL || (tail == NULL && rest > 0)) {
+        Py_XDECREF(passed);
+        return NULL;
+    }
+    memcpy(PyBytes_AS_STRING(passed), PyByteArray_AS_STRING(self->held), (size_t)before);
+    memcpy(PyBytes_AS_STRING(passed) + before, text, (size_t)end);
+    Py_XSETREF(self->held, tail);
+    return count_passed(self, passed);
+}
+
+PyDoc_STRVAR(feed_doc,
+"feed(data) -> bytes\n\nReturn what may pass now: all up to the last blank line; `data` itself when "
+"that is all. Counts what ended.");
+
+static PyObject *stream_feed(EventStream *self, PyObject *data) {
+    if (!PyBytes_CheckExact(data)) {
+        return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
+    }
+    const char *text = PyBytes_AS_STRING(data);
+    Py_ssize_t size = PyBytes_GET_SIZE(data);
+    int odd = !self->handed_over && memchr(text, '\r', (size_t)size) != NULL;
+    if (odd && stream_hand_over(self) < 0) {
+        return NULL;
+    }
+    if (self->handed_over) {
+        return stream_feed_twin(self, data);
+    }
+    if (self->held != NULL) {
+        return feed_behind(self, data);
+    }
+    Py_ssize_t end = behind_last_event(text, size);
+    if (size - end > MOST_HELD) {
+        return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
+    }
+    PyObject *passed = end == size ? Py_NewRef(data) : PyBytes_FromStringAndSize(text, end);
+    PyObject *rest = end == size ? NULL : PyByteArray_FromStringAndSize(text + end, size - end);
+    if (passed == NULL || (rest == NULL && end < size)) {
+        Py_XDECREF(passed);
+        return NULL;
+    }
+    self->held = rest;
+    return count_passed(self, passed);
+}
+
+/* Keep what chunks that were counted report. */
+static int keep_usages(EventStream *self, const char *at, const char *end) {
+    Py_ssize_t size;
+    const char *content = at;
+    for (; (size = chunk_size(at, end, &content)) > 0; at = content + size + 2) {
+        for (const char *event = content; event < content + size;) {
+            const char *line = memchr(event, '\n', (size_t)(content + size - event));
+            int kind = event_kind(event, line - event);
+            if ((kind == EVENT_USAGE || kind == EVENT_REASON) && stream_keep_usage(self, event, line - event) < 0) {
+                return -1;
+            }
+            event = line + 2;
+        }
+    }
+    return 0;
+}
+
+enum { TAKEN = 1, DUE = 2, ENDED = 4 };
+
+static PyObject *taken(const EventStream *self, int ended) {
+    return PyLong_FromLong(TAKEN | (self->tokens >= self->due ? DUE : 0) | (ended ? ENDED : 0));
+}
+
+static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
+    PyObject *twin = stream_twin(self);
+    PyObject *found = twin == NULL ? NULL : PyObject_CallMethod(twin, "take", "OO", args[0], args[1]);
+    long flags = found == NULL ? -1 : PyLong_AsLong(found);
+    if (twin == NULL || stream_count_twins(self, twin, found) < 0 || flags < 0) {
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    }
+    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & ENDED) != 0);
+}
+
+PyDoc_STRVAR(take_doc,
+"take(data, may_end) -> int\n\nCount `data`, which stands between two chunks of HTTP, if it is nothing but "
+"whole plain chunks of\nwhole ordinary events, and, if it `may_end`, the last chunk, so that it may be "
+"passed on as it came:\n1, with 2 once `tokens` are `due` and 4 at the end. Else 0, and nothing has changed.");
+
+static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
+    static const char last_chunk[] = "0\r\n\r\n";
+    if (nargs != 2 || !PyBytes_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "take takes bytes and whether they may end");
+        return NULL;
+    }
+    const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
+    int may_end = PyObject_IsTrue(args[1]);
+    if (may_end < 0) {
+        return NULL;
+    }
+    if (self->handed_over) {
+        return take_by_twin(self, args);
+    }
+    if (self->held != NULL || at == end) {
+        return PyLong_FromLong(0);
+    }
+    Py_ssize_t tokens = 0;
+    int last = EVENT_RARE, ended = 0;
+    unsigned kinds = 0;
+    while (at < end) {
+        ended = may_end && end - at == TEXT_LENGTH(last_chunk) && memcmp(at, last_chunk, 5) == 0;
+        if (ended) {
+            break;
+        }
+        const char *content = at;
+        Py_ssize_t size = chunk_size(at, end, &content);
+        if (size <= 0 || end - content < size + 2 || content[size] != '\r' ||
+            content[size + 1] != '\n' || memchr(content, '\r', (size_t)size) != NULL) {
+            return PyLong_FromLong(0);
+        }
+        Py_ssize_t found = count_plain_events(content, size, &last, &kinds);
+        if (found < 0) {
+            return PyLong_FromLong(0);
+        }
+        tokens += found;
+        at = content + size + 2;
+    }
+    if ((kinds & (1u << EVENT_USAGE | 1u << EVENT_REASON)) != 0 && keep_usages(self, PyBytes_AS_STRING(args[0]), end) < 0) {
+        return NULL;
+    }
+    self->tokens += tokens;
+    self->done |= (kinds & 1u << EVENT_END) != 0;
+    self->reasoned |= (kinds & 1u << EVENT_REASON) != 0;
+    if (last != EVENT_RARE) {
+        self->complete = last == EVENT_END;
+    }
+    return taken(self, ended);
+}
+
+PyDoc_STRVAR(flush_doc, "flush() -> bytes\n\nReturn what is held: the stream has ended.");
+
+static PyObject *stream_flush(EventStream *self, PyObject *none) {
+    (void)none;
+    if (self->handed_over) {
+        return stream_ask_twin(self, "flush", 1);
+    }
+    PyObject *held = stream_held(self);
+    if (held != NULL) {
+        Py_CLEAR(self->held);
+    }
+    return held;
+}
+
+PyDoc_STRVAR(is_complete_doc,
+"is_complete() -> bool\n\nReturn whether the last event that passed was `[DONE]`: nothing is missing.");
+
+static PyObject *stream_is_complete(EventStream *self, PyObject *none) {
+    (void)none;
+    if (self->handed_over) {
+        return stream_ask_twin(self, "is_complete", 1);
+    }
+    return PyBool_FromLong(self->complete);
+}
+
+/* Attributes that the twin alone can have: `closure` is the name, and what stands for it without. */
+typedef struct {
+    const char *name;
+    int kind; /* 0: 0, 1: b"", 2: None, 3: False */
+} Told;
+
+static PyObject *get_told(EventStream *self, void *closure) {
+    const Told *told = closure;
+    if (self->twin != NULL) {
+        return stream_ask_twin(self, told->name, 0);
+    }
+    switch (told->kind) {
+    case 0:
+        return PyLong_FromLong(0);
+    case 1:
+        return PyBytes_FromStringAndSize(NULL, 0);
+    case 2:
+        Py_RETURN_NONE;
+    default:
+        Py_RETURN_FALSE;
+    }
+}
+
+static PyObject *get_done(EventStream *self, void *closure) {
+    if (self->done) {
+        Py_RETURN_TRUE;
+    }
+    return get_told(self, closure);
+}
+
+static PyObject *get_reasoned(EventStream *self, void *closure) {
+    if (self->reasoned) {
+        Py_RETURN_TRUE;
+    }
+    return get_told(self, closure);
+}
+
+static PyObject *get_usage(EventStream *self, void *closure) {
+    if (self->handed_over) {
+        return get_told(self, closure);
+    }
+    return stream_read_usage(self) < 0 ? NULL : Py_NewRef(self->usage == NULL ? Py_None : self->usage);
+}
+
+static PyObject *get_held(EventStream *self, void *closure) {
+    if (self->handed_over) {
+        return get_told(self, closure);
+    }
+    return stream_held(self);
+}
+
+static const Told told[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}, {"reasoned", 3}};
+
+static PyGetSetDef stream_told[] = {
+    {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&told[0]},
+    {"errors", (getter)get_told, NULL, "error events", (void *)&told[1]},
+    {"error", (getter)get_told, NULL, "the last error event's data", (void *)&told[2]},
+    {"usage", (getter)get_usage, NULL, "what was reported last, or None", (void *)&told[3]},
+    {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&told[4]},
+    {"torn", (getter)get_told, NULL, "whether a part of an overlong event has passed", (void *)&told[5]},
+    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&told[6]},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef stream_members[] = {
+    {"tokens", T_PYSSIZET, offsetof(EventStream, tokens), READONLY, "events that carry output"},
+    {"due", T_PYSSIZET, offsetof(EventStream, due), 0, "the tokens at which `take` says so"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef stream_methods[] = {
+    {"feed", (PyCFunction)stream_feed, METH_O, feed_doc},
+    {"take", (PyCFunction)(void (*)(void))stream_take, METH_FASTCALL, take_doc},
+    {"flush", (PyCFunction)stream_flush, METH_NOARGS, flush_doc},
+    {"is_complete", (PyCFunction)stream_is_complete, METH_NOARGS, is_complete_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *make, *find;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "EventStream takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OO:EventStream", &make, &find)) {
+        return NULL;
+    }
+    EventStream *self = (EventStream *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->make = Py_NewRef(make);
+        self->find = Py_NewRef(find);
+        self->due = 1;
+    }
+    return (PyObject *)self;
+}
+
+static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
+    Py_VISIT(self->make);
+    Py_VISIT(self->find);
+    Py_VISIT(self->usage);
+    Py_VISIT(self->twin);
+    return 0;
+}
+
+static int stream_clear(EventStream *self) {
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->usage);
+    Py_CLEAR(self->make);
+    Py_CLEAR(self->twin);
+    return 0;
+}
+
+static void stream_dealloc(EventStream *self) {
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->make);
+    Py_CLEAR(self->twin);
+    Py_CLEAR(self->held);
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->usage);
+    Py_CLEAR(self->unread);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject event_stream_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.EventStream",
+    .tp_basicsize = sizeof(EventStream),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "EventStream(make, find_usage)\n\nWhat core.engines.event_stream.EventStream does; `make` makes one.",
+    .tp_new = stream_new,
+    .tp_dealloc = (destructor)stream_dealloc,
+    .tp_traverse = (traverseproc)stream_traverse,
+    .tp_clear = (inquiry)stream_clear,
+    .tp_methods = stream_methods,
+    .tp_members = stream_members,
+    .tp_getset = stream_told,
+};

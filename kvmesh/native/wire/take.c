@@ -1,0 +1,271 @@
+/* One whole request out of the bytes of a read: `RequestReader` for what comes as most requests do.
+ *
+ * Accepted is a strict part of what llhttp and the checks behind it accept, with the same values. All
+ * else, whatever may be wrong with it, is left to them: chunked bodies, upgrades, several requests in
+ * one read or one in several, absolute targets, odd characters.
+ */
+#define _GNU_SOURCE
+#include "wire/head.h"
+#include <string.h>
+
+enum { MOST_LINES = 128, MOST_DIGITS = 9 };
+
+#define TOKEN 1  /* of a header's name */
+#define TARGET 2 /* of a path or its query */
+#define VALUE 4  /* of a header's value */
+#define HOST 8
+
+static uint8_t classes[256];
+
+static void mark(const char *letters, uint8_t as) {
+    for (; *letters; letters++) {
+        classes[(uint8_t)*letters] |= as;
+    }
+}
+
+int take_ready(void) {
+    for (int i = 0; i < 256; i++) {
+        int letter = (i >= 'a' && i <= 'z') || (i >= 'A' && i <= 'Z') || (i >= '0' && i <= '9');
+        classes[i] = letter ? TOKEN | TARGET | HOST : 0;
+        classes[i] |= i == '\t' || (i >= ' ' && i != 127) ? VALUE : 0;
+    }
+    mark("!#$%&'*+-.^_`|~", TOKEN);
+    mark("/-._~%!$&'()*+,;=:@?", TARGET);
+    mark("._~!$&'()*+,;=%:[]-", HOST);
+    return 0;
+}
+
+/* What a head says of itself. */
+typedef struct {
+    const char *method;
+    const char *target, *target_end;
+    const char *end; /* behind its empty line */
+    int hosts, lengths;
+    Py_ssize_t length;
+} Line;
+
+static int is_all(const char *at, const char *end, uint8_t as) {
+    for (; at < end; at++) {
+        if (!(classes[(uint8_t)*at] & as)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int same(const char *name, size_t size, const char *known) {
+    return size == strlen(known) && memcmp(name, known, size) == 0;
+}
+
+/* Return whether a value is one in lower case, whatever the case of its letters. */
+static int is_word(const char *at, size_t size, const char *known) {
+    if (size != strlen(known)) {
+        return 0;
+    }
+    for (; *known; known++, at++) {
+        if ((*at | 32) != *known && *at != *known) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int read_length(Line *line, const char *at, size_t size) {
+    if (size == 0 || size > MOST_DIGITS || line->lengths++) {
+        return 0;
+    }
+    for (; size; size--, at++) {
+        if (*at < '0' || *at > '9') {
+            return 0;
+        }
+        line->length = line->length * 10 + (*at - '0');
+    }
+    return 1;
+}
+
+enum { KEEP, OMIT, LEAVE };
+
+/* Return what becomes of a header: kept, left out (it frames), or reason to leave the request. */
+static int judge(Line *line, const char *name, size_t size, const char *value, size_t value_size) {
+    switch (size) {
+    case 4:
+        if (same(name, size, "host")) {
+            return line->hosts++ == 0 && is_all(value, value + value_size, HOST) ? KEEP : LEAVE;
+        }
+        break;
+    case 6:
+        return same(name, size, "expect") ? LEAVE : KEEP;
+    case 7:
+        return same(name, size, "upgrade") ? LEAVE : KEEP;
+    case 10:
+        if (same(name, size, "connection")) {
+            return is_word(value, value_size, "keep-alive") ? KEEP : LEAVE;
+        }
+        break;
+    case 14:
+        if (same(name, size, "content-length")) {
+            return read_length(line, value, value_size) ? OMIT : LEAVE;
+        }
+        break;
+    case 16:
+        return same(name, size, "proxy-connection") ? LEAVE : KEEP;
+    case 17:
+        return same(name, size, "transfer-encoding") ? LEAVE : KEEP;
+    default:
+        break;
+    }
+    return KEEP;
+}
+
+/* Read the first line; return where the next begins, NULL for one to leave. */
+static const char *read_first(Line *line, const char *at, const char *end, Py_ssize_t most_target) {
+    static const char version[] = " HTTP/1.1\r\n";
+    if (end - at > 5 && memcmp(at, "POST ", 5) == 0) {
+        line->method = "POST";
+        at += 5;
+    } else if (end - at > 4 && memcmp(at, "GET ", 4) == 0) {
+        line->method = "GET";
+        at += 4;
+    } else {
+        return NULL;
+    }
+    line->target = at;
+    while (at < end && classes[(uint8_t)*at] & TARGET) {
+        at++;
+    }
+    line->target_end = at;
+    Py_ssize_t size = at - line->target;
+    if (size == 0 || size > most_target || *line->target != '/' ||
+        end - at < (Py_ssize_t)sizeof version - 1 || memcmp(at, version, sizeof version - 1) != 0) {
+        return NULL;
+    }
+    return at + sizeof version - 1;
+}
+
+/* Read one header into a head; return where the next line begins, NULL for one to leave. */
+static const char *read_header(Line *line, Head *head, uint32_t *room, const char *at,
+                               const char *end) {
+    char *bytes = head_bytes(head) + *room;
+    const char *start = at;
+    for (; at < end && classes[(uint8_t)*at] & TOKEN; at++) {
+        *bytes++ = *at >= 'A' && *at <= 'Z' ? *at | 32 : *at;
+    }
+    size_t name_size = (size_t)(at - start);
+    if (name_size == 0 || at == end || *at != ':') {
+        return NULL;
+    }
+    for (at++; at < end && (*at == ' ' || *at == '\t'); at++) {
+    }
+    const char *value = at;
+    while (at < end && classes[(uint8_t)*at] & VALUE) {
+        at++;
+    }
+    if (end - at < 2 || at[0] != '\r' || at[1] != '\n') {
+        return NULL;
+    }
+    const char *value_end = at;
+    while (value_end > value && (value_end[-1] == ' ' || value_end[-1] == '\t')) {
+        value_end--;
+    }
+    size_t value_size = (size_t)(value_end - value);
+    const char *name = head_bytes(head) + *room;
+    int kept = judge(line, name, name_size, value, value_size);
+    if (kept == LEAVE) {
+        return NULL;
+    }
+    if (kept == KEEP) {
+        if (head->count == Py_SIZE(head)) {
+            return NULL;
+        }
+        memcpy(bytes, value, value_size);
+        head->lines[head->count++] =
+            (HeadLine){name_hash(name, name_size), *room, (uint32_t)name_size,
+                       *room + (uint32_t)name_size, (uint32_t)value_size};
+        *room += (uint32_t)(name_size + value_size);
+    }
+    return at + 2;
+}
+
+/* Return how many lines there are up to `end`, at most one more than `most`. */
+static Py_ssize_t count_lines(const char *at, const char *end, Py_ssize_t most) {
+    Py_ssize_t count = 0;
+    while (count <= most && at < end && (at = memchr(at, '\n', (size_t)(end - at))) != NULL) {
+        at++;
+        count++;
+    }
+    return count;
+}
+
+static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize_t size) {
+    const char *query = memchr(line->target, '?', (size_t)(line->target_end - line->target));
+    const char *path_end = query == NULL ? line->target_end : query;
+    query = query == NULL ? line->target_end : query + 1;
+    PyObject *made = PyTuple_New(6);
+    if (made == NULL) {
+        Py_DECREF(head);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(made, 5, (PyObject *)head);
+    PyTuple_SET_ITEM(made, 0, PyUnicode_InternFromString(line->method));
+    PyTuple_SET_ITEM(made, 1,
+                     PyBytes_FromStringAndSize(line->target, line->target_end - line->target));
+    PyTuple_SET_ITEM(made, 2, PyBytes_FromStringAndSize(line->end, data + size - line->end));
+    PyTuple_SET_ITEM(made, 3, PyUnicode_FromStringAndSize(line->target, path_end - line->target));
+    PyTuple_SET_ITEM(made, 4, PyUnicode_FromStringAndSize(query, line->target_end - query));
+    if (PyErr_Occurred()) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+PyDoc_STRVAR(take_doc,
+"take_request(data, most_head, most_target, most_headers, most_body) -> (method, target, body, path, "
+"query, Head) or None\n\nReturn the one whole request that `data` is; None: llhttp has to look.");
+
+static PyObject *take_request(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    Py_ssize_t most[4] = {0};
+    (void)module;
+    if (nargs != 5 || !PyBytes_Check(args[0])) {
+        return PyErr_Format(PyExc_TypeError, "take_request takes bytes and 4 limits");
+    }
+    for (int i = 0; i < 4; i++) {
+        most[i] = PyLong_AsSsize_t(args[i + 1]);
+        if (most[i] == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    const char *data = PyBytes_AS_STRING(args[0]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
+    const char *limit = data + (size < most[0] ? size : most[0]);
+    Line line = {.method = NULL};
+    const char *at = read_first(&line, data, limit, most[1]);
+    const char *empty = at == NULL ? NULL : memmem(at - 2, (size_t)(limit - at + 2), "\r\n\r\n", 4);
+    if (empty == NULL) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t most_lines = most[2] < MOST_LINES ? most[2] : MOST_LINES;
+    Py_ssize_t lines = count_lines(at, empty + 2, most_lines + 1);
+    if (lines > most_lines) {
+        Py_RETURN_NONE;
+    }
+    Head *head = head_new(lines, empty - at + 2);
+    uint32_t room = 0;
+    if (head == NULL) {
+        return NULL;
+    }
+    while (at != NULL && at < empty + 2) {
+        at = read_header(&line, head, &room, at, empty + 2);
+    }
+    line.end = empty + 4;
+    Py_ssize_t body = data + size - line.end;
+    if (at == NULL || line.hosts != 1 || body != line.length || body > most[3]) {
+        Py_DECREF(head);
+        Py_RETURN_NONE;
+    }
+    return finish(&line, head, data, size);
+}
+
+PyMethodDef native_take_methods[] = {
+    {"take_request", (PyCFunction)(void (*)(void))take_request, METH_FASTCALL, take_doc},
+    {NULL, NULL, 0, NULL},
+};
