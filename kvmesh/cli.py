@@ -23,6 +23,7 @@ from cyclopts.config import Dict, Env
 from cyclopts.types import ExistingTomlPath
 
 from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.lab import DISTRIBUTION, PACKAGE, is_lab_installed, require_lab
 from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spellings
 
 COMMANDS = {
@@ -100,10 +101,13 @@ COMMANDS = {
         "Show why a request went where it went, or where a prompt would go.",
     ),
 }
-"""Each command's module below `kvmesh`, loaded when it is called, and what it does.
+"""Each command's module below its package, loaded when it is called, and what it does.
 
 `MODULE:FUNCTION` where the function is not called `command`.
 """
+
+OF_LAB = frozenset({"mocker", "replay", "analyze", "demo", "conformance", "simulate", "propose"})
+"""The commands of the package `kvmesh_lab`; all others are in `kvmesh`."""
 
 GC_WHILE_LOADING = 100_000
 
@@ -131,9 +135,15 @@ app = App(
 ENVIRONMENT = Env("KVMESH_", command=False)
 app.config = (ENVIRONMENT,)
 app.meta.group_parameters = Group("Configuration file", sort_key=1)
+LAB_INSTALLED = is_lab_installed()
+if not LAB_INSTALLED:
+    app.help_epilogue = f"pip install {DISTRIBUTION}: {', '.join(sorted(OF_LAB))}"
 for _name, (_module, _help) in COMMANDS.items():
+    if _name in OF_LAB and not LAB_INSTALLED:
+        continue
+    _package = PACKAGE if _name in OF_LAB else "kvmesh"
     _place = _module if ":" in _module else f"{_module}:command"
-    app.command(f"kvmesh.{_place}", name=_name, help=_help)
+    app.command(f"{_package}.{_place}", name=_name, help=_help)
 
 
 @app.meta.default
@@ -147,6 +157,7 @@ def launch(
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
         file = Dict(found, source=str(config), use_commands_as_keys=False)
         app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
+    check_installed(tokens)
     if tokens and tokens[0] in COMMANDS:
         name_unknown(os.environ)
     if tokens[:1] in (("router",), ("picker",)):
@@ -158,6 +169,12 @@ def launch(
         return app(join_loose(line, error.unused_tokens or ()))
     except CycloptsError:
         return app(line)  # once more, to print what is wrong and exit
+
+
+def check_installed(tokens: Sequence[str]) -> None:
+    """Raise `ConfigError` for a command of a distribution that is not installed."""
+    if tokens and tokens[0] in OF_LAB:
+        require_lab(f"`kvmesh {tokens[0]}`")
 
 
 def name_unknown(variables: Mapping[str, str]) -> None:
@@ -247,6 +264,7 @@ def main() -> None:
     gc.set_threshold(GC_WHILE_LOADING)
     try:
         if needs_meta(sys.argv[1:], os.environ):
+            check_installed(sys.argv[1:])  # --help of it is answered without `launch`
             app.meta()
         else:
             launch(*sys.argv[1:])

@@ -5,7 +5,6 @@ what serves is loaded when they are read.
 import sys
 from typing import Annotated
 
-from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
@@ -53,14 +52,6 @@ def up(*, settings: Annotated[UpSettings, Flat] | None = None) -> None:
     from kvmesh.app.ops.up import command  # noqa: PLC0415  not for --help
 
     command(settings or UpSettings())
-
-
-def mocker(*, settings: Annotated[MockerSettings, Flat] | None = None) -> None:
-    """Run a simulated engine: real HTTP, KV cache and events, no GPU."""
-    load_logs()
-    from kvmesh.mocker.command import command  # noqa: PLC0415  not for --help
-
-    command(settings or MockerSettings())
 
 
 def load_logs() -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.mocker.model.faults import BAD_ANSWERS
+from kvmesh_lab.mocker.model.faults import BAD_ANSWERS
 
 HEALTHY: Final = "none"
 """The fault of cells in which nothing is wrong: what the others' latencies are compared with."""

@@ -1,6 +1,7 @@
 """`python -m benchmarks.house [FOLDER ...]`: how big the parts of source trees are.
 
-Without a folder the table is of kvmesh, and what a warm chat passes in a router is traced, too.
+Without a folder the table is of kvmesh and kvmesh_lab, and what a warm chat passes in a router is
+traced, too.
 """
 
 import argparse
@@ -10,10 +11,16 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from benchmarks.house.imports import find_cycles, find_longest_chain, import_graph
-from benchmarks.house.tree import MOST_ARGUMENTS, MOST_DOTS, find_reaches, measure, read_tree
+from benchmarks.house.tree import (
+    MOST_ARGUMENTS,
+    MOST_DOTS,
+    PACKAGES,
+    find_reaches,
+    measure,
+    read_tree,
+)
 from kvmesh.observe import configure_logging
 
-KVMESH: Final = Path(__file__).parents[2] / "kvmesh"
 TRACE: Final = "benchmarks.trace.chat"
 HEAD: Final = (
     "",
@@ -78,12 +85,14 @@ def trace_line() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
-    parser.add_argument("folders", nargs="*", type=Path, help="packages; default: kvmesh")
+    parser.add_argument(
+        "folders", nargs="*", type=Path, help="packages; default: kvmesh, kvmesh_lab"
+    )
     parser.add_argument("--reaches", action="store_true", help="list every reach, too")
     parser.add_argument("--chain", action="store_true", help="print the longest chain, too")
     parser.add_argument("--no-trace", action="store_true", help="trace no chat")
     options = parser.parse_args()
-    folders: list[Path] = [path.resolve() for path in options.folders] or [KVMESH]
+    folders: list[Path] = [path.resolve() for path in options.folders] or [*PACKAGES]
     print(as_table([[*HEAD], *map(describe, folders)]))
     for root in folders:
         files = read_tree(root)

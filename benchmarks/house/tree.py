@@ -9,6 +9,10 @@ from typing import Final
 
 import msgspec
 
+_ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = (_ROOT / "kvmesh", _ROOT / "benchmarks/lab/kvmesh_lab")
+"""The packages that are installed: the router, the laboratory."""
+
 MOST_DOTS: Final = 2
 MOST_ARGUMENTS: Final = 6
 INIT: Final = "__init__.py"

@@ -24,9 +24,9 @@ from benchmarks.measure import Comparison, Sample, compare, facts, parse_options
 from benchmarks.programs.small_trace import BLOCK, TOKENS, choose, small_profile, write_small
 from benchmarks.proxy.peers import Peer, Running, all_peers, free_port
 from benchmarks.started import Started
-from kvmesh.replay.command import ReplayOptions, run_replay
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.report.statistics import ReplayReport
+from kvmesh_lab.replay.command import ReplayOptions, run_replay
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.report.statistics import ReplayReport
 
 PEERS: Final = ("vllm-router 0.1.17 cache", "sglang-router 0.3.2 cache")
 PROFILE: Final = "preble-70b"

@@ -27,12 +27,12 @@ from kvmesh.core.cost.targets import Targets, targets_of
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.routing.slo.tracker import Result, SloTracker
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.load import backlog_share, find_saturation, largest_backlog
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.load import backlog_share, find_saturation, largest_backlog
 
 SEED_002: Final = "kv:prefill-decode"
 DYNAMO: Final = "kv:dynamo:overlap_score_weight=8"

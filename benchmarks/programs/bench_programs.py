@@ -22,19 +22,19 @@ import msgspec
 
 from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.sessions import (
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.sessions import (
     SessionTrace,
     SessionTurn,
     choose_programs,
     parse_sessions,
     requests_of,
 )
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.traces.trace import TraceRequest
 
 MEASURED: Final = "## Measured\n"
 SYSTEM_TOKENS: Final = 1800

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.mocker.model.timing import PROFILES, TimingProfile
-from kvmesh.traces.sessions import SessionTrace, parse_sessions
+from kvmesh_lab.mocker.model.timing import PROFILES, TimingProfile
+from kvmesh_lab.traces.sessions import SessionTrace, parse_sessions
 
 TOKENS: Final = 8
 """Recorded tokens to one that is sent: a prompt of 104,000 tokens is one of 13 KB."""

@@ -24,9 +24,9 @@ from benchmarks.proxy.dynamo import KV_BLOCKS
 from benchmarks.proxy.peers import Peer, Running, all_peers, free_port
 from benchmarks.quality.workloads import WORKLOADS
 from benchmarks.started import Started
-from kvmesh.replay.command import ReplayOptions, run_replay
-from kvmesh.report.statistics import RunSummary
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.replay.command import ReplayOptions, run_replay
+from kvmesh_lab.report.statistics import RunSummary
+from kvmesh_lab.traces.trace import TraceRequest
 
 ENGINES = 4
 ENGINE_SPEED = 0.2

@@ -25,12 +25,12 @@ from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness
 from kvmesh.core.routing.late_binding import OUTPUT_WEIGHT
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.outcome import RequestOutcome, percentile
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.report.outcome import RequestOutcome, percentile
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.trace import TraceRequest
 
 BLOCK: Final = 64
 ENGINE_BLOCK: Final = 16

@@ -24,7 +24,7 @@ import msgspec
 from benchmarks.quality.phases import BLOCK, PHASES
 from benchmarks.started import Started
 from kvmesh.core.tuning.performance import quantile, score_of
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.traces.trace import TraceRequest
 
 ENGINES = 4
 STEADY_FROM = 0.7

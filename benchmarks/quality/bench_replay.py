@@ -17,8 +17,8 @@ import msgspec
 import uvloop
 
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
-from kvmesh.replay.client import ReplayClient
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
+from kvmesh_lab.replay.client import ReplayClient
 
 PATH = "/v1/chat/completions"
 HEADERS = [(b"content-type", b"application/json")]

@@ -30,12 +30,12 @@ from benchmarks.measure import TABLE_WIDTH
 from benchmarks.quality.grid import BLIND, OURS, load, perturb, saturate
 from benchmarks.quality.workloads import WORKLOADS
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
-from kvmesh.report.outcome import percentile
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
+from kvmesh_lab.report.outcome import percentile
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
 
 REQUESTS: Final = 2_000
 QUICK_REQUESTS: Final = 300

@@ -23,13 +23,13 @@ from rich.table import Table
 
 from benchmarks.measure import TABLE_WIDTH
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.trace import TraceRequest
 
 BLOCK: Final = 64
 ENGINES: Final = 4

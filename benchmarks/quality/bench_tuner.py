@@ -23,14 +23,14 @@ from kvmesh.core.tuning.loop import LoopOptions
 from kvmesh.core.tuning.performance import score_of
 from kvmesh.core.tuning.tuner import TunerOptions
 from kvmesh.core.tuning.weighting import Weighting, name_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import FleetRequest, make_requests
-from kvmesh.simulator.proposer import p90_times
-from kvmesh.simulator.tuning import Search, tuned_weights
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.simulator.proposer import p90_times
+from kvmesh_lab.simulator.tuning import Search, tuned_weights
+from kvmesh_lab.traces.trace import TraceRequest
 
 ENGINES = 4
 SATURATED = {"prefill-heavy": 27.4, "decode-heavy": 94.0, "hot-prefix": 107.0}

@@ -11,19 +11,19 @@ import msgspec
 
 from benchmarks.quality.workloads import WORKLOADS
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
-from kvmesh.replay.options import ReplayOptions
-from kvmesh.replay.plan import load_slice
-from kvmesh.report.outcome import percentile
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.comparison import Cell, measure
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.oracle import alone_ttfts_ms, idle_ttft_ms
-from kvmesh.simulator.fleet.request import FleetRequest, make_requests
-from kvmesh.simulator.load import backlog_share, find_saturation, largest_backlog, spread
-from kvmesh.traces.trace import TraceRequest, infinite_cache_hit_rate
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
+from kvmesh_lab.replay.options import ReplayOptions
+from kvmesh_lab.replay.plan import load_slice
+from kvmesh_lab.report.outcome import percentile
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.comparison import Cell, measure
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.oracle import alone_ttfts_ms, idle_ttft_ms
+from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.simulator.load import backlog_share, find_saturation, largest_backlog, spread
+from kvmesh_lab.traces.trace import TraceRequest, infinite_cache_hit_rate
 
 OURS: Final = "kv:predicted-time"
 RIVALS: Final = (

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.traces.trace import TraceRequest
 
 BLOCK: Final = 128
 

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from benchmarks.quality.grid import OURS, RIVALS, Played, Setting
-from kvmesh.simulator.comparison import Cell, ratio
+from kvmesh_lab.simulator.comparison import Cell, ratio
 
 Runs = Mapping[tuple[Setting, str], Sequence[Played]]
 """Runs by setting (of seed 0) and policy: the same seeds in the same order for every policy."""

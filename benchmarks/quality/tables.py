@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.quality.grid import BLIND, OURS, RIVALS, Played, Setting
 from benchmarks.quality.peer import Replayed
-from kvmesh.simulator.comparison import Cell, geometric_mean, ratio
+from kvmesh_lab.simulator.comparison import Cell, geometric_mean, ratio
 
 MUCH_LOWER = 0.85
 """The goal against the best rival of each setting."""

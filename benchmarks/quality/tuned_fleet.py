@@ -17,12 +17,12 @@ from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
 from kvmesh.core.tuning.loop import Around, LoopOptions, Search, TuningLoop
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import FleetRequest
-from kvmesh.simulator.proposer import Proposer
-from kvmesh.traces.trace import parse_trace
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import FleetRequest
+from kvmesh_lab.simulator.proposer import Proposer
+from kvmesh_lab.traces.trace import parse_trace
 
 LOOK_S = 2.0
 ROLLOUT_S = 1.0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate, count
 from typing import Final
 
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.traces.trace import TraceRequest
 
 BLOCK: Final = 64
 _GAP_MS: Final = 100.0

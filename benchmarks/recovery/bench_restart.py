@@ -23,9 +23,9 @@ import httpx
 import msgspec
 
 from kvmesh.app.nats.server import NatsServer
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.observe import configure_logging
 from kvmesh.transport.zmq.publisher import EventPublisher
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 
 BLOCKS_A_BATCH: Final = 4

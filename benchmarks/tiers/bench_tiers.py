@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from kvmesh.replay.options import ReplayOptions
-from kvmesh.replay.plan import load_slice
-from kvmesh.report.outcome import percentile
-from kvmesh.simulator.options import SimulateOptions
-from kvmesh.simulator.slices import Setting, Simulator
+from kvmesh_lab.replay.options import ReplayOptions
+from kvmesh_lab.replay.plan import load_slice
+from kvmesh_lab.report.outcome import percentile
+from kvmesh_lab.simulator.options import SimulateOptions
+from kvmesh_lab.simulator.slices import Setting, Simulator
 
 KEPT: Final = 0.9
 """Share of the requests that keep the SLO at a fleet's capacity."""

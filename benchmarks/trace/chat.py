@@ -30,11 +30,11 @@ import uvloop
 from benchmarks.trace.calls import CallLog, Crossings, count, of_request, profile_here
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.observe import configure_logging
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 
 PAGE: Final = Path(__file__).parents[2] / "docs/workloads/trace.md"
 PATH: Final = "/v1/chat/completions"

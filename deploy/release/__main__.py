@@ -25,7 +25,7 @@ from deploy.release.extras import (
 )
 from deploy.release.headers import find_headers
 from deploy.release.notes import write_notes
-from deploy.release.source import Source, build_source, export
+from deploy.release.source import Source, build_lab, build_source, export
 from deploy.release.targets import PYTHONS, TARGETS, Target
 from deploy.release.wheels import assemble, check_platform
 
@@ -118,6 +118,7 @@ def fill(wishes: Wishes, exported: Path, out: Path, version: str) -> None:
     work = out.parent
     source = build_source(exported, out, work, epoch)
     used = make_wheels(wishes, source, out, work, epoch)
+    say(build_lab(exported, out, work, epoch).name)
     missing: list[str] = []
     add_constraints(exported, out)
     package_chart(exported, out, version, epoch)

@@ -1,12 +1,14 @@
 """What a release is refused for, before anything is built."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Final
 
 from deploy.release.commands import run
 from deploy.release.errors import ReleaseError
 from deploy.release.notes import find_section
+from deploy.release.source import LAB
 
 VERSION: Final = re.compile(r'^VERSION: Final = "([^"]+)"$', re.MULTILINE)
 SHOWN: Final = 5
@@ -26,7 +28,8 @@ def check_tree(root: Path) -> str:
     """Return the version that the tree `root` can be released as.
 
     Raises `ReleaseError` that names everything in the way: changes that are not committed, no
-    section of CHANGELOG.md, a chart of another version, a tag of the version on another commit.
+    section of CHANGELOG.md, a chart or a kvmesh-lab of another version, a tag of the version on
+    another commit.
     """
     version = read_version(root)
     problems = []
@@ -40,6 +43,7 @@ def check_tree(root: Path) -> str:
     except ReleaseError as error:
         problems.append(str(error))
     problems += check_chart(root, version)
+    problems += check_lab(root, version)
     tag = run("git", "tag", "--list", f"v{version}", cwd=root).strip()
     if tag and run("git", "rev-list", "-1", tag, cwd=root) != run(
         "git", "rev-parse", "HEAD", cwd=root
@@ -63,3 +67,17 @@ def check_chart(root: Path, version: str) -> list[str]:
             has = found[1] if found else "none"
             problems.append(f"{path.relative_to(root)}: {field} is {has}, VERSION is {version}")
     return problems
+
+
+def check_lab(root: Path, version: str) -> list[str]:
+    """Return what is wrong with the version of kvmesh-lab, and with the one of kvmesh it needs."""
+    path = root / LAB / "pyproject.toml"
+    if not path.is_file():
+        return [f"{path.relative_to(root)} is missing"]
+    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    wanted = {"version": version, "dependencies": [f"kvmesh=={version}"]}
+    return [
+        f"{path.relative_to(root)}: {field} is {project.get(field)}, VERSION is {version}"
+        for field, value in wanted.items()
+        if project.get(field) != value
+    ]

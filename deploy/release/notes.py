@@ -42,6 +42,7 @@ def write_notes(changelog: str, version: str, files: list[Path], missing: list[s
 sha256sum --check --ignore-missing SHA256SUMS
 pip install --require-hashes --requirement constraints.txt
 pip install --no-deps kvmesh-{version}-*.whl
+pip install --no-deps kvmesh_lab-{version}-*.whl    # simulator, mocker, load: where they are used
 ```
 The second line installs the versions this release was tested with; the wheel to take is that of
 your interpreter and system. Where there is none, `pip install kvmesh-{version}.tar.gz` builds one,

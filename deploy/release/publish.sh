@@ -10,7 +10,8 @@ UV="${UV:-uv}"
 version="$(sed -n 's/^  "version": "\(.*\)",$/\1/p' "$DIST/BUILD.json")"
 
 index() {
-    "$UV" publish "$DIST/kvmesh-$version.tar.gz" "$DIST/kvmesh-$version-"*.whl
+    "$UV" publish "$DIST/kvmesh-$version.tar.gz" "$DIST/kvmesh-$version-"*.whl \
+        "$DIST/kvmesh_lab-$version.tar.gz" "$DIST/kvmesh_lab-$version-"*.whl
 }
 
 # One tag for all machines, over one image of each.

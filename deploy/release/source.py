@@ -1,14 +1,17 @@
-"""The sdist, and the wheel without a core that all others are made of."""
+"""The sdists, the wheel without a core that all others are made of, and that of the laboratory."""
 
+import shutil
 import sys
 import tarfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.release.archives import normalise_tar
+from deploy.release.archives import normalise_tar, write_zip
 from deploy.release.commands import run
 
+LAB: Final = Path("benchmarks/lab")
 BUILD: Final = (
     "import sys; from setuptools import build_meta as b; getattr(b, sys.argv[1])(sys.argv[2])"
 )
@@ -48,3 +51,21 @@ def build_source(exported: Path, out: Path, work: Path, epoch: int) -> Source:
     run(sys.executable, "-c", BUILD, "build_wheel", str(pure), cwd=tree, env=env)
     (wheel,) = pure.glob("*-py3-none-any.whl")
     return Source(sdist, tree, wheel)
+
+
+def build_lab(exported: Path, out: Path, work: Path, epoch: int) -> Path:
+    """Make sdist and wheel of kvmesh-lab in `out`; return the wheel, which is for any system.
+
+    Built below `work`: the image is made of the exported commit as it is.
+    """
+    folder = Path(shutil.copytree(exported / LAB, work / "lab"))
+    env = {"SOURCE_DATE_EPOCH": str(epoch)}
+    for what in ("build_sdist", "build_wheel"):
+        run(sys.executable, "-c", BUILD, what, str(out), cwd=folder, env=env)
+    (sdist,) = out.glob("kvmesh_lab-*.tar.gz")
+    normalise_tar(sdist, epoch)
+    (wheel,) = out.glob("kvmesh_lab-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    write_zip(wheel, contents, epoch)
+    return wheel

@@ -12,7 +12,8 @@ class TuneSettings:
 
     auto_tune: Literal["off", "propose", "apply"] = "off"
     """propose: search better weights on the last requests in a simulator, shadow them and
-    propose them; apply: try them at 5, 25 and 100 % of the requests and keep them if they win."""
+    propose them; apply: try them at 5, 25 and 100 % of the requests and keep them if they win.
+    Both need kvmesh-lab: `pip install kvmesh-lab`."""
     auto_tune_window_s: Seconds = 600.0
     """Seconds of requests kept as a trace, which GET /admin/trace downloads."""
     auto_tune_memory_mib: Positive = 32

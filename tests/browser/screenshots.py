@@ -17,8 +17,8 @@ from typing import Final
 import httpx
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import FailureSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.browser.needs import CHROMIUM
 from tests.browser.pages import FLAGS
 from tests.integration.support.live_router import router

@@ -11,8 +11,8 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.browser.needs import WHY_NOT
 from tests.integration.support.failing_engine import answer_status, failing_engines
 from tests.integration.support.live_router import (

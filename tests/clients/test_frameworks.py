@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.clients.client_venv import FRAMEWORKS, ClientVenv
 from tests.integration.support import live_router
 

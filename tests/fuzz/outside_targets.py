@@ -19,7 +19,6 @@ from kvmesh.core.prompts.probe_request import one_token_body, tokenized_ids
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.core.routing.split.forms import why_whole
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, RequestError
-from kvmesh.traces.trace import parse_trace
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
     first_prompt,
@@ -28,6 +27,7 @@ from kvmesh.transport.http.openai import (
     prompt_endpoint,
 )
 from kvmesh.transport.http.server.request import Request
+from kvmesh_lab.traces.trace import parse_trace
 
 T = TypeVar("T")
 

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from kvmesh import entries
-from kvmesh.cli import COMMANDS
+from kvmesh.cli import COMMANDS, OF_LAB
+from kvmesh_lab import entries as of_lab
 
 LOGS = """
 import sys
@@ -21,7 +22,7 @@ import rich
 @pytest.mark.parametrize("name", [name for name, (place, _) in COMMANDS.items() if ":" in place])
 def test_each_entry_says_what_the_command_line_says(name: str) -> None:
     place, text = COMMANDS[name]
-    function = getattr(entries, place.partition(":")[2])
+    function = getattr(of_lab if name in OF_LAB else entries, place.partition(":")[2])
 
     assert inspect.getdoc(function) == text
 

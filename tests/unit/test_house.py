@@ -11,6 +11,7 @@ import pytest
 from benchmarks.house.imports import find_cycles, import_graph
 from benchmarks.house.tree import (
     MOST_ARGUMENTS,
+    PACKAGES,
     SourceFile,
     argument_count,
     files_by_folder,
@@ -31,6 +32,16 @@ def files_of(tree: str) -> list[SourceFile]:
     return read_tree(REPOSITORY / tree)
 
 
+@cache
+def files_installed() -> list[SourceFile]:
+    return [file for package in PACKAGES for file in read_tree(package)]
+
+
+def room_of(file: SourceFile) -> Path:
+    """Return the folder of a file below its package."""
+    return Path(*file.path.parent.parts[1:])
+
+
 @pytest.mark.parametrize("tree", TREES)
 def test_a_folder_has_no_more_files_than_a_story(tree: str) -> None:
     crowded = {
@@ -45,7 +56,7 @@ def test_a_folder_has_no_more_files_than_a_story(tree: str) -> None:
 def test_each_package_says_in_a_sentence_what_it_is() -> None:
     silent = [
         str(file.path)
-        for file in files_of("kvmesh")
+        for file in files_installed()
         if file.is_package and not (ast.get_docstring(file.syntax) or "").strip().endswith(".")
     ]
 
@@ -53,15 +64,17 @@ def test_each_package_says_in_a_sentence_what_it_is() -> None:
 
 
 def test_each_folder_is_a_package() -> None:
-    files = files_of("kvmesh")
+    files = files_installed()
     packages = {file.path.parent for file in files if file.is_package}
 
     assert {file.path.parent for file in files} <= packages
 
 
-@pytest.mark.parametrize("tree", ["kvmesh", "benchmarks"])
-def test_no_modules_import_each_other_not_even_late(tree: str) -> None:
-    assert find_cycles(import_graph(files_of(tree))) == []
+@pytest.mark.parametrize(
+    "files", [files_installed(), files_of("benchmarks")], ids=["kvmesh", "benchmarks"]
+)
+def test_no_modules_import_each_other_not_even_late(files: list[SourceFile]) -> None:
+    assert find_cycles(import_graph(files)) == []
 
 
 def test_only_the_command_line_imports_modules_by_name() -> None:
@@ -71,7 +84,7 @@ def test_only_the_command_line_imports_modules_by_name() -> None:
     """
     hidden = [
         f"{file.path}:{line} {name}"
-        for file in files_of("kvmesh")
+        for file in files_installed()
         if file.module != "kvmesh.cli"
         for line, name in named_imports(file)
         if name.startswith("kvmesh") and name != "kvmesh._native"
@@ -95,10 +108,10 @@ def named_imports(file: SourceFile) -> Iterator[tuple[int, str]]:
 
 def test_a_unit_test_lies_in_the_room_of_its_module() -> None:
     """A test called like a module lies where that module does; others lie in a room that exists."""
-    rooms = {file.path.parent.relative_to("kvmesh") for file in files_of("kvmesh")}
+    rooms = {room_of(file) for file in files_installed()}
     homes: dict[str, set[Path]] = {}
-    for file in files_of("kvmesh"):
-        homes.setdefault(file.path.stem, set()).add(file.path.parent.relative_to("kvmesh"))
+    for file in files_installed():
+        homes.setdefault(file.path.stem, set()).add(room_of(file))
     strays: list[str] = []
     unit = REPOSITORY / "tests/unit"
     for path in find_files(unit):
@@ -119,7 +132,7 @@ def test_a_unit_test_lies_in_the_room_of_its_module() -> None:
 def test_a_function_takes_no_more_arguments_than_a_reader_keeps_in_mind() -> None:
     many = [
         f"{file.path}:{function.lineno} {function.name}"
-        for file in files_of("kvmesh")
+        for file in files_installed()
         for function in find_functions(file)
         if argument_count(function) > MOST_ARGUMENTS
     ]
@@ -144,11 +157,10 @@ WHOLE = {"UNREADABLE", "UnicodeDecodeError", "UnicodeError", "ValueError", "Exce
 """What a decoder raises for text that is no UTF-8 is among these; `msgspec.MsgspecError` is not."""
 
 
-@pytest.mark.parametrize("tree", ["kvmesh"])
-def test_bytes_that_cannot_be_decoded_are_caught_whatever_is_wrong_with_them(tree: str) -> None:
+def test_bytes_that_cannot_be_decoded_are_caught_whatever_is_wrong_with_them() -> None:
     half = [
         f"{file.path}:{block.lineno}"
-        for file in files_of(tree)
+        for file in files_installed()
         for block in ast.walk(file.syntax)
         if isinstance(block, ast.Try) and catches_half(block)
     ]

@@ -1,12 +1,10 @@
 """Long-lived tasks and timers are made by `kvmesh.tasks`, so that none dies in silence."""
 
 import re
-from pathlib import Path
 from typing import Final
 
-import kvmesh
+from benchmarks.house.tree import PACKAGES, find_files
 
-ROOT: Final = Path(kvmesh.__file__).parent
 BARE: Final = re.compile(r"\b(create_task|ensure_future|call_later|call_at|add_reader|Thread)\(")
 
 RULE: Final = {
@@ -56,8 +54,9 @@ REQUESTS: Final = {
 
 def bare_modules() -> set[str]:
     return {
-        path.relative_to(ROOT).as_posix()
-        for path in ROOT.rglob("*.py")
+        path.relative_to(package).as_posix()
+        for package in PACKAGES
+        for path in find_files(package)
         if any(
             BARE.search(line) and not line.lstrip().startswith("def ")
             for line in path.read_text(encoding="utf-8").splitlines()

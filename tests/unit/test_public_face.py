@@ -50,7 +50,7 @@ def test_the_command_line_loads_no_part_of_the_face() -> None:
     program = "import sys, kvmesh.cli; print(*(n for n in sys.modules if n.startswith('kvmesh.')))"
 
     assert {*run(program)} <= {
-        *("kvmesh.cli", "kvmesh.errors", "kvmesh._native"),
+        *("kvmesh.cli", "kvmesh.errors", "kvmesh.lab", "kvmesh._native"),
         *("kvmesh.settings", "kvmesh.settings.spellings"),
     }
 

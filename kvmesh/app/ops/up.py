@@ -23,6 +23,7 @@ from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.process.running_mesh import EnginePlace, RunningMesh, announced
 from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.lab import require_lab
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import NatsSettings, UpSettings
@@ -237,6 +238,7 @@ async def start_mesh(
     """Start every process, not ready yet, and keep it running until `stack` ends; return the plan,
     the URL of NATS and the processes. Raises `ConfigError` before anything is started.
     """
+    require_lab("`kvmesh up` with its simulated engines")
     if settings.gateway:
         find_envoy()
     refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")

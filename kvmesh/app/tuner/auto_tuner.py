@@ -15,6 +15,7 @@ from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.tuning.loop import Around, LoopOptions, Order, Policies, Search, TuningLoop
 from kvmesh.core.tuning.tuner import TunerOptions
 from kvmesh.errors import KvMeshError
+from kvmesh.lab import require_lab
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.tuning import TuneSettings
@@ -139,9 +140,13 @@ def make_tuner(
     policies: Policies,
     replicas: Callable[[], tuple[RouterHeartbeat, ...]],
 ) -> AutoTuner | None:
-    """Return the tuner that the settings ask for; None: none."""
+    """Return the tuner that the settings ask for; None: none.
+
+    Raises `ConfigError` where its searches cannot run: they are those of kvmesh-lab.
+    """
     if settings.tune.auto_tune == "off":
         return None
+    require_lab(f"--auto-tune {settings.tune.auto_tune}")
     return AutoTuner(settings.tune, context, policies, replicas, kv_events=settings.kv_events)
 
 

@@ -14,9 +14,9 @@ from kvmesh import NatsLogin, RegisterOptions
 from kvmesh.app.nats.members import AccountsOptions
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, serving
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
 

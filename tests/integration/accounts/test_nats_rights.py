@@ -17,8 +17,8 @@ from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats.members import AccountsOptions
 from kvmesh.errors import TransportError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.picker.asking import Gateway, chat, serve
 from tests.integration.support.live_router import free_port
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh

@@ -15,8 +15,8 @@ from kvmesh.app.nats.accounts import write_accounts
 from kvmesh.app.nats.members import AccountsOptions
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.nats.streams import StreamsOptions, make_streams
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.locked_mesh import reload
 from tests.integration.support.mesh_process import Process
 from tests.integration.support.single_account import NAME, seed, write_single_account

@@ -18,7 +18,7 @@ from kvmesh.app.alone.discovery import (
     worker_at,
 )
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration

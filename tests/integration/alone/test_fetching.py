@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router
 
 pytestmark = pytest.mark.integration

@@ -10,9 +10,9 @@ import pytest
 
 from kvmesh._native import Booking
 from kvmesh.app.alone.static_workers import StaticWorkers
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]

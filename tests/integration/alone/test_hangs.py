@@ -12,12 +12,12 @@ import pytest
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
-from kvmesh.mocker.command import Mocker, MockerOptions
-from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import FailureSettings, StreamSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.model.faults import FaultOptions
 from tests.integration.support.failing_engine import (
     FailingEngine,
     answer_status,

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.small_mesh import answer_with
 

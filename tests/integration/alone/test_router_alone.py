@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router as live_router
 from tests.integration.support.live_router import router_without_nats
 

@@ -16,10 +16,10 @@ from kvmesh.app.process.running import Stop
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.app.worker.pages import SidecarPages
 from kvmesh.errors import TransportError
-from kvmesh.mocker.command import Mocker
 from kvmesh.settings.http import SidecarHttpSettings
 from kvmesh.settings.roles import WorkerSettings
 from kvmesh.testing.memory.server import MemoryServer
+from kvmesh_lab.mocker.command import Mocker
 from tests.integration.support.live_router import (
     engine,
     free_port,

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from kvmesh.app.nats.server import NatsServer
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 
 pytestmark = pytest.mark.integration

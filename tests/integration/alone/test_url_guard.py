@@ -17,9 +17,9 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.doctor.command import DoctorSettings, examine
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.roles import MetaRouterSettings, NatsSettings, RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.integration.support.live_router import chat, free_port, router
 from tests.nats_container import Served

@@ -17,8 +17,8 @@ import pytest
 
 from kvmesh.app.alone.discovery import KubernetesSource, parse_source
 from kvmesh.app.engines.worker_option import parse_workers
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.chart.rendering import (
     CHART,
     Manifest,

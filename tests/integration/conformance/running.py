@@ -1,8 +1,8 @@
 """The suite as a test runs it: against a picker of this process, or one that listens."""
 
-from kvmesh.conformance.case import Result
-from kvmesh.conformance.options import ConformanceOptions
-from kvmesh.conformance.picker import try_picker
+from kvmesh_lab.conformance.case import Result
+from kvmesh_lab.conformance.options import ConformanceOptions
+from kvmesh_lab.conformance.picker import try_picker
 from tests.chaos.process import fixed_ports
 from tests.integration.conformance.reference import Fault, ReferencePicker, serving
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvmesh.conformance.picker import ALL_CASES
-from kvmesh.conformance.report import Report, case_rows
+from kvmesh_lab.conformance.picker import ALL_CASES
+from kvmesh_lab.conformance.report import Report, case_rows
 from tests.integration.conformance.reference import Fault, ReferencePicker, serving
 from tests.integration.conformance.running import endpoints
 

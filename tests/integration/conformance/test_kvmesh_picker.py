@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.conformance.case import Result
-from kvmesh.conformance.options import ConformanceOptions
-from kvmesh.conformance.picker import ALL_CASES
+from kvmesh_lab.conformance.case import Result
+from kvmesh_lab.conformance.options import ConformanceOptions
+from kvmesh_lab.conformance.picker import ALL_CASES
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.conformance.running import broken, endpoints, results_of
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from kvmesh.conformance.options import ConformanceOptions
+from kvmesh_lab.conformance.options import ConformanceOptions
 from tests.integration.conformance.reference import Fault, ReferencePicker, serving
 from tests.integration.conformance.running import broken, endpoints, results_of, try_reference
 

@@ -24,10 +24,10 @@ from kvmesh.app.nats.members import AccountsOptions, plan_members
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.cli import COMMANDS
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.kube import crds
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import UpSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration

@@ -34,8 +34,9 @@ def test_the_lock_has_what_the_project_asks_for_by_hash() -> None:
     for text in (*asked["project"]["dependencies"], *more):
         wish = Requirement(text)
         assert wish.specifier.contains(versions[wish.name]), f"{text}: run `make lock`"
+    lab = tomllib.loads((ROOT / "benchmarks/lab/pyproject.toml").read_text(encoding="utf-8"))
     builds = locked("build.txt")
-    for text in asked["build-system"]["requires"]:
+    for text in (*asked["build-system"]["requires"], *lab["build-system"]["requires"]):
         wish = Requirement(text)
         assert wish.specifier.contains(builds[wish.name]), f"{text}: run `make lock`"
 
@@ -84,7 +85,7 @@ def test_the_image_is_built_of_the_files_that_a_build_reads_and_says_its_version
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
     }
 
-    wanted = {"kvmesh", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
+    wanted = {"kvmesh", "benchmarks/lab", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
     assert wanted <= copied
     assert wanted <= let_in
     assert all((ROOT / name).exists() for name in copied)

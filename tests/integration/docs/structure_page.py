@@ -8,6 +8,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from benchmarks.house.tree import PACKAGES
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/contribute/structure.md"
 
@@ -15,10 +17,17 @@ PAGE = ROOT / "docs/contribute/structure.md"
 def packages() -> list[str]:
     """Return every package with the first line of its docstring."""
     lines = ["| package | in a line |", "|---|---|"]
-    for init in sorted((ROOT / "kvmesh").glob("*/**/__init__.py")):
-        doc = ast.get_docstring(ast.parse(init.read_text())) or ""
-        lines.append(f"| `{init.parent.relative_to(ROOT / 'kvmesh')}` | {doc.splitlines()[0]} |")
+    for package in PACKAGES:
+        for init in sorted(package.glob("*/**/__init__.py")):
+            doc = ast.get_docstring(ast.parse(init.read_text())) or ""
+            lines.append(f"| `{name_of(package, init.parent)}` | {doc.splitlines()[0]} |")
     return lines
+
+
+def name_of(package: Path, folder: Path) -> str:
+    """Return what the page calls a folder: below kvmesh without its name."""
+    below = package if package.name == "kvmesh" else package.parent
+    return folder.relative_to(below).as_posix()
 
 
 def layers() -> list[str]:

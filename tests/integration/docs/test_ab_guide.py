@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kvmesh.core.routing.decision import RouterMode
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.deploy.test_deploy import kustomize
 from tests.integration.docs.test_docs import ROOT, blocks
 from tests.integration.support import live_router

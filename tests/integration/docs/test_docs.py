@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house.tree import PACKAGES, find_files
 from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
@@ -31,6 +32,7 @@ EVERYWHERE = sorted(
     {
         *PAGES,
         ROOT / "benchmarks/README.md",
+        ROOT / "benchmarks/lab/README.md",
         *(ROOT / "tests").glob("**/*.md"),
         *(ROOT / "config").glob("*.toml"),
     }
@@ -46,7 +48,7 @@ FOR_DEVELOPERS = [
 SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?<![\w./…<>{}*-])(?:[\w.-]+/)+[\w-]+\.(?:py|md|toml|ya?ml|json|sh|[ch])\b")
 FOLDER = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
-MODULE = re.compile(r"(?<![\w./-])(?:kvmesh|benchmarks|tests)(?:\.[A-Za-z_]\w*)+")
+MODULE = re.compile(r"(?<![\w./-])(?:kvmesh|kvmesh_lab|benchmarks|tests)(?:\.[A-Za-z_]\w*)+")
 TEST = re.compile(r"([\w./-]+\.py)::(test_\w+)")
 CLASS = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]*)+")
 MAKE = re.compile(r"`make ([a-z-]+)")
@@ -159,7 +161,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def places(page: Path) -> list[Path]:
     """Return the folders that a path on this page may be relative to."""
-    return [ROOT, ROOT / "kvmesh", page.parent]
+    return [ROOT, *PACKAGES, PACKAGES[1].parent, page.parent]
 
 
 def exists(page: Path, name: str) -> bool:
@@ -168,7 +170,7 @@ def exists(page: Path, name: str) -> bool:
 
 def folders(text: str) -> set[str]:
     """Return the spans that are paths without a suffix: they begin like one of our folders."""
-    ours = {entry.name for place in (ROOT, ROOT / "kvmesh") for entry in place.iterdir()}
+    ours = {entry.name for place in (ROOT, *PACKAGES) for entry in place.iterdir()}
     spans = (span for span in SPAN.findall(text) if FOLDER.fullmatch(span))
     return {span for span in spans if span.split("/")[0] in ours}
 
@@ -177,7 +179,8 @@ def is_module(name: str) -> bool:
     """Tell whether a dotted name is a module, or an attribute of one."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
-        path = ROOT.joinpath(*parts[:end])
+        root = PACKAGES[1].parent if parts[0] == "kvmesh_lab" else ROOT
+        path = root.joinpath(*parts[:end])
         if path.is_dir() or path.with_suffix(".py").exists():
             module = import_module(".".join(parts[:end]))
             return end == len(parts) or hasattr(module, parts[end])
@@ -205,13 +208,19 @@ def test_every_module_named_exists(page: Path) -> None:
 
 
 def test_every_module_and_path_that_the_code_names_exists() -> None:
-    packages = {entry.name for entry in (ROOT / "kvmesh").iterdir() if entry.is_dir()}
+    homes = {
+        entry.name: package.name
+        for package in PACKAGES
+        for entry in package.iterdir()
+        if entry.is_dir()
+    }
     missing: set[str] = set()
-    for path in sorted((ROOT / "kvmesh").rglob("*.py")):
+    for path in (path for package in PACKAGES for path in find_files(package)):
         text = path.read_text()
-        dotted = re.findall(r"``?((?:kvmesh\.)?[a-z]\w*(?:\.\w+)+)``?", text)
-        ours = {name.removeprefix("kvmesh.") for name in dotted} - BODY_FIELDS
-        named = {f"kvmesh.{name}" for name in ours if name.split(".")[0] in packages}
+        dotted = re.findall(r"``?((?:kvmesh(?:_lab)?\.)?[a-z]\w*(?:\.\w+)+)``?", text)
+        ours = {re.sub(r"^kvmesh(_lab)?\.", "", name) for name in dotted} - BODY_FIELDS
+        heads = {name: homes.get(name.split(".")[0]) for name in ours}
+        named = {f"{head}.{name}" for name, head in heads.items() if head}
         missing |= {f"{path.name}: {name}" for name in named if not is_module(name)}
         files = {name for name in FILE.findall(text) if name.split("/")[0] in TREES}
         missing |= {f"{path.name}: {name}" for name in files if not exists(path, name)}
@@ -235,7 +244,7 @@ def test_every_test_and_make_target_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", FOR_DEVELOPERS, ids=lambda page: page.name)
 def test_every_class_named_exists(page: Path) -> None:
-    code = "".join(path.read_text() for path in (ROOT / "kvmesh").glob("**/*.py"))
+    code = "".join(path.read_text() for one in PACKAGES for path in find_files(one))
     names = {name for span in SPAN.findall(page.read_text()) for name in CLASS.findall(span)}
 
     missing = {name for name in names if not re.search(rf"\b{name}\b", code)}

@@ -11,8 +11,8 @@ import pytest
 
 from kvmesh.client import Answer, AsyncClient, Client, Metrics
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import StreamSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 

@@ -8,9 +8,9 @@ import pytest
 from kvmesh.app.front.api_key import ApiKeyOptions, add_key
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration

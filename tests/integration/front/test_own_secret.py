@@ -8,9 +8,9 @@ import pytest
 
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, serving
 
 pytestmark = pytest.mark.integration

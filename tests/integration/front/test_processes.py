@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from kvmesh.demo.own_mesh import free_base
 from kvmesh.settings.roles import UpSettings
+from kvmesh_lab.demo.own_mesh import free_base
 
 pytestmark = pytest.mark.integration
 

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.mocker.command import Mocker
-from kvmesh.mocker.model.faults import BAD_ANSWERS
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh_lab.mocker.command import Mocker
+from kvmesh_lab.mocker.model.faults import BAD_ANSWERS
 from tests.integration.support.failing_engine import (
     Answer,
     FailingEngine,

@@ -12,12 +12,12 @@ import pytest
 from kvmesh.app.envoy.options import Address, GatewayOptions
 from kvmesh.app.envoy.server import EnvoyServer
 from kvmesh.app.picker.command import picker_server
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.kube import PoolSettings
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings
 from kvmesh.settings.roles import RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import objective, pod, pool
 from tests.integration.picker.asking import Gateway, RefusedError, chat, serve, until

@@ -11,8 +11,8 @@ import pytest
 
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.kube import PoolSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import fixed_ports
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import ApiServer, pod, pool

@@ -7,8 +7,8 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.mocker.command import MockerOptions
 from kvmesh.settings.roles import NatsSettings
+from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, sidecar
 from tests.nats_container import Served
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings, NatsSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, router, sidecar
 from tests.nats_container import Served
 

@@ -17,7 +17,6 @@ from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import SessionSettings
 from kvmesh.settings.roles import (
@@ -28,6 +27,7 @@ from kvmesh.settings.roles import (
 )
 from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import gated_engine
 from tests.integration.support.live_router import free_port, serve_from_memory, serving

@@ -11,8 +11,8 @@ import pytest
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.worker.command import Sidecar
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings, WorkerSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router_process
 from tests.nats_container import Served
 

@@ -23,12 +23,12 @@ from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.nats.trust import write_trust
 from kvmesh.core.snapshots.manifest import decode_manifest
 from kvmesh.errors import CodecError, ConfigError, TransportError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings, SnapshotSettings
 from kvmesh.transport.nats.layout import meta_bucket
 from kvmesh.transport.nats.plane import NatsPlane
 from kvmesh.transport.nats.trust.nkey import read_seed
 from kvmesh.transport.nats.trust.signer import Signer
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import meta_router, router
 
 pytestmark = pytest.mark.integration

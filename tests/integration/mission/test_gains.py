@@ -9,17 +9,17 @@ import pytest
 
 from benchmarks.quality.workloads import related_queries, shared_prompt
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES
-from kvmesh.replay.plan import TraceSlice
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import FleetRequest, prompt_hashes
-from kvmesh.simulator.load import spread
-from kvmesh.simulator.options import SimulateOptions
-from kvmesh.simulator.slices import Setting, Simulator
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES
+from kvmesh_lab.replay.plan import TraceSlice
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import FleetRequest, prompt_hashes
+from kvmesh_lab.simulator.load import spread
+from kvmesh_lab.simulator.options import SimulateOptions
+from kvmesh_lab.simulator.slices import Setting, Simulator
+from kvmesh_lab.traces.trace import TraceRequest
 
 REQUESTS = 640
 ENGINES = 4

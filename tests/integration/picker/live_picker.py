@@ -8,10 +8,10 @@ import httpx
 import msgspec
 
 from kvmesh.app.picker.command import picker_server
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
 from kvmesh.settings.roles import RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.picker.asking import Gateway
 from tests.integration.support.live_router import free_port, serving
 

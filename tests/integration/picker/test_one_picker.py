@@ -7,8 +7,8 @@ import grpc
 import msgspec
 import pytest
 
-from kvmesh.mocker.command import Mocker
 from kvmesh.settings.http import HttpSettings
+from kvmesh_lab.mocker.command import Mocker
 from tests.integration.picker import asking
 from tests.integration.picker.asking import (
     NOT_SERVING,

@@ -11,9 +11,9 @@ import pytest
 
 from kvmesh.app.envoy.options import Address, GatewayOptions
 from kvmesh.app.envoy.server import EnvoyServer
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
 from kvmesh.settings.split import SplitSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.picker.asking import until
 from tests.integration.picker.live_picker import LivePicker, picker
 from tests.integration.picker.pretend_sidecar import CANONICAL, PREFILLER, PretendSidecar

@@ -9,7 +9,7 @@ import pytest
 
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.tuning import TuneSettings
-from kvmesh.traces.trace import block_size_in_name, parse_trace
+from kvmesh_lab.traces.trace import block_size_in_name, parse_trace
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 from tests.integration.support.live_router import chat, router

@@ -11,9 +11,9 @@ import pytest
 
 from kvmesh.core.cost.own import FAULTS_OFF
 from kvmesh.errors import ConfigError
-from kvmesh.replay.policy import policy_headers
 from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import CostSettings
+from kvmesh_lab.replay.policy import policy_headers
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 from tests.integration.support.live_router import router
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, router
 from tests.nats_container import Served
 

@@ -11,8 +11,8 @@ import pytest
 
 from kvmesh.app.process.running import Stop
 from kvmesh.app.worker.command import Sidecar
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings, WorkerSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, replica, router, serve_from_memory
 
 pytestmark = pytest.mark.integration

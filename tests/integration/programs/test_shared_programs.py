@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kvmesh.app.nats.server import NatsServer
-from kvmesh.mocker.command import Mocker
+from kvmesh_lab.mocker.command import Mocker
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.live_router import engine as live_engine
 from tests.integration.support.live_router import mocker_options

@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 
 from kvmesh.app.prompts import token_check
 from kvmesh.app.serve import placed_turns
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import ProgramSettings, StreamSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, meta_router, mocker_options, router
 
 pytestmark = pytest.mark.integration

@@ -12,6 +12,9 @@ from deploy.release.errors import ReleaseError
 ROOT = Path(__file__).parents[3]
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n## [1.2.3] - 2026-01-02\n### Added\n- A thing.\n"
 
+LAB = "benchmarks/lab/pyproject.toml"
+PROJECT = '[project]\nversion = "{}"\ndependencies = ["kvmesh=={}"]\n'
+
 
 def git(tree: Path, *words: str) -> str:
     owner = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
@@ -31,6 +34,7 @@ def tree(tmp_path: Path) -> Path:
     write(tmp_path, "kvmesh/version.py", 'VERSION: Final = "1.2.3"\n')
     write(tmp_path, "CHANGELOG.md", CHANGELOG)
     write(tmp_path, "deploy/helm/kvmesh/Chart.yaml", 'version: 1.2.3\nappVersion: "1.2.3"\n')
+    write(tmp_path, LAB, PROJECT.format("1.2.3", "1.2.3"))
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "Begin")
@@ -53,6 +57,8 @@ def test_a_committed_tree_whose_versions_agree_is_released(tree: Path) -> None:
         ("CHANGELOG.md", "## [1.2.3] - 2026-01-02\n\n## [1.2.2] - 2026-01-01\n- A.\n", "is empty"),
         ("deploy/helm/kvmesh/Chart.yaml", "version: 1.2.3\nappVersion: 1.2.2\n", "is 1.2.2"),
         ("deploy/helm/kvmesh/Chart.yaml", "appVersion: 1.2.3\n", "version is none"),
+        (LAB, PROJECT.format("1.2.2", "1.2.3"), "version is 1.2.2"),
+        (LAB, PROJECT.format("1.2.3", "1.2.2"), "dependencies is ['kvmesh==1.2.2']"),
         ("kvmesh/version.py", 'VERSION: Final = "1.2.3+dirty"\n', "of the form 1.2.3"),
     ],
 )
@@ -67,12 +73,13 @@ def test_versions_that_disagree_are_refused(tree: Path, name: str, text: str, re
 def test_all_that_is_in_the_way_is_said_at_once(tree: Path) -> None:
     write(tree, "new.py", "")
     (tree / "deploy/helm/kvmesh/Chart.yaml").unlink()
+    (tree / LAB).unlink()
     write(tree, "CHANGELOG.md", "")
 
     with pytest.raises(ReleaseError) as refused:
         check_tree(tree)
 
-    for reason in ("new.py", "Chart.yaml is missing", "no section of 1.2.3"):
+    for reason in ("new.py", "Chart.yaml is missing", f"{LAB} is missing", "no section of 1.2.3"):
         assert reason in str(refused.value)
 
 

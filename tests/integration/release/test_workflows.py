@@ -59,6 +59,8 @@ def release(tmp_path: Path) -> Path:
     for name in (
         "kvmesh-1.2.3.tar.gz",
         "kvmesh-1.2.3-cp311-cp311-musllinux_1_2_x86_64.whl",
+        "kvmesh_lab-1.2.3.tar.gz",
+        "kvmesh_lab-1.2.3-py3-none-any.whl",
         "kvmesh-chart-1.2.3.tgz",
         "kvmesh-image-1.2.3-linux-amd64.tar.gz",
         "kvmesh-image-1.2.3-linux-arm64.tar.gz",
@@ -91,6 +93,8 @@ def test_the_index_gets_sdist_and_wheels_and_no_image(release: Path) -> None:
     assert [Path(word).name for word in line.split()[2:]] == [
         "kvmesh-1.2.3.tar.gz",
         "kvmesh-1.2.3-cp311-cp311-musllinux_1_2_x86_64.whl",
+        "kvmesh_lab-1.2.3.tar.gz",
+        "kvmesh_lab-1.2.3-py3-none-any.whl",
     ]
 
 

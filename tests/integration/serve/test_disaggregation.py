@@ -16,12 +16,12 @@ from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.registry import connectors
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.settings.split import SplitSettings
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.integration.serve.test_closed_loop import running
 from tests.integration.support.failing_engine import (

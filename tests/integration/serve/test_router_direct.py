@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from kvmesh.app.serve.routed import RoutedRequest
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, router, router_without_nats
 
 pytestmark = pytest.mark.integration

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import CostSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router
 from tests.unit.app.prompts.tokenizer_models import write_model
 

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router
 
 pytestmark = pytest.mark.integration

@@ -16,9 +16,9 @@ from kvmesh import Follower, FollowOptions, RegisteredLlm, RegisterOptions
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, NatsSettings, RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import ended, free_port, serving
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -17,7 +17,6 @@ from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import (
     CostSettings,
@@ -28,6 +27,7 @@ from kvmesh.settings.roles import (
 )
 from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 
 READY_S = 60.0
 MODELS = b'{"data": [{"id": "mock"}]}'

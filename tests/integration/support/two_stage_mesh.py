@@ -13,7 +13,6 @@ from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.buckets.placing import BucketPolicy
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
@@ -21,6 +20,7 @@ from kvmesh.settings.roles import (
     RouterSettings,
     WorkerSettings,
 )
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, serving
 
 WITHIN_S = 60.0

@@ -12,10 +12,10 @@ from kvmesh.app.front.api_key import ApiKeyOptions, add_key
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.access import Role
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import SessionSettings, TenantSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, serving
 
 Kind = Literal[

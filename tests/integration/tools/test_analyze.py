@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh.client import AsyncClient
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration

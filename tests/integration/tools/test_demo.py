@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvmesh.demo.command import DemoSettings, run_demo
-from kvmesh.demo.result import DemoReport, exit_code, print_report
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.demo.command import DemoSettings, run_demo
+from kvmesh_lab.demo.result import DemoReport, exit_code, print_report
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, router
 
 pytestmark = pytest.mark.integration

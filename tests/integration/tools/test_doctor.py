@@ -18,10 +18,10 @@ from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.seen import Finding, Level
 from kvmesh.doctor.command import DoctorSettings, examine
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.server import HttpServer
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.nats_container import Served
 from tests.unit.app.prompts.tokenizer_models import write_model
 

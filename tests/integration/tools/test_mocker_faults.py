@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.command import Mocker, MockerOptions, options_from
-from kvmesh.mocker.model.faults import DEAD_MESSAGE, FaultOptions
 from kvmesh.settings.mocker import MockerSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions, options_from
+from kvmesh_lab.mocker.model.faults import DEAD_MESSAGE, FaultOptions
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kvmesh.app.process.running import Stop
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.replay.command import ReplayOptions, replay, run_replay
+from kvmesh_lab.replay.command import ReplayOptions, replay, run_replay
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 
 pytestmark = pytest.mark.integration

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.replay.command import run_replay
-from kvmesh.replay.options import ReplayOptions
-from kvmesh.replay.plan import load_slice
-from kvmesh.report.statistics import RunSummary, Slo, summarize
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.replay.command import run_replay
+from kvmesh_lab.replay.options import ReplayOptions
+from kvmesh_lab.replay.plan import load_slice
+from kvmesh_lab.report.statistics import RunSummary, Slo, summarize
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
 from tests.integration.tools.mocker_process import mocker_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]

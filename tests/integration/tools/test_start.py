@@ -18,8 +18,8 @@ from kvmesh.actors.messages import Status
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.plane import event_plane
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port
 
 pytestmark = pytest.mark.integration

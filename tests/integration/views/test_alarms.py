@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import yaml
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.alarm_history import ALERTS, AlarmHistory, alarm_names, promtool
 from tests.integration.support.live_router import meta_router, router
 

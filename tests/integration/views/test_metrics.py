@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.router.command import RouterServer
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
 from tests.integration.picker import live_picker
 from tests.integration.picker.asking import chat, serve

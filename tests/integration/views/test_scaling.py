@@ -8,9 +8,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.scaling import ScalingSettings
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvmesh.client import AsyncClient
-from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 # Workers of a parallel test run ignore SIGINT, and so would what they start.

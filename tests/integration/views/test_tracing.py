@@ -18,9 +18,9 @@ from kvmesh.app.front import span_export
 from kvmesh.app.front.span_export import SpanExport
 from kvmesh.app.front.tracing import Tracer, tracer_for
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import LogSettings
 from kvmesh.transport.http.wire.trace import Trace
+from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 from tests.integration.views.collector import (
     BUSY,

@@ -9,15 +9,13 @@ import re._constants as code  # type: ignore[import-not-found]  # no stub of it
 import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-import kvmesh
+from benchmarks.house.tree import PACKAGES, find_files
 from tests.property.bounds.work import assert_linear
 
-ROOT: Final = Path(kvmesh.__file__).parent
 OWN: Final = {"mocker", "simulator", "traces"}
 """Packages that read nothing but what their operator wrote."""
 BOUNDED: Final = {
@@ -31,8 +29,8 @@ PUMPED: Final = 3_000
 
 def patterns() -> Iterator[tuple[str, str, bytes | str, int, set[str]]]:
     """Yield file, name, pattern, flags and methods called of each pattern that there is."""
-    for path in sorted(ROOT.rglob("*.py")):
-        where = path.relative_to(ROOT).as_posix()
+    for package, path in ((one, path) for one in PACKAGES for path in find_files(one)):
+        where = path.relative_to(package).as_posix()
         if where.split("/")[0] in OWN:
             continue
         text = path.read_text(encoding="utf-8")
@@ -40,7 +38,7 @@ def patterns() -> Iterator[tuple[str, str, bytes | str, int, set[str]]]:
             continue
         tree = ast.parse(text)
         for name in set(_targets(tree)):
-            found = _compiled(where, name)
+            found = _compiled(package.name, where, name)
             if found is not None:
                 used = set(re.findall(rf"\b{name}\.(\w+)", text)) & METHODS.keys()
                 yield where, name, found.pattern, found.flags & ~re.UNICODE, used or {"fullmatch"}
@@ -54,8 +52,8 @@ def _targets(tree: ast.Module) -> Iterator[str]:
             yield from (one.id for one in targets if isinstance(one, ast.Name))
 
 
-def _compiled(where: str, name: str) -> "re.Pattern[Any] | None":
-    module = __import__("kvmesh." + where.removesuffix(".py").replace("/", "."), fromlist=[name])
+def _compiled(package: str, where: str, name: str) -> "re.Pattern[Any] | None":
+    module = __import__(f"{package}.{where.removesuffix('.py')}".replace("/", "."), fromlist=[name])
     found = getattr(module, name)
     return found if isinstance(found, re.Pattern) else None
 

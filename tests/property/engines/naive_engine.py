@@ -5,7 +5,7 @@ Close to the text of vLLM's scheduler and block pool, to hold the fast one again
 
 from collections.abc import Sequence
 
-from kvmesh.mocker.model.timing import StepLoad, TimingProfile
+from kvmesh_lab.mocker.model.timing import StepLoad, TimingProfile
 
 
 class Block:

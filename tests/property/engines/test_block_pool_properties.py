@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.mocker.model.block_pool import BlockPool, Handle
+from kvmesh_lab.mocker.model.block_pool import BlockPool, Handle
 from tests.property.engines.naive_engine import Block, NaivePool
 
 BLOCKS = 12

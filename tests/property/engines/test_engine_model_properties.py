@@ -1,16 +1,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import (
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
     EngineEvent,
     EngineRequest,
 )
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh_lab.mocker.model.timing import PROFILES
 from tests.property.engines.naive_engine import NaiveEngine, NaiveRequest
 
 TIMING = PROFILES["preble-70b"]

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from kvmesh.analyze.command import AnalyzeOptions, fleet_of
-from kvmesh.analyze.weight_advice import FleetSize
 from kvmesh.errors import ConfigError
+from kvmesh_lab.analyze.command import AnalyzeOptions, fleet_of
+from kvmesh_lab.analyze.weight_advice import FleetSize
 
 
 def options(**sizes: Any) -> AnalyzeOptions:

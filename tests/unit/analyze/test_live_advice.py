@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from kvmesh.analyze.live_advice import (
+from kvmesh_lab.analyze.live_advice import (
     LivePrefix,
     LiveTraffic,
     LiveWorker,

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.analyze.advice import advise
-from kvmesh.analyze.reuse import CachePoint, Family, Reuse, measure_reuse
-from kvmesh.analyze.weight_advice import Advice, FleetSize
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.analyze.advice import advise
+from kvmesh_lab.analyze.reuse import CachePoint, Family, Reuse, measure_reuse
+from kvmesh_lab.analyze.weight_advice import Advice, FleetSize
+from kvmesh_lab.traces.trace import TraceRequest
 
 SIZE = 16
 

@@ -1,9 +1,12 @@
 import msgspec
 import pytest
 
-from kvmesh.analyze.advice import advise
-from kvmesh.analyze.reuse import Family, Reuse, measure_reuse
-from kvmesh.analyze.weight_advice import (
+from kvmesh.core.cost.formulas import OVERLAP_LOAD, OVERLAP_USAGE_WAITING
+from kvmesh.core.cost.weights import weights_of
+from kvmesh.core.routing.policy import parse_policy
+from kvmesh_lab.analyze.advice import advise
+from kvmesh_lab.analyze.reuse import Family, Reuse, measure_reuse
+from kvmesh_lab.analyze.weight_advice import (
     LOWER_OVERLAP,
     LOWER_USAGE,
     MANY_BLOCKS,
@@ -15,11 +18,8 @@ from kvmesh.analyze.weight_advice import (
     advise_weights,
     usage_advice,
 )
-from kvmesh.core.cost.formulas import OVERLAP_LOAD, OVERLAP_USAGE_WAITING
-from kvmesh.core.cost.weights import weights_of
-from kvmesh.core.routing.policy import parse_policy
-from kvmesh.report.outcome import distribution
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.report.outcome import distribution
+from kvmesh_lab.traces.trace import TraceRequest
 
 DEEP = distribution([800.0])
 LOAD = Reuse(

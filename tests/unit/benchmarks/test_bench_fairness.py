@@ -10,7 +10,7 @@ from benchmarks.quality.bench_fairness import (
     table_of,
     trace_of,
 )
-from kvmesh.report.outcome import RequestOutcome
+from kvmesh_lab.report.outcome import RequestOutcome
 
 
 def ended(index: int, ms: float, prompt: int, cached: int, output: int) -> RequestOutcome:

@@ -6,9 +6,9 @@ import pytest
 from benchmarks.measure import Comparison
 from benchmarks.programs.bench_live import markdown, session_times
 from benchmarks.programs.small_trace import TOKENS, choose, small_profile, write_small
-from kvmesh.mocker.model.timing import PROFILES, StepLoad, parse_profile
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.traces.sessions import parse_sessions, requests_of
+from kvmesh_lab.mocker.model.timing import PROFILES, StepLoad, parse_profile
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.traces.sessions import parse_sessions, requests_of
 
 TURNS = [
     [0.0, 80_000, 400, 0, 5.0, "tool_use"],

@@ -6,7 +6,7 @@ from rich.console import Console
 from benchmarks.quality.grid import POLICIES, Played, Setting, fraction, grid, play
 from benchmarks.quality.tables import print_tables
 from benchmarks.quality.workloads import BLOCK, WORKLOADS
-from kvmesh.traces.trace import infinite_cache_hit_rate
+from kvmesh_lab.traces.trace import infinite_cache_hit_rate
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from benchmarks.quality.grid import (
 )
 from benchmarks.quality.seeds import complete_runs, mean_of, seeded, seeds_table
 from benchmarks.quality.tables import best_rival
-from kvmesh.simulator.comparison import Cell
+from kvmesh_lab.simulator.comparison import Cell
 
 ALONE = Setting("related-queries", 40, 2, 0.5, 1, 5.0)
 

@@ -4,9 +4,9 @@ from benchmarks.quality.phases import BLOCK, PHASES, join
 from benchmarks.quality.tuned_fleet import TunedFleet
 from kvmesh.core.tuning.loop import LoopOptions
 from kvmesh.core.tuning.tuner import TunerOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
 
 FLEET = FleetOptions(engines=2, engine=EngineOptions(block_size=BLOCK, num_gpu_blocks=2048))
 OPTIONS = LoopOptions(

@@ -1,6 +1,6 @@
 import json
 
-from kvmesh.conformance.bodies import chat_body, cut, first_difference, noise, sse_body
+from kvmesh_lab.conformance.bodies import chat_body, cut, first_difference, noise, sse_body
 
 
 def test_a_chat_has_exactly_the_bytes_that_are_asked_for() -> None:

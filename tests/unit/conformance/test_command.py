@@ -2,14 +2,14 @@ import importlib.util
 
 import pytest
 
-from kvmesh.conformance.command import is_installed, try_picker_command
 from kvmesh.errors import ConfigError
+from kvmesh_lab.conformance.command import is_installed, try_picker_command
 
 
 def test_without_the_extra_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    with pytest.raises(ConfigError, match=r"pip install 'kvmesh\[conformance\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'kvmesh-lab\[conformance\]'"):
         try_picker_command()
 
 

@@ -8,7 +8,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import wrappers_pb2
 
-from kvmesh.conformance.definitions import MESSAGES, ONEOFS
+from kvmesh_lab.conformance.definitions import MESSAGES, ONEOFS
 
 AT_ENVOYS: dict[str, Any] = {
     **external_processor_pb2.DESCRIPTOR.message_types_by_name,

@@ -7,9 +7,16 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from google.protobuf import json_format
 
-from kvmesh.conformance.case import Broken, UnreachableError
-from kvmesh.conformance.exchange import Asked, Heard, picked, picked_twice, read_endpoint, same_body
-from kvmesh.conformance.wire import DESTINATION, Ended, Modes, read_answer
+from kvmesh_lab.conformance.case import Broken, UnreachableError
+from kvmesh_lab.conformance.exchange import (
+    Asked,
+    Heard,
+    picked,
+    picked_twice,
+    read_endpoint,
+    same_body,
+)
+from kvmesh_lab.conformance.wire import DESTINATION, Ended, Modes, read_answer
 
 
 def headers_answer(header: str | None, metadata: str | None) -> bytes:

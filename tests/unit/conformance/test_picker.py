@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.conformance.options import ConformanceOptions
-from kvmesh.conformance.picker import ALL_CASES, chosen_names, target_of
 from kvmesh.errors import ConfigError
+from kvmesh_lab.conformance.options import ConformanceOptions
+from kvmesh_lab.conformance.picker import ALL_CASES, chosen_names, target_of
 
 
 def test_names_of_cases_are_all_different() -> None:

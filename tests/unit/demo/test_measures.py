@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.demo.measures import Answer, SentBefore, Window, measure, spread, tokens_per_s
+from kvmesh_lab.demo.measures import Answer, SentBefore, Window, measure, spread, tokens_per_s
 
 NO_WINDOW = Window(0.0, 0.0)
 

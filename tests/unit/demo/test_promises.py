@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from kvmesh.demo.measures import Measured
-from kvmesh.demo.promises import Row, Scene, judge, missed, spread_at_best
-from kvmesh.demo.result import DemoReport, Part, exit_code, verdict
-from kvmesh.demo.texts import Demonstration
+from kvmesh_lab.demo.measures import Measured
+from kvmesh_lab.demo.promises import Row, Scene, judge, missed, spread_at_best
+from kvmesh_lab.demo.result import DemoReport, Part, exit_code, verdict
+from kvmesh_lab.demo.texts import Demonstration
 
 GOOD = Measured(
     requests=240,

@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from kvmesh.demo.measures import SentBefore
-from kvmesh.demo.texts import (
+from kvmesh_lab.demo.measures import SentBefore
+from kvmesh_lab.demo.texts import (
     ALICE,
     DEMONSTRATIONS,
     EXPLAINER,

@@ -1,6 +1,6 @@
 from kvmesh.actors.kernel import Effect, Send, Wake
 from kvmesh.actors.messages import Tick
-from kvmesh.mocker.actor import (
+from kvmesh_lab.mocker.actor import (
     CancelGeneration,
     EngineStepped,
     Generate,
@@ -8,9 +8,9 @@ from kvmesh.mocker.actor import (
     SimulatedEngine,
     StepDue,
 )
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import BlocksStored, EngineRequest
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import BlocksStored, EngineRequest
+from kvmesh_lab.mocker.model.timing import PROFILES
 
 OPTIONS = EngineOptions(block_size=4, num_gpu_blocks=10, timing=PROFILES["linear"])
 

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from kvmesh.mocker.engine import EngineRunner
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import EngineRequest, Step
 from kvmesh.tasks import FATAL, TASK
+from kvmesh_lab.mocker.engine import EngineRunner
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import EngineRequest, Step
 from tests.conftest import Contexts, Eventually
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.replay.answer import AnswerReader
+from kvmesh_lab.replay.answer import AnswerReader
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'

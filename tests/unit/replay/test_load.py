@@ -2,8 +2,8 @@ import asyncio
 from collections.abc import Sequence
 from time import perf_counter
 
-from kvmesh.replay.load import send_closed_loop, send_open_loop
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.replay.load import send_closed_loop, send_open_loop
+from kvmesh_lab.traces.trace import TraceRequest
 
 SERVICE_S = 0.03
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.replay.options import ReplayOptions, check_options
+from kvmesh_lab.replay.options import ReplayOptions, check_options
 
 OPTIONS = ReplayOptions(trace=Path("t.jsonl"))
 

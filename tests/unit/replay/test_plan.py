@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.replay.options import ReplayOptions
-from kvmesh.replay.plan import RequestFactory, assign_buckets, load_slice, read_lines
+from kvmesh_lab.replay.options import ReplayOptions
+from kvmesh_lab.replay.plan import RequestFactory, assign_buckets, load_slice, read_lines
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 MOONCAKE = TRACES / "mooncake_conversation_80_b512.jsonl"

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.replay.policy import policy_headers
+from kvmesh_lab.replay.policy import policy_headers
 
 
 def test_a_formula_of_a_file_is_named_and_not_read() -> None:

@@ -2,7 +2,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from kvmesh.replay.progress import RunProgress, show_progress
+from kvmesh_lab.replay.progress import RunProgress, show_progress
 from tests.unit.report.replay_reports import failure, outcome
 
 

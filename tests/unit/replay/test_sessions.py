@@ -1,8 +1,8 @@
 import pytest
 
-from kvmesh.replay.options import SessionHeaders
-from kvmesh.replay.sessions import session_headers
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.replay.options import SessionHeaders
+from kvmesh_lab.replay.sessions import session_headers
+from kvmesh_lab.traces.trace import TraceRequest
 
 ROOT = TraceRequest(0, 0.0, 1, 1, (), session="a", program="a")
 AGENT = TraceRequest(1, 0.0, 1, 1, (), session="b", parent="a", program="a")

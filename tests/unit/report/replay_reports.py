@@ -1,7 +1,7 @@
 """Reports as a replay would make them, for the tests of what shows them."""
 
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.report.statistics import ReplayReport, ReplayRun, Slo, summarize
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.report.statistics import ReplayReport, ReplayRun, Slo, summarize
 
 
 def outcome(index: int, *, ttft_ms: float, cached: int, worker: str = "w0") -> RequestOutcome:

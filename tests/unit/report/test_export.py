@@ -3,7 +3,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvmesh.report.export import write_csv, write_json
+from kvmesh_lab.report.export import write_csv, write_json
 from tests.unit.report.replay_reports import comparison
 
 

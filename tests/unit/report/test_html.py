@@ -1,7 +1,7 @@
 import re
 from html.parser import HTMLParser
 
-from kvmesh.report.html import render_html
+from kvmesh_lab.report.html import render_html
 from tests.unit.report.replay_reports import comparison, outcome, report, run
 
 SVG = '<svg viewBox="0 0 1 1"></svg>'

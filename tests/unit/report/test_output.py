@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kvmesh.errors import ConfigError
-from kvmesh.report.output import ReportFiles, check_plots, deliver_report
+from kvmesh_lab.report.output import ReportFiles, check_plots, deliver_report
 from tests.unit.report.replay_reports import comparison
 
 HAS_PLOTS = importlib.util.find_spec("matplotlib") is not None
@@ -54,6 +54,6 @@ def test_plots_without_matplotlib_are_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name else name)
 
-    with pytest.raises(ConfigError, match=r"--html need matplotlib: pip install 'kvmesh\[plots\]'"):
+    with pytest.raises(ConfigError, match=r"--html need matplotlib: pip .*'kvmesh-lab\[plots\]'"):
         check_plots(ReportFiles(html=Path("r.html")))
     check_plots(ReportFiles(json=Path("r.json")))

@@ -7,7 +7,7 @@ from tests.unit.report.replay_reports import comparison, failure, outcome, repor
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
-from kvmesh.report.plots import plots_as_svg, write_plots
+from kvmesh_lab.report.plots import plots_as_svg, write_plots
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
 

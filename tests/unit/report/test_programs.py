@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.report.programs import ProgramFacts, jain, summarize_programs
-from kvmesh.report.statistics import Slo, metrics, summarize
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.report.programs import ProgramFacts, jain, summarize_programs
+from kvmesh_lab.report.statistics import Slo, metrics, summarize
 
 
 def turn(

@@ -1,7 +1,7 @@
 import pytest
 
-from kvmesh.report.outcome import UNKNOWN, RequestOutcome, distribution, percentile
-from kvmesh.report.statistics import Slo, meets, metrics, shares, summarize
+from kvmesh_lab.report.outcome import UNKNOWN, RequestOutcome, distribution, percentile
+from kvmesh_lab.report.statistics import Slo, meets, metrics, shares, summarize
 
 
 def outcome(

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvmesh.report.statistics import Metric, ReplayReport, Unit
-from kvmesh.report.table import find_warnings, format_value, print_report, ratio_of, verdict
+from kvmesh_lab.report.statistics import Metric, ReplayReport, Unit
+from kvmesh_lab.report.table import find_warnings, format_value, print_report, ratio_of, verdict
 from tests.unit.report.replay_reports import comparison, failure, outcome, report, run
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.report.timeline import timeline
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.report.timeline import timeline
 
 
 def outcome(

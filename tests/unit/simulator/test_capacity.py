@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kvmesh.simulator.capacity import largest_count
-from kvmesh.simulator.command import simulate
-from kvmesh.simulator.options import SimulateOptions
+from kvmesh_lab.simulator.capacity import largest_count
+from kvmesh_lab.simulator.command import simulate
+from kvmesh_lab.simulator.options import SimulateOptions
 from tests.unit.simulator.test_command import run, write_sessions, write_trace
 
 

@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from kvmesh.errors import ConfigError
-from kvmesh.replay.plan import TraceSlice
-from kvmesh.simulator.checks import check_simulation
-from kvmesh.simulator.command import simulate
-from kvmesh.simulator.comparison import Cell
-from kvmesh.simulator.options import SimulateOptions
-from kvmesh.simulator.slices import Simulator
-from kvmesh.simulator.table import print_comparison
+from kvmesh_lab.replay.plan import TraceSlice
+from kvmesh_lab.simulator.checks import check_simulation
+from kvmesh_lab.simulator.command import simulate
+from kvmesh_lab.simulator.comparison import Cell
+from kvmesh_lab.simulator.options import SimulateOptions
+from kvmesh_lab.simulator.slices import Simulator
+from kvmesh_lab.simulator.table import print_comparison
 from tests.unit.simulator.fleet.fleet_cases import families
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "my_cost.py") + ":my_cost"

@@ -1,8 +1,8 @@
 import pytest
 
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.comparison import Cell, compare, measure
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.comparison import Cell, compare, measure
 
 
 def cell(setting: str, policy: str, p90: float, hit: float = 0.5) -> Cell:

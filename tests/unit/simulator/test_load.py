@@ -1,7 +1,7 @@
 import pytest
 
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.load import backlog_share, find_saturation, largest_backlog, spread
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.load import backlog_share, find_saturation, largest_backlog, spread
 
 
 def outcome(sent_ms: float, ttft_ms: float | None) -> RequestOutcome:

@@ -3,7 +3,7 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.simulator.model_profiles import DYNAMO, MODEL_PROFILES, engine_size
+from kvmesh_lab.simulator.model_profiles import DYNAMO, MODEL_PROFILES, engine_size
 
 
 def test_a_70b_in_fp8_on_two_h100_holds_some_236_thousand_tokens() -> None:

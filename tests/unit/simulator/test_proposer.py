@@ -9,9 +9,9 @@ import pytest
 from benchmarks.quality.phases import BLOCK, prefill_heavy
 from kvmesh.core.tuning.search import Found, SearchTask, SimulatedFleetFacts
 from kvmesh.errors import ConfigError
-from kvmesh.simulator.propose import propose
-from kvmesh.simulator.proposer import Proposer, fleet_options
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.simulator.propose import propose
+from kvmesh_lab.simulator.proposer import Proposer, fleet_options
+from kvmesh_lab.traces.trace import TraceRequest
 
 FACTS = SimulatedFleetFacts(
     speeds=(1.0, 1.0), block_size=16, prefill_fixed_ms=16.0, prefill_token_ms=0.018, blocks=16_384

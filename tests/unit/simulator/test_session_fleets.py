@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.simulator.options import SimulateOptions
+from kvmesh_lab.simulator.options import SimulateOptions
 from tests.unit.simulator.test_command import run, write_sessions
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet import course
-from kvmesh.simulator.fleet.faults import SlowDown, parse_slow_downs
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import Feedback, FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet import course
+from kvmesh_lab.simulator.fleet.faults import SlowDown, parse_slow_downs
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import Feedback, FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.trace import TraceRequest
 
 BLOCK = 16
 IN_FLIGHT = 8

@@ -3,7 +3,7 @@ import pytest
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.weights import WeightSpec
 from kvmesh.errors import ConfigError
-from kvmesh.simulator.tuning import TUNED, Search, Weighting, tuned_weights
+from kvmesh_lab.simulator.tuning import TUNED, Search, Weighting, tuned_weights
 
 
 def distance(weights: Weighting) -> float:

@@ -3,8 +3,8 @@ from itertools import pairwise
 import pytest
 
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.traces.prompts import PromptUnit, PromptWriter
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.traces.prompts import PromptUnit, PromptWriter
+from kvmesh_lab.traces.trace import TraceRequest
 
 
 def request(*ids: int, tokens: int, index: int = 0) -> TraceRequest:

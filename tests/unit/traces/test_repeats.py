@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from kvmesh.traces.repeats import common_blocks, repeat_requests
-from kvmesh.traces.trace import TraceRequest, infinite_cache_hit_rate
+from kvmesh_lab.traces.repeats import common_blocks, repeat_requests
+from kvmesh_lab.traces.trace import TraceRequest, infinite_cache_hit_rate
 
 SYSTEM = (1, 2)
 

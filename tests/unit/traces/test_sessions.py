@@ -3,7 +3,7 @@ import json
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.traces.sessions import (
+from kvmesh_lab.traces.sessions import (
     SESSION_GAP_S,
     SessionTrace,
     SessionTurn,
@@ -13,7 +13,7 @@ from kvmesh.traces.sessions import (
     requests_of,
     stop_of,
 )
-from kvmesh.traces.trace import TraceRequest, infinite_cache_hit_rate
+from kvmesh_lab.traces.trace import TraceRequest, infinite_cache_hit_rate
 
 PARENT = {
     "session": 0,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.traces.trace import (
+from kvmesh_lab.traces.trace import (
     TraceRequest,
     block_size_in_name,
     check_block_size,

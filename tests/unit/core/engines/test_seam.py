@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house.tree import PACKAGES
 from kvmesh.core.engines.registry import ENGINES
 
 ROOT = Path(__file__).parents[4]
@@ -14,36 +15,36 @@ KINDS = sorted(path.parent for path in SEAM.glob("*/engine.py"))
 
 MAY_NAME = {
     # Texts that users read: help of flags, and remedies for what only one kind needs.
-    "kvmesh/replay/command.py": "a remedy",
-    "kvmesh/replay/options.py": "help",
-    "kvmesh/report/table.py": "a remedy",
+    "benchmarks/lab/kvmesh_lab/replay/command.py": "a remedy",
+    "benchmarks/lab/kvmesh_lab/replay/options.py": "help",
+    "benchmarks/lab/kvmesh_lab/report/table.py": "a remedy",
     "kvmesh/settings/mocker.py": "help",
     "kvmesh/settings/requests.py": "help",
     "kvmesh/settings/roles.py": "help",
     # Where a rule was taken from.
     "kvmesh/core/chat/chat.py": "source",
     "kvmesh/core/chat/template_format.py": "source",
-    "kvmesh/simulator/model_profiles.py": "source",
+    "benchmarks/lab/kvmesh_lab/simulator/model_profiles.py": "source",
     "kvmesh/core/engines/kv_events/dialect_fields.py": "the common dialect",
     "kvmesh/core/engines/kv_events/envelope.py": "the common dialect",
     "kvmesh/core/engines/kv_events/dialect.py": "source",
     "kvmesh/core/engines/kv_events/event_source.py": "source",
     # What the mocker, which pretends to be an engine of one kind, is made of.
-    "kvmesh/mocker": "a pretend engine",
+    "benchmarks/lab/kvmesh_lab/mocker": "a pretend engine",
     "kvmesh/transport/zmq/publisher.py": "a pretend engine",
-    "kvmesh/conformance/gateway/endpoints.py": "a pretend engine",
+    "benchmarks/lab/kvmesh_lab/conformance/gateway/endpoints.py": "a pretend engine",
     # The published cost formula of that name.
     "kvmesh/core/cost/formulas.py": "formula",
     "kvmesh/core/cost/weight_sets.py": "formula",
-    "kvmesh/simulator/options.py": "formula",
-    "kvmesh/simulator/tuning.py": "formula",
+    "benchmarks/lab/kvmesh_lab/simulator/options.py": "formula",
+    "benchmarks/lab/kvmesh_lab/simulator/tuning.py": "formula",
 }
 """Modules (and folders) outside the kinds' own that may name a kind; a new one needs a reason."""
 
 
-def modules(under: Path) -> dict[str, str]:
+def modules(*under: Path) -> dict[str, str]:
     """Return the text of every module, by path."""
-    found = under.rglob("*.py")
+    found = (path for folder in under for path in folder.rglob("*.py"))
     return {path.relative_to(ROOT).as_posix(): path.read_text() for path in found}
 
 
@@ -56,7 +57,7 @@ def test_no_other_module_names_a_kind() -> None:
     own = {path for folder in KINDS for path in modules(folder)} | {
         REGISTRY.relative_to(ROOT).as_posix()
     }
-    found = {path for path, text in modules(ROOT / "kvmesh").items() if names.search(text)} - own
+    found = {path for path, text in modules(*PACKAGES).items() if names.search(text)} - own
 
     unlisted = {path for path in found if not any(path.startswith(one) for one in MAY_NAME)}
     assert not unlisted, "ask `engine_of(kind)`, or put what differs into `Engine`"
@@ -69,7 +70,7 @@ def test_only_the_registry_imports_a_kind(kind: Path) -> None:
     name = f"kvmesh.core.engines.{kind.name}"
     found = {
         path
-        for path, text in modules(ROOT / "kvmesh").items()
+        for path, text in modules(*PACKAGES).items()
         if re.search(rf"^\s*(from|import) {re.escape(name)}\b", text, re.MULTILINE)
     }
 

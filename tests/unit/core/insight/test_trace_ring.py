@@ -14,7 +14,7 @@ from kvmesh.core.insight.trace_ring import (
     TraceRow,
     mooncake_lines,
 )
-from kvmesh.traces.trace import (
+from kvmesh_lab.traces.trace import (
     check_block_size,
     infer_block_size,
     infinite_cache_hit_rate,

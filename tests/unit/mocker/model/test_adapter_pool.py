@@ -1,11 +1,11 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.adapter_pool import AdapterPool
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import EngineRequest, Labels
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh_lab.mocker.model.adapter_pool import AdapterPool
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import EngineRequest, Labels
+from kvmesh_lab.mocker.model.timing import PROFILES
 
 
 def test_an_adapter_is_loaded_once_while_it_is_held() -> None:

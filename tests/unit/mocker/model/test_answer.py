@@ -5,7 +5,7 @@ import pytest
 
 from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.mocker.model.answer import (
+from kvmesh_lab.mocker.model.answer import (
     WORDS,
     Ending,
     GeneratedAnswer,

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.block_pool import BlockPool
+from kvmesh_lab.mocker.model.block_pool import BlockPool
 
 
 def fill(pool: BlockPool, hashes: list[int]) -> None:

@@ -1,4 +1,4 @@
-from kvmesh.mocker.model.cache_group import CacheGroup, split_key
+from kvmesh_lab.mocker.model.cache_group import CacheGroup, split_key
 
 
 def test_a_key_tells_the_group_and_the_hash() -> None:

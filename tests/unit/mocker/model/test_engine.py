@@ -1,9 +1,9 @@
 import pytest
 
 from kvmesh.errors import RequestError
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import (
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
@@ -12,7 +12,7 @@ from kvmesh.mocker.model.request import (
     OpaqueContent,
     Step,
 )
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh_lab.mocker.model.timing import PROFILES
 
 
 def engine(blocks: int = 100, **changes: int) -> EngineModel:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.faults import (
+from kvmesh_lab.mocker.model.faults import (
     DEAD_MESSAGE,
     MAX_FAULTS,
     Fault,

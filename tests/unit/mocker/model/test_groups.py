@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.cache_group import split_key
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.lower_tiers import TierOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import (
+from kvmesh_lab.mocker.model.cache_group import split_key
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.lower_tiers import TierOptions
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     EngineEvent,
     EngineRequest,
     GroupStored,
 )
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh_lab.mocker.model.timing import PROFILES
 
 BLOCK = 4
 

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.lower_tiers import Link, LowerTiers, TierOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import (
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.lower_tiers import Link, LowerTiers, TierOptions
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     BlocksSunk,
     EngineEvent,
     EngineRequest,
 )
-from kvmesh.mocker.model.timing import PROFILES
+from kvmesh_lab.mocker.model.timing import PROFILES
 
 HOST, DISK = TierOptions(8, 10.0, 5.0), TierOptions(4, 100.0)
 

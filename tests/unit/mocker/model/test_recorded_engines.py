@@ -3,10 +3,10 @@
 from msgspec import msgpack, structs
 
 from kvmesh.core.blocks.hashing import sequence_hashes
-from kvmesh.mocker.model.cache_group import split_key
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import (
+from kvmesh_lab.mocker.model.cache_group import split_key
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     EngineEvent,

@@ -1,8 +1,8 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES, StepLoad, parse_profile
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES, StepLoad, parse_profile
 
 
 def load(prefill: int = 0, decoding: int = 0, context: int = 0, active: int = 0) -> StepLoad:

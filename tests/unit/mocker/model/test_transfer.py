@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kvmesh.errors import RequestError
-from kvmesh.mocker.model.transfer import MockTransfer
+from kvmesh_lab.mocker.model.transfer import MockTransfer
 
 TOKENS = array("I", range(40))
 ASK: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}

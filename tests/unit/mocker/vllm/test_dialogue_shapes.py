@@ -9,16 +9,16 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 from openai.types.responses import Response
 
-from kvmesh.mocker.model.answer import StopRules
-from kvmesh.mocker.vllm.dialogue_shapes import (
+from kvmesh_lab.mocker.model.answer import StopRules
+from kvmesh_lab.mocker.vllm.dialogue_shapes import (
     DIMENSIONS,
     EmbeddingsShape,
     MessagesShape,
     ResponsesShape,
 )
-from kvmesh.mocker.vllm.requests import GenerationRequest, Kind
-from kvmesh.mocker.vllm.responses import ChatShape, ChoicePart, CompletionShape, Counts, Header
-from kvmesh.mocker.vllm.shapes import ID_PREFIXES, shape_of
+from kvmesh_lab.mocker.vllm.requests import GenerationRequest, Kind
+from kvmesh_lab.mocker.vllm.responses import ChatShape, ChoicePart, CompletionShape, Counts, Header
+from kvmesh_lab.mocker.vllm.shapes import ID_PREFIXES, shape_of
 
 HEADER = Header("id-1", 17, "mock", "vllm-0.32.0-ab")
 COUNTS = Counts(10, 2, 8)

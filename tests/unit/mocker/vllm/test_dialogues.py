@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from kvmesh.errors import RequestError
-from kvmesh.mocker.vllm.dialogues import parse_embeddings, parse_messages, parse_responses
-from kvmesh.mocker.vllm.requests import GenerationRequest
+from kvmesh_lab.mocker.vllm.dialogues import parse_embeddings, parse_messages, parse_responses
+from kvmesh_lab.mocker.vllm.requests import GenerationRequest
 
 TURNS = [{"role": "user", "content": "hello"}]
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
-from kvmesh.mocker.model.request import (
+from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
@@ -18,7 +18,7 @@ from kvmesh.mocker.model.request import (
     EngineRequest,
     Labels,
 )
-from kvmesh.mocker.vllm.events import encode_events, engine_hash
+from kvmesh_lab.mocker.vllm.events import encode_events, engine_hash
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "engines"
 BLOCK = 32

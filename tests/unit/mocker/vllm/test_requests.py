@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from kvmesh.errors import RequestError
-from kvmesh.mocker.model.answer import StopRules
-from kvmesh.mocker.vllm.requests import (
+from kvmesh_lab.mocker.model.answer import StopRules
+from kvmesh_lab.mocker.vllm.requests import (
     GenerationRequest,
     error_body,
     output_limit,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.mocker.vllm.responses import (
+from kvmesh_lab.mocker.vllm.responses import (
     DONE,
     ChatShape,
     ChoicePart,

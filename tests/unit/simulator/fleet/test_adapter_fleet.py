@@ -5,11 +5,11 @@ import random
 import pytest
 
 from kvmesh.core.workers.info import NO_ADAPTERS
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests, prompt_hashes
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests, prompt_hashes
+from kvmesh_lab.traces.trace import TraceRequest
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, fleet
 
 OPTIONS = FleetOptions(
@@ -41,7 +41,7 @@ def test_what_engines_tell_of_their_adapters_saves_most_loads(
     requests = adapters(12)
     told = fleet(requests, options=OPTIONS)
     outcomes = told.run()
-    monkeypatch.setattr("kvmesh.simulator.fleet.engine.AdapterReport", lambda *_: NO_ADAPTERS)
+    monkeypatch.setattr("kvmesh_lab.simulator.fleet.engine.AdapterReport", lambda *_: NO_ADAPTERS)
     untold = fleet(requests, options=OPTIONS)
     blind = untold.run()
 

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet.course import RAMP_S, Course
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.request import FleetRequest, make_requests
-from kvmesh.traces.sessions import SessionTrace, SessionTurn, requests_of
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.course import RAMP_S, Course
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.traces.sessions import SessionTrace, SessionTurn, requests_of
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, fleet
 
 HOUR_S = 3600.0

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import ENDS, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, unpack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import EngineRequest
-from kvmesh.simulator.fleet.engine import FleetEngine
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.oracle import Oracle
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import EngineRequest
+from kvmesh_lab.simulator.fleet.engine import FleetEngine
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.oracle import Oracle
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.trace import TraceRequest
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet
 
 WORKER = WorkerId("w")

@@ -10,15 +10,15 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.health.outcomes import UNKNOWN as NO_VERDICT
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.faults import FaultOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.report.outcome import UNKNOWN, RequestOutcome
-from kvmesh.simulator.fleet.faults import HashedDraws, make_plans, parse_fleet_faults
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import Errand, make_requests
-from kvmesh.simulator.fleet.router import AttemptEnd, AttemptKind
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.faults import FaultOptions
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.report.outcome import UNKNOWN, RequestOutcome
+from kvmesh_lab.simulator.fleet.faults import HashedDraws, make_plans, parse_fleet_faults
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import Errand, make_requests
+from kvmesh_lab.simulator.fleet.router import AttemptEnd, AttemptKind
+from kvmesh_lab.traces.trace import TraceRequest
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet
 
 AT_ONCE = ("500", "429=1", "dead", "reset", "garbage", "half-head", "empty-body")

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from kvmesh.core.admission.queue import QueuePolicy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.trace import TraceRequest, infinite_cache_hit_rate
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.trace import TraceRequest, infinite_cache_hit_rate
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet
 
 POLICIES = ("round-robin", "random", "kv", "kv:sglang")

@@ -8,13 +8,13 @@ from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.simulator.fleet.faults import parse_fleet_faults
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.sessions import SessionTrace, SessionTurn, requests_of
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.simulator.fleet.faults import parse_fleet_faults
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.sessions import SessionTrace, SessionTurn, requests_of
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE
 
 BOUND_S = 20.0

@@ -6,13 +6,13 @@ import xxhash
 
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.routing.decision import Decision, RouterOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.outcome import RequestOutcome
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.simulator.fleet.request import FleetRequest
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import FleetRequest
+from kvmesh_lab.traces.trace import TraceRequest
 
 SIZE, IN_FLIGHT, REQUESTS = 16, 16, 400
 

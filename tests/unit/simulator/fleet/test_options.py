@@ -4,7 +4,7 @@ from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
-from kvmesh.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.options import FleetOptions
 
 
 def test_a_policy_is_a_mode_a_cost_and_numbers() -> None:

@@ -2,14 +2,14 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.weight_sets import PredictedTimeWeights
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import EngineRequest
-from kvmesh.mocker.model.timing import PROFILES, TimingProfile
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.fleet.engine import FleetEngine
-from kvmesh.simulator.fleet.oracle import Oracle, alone_ttfts_ms
-from kvmesh.simulator.fleet.request import FleetRequest, make_requests
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import EngineRequest
+from kvmesh_lab.mocker.model.timing import PROFILES, TimingProfile
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.fleet.engine import FleetEngine
+from kvmesh_lab.simulator.fleet.oracle import Oracle, alone_ttfts_ms
+from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.traces.trace import TraceRequest
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet
 
 

@@ -5,16 +5,16 @@ import pytest
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.workers.fetch_times import PEER
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.lower_tiers import TierOptions
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import EngineRequest
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions, PeerOptions
-from kvmesh.simulator.fleet.peers import FleetPeer
-from kvmesh.simulator.fleet.request import make_requests
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.lower_tiers import TierOptions
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import EngineRequest
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.simulator.fleet.engine import FleetEngine, make_engines
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions, PeerOptions
+from kvmesh_lab.simulator.fleet.peers import FleetPeer
+from kvmesh_lab.simulator.fleet.request import make_requests
+from kvmesh_lab.traces.trace import TraceRequest
 
 BLOCK = 512
 

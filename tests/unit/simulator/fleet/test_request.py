@@ -1,8 +1,8 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.simulator.fleet.request import Errand, Passage, make_requests, prompt_hashes
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.simulator.fleet.request import Errand, Passage, make_requests, prompt_hashes
+from kvmesh_lab.traces.trace import TraceRequest
 
 
 def request(tokens: int, *ids: int, index: int = 0) -> TraceRequest:

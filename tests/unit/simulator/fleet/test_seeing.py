@@ -5,11 +5,11 @@ from statistics import fmean
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.outcome import percentile
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import Feedback, FleetOptions
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.report.outcome import percentile
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import Feedback, FleetOptions
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, families, fleet
 
 WAYS: tuple[Feedback, ...] = ("full", "ends", "none", "dropped")

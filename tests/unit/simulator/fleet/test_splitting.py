@@ -5,15 +5,15 @@ import random
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.mocker.model.engine import EngineModel
-from kvmesh.mocker.model.options import EngineOptions
-from kvmesh.mocker.model.request import EngineRequest, Step
-from kvmesh.mocker.model.timing import PROFILES
-from kvmesh.report.statistics import Slo, summarize
-from kvmesh.simulator.fleet.faults import parse_fleet_faults
-from kvmesh.simulator.fleet.fleet import SimulatedFleet
-from kvmesh.simulator.fleet.options import FleetOptions
-from kvmesh.traces.trace import TraceRequest
+from kvmesh_lab.mocker.model.engine import EngineModel
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.request import EngineRequest, Step
+from kvmesh_lab.mocker.model.timing import PROFILES
+from kvmesh_lab.report.statistics import Slo, summarize
+from kvmesh_lab.simulator.fleet.faults import parse_fleet_faults
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.traces.trace import TraceRequest
 from tests.unit.simulator.fleet.fleet_cases import BLOCK_SIZE, fleet
 
 TOKENS = 40 * BLOCK_SIZE

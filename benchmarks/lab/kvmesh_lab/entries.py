@@ -1,0 +1,15 @@
+"""Commands that have many settings, without what they run, as `kvmesh.entries` has the router's."""
+
+from typing import Annotated
+
+from kvmesh.entries import load_logs
+from kvmesh.settings.mocker import MockerSettings
+from kvmesh.settings.types import Flat
+
+
+def mocker(*, settings: Annotated[MockerSettings, Flat] | None = None) -> None:
+    """Run a simulated engine: real HTTP, KV cache and events, no GPU."""
+    load_logs()
+    from kvmesh_lab.mocker.command import command  # noqa: PLC0415  not for --help
+
+    command(settings or MockerSettings())

@@ -1,0 +1,246 @@
+"""Searches weights for a live fleet on its own trace: what a tuning router runs as a child."""
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.cost.catalogue import PUBLISHED
+from kvmesh.core.routing.policy import parse_policy
+from kvmesh.core.tuning.performance import score_of
+from kvmesh.core.tuning.search import Found, Judged, SearchTask, SimulatedFleetFacts
+from kvmesh.core.tuning.weighting import Weighting, name_policy
+from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES, TimingProfile
+from kvmesh_lab.report.outcome import RequestOutcome, distribution
+from kvmesh_lab.simulator.comparison import geometric_mean
+from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.simulator.tuning import TUNED, Search
+from kvmesh_lab.traces.trace import TraceRequest
+
+WARM_SHARE: Final = 0.1
+"""The first requests only fill the caches."""
+
+TRAIN_SHARE: Final = 0.6
+"""Up to here weights are searched; the rest is held out."""
+
+LOADS: Final = (0.92, 1.0, 1.08)
+"""Played at the present load and a little beside it: what wins at one alone won by chance."""
+
+CALIBRATIONS: Final = 5
+"""Plays to bring the simulated medians near the measured ones."""
+
+EVENTS: Final = 2_000
+LEAST_REQUESTS: Final = 50
+
+
+class OutOfTime(Exception):  # noqa: N818 - it ends a search, and is no error
+    """The time for a search is over."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One play: p90 times (ms) and the score of the requests searched on, and of those held out."""
+
+    searched: float
+    held_out: float
+    ttft_ms_p90: float
+    tpot_ms_p90: float
+    ttft_ms_p50: float
+    itl_ms_p50: float
+
+
+def fleet_options(facts: SimulatedFleetFacts, trace_block: int, decode_ms: float) -> FleetOptions:
+    """Return a fleet as live as can be told; a step that only decodes takes `decode_ms`.
+
+    Assumed: a step grows with the KV cache in use as in Dynamo's polynomials, batches of 256
+    requests and 8,192 tokens, a million KV tokens where an engine does not tell.
+    """
+    shape = PROFILES["dynamo"]
+    scale = decode_ms / shape.decode_base
+    timing = TimingProfile(
+        prefill_base=facts.prefill_fixed_ms,
+        prefill_per_token=facts.prefill_token_ms,
+        decode_base=decode_ms,
+        decode_per_active=shape.decode_per_active * scale,
+        decode_per_active_square=shape.decode_per_active_square * scale,
+    )
+    tokens = facts.blocks * facts.block_size or DYNAMO_CAPACITY_TOKENS
+    engine = EngineOptions(
+        block_size=trace_block, num_gpu_blocks=max(1, tokens // trace_block), timing=timing
+    )
+    return FleetOptions(
+        engines=len(facts.speeds),
+        routers=facts.replicas,
+        engine=engine,
+        speed_ratios=facts.speeds,
+        kv_events=facts.kv_events,
+        max_backlog_ms=facts.max_backlog_ms,
+    )
+
+
+class Proposer:
+    """Plays a task's trace under weights, at its load and a little beside it."""
+
+    def __init__(
+        self,
+        task: SearchTask,
+        requests: Sequence[TraceRequest],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises `ConfigError` for a trace or a fleet that cannot be."""
+        self._task = task
+        self._clock = clock
+        self._until = clock() + task.seconds
+        kept = list(requests)[-task.requests :]
+        self._requests: tuple[FleetRequest, ...] = make_requests(
+            [msgspec.structs.replace(one, index=place) for place, one in enumerate(kept)],
+            task.block_tokens,
+            task.block_tokens,
+        )
+        # Only a share of the families was kept: the others' load is made up for by time.
+        self._speedup = 1.0 / task.share
+        self._trials = 0
+        self._played: dict[tuple[tuple[str, float], ...], list[Run]] = {}
+        self._fleet = fleet_options(
+            task.fleet,
+            task.block_tokens,
+            task.fleet.output_token_ms or PROFILES["dynamo"].decode_base,
+        )
+
+    def run(self) -> Found:
+        """Return the best weights, judged with the default and the present ones."""
+        task, began = self._task, self._clock()
+        self._calibrate()
+        present, default = self._runs(task.present), self._runs(task.default)
+        starts = [(_score(present), task.present), (_score(default), task.default)]
+        starts += [(_score(self._runs(one)), one) for one in task.others]
+        begin = min(starts, key=lambda one: one[0])[1]
+        best = self._search(begin)
+        first = present[LOADS.index(1.0)]
+        return Found(
+            default=_judge(task.default, default, default),
+            present=_judge(task.present, present, default),
+            best=_judge(best, self._runs(best), default),
+            trials=self._trials,
+            requests=len(self._requests),
+            took_s=self._clock() - began,
+            simulated_ttft_ms=first.ttft_ms_p50,
+            measured_ttft_ms=task.ttft_ms,
+            simulated_itl_ms=first.itl_ms_p50,
+            measured_itl_ms=task.itl_ms,
+        )
+
+    def _search(self, begin: Weighting) -> Weighting:
+        """Return the weights that do best where they are searched, as far as there is time."""
+        best = [(float("inf"), begin)]
+        specs = PUBLISHED.plain(self._task.cost).cost.weights.specs
+        start = TUNED.get(self._task.cost, begin)
+        moved = {name: begin.get(name, 0.0) or value for name, value in start.items()}
+
+        def score(weights: Weighting) -> float:
+            if self._clock() > self._until:
+                raise OutOfTime
+            whole = {**begin, **weights}
+            found = _score(self._runs(whole))
+            best.append((found, whole))
+            return found
+
+        with contextlib.suppress(OutOfTime):
+            Search(moved, score, specs).run()
+        return min(best, key=lambda one: one[0])[1]
+
+    def _calibrate(self) -> None:
+        """Make the simulated medians the measured ones: what routers learn of an engine's speed
+        holds what prefill and decode cost each other there, too.
+        """
+        task, facts = self._task, self._task.fleet
+        decode_ms = facts.output_token_ms or task.itl_ms or PROFILES["dynamo"].decode_base
+        fixed_ms = facts.prefill_fixed_ms
+        closest = (math.inf, self._fleet)
+        if not (task.ttft_ms or task.itl_ms):
+            return
+        for _ in range(CALIBRATIONS):
+            changed = msgspec.structs.replace(facts, prefill_fixed_ms=fixed_ms)
+            self._fleet = fleet_options(changed, task.block_tokens, decode_ms)
+            seen = self._play(task.present, 1.0)
+            ttft = _correction(task.ttft_ms, seen.ttft_ms_p50)
+            itl = _correction(task.itl_ms, seen.itl_ms_p50)
+            closest = min(
+                closest, (abs(math.log(ttft)) + abs(math.log(itl)), self._fleet), key=_error
+            )
+            fixed_ms, decode_ms = fixed_ms * ttft, decode_ms * itl
+        self._fleet = closest[1]
+
+    def _runs(self, weights: Weighting) -> list[Run]:
+        key = tuple(sorted(weights.items()))
+        if key not in self._played:
+            self._played[key] = [self._play(weights, load) for load in LOADS]
+        return self._played[key]
+
+    def _play(self, weights: Weighting, load: float) -> Run:
+        self._trials += 1
+        block = self._task.block_tokens
+        fleet = SimulatedFleet(
+            self._fleet,
+            parse_policy(name_policy(self._task.cost, weights), block),
+            self._requests,
+            random.Random(self._task.seed),  # noqa: S311  a simulation, not a secret
+            speedup=self._speedup * load,
+        )
+        while fleet.advance(EVENTS):
+            pass
+        count = len(self._requests)
+        train = _between(fleet.outcomes, WARM_SHARE * count, TRAIN_SHARE * count)
+        rest = _between(fleet.outcomes, TRAIN_SHARE * count, count)
+        ttft, tpot = p90_times(rest)
+        whole = distribution(one.ttft_ms for one in fleet.outcomes if one.ttft_ms is not None)
+        itls = distribution(itl for one in fleet.outcomes if (itl := one.mean_itl_ms()) is not None)
+        return Run(
+            searched=score_of(*p90_times(train)),
+            held_out=score_of(ttft, tpot),
+            ttft_ms_p90=ttft,
+            tpot_ms_p90=tpot,
+            ttft_ms_p50=whole.p50 if whole else 0.0,
+            itl_ms_p50=itls.p50 if itls else 0.0,
+        )
+
+
+def p90_times(outcomes: Sequence[RequestOutcome]) -> tuple[float, float]:
+    """Return p90 TTFT and p90 time per further token, ms; 0 of nothing."""
+    ttft = distribution(one.ttft_ms for one in outcomes if one.ttft_ms is not None)
+    tpot = distribution(mean for one in outcomes if (mean := one.mean_itl_ms()) is not None)
+    return ttft.p90 if ttft else 0.0, tpot.p90 if tpot else 0.0
+
+
+def _correction(measured: float | None, simulated: float) -> float:
+    """Return by what to multiply a time for the simulated median to come near the measured one."""
+    return min(2.0, max(0.25, measured / max(simulated, 0.01))) if measured else 1.0
+
+
+def _error(tried: tuple[float, FleetOptions]) -> float:
+    return tried[0]
+
+
+def _between(outcomes: Sequence[RequestOutcome], begin: float, end: float) -> list[RequestOutcome]:
+    return [one for one in outcomes if begin <= one.index < end]
+
+
+def _score(runs: Sequence[Run]) -> float:
+    return geometric_mean([one.searched for one in runs])
+
+
+def _judge(weights: Weighting, runs: Sequence[Run], default: Sequence[Run]) -> Judged:
+    return Judged(
+        weights=dict(weights),
+        searched=_score(runs) / _score(default),
+        held_out=geometric_mean([one.held_out for one in runs])
+        / geometric_mean([one.held_out for one in default]),
+        ttft_ms_p90=geometric_mean([max(one.ttft_ms_p90, 1.0) for one in runs]),
+        tpot_ms_p90=geometric_mean([max(one.tpot_ms_p90, 1.0) for one in runs]),
+    )
