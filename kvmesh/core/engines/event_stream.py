@@ -1,6 +1,7 @@
 """An event stream on its way to a client: what may pass, and what it says, in one call a piece."""
 
 import re
+from functools import partial
 from typing import Final
 
 from kvmesh._native import EventStream as CompiledStream
@@ -139,6 +140,5 @@ def _is_ordinary(content: bytes) -> bool:
     )
 
 
-def new_event_stream() -> CompiledStream:
-    """Return a compiled stream of which nothing has come yet."""
-    return CompiledStream(EventStream, find_usage)
+new_event_stream: Final = partial(CompiledStream, EventStream, find_usage)
+"""Returns a compiled stream of which nothing has come yet."""

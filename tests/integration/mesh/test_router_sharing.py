@@ -128,7 +128,7 @@ async def test_routers_tell_each_other_by_records_and_nothing_is_lost(
         for name in ("r0", "r1")
     ]
     for router in (one, two):
-        await knows(router, lambda status: status["mesh"]["replica_sync"]["format"] == 2)
+        await knows(router, lambda status: status["mesh"]["replica_sync"]["format"] == 1)
 
     before = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
     await asyncio.gather(*(ask(one, f"{number} {PREFIX}") for number in range(40)))
