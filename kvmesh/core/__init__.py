@@ -10,7 +10,13 @@ from kvmesh._native import VERSION
 NEEDED: Final = 16
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
-if VERSION != NEEDED:
-    raise ImportError(
-        f"the compiled core is {VERSION}, and this code needs {NEEDED}: run `pip install` again"
-    )
+
+def check_version(found: int) -> None:
+    """Raise `ImportError` for a compiled core of another version than this code was written for."""
+    if found != NEEDED:
+        raise ImportError(
+            f"the compiled core is {found}, and this code needs {NEEDED}: run `pip install` again"
+        )
+
+
+check_version(VERSION)

@@ -229,3 +229,10 @@ def test_a_thousand_rules_of_a_worker_are_quick_beside_a_thousand_others() -> No
     took_us = (process_time_ns() - before) / 1000
 
     assert took_us < 1000 * 100
+
+
+def test_a_hit_at_the_end_of_a_chain_in_slower_memory_is_not_cut() -> None:
+    lower = Stored(ROOT, pack_hashes(H[:8]), 1)
+    index = index_of(Reuse(), chain(2), ends(2), lower, ends(8, tier=1))
+
+    assert index.find_tier_matches(prompt()) == [{A: 2}, {A: 8}]
