@@ -12,6 +12,7 @@ from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.formulas import scores_of
 from kvmesh.core.cost.own import OwnFormula
+from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.selection import Random, choose_softmax
 from kvmesh.core.cost.terms import NO_FLEET, Brought, survey
 from kvmesh.core.overlap.overlaps import Found
@@ -90,6 +91,7 @@ class Chooser:
             weighing, weighed = self._weigh_in_full(shown, weighing)
             chosen = shown.index(worker)
         else:
+            whole = whole or compile_formula(weighing.cost) is None
             weighing, weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
             if temperature <= 0.0:

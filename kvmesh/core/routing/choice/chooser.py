@@ -68,7 +68,6 @@ class Chooser:
         made = Maker(course.pricing, request_id=request.request_id)
         made.arm = arm
         inputs = Inputs(known, request, made, now)
-        whole = whole or course.draws or (course.priced and request.targets is not None)
         asked = _Asked(cohort, cohort if len(states) == len(cohort) else states, whole, likeliest)
         own = None if course.asks is None else course.asks.own
         if own is None or not own.off:
@@ -76,6 +75,7 @@ class Chooser:
                 return self._ask(inputs, course, asked)
             except FormulaFailedError:
                 assert own is not None, "only formulas of one's own fail"
+                asked = asked._replace(whole=True)
         course = courses.instead(request)
         made.pricing, made.instead_of = course.pricing, own.problem
         return self._ask(inputs, course, asked)
@@ -83,8 +83,12 @@ class Chooser:
     def _ask(self, inputs: Inputs, course: Course, asked: _Asked) -> Decision:
         """Have the compiled core choose by a course."""
         request, hashes = inputs.request, inputs.request.hashes
+        each = course.draws
         if course.asks is not None:
             course.asks.made = inputs.made
+            # What such a formula gave one worker says nothing without the others.
+            each = each or course.priced
+        each = each or (course.priced and request.targets is not None)
         record = self._decider.choose(
             _NO_ID,
             hashes,
@@ -95,7 +99,7 @@ class Chooser:
             asked.cohort,
             asked.states,
             inputs.now,
-            asked.whole,
+            asked.whole or each,
             course.native,
             inputs,
             request.prefilled,

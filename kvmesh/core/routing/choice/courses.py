@@ -101,7 +101,7 @@ class Priced:
 class Course(NamedTuple):
     """What requests are decided by: by what workers cost (`priced`), and if it `draws` by chance,
     too. `asks` computes what the compiled core cannot. `kept` is the same for a request of a
-    session at its worker, `instead` what decides where a formula of one's own fails.
+    session at its worker.
     """
 
     native: NativeCourse

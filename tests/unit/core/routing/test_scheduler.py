@@ -10,7 +10,7 @@ from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.own import FAULTS_OFF
 from kvmesh.core.cost.own_function import own_cost
-from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.terms import Candidate, Fleet, survey
 from kvmesh.core.cost.weight_sets import (
     DynamoWeights,
     OverlapUsageWaitingWeights,
@@ -1072,3 +1072,13 @@ def test_an_assumed_first_token_begins_late_prompts_and_teaches_no_speed() -> No
 
     assert scheduler.explain(make_request("b", family=1), 9.0).overlap_blocks == 10
     assert scheduler.speeds.ms_per_token(W1) == usual
+
+
+def test_a_formula_that_looks_at_the_fleet_is_kept_with_all_that_it_saw() -> None:
+    scheduler, index = make_scheduler(cost="overlap-load")
+    store(index, W2, 4)
+
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+
+    assert len(decision.candidates) == decision.considered > 1
+    assert decision.fleet == survey(decision.candidates, decision.weights)
