@@ -11,7 +11,6 @@ from typing import Final, Self, final
 from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.cost.expression import Step
-from kvmesh.core.dispatch.inputs import BookedInputs
 from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
@@ -40,7 +39,7 @@ from kvmesh.core.prompts.segment_cache import EncodeBatch
 from kvmesh.core.prompts.text_packer import Message, Opening
 from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.choice.made import Terms
-from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
@@ -1664,6 +1663,10 @@ class Record:
     @property
     def prompt_tokens(self) -> int: ...
     @property
+    def uncached_tokens(self) -> int:
+        """Prompt tokens to compute at its worker, what it has to load first included."""
+
+    @property
     def block_size(self) -> int: ...
     @property
     def considered(self) -> int: ...
@@ -2005,20 +2008,30 @@ class Placed:
     def unseen_s(self) -> float:
         """For how long tokens came that nobody could count."""
     @property
-    def inputs(self) -> BookedInputs | None:
+    def sent_s(self) -> float:
+        """When it was recorded; NaN: not yet."""
+    @property
+    def prefilled(self) -> bool:
+        """Whether another worker computed the prompt."""
+    @property
+    def approximate(self) -> bool:
+        """Whether no event can confirm its hashes."""
+    @property
+    def inputs(self) -> Inputs | None:
         """What was asked beside its prompt."""
 
 @final
 class Decider:
     """The way of a request through routing: one call to decide, one to finish.
 
-    What it decides by is its owner's: changed there, it is changed here. `health` is told who was
-    chosen while it is `out`, `late` of prompts that are not believed cached yet.
+    A prompt counts as cached for `predict_ttl_s` where events will confirm it, for `approx_ttl_s`
+    elsewhere. What it decides by is its owner's: changed there, it is changed here. `health` is
+    told who was chosen while it is `out`, `late` of prompts that are not believed cached yet.
     """
 
     @property
     def decisions(self) -> int:
-        """How many were made by `decide`."""
+        """How many were booked."""
     @property
     def overlap_blocks(self) -> int:
         """Blocks of prompts that were found cached."""
@@ -2042,11 +2055,11 @@ class Decider:
         late_workers: set[WorkerId],
         late_waiting: dict[WorkerId, dict[str, Booking]],
         smallest_tree_ties: bool,
+        predict_ttl_s: float,
+        approx_ttl_s: float,
     ) -> Self: ...
-    def follow(self, course: Course, predict_ttl_s: float, approx_ttl_s: float, /) -> None:
-        """Decide by this course from now on; a prompt counts as cached for so many seconds: where
-        events will confirm it, and elsewhere.
-        """
+    def follow(self, course: Course, /) -> None:
+        """Decide by this course from now on."""
     def resize(self, block_size: int, /) -> None:
         """Decide by blocks of so many tokens."""
     def listen(self, heard: object | None, /) -> None:
@@ -2056,11 +2069,13 @@ class Decider:
         ring: object,
         totals: object,
         tokens: object,
-        decide_s: Histogram,
+        phases: tuple[Histogram, Histogram, Histogram, Histogram],
         begun: Callable[[Placed, int, float], bool],
         /,
     ) -> None:
-        """Write to a log from now on; `begun` is told of first tokens of requests with inputs."""
+        """Write to a log from now on; `phases` count seconds of hashing, finding, scoring, and of
+        all of it, `begun` is told of first tokens of requests with inputs.
+        """
     def tell(self, outbox: object | None, /) -> None:
         """Have a BookingOutbox told of bookings from now on; None: nobody."""
     def decide(
@@ -2113,9 +2128,47 @@ class Decider:
         """
     def seen(self, placed: Placed, tokens: int, now: float, /) -> bool:
         """Take the tokens of an answer so far; return whether they were the first."""
+    def book(
+        self,
+        record: Record,
+        request: RouteRequest,
+        packed: array[int],
+        course: Course,
+        inputs: Inputs | None,
+        now: float,
+        /,
+    ) -> Placed:
+        """Book what `choose` chose by a course, and believe the prompt cached there; it is not
+        recorded.
+        """
+    def enter(
+        self, placed: Placed, request_id: bytes, tenant: str, again: Record | None, now: float, /
+    ) -> None:
+        """Record what was booked, under the id that its client knows. `again` is the record of the
+        attempt before, which stands for this one from now on; None: it is the first.
+        """
+    def begin(self, request_id: str, now: float, /) -> Booking | None:
+        """Take a booking's first token, which teaches no speed; return the booking if it is."""
+    def grow(self, request_id: str, tokens: int, now: float, /) -> None:
+        """Take the tokens of an answer so far."""
+    def release(self, request_id: str, served: bool, now: float, /) -> Booking | None:
+        """Release a booking and return it; None if it is not live. What was `served` teaches how
+        long that takes, and is believed cached.
+        """
+    def free(self, placed: Placed, served: bool, now: float, /) -> Booking | None:
+        """Do as `release` for a request that was decided here."""
+    def prefilled_s(self, booking: Booking, /) -> float:
+        """Return when the prefill of a released booking is taken to have ended."""
     def finish(
-        self, placed: Placed, status: int, usage: Usage | None, now: float, /
+        self,
+        placed: Placed,
+        served: bool,
+        state: State,
+        status: int,
+        usage: Usage | None,
+        now: float,
+        /,
     ) -> tuple[Booking | None, bool]:
-        """Return the booking the first time, else None, and whether nothing speaks against its
-        worker.
+        """Record the end. What was `served` is released by it: return the booking, that once, else
+        None, and whether nothing speaks against its worker.
         """

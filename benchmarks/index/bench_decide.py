@@ -32,9 +32,11 @@ from benchmarks.measure import (
 )
 from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES
-from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
-from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.dispatch import Dispatch, Ending
+from kvmesh.core.dispatch.dispatched import AtOnce
+from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import SERVED
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
@@ -74,7 +76,7 @@ class Ours:
             lambda _worker, _doubt: None,
             follows_events=True,
         )
-        self._compiled = CompiledDispatch(dispatch)
+        self._placer, self._dispatch = Placer(dispatch), dispatch
         scanned = scan(BODY, True)
         assert scanned is not None, "a plain chat is scanned"
         self._scanned = scanned
@@ -83,8 +85,8 @@ class Ours:
 
     def live(self, requests: Sequence[Request]) -> Sample:
         """Let each request live, and return what it cost."""
-        compiled, scanned, now, clock = (
-            self._compiled, self._scanned, self._now, time.process_time_ns,
+        placer, scanned, now, clock = (
+            self._placer, self._scanned, self._now, time.process_time_ns,
         )  # fmt: skip
         names = [b"r%d" % next(self._numbers) for _ in requests]
         spent = [0, 0, 0]
@@ -92,16 +94,16 @@ class Ours:
             for request, name in zip(requests, names, strict=True):
                 now += 0.002
                 start = clock()
-                placed = compiled.decide(
-                    ScannedPrompt(scanned, request.packed), name, NO_WISHES, now
-                )
+                placed = placer.decide(ScannedPrompt(scanned, request.packed), name, NO_WISHES, now)
                 booked = clock()
                 if placed is None or isinstance(placed, int | float):
                     raise RuntimeError(f"{name!r}: the compiled core did not take this request")
-                compiled.seen(placed, 1, now + 0.0005)
+                one = AtOnce(placed, NO_WISHES, None)
+                self._dispatch.seen(one, 1, now + 0.0005)
                 seen = clock()
                 usage = Usage(len(request.tokens), OUTPUT_TOKENS, None)
-                compiled.finish(placed, 200, usage, now + 0.001)
+                end = Ending(SERVED, "finished", 200, usage)
+                self._dispatch.finished(one, end, now + 0.001)
                 spent = [
                     before + after
                     for before, after in zip(

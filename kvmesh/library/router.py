@@ -216,8 +216,8 @@ class KvRouter:
         if self._sequences.bookings.get(request_id) is not None:
             raise RequestError(f"request {request_id!r} is booked already: free it first")
         request = self._request(request_id, token_ids, options)
-        decision = self._scheduler.schedule(request, now)
-        return BestMatch(decision.worker, decision.overlap_blocks, decision.total_blocks)
+        record = self._scheduler.schedule(request, now).record
+        return BestMatch(record.worker, record.overlap_blocks, record.request_blocks)
 
     def explain(
         self, token_ids: Tokens, now: float, options: RequestOptions = _NO_OPTIONS

@@ -49,7 +49,7 @@ class Machine:
         shared = [number * 1000 + 1 + block for block in range(BLOCKS)]
         hashes = BlockHashes.of([*shared, number * 1000 + 500 + turn], 16)
         request = RouteRequest(f"{turn}-{number}", hashes, (BLOCKS + 1) * 16 + 7)
-        decision = self.router.schedule(request, self.now)
+        decision = self.router.schedule(request, self.now).record.decision
         worker = decision.worker
         self._slowed[worker] = 0.8 * self._slowed[worker] + self.rng.expovariate(4.0)
         uncached = request.prompt_tokens - decision.overlap_blocks * 16

@@ -21,7 +21,7 @@ from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
-from kvmesh.core.dispatch.compiled import ScannedPrompt
+from kvmesh.core.dispatch.placing import ScannedPrompt
 from kvmesh.core.insight.histogram import MICROSECONDS
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode

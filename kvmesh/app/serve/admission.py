@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Placed
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import SharesChanged
 from kvmesh.bounds import Count, Figure, Seconds
@@ -20,7 +21,6 @@ from kvmesh.core.admission.queue import (
 )
 from kvmesh.core.admission.shares import TenantShare
 from kvmesh.core.dispatch.dispatch import Dispatch
-from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import KvMeshError, NoWorkerError
@@ -29,7 +29,7 @@ from kvmesh.tasks import report
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
-Told = Callable[[Decision | Problem], None]
+Told = Callable[[Placed | Problem], None]
 
 TURNS_EVERY_S: Final = 0.25
 """While only turns of programs are held: siblings may have said since that one may be taken."""
@@ -232,13 +232,13 @@ class AdmissionGate:
             binding.cancel(request_id)
             self._tell(request_id, problem)
 
-    def _tell(self, request_id: str, verdict: Decision | Exception | Problem) -> None:
+    def _tell(self, request_id: str, verdict: Placed | Exception | Problem) -> None:
         waiting = self.waiting.pop(request_id, None)
         if waiting is None:
             return
         scope, told = waiting
         match verdict:
-            case Decision() | Problem():
+            case Placed() | Problem():
                 scope.enter(told, verdict)
             case KvMeshError():
                 scope.enter(told, Problem.from_error(verdict))

@@ -4,6 +4,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
+from kvmesh._native import Placed
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
@@ -14,13 +15,12 @@ from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.serve.placed_turns import bound_turn, may_pass, turn_of_placed
 from kvmesh.app.serve.prefill import Sent, Splits
-from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.access import ROLES_HEADER
-from kvmesh.core.blocks.hashing import NO_HASHES
-from kvmesh.core.dispatch.compiled import CompiledDispatch
+from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.health.answer_check import Form
 from kvmesh.core.insight.explain import choice_for, view_decision
@@ -91,8 +91,8 @@ class Gateway(Generic[E]):
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._splits = splits
-        self._compiled = CompiledDispatch(context.routing)
-        self._compiled.tell(context.outbox)
+        self._placer = Placer(context.routing)
+        context.routing.tell(context.outbox)
 
     def mount(self, routes: PathRoutes[E], *, others: bool = True) -> None:
         """Serve every path under /v1/ and `OTHERS`; without `others` those of `ENDPOINTS` alone."""
@@ -129,7 +129,7 @@ class Gateway(Generic[E]):
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if self._viewers.apart:
             self._check_salted(request.path, endpoint)
-        if endpoint.kind in _SCANNED and self._place(exchange, endpoint):
+        if endpoint.kind in _SCANNED and self._serve_scanned(exchange, endpoint):
             return
         self._reader.read(exchange, endpoint, self._go_on)
 
@@ -143,71 +143,55 @@ class Gateway(Generic[E]):
             self._check_salted(exchange.request.path, PASSTHROUGH)
         self._reader.read(exchange, PASSTHROUGH, self._go_on)
 
-    def _place(self, exchange: E, endpoint: ApiEndpoint) -> bool:
-        """Have the compiled core decide a request, if it can."""
-        context, compiled, asked = self._context, self._compiled, exchange.request
+    def _serve_scanned(self, exchange: E, endpoint: ApiEndpoint) -> bool:
+        """Have a request sent by what is scanned of its body; False: it has to be read."""
+        context, placer, asked = self._context, self._placer, exchange.request
         if (
             context.router.prefillers
             or context.router.wanting
             or self._splits.always
-            or not (compiled.looks or self._reader.looks is not None)  # --watch-prompts
+            or not (placer.looks or self._reader.looks is not None)  # --watch-prompts
         ):
             return False
-        read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
+        read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=placer.looks)
         now = context.clock()
         if read is None:
             return False
         request_id, wishes = exchange.request_id, read.wishes
         name = self._reader.own_name(request_id) if wishes.named else None
-        if not may_pass(context, read, asked.body, now):
-            return self._send_scanned(exchange, endpoint, read, name, tried=False)
-        options = within_patience(self._options[asked.path], wishes.timeout_s)
-        try:
-            placed = compiled.decide(read.asked, request_id, wishes, now, name)
-            if placed is None or isinstance(placed, int | float):
-                held = placed is not None
-                return self._send_scanned(exchange, endpoint, read, name, tried=held)
-            if (body := read.asked.scanned.body) is not asked.body:
-                asked.replace_body(body)
-            if context.tracer is not None:
-                context.tracer.begin(exchange)
-            turn = turn_of_placed(context, read, placed, now)
-            forwarding = self._forward(exchange, options=options)
-            quick = QuickRequest(context, compiled, placed, forwarding, turn, wishes)
-            if context.keep is not None and turn is not None:
-                context.keep(turn, asked, placed.hashes or NO_HASHES)
-        except BaseException:
-            take_back(context, name or request_id.decode("latin-1"))
-            raise
-        plan: ForwardPlan = quick
-        if asked.head.get(ROLES_HEADER) is not None:
-            plan = self._viewers.veil(asked, plan)
-        forwarding.begin(plan, stream=placed.streams)
-        return True
+        placed = None
+        if may_pass(context, read, asked.body, now):
+            try:
+                placed = self._placer.decide(read.asked, request_id, wishes, now, name)
+                if placed is not None and not isinstance(placed, int | float):
+                    self._begin_placed(exchange, read, placed, now)
+                    return True
+            except BaseException:
+                take_back(context, name or request_id.decode("latin-1"))
+                raise
+        request = self._reader.request_of(read, name or request_id.decode("latin-1"))
+        held = placed is not None
+        if request is not None:
+            self._replace_body(exchange, read)
+            self._send(exchange, request, tried=held)
+        elif held:
+            self._reader.read(exchange, endpoint, self._hold)
+        return request is not None or held
 
-    def _send_scanned(
-        self,
-        exchange: E,
-        endpoint: ApiEndpoint,
-        read: Readable,
-        name: str | None,
-        *,
-        tried: bool,
-    ) -> bool:
-        """Have a request go the way of those that are asked about, without that it is read again.
+    def _begin_placed(self, exchange: E, read: Readable, placed: Placed, now: float) -> None:
+        """Begin to forward what was placed as it was scanned."""
+        context, wishes = self._context, read.wishes
+        turn = turn_of_placed(context, read, placed, now)
+        if turn is not None:
+            context.routing.begin_turn(placed, turn)
+        if read.asked.scanned.body is not exchange.request.body:
+            self._replace_body(exchange, read)
+        self._begin(exchange, AtOnce(placed, wishes, turn), wishes.timeout_s)
 
-        False: it has to be. `tried`: it could not go just now.
-        """
-        request = self._reader.request_of(read, name or exchange.request_id.decode("latin-1"))
-        if request is None:
-            if tried:
-                self._reader.read(exchange, endpoint, self._hold)
-            return tried
-        asked, body = exchange.request, read.asked.scanned.body
-        if body is not asked.body:
-            asked.replace_body(body)
-        self._send(exchange, request, tried=tried)
-        return True
+    def _replace_body(self, exchange: E, read: Readable) -> None:
+        """Have the body sent that was salted, if it was."""
+        if (body := read.asked.scanned.body) is not exchange.request.body:
+            exchange.request.replace_body(body)
 
     def _urls(self) -> set[str]:
         return {one.url for one in self._context.router.workers()}
@@ -278,34 +262,46 @@ class Gateway(Generic[E]):
             exchange.fail(Problem.from_error(error))
 
     def _send(self, exchange: E, request: RouteRequest, *, tried: bool = False) -> None:
+        """Have a request sent that was read whole. `tried`: it could not go just now."""
         context = self._context
         if context.gate.follows and request.turn is None:
             request = context.routing.turns.follow(request, context.clock())
         request = bound_turn(request, exchange.silent_s)
+        if context.workers.fetchers and self._may_name_source(exchange):
+            request = msgspec.structs.replace(request, names_source=True)
+        one = context.routing.enter(request, exchange.request_id)
+        one.tried = tried
+        self._begin(exchange, one, request.timeout_s)
+
+    def _begin(self, exchange: E, one: Dispatched, timeout_s: float | None) -> None:
+        """Begin to forward a request, placed or not."""
+        context, asked = self._context, exchange.request
         options = self._once
-        if may_repeat(exchange.request):
-            options = self._options.get(exchange.request.path, self._others)
-        if request.timeout_s is not None:
-            options = within_patience(options, request.timeout_s)
-        if context.keep is not None and request.turn is not None:
-            context.keep(request.turn, exchange.request, request.hashes)
+        if one.placed is not None or may_repeat(asked):
+            options = self._options.get(asked.path, self._others)
+        if timeout_s is not None:
+            options = within_patience(options, timeout_s)
+        if context.keep is not None and one.turn is not None:
+            context.keep(one.turn, asked, one.known_hashes)
         if context.tracer is not None:
             context.tracer.begin(exchange)
         forwarding = self._forward(exchange, options=options)
-        names_source = bool(context.workers.fetchers) and self._may_name_source(exchange)
-        if names_source:
-            request = msgspec.structs.replace(request, names_source=True)
-        routed = RoutedRequest(context, request, forwarding, tried=tried)
+        routed = RoutedRequest(context, one, forwarding)
         plan: ForwardPlan = routed
-        if names_source:
-            plan = FetchingRequest(context, routed, exchange.request.body)
-        elif (
-            context.router.prefillers or self._splits.always
-        ) and exchange.request.path in SPLIT_PATHS:
-            plan = self._split_plan(exchange, request, routed)
-        if exchange.request.header(ROLES_HEADER) is not None:
-            plan = self._viewers.veil(exchange.request, plan)
-        forwarding.begin(plan, stream=request.streams)
+        if one.placed is None:
+            plan = self._plan_of(exchange, one.request, routed)
+        if asked.head.get(ROLES_HEADER) is not None:
+            plan = self._viewers.veil(asked, plan)
+        forwarding.begin(plan, stream=one.streams)
+
+    def _plan_of(self, exchange: E, request: RouteRequest, routed: RoutedRequest) -> ForwardPlan:
+        """Return the plan of a request that may be sent to two workers, or told where to fetch."""
+        if request.names_source:
+            return FetchingRequest(self._context, routed, exchange.request.body)
+        splits = self._context.router.prefillers or self._splits.always
+        if splits and exchange.request.path in SPLIT_PATHS:
+            return self._split_plan(exchange, request, routed)
+        return routed
 
     def _may_name_source(self, exchange: E) -> bool:
         """Return whether a request's body may be given a source to fetch its prefix from; where
@@ -329,9 +325,7 @@ class Gateway(Generic[E]):
         now, scheduler = context.clock(), context.scheduler
         if context.workers.fetchers and not context.router.prefillers:
             request = msgspec.structs.replace(request, names_source=True)
-        decision = msgspec.structs.replace(
-            scheduler.explain(request, now), unforeseen=request.unforeseen
-        )
+        decision = scheduler.explain(request, now)
         left_out = scheduler.workers.left_out(request, now)
         _, forecast = scheduler.lengths.forecast(request.hashes)
         router, bucket = context.router_id, context.bucket

@@ -108,7 +108,7 @@ class Prefill:
         """Choose its worker and book it there. Raises `NoWorkerError` when nobody may do it."""
         context, request_id = self._context, self._wanted.request_id
         self._booked = request_id
-        decision = context.scheduler.schedule(self._wanted, context.clock())
+        decision = context.scheduler.schedule(self._wanted, context.clock()).record.decision
         context.open_requests.add(request_id)
         context.tell_booked(request_id)
         self.patience_s = patience_s(decision.chosen)

@@ -1,15 +1,18 @@
-"""One request on its way through a router: chosen, booked, watched, released exactly once."""
+"""One request on its way through a router: decided, booked, watched, released exactly once."""
 
 from math import isfinite
 
 import msgspec
 
+from kvmesh._native import Booking, Placed
 from kvmesh.app.serve.admission import problem_of
-from kvmesh.app.serve.placement import Placement
-from kvmesh.app.serve.routing_context import Ended, RoutingContext
+from kvmesh.app.serve.decision_headers import decision_headers
+from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.dispatch.dispatch import Ending
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.sse import Usage, error_status
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import (
@@ -27,7 +30,6 @@ from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.overdue import patience_s
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
-from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import NO_RETRY, WORKERLESS, Problem
@@ -36,33 +38,25 @@ from kvmesh.transport.http.wire.problem import NO_RETRY, WORKERLESS, Problem
 class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
-    A request may be held at the admission gate before its first attempt, and while nobody may be
-    given one; when its turn comes its `forwarding` proceeds. One that lost its worker is held, too,
-    unless it may not be repeated, which `forwarding` knows. `fetch_s` is how much longer its first
-    byte may take since its worker fetches the prompt's KV cache from another. `tried`: it could not
-    go at once.
+    One that was placed as it was scanned has its worker already. Others may be held at the
+    admission gate before their first attempt, and while nobody may be given one; when their turn
+    comes their `forwarding` proceeds. One that lost its worker is held, too, unless it may not be
+    repeated, which `forwarding` knows. `fetch_s` is how much longer its first byte may take since
+    its worker fetches the prompt's KV cache from another.
     """
 
     __slots__ = (
         "_attempts", "_blame", "_context", "_ended", "_failed", "_governed", "_lost", "_one",
-        "_placement", "_refusal", "_since_s", "_status", "_whole", "fetch_s", "forwarding",
+        "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s", "forwarding",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        context: RoutingContext,
-        request: RouteRequest,
-        forwarding: Forwarding,
-        *,
-        tried: bool = False,
-    ) -> None:
+    def __init__(self, context: RoutingContext, one: Dispatched, forwarding: Forwarding) -> None:
         self.forwarding = forwarding
         self.fetch_s = 0.0
         self._context = context
-        self._one = context.routing.enter(request, forwarding.scope.request_id)
-        self._one.tried = tried
+        self._one = one
         self._whole: RouteRequest | None = None
-        self._placement: Placement | None = None
+        self._open = False
         self._attempts = 0
         self._since_s: float | None = None
         self._blame: Blame | None = None
@@ -79,6 +73,8 @@ class RoutedRequest:
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
         context, one = self._context, self._one
+        if one.placed is not None and not self._attempts:
+            return self._go(one.placed)
         if self._failed and (bound := self.forwarding.bound) is not None:
             one.request = self._bind(bound)
         if self._refusal is not None:
@@ -88,7 +84,7 @@ class RoutedRequest:
             answer = context.routing.decide(one, context.clock(), self._failed)
         except NoWorkerError as error:
             return self._find_nobody(error)
-        if isinstance(answer, Decision):
+        if isinstance(answer, Placed):
             return self._go(answer)
         if answer is None:
             self._governed = context.routing.binding.holds_turn(one.request.request_id)
@@ -109,9 +105,9 @@ class RoutedRequest:
                     return Wait.WAIT
         return None if self._failed else problem
 
-    def _on_turn(self, answer: Decision | Problem) -> None:
+    def _on_turn(self, answer: Placed | Problem) -> None:
         """Learn at the gate that the request's turn has come, or never will."""
-        if isinstance(answer, Decision):
+        if isinstance(answer, Placed):
             self._one.given = answer
         else:
             self._refusal = answer
@@ -122,29 +118,30 @@ class RoutedRequest:
         self._failed = frozenset()
         self.forwarding.proceed()
 
-    def _go(self, decision: Decision) -> Target | None:
+    def _go(self, placed: Placed) -> Target | None:
         """Begin an attempt at the worker decided on, and return where that is."""
-        context = self._context
-        self._placement = Placement(context, self._one, decision)
+        context, one, record = self._context, self._one, placed.record
+        self._open = True
         self._attempts += 1
         if self._since_s is None:
-            self._since_s = self._placement.sent_s if self._one.asked_s < 0 else self._one.asked_s
-        request_id = self._one.request.request_id
-        context.open_requests.add(request_id)
-        context.tell_booked(request_id)
-        heartbeat = context.router.heartbeats.get(decision.worker)
+            self._since_s = placed.sent_s if one.asked_s < 0.0 else one.asked_s
+        context.open_requests.add(placed.request_id)
+        heartbeat = context.router.heartbeats.get(record.worker)
         if heartbeat is None:
             self._release(UNKNOWN)
             return None
         context.hangs.waiting[self] = None
         if context.debug:
-            say_routed(context.log, decision)
+            say_routed(context.log, record.decision)
         target = context.targets.of(heartbeat)
-        if context.alternatives is None:
+        if (alternatives := context.alternatives) is None:
             return target
-        others = context.alternatives.of_decision(
-            decision, self._one.request, self._failed, context.clock()
-        )
+        if one.plain:
+            others = alternatives.of_plain(record.worker, placed.model, record.decided_s)
+        else:
+            others = alternatives.of_decision(
+                record.decision, one.request, self._failed, placed.sent_s
+            )
         return msgspec.structs.replace(target, alternatives=others)
 
     def _bind(self, origin: str) -> RouteRequest:
@@ -175,21 +172,52 @@ class RoutedRequest:
         Not for a prompt that failed at two workers that serve others, nor beyond its client's
         patience or the budget of retries; one that never left this router costs nothing.
         """
-        context, placement = self._context, self._placement
+        context = self._context
         context.counters.attempts_failed += 1
-        if placement is None:
+        placed = self._one.placed
+        if placed is None:
             return True
         context.hangs.waiting.pop(self, None)
         self._lost = failure.lost
-        self._blame = self._blame or Blame()
-        attempt = placement.fail(failure, self._blame)
-        self._failed |= {placement.worker}
-        if self._one.record is not None:
-            context.decisions.attempt_failed(self._one.record, failure.message)
+        attempt = self._blame_for(failure)
+        self._failed |= {placed.record.worker}
+        context.decisions.attempt_failed(placed.record, failure.message)
         now = context.clock()
         if attempt.verdict is Verdict.PROMPT or self._left_s(now) <= 0.0:
             return False
         return failure.stage == "before_send" or context.budget.take(now)
+
+    def _blame_for(self, failure: UpstreamFailure) -> Attempt:
+        """Release the worker and return what the failure shows, with the verdict on it."""
+        context, worker = self._context, self.worker
+        self._blame = self._blame or Blame()
+        attempt = self._blame.judge(
+            failed_attempt(
+                failure.name,
+                self._waited_s(),
+                status=failure.status,
+                retry_after_s=failure.retry_after_s,
+            ),
+            sent=failure.stage != "before_send",
+            suspect=context.workers.membership.health.is_suspect(worker),
+        )
+        self._release(attempt)
+        context.ask_suspects()
+        context.counters.failures.add(worker, attempt.kind)
+        context.log.warning(
+            "worker failed a request",
+            worker=worker,
+            request_id=self.request_id,
+            stage=failure.stage,
+            kind=attempt.kind,
+            verdict=attempt.verdict.name.lower(),
+            error=failure.message,
+        )
+        return attempt
+
+    def _waited_s(self) -> float:
+        """Return how long ago the present attempt was sent."""
+        return self._context.clock() - self.sent_s
 
     def _left_s(self, now: float) -> float:
         """Return for how long its client goes on to wait; read where it matters, not of each."""
@@ -202,24 +230,38 @@ class RoutedRequest:
         due_s = self.sent_s + self.fetch_s
         if not isfinite(due_s):
             return None
-        return Due(due_s, patience_s(self.chosen), evident=not self._one.request.unforeseen)
+        return Due(due_s, patience_s(self.chosen), evident=not self._one.unforeseen)
+
+    @property
+    def _placed(self) -> Placed:
+        placed = self._one.placed
+        assert placed is not None, "nothing was decided yet"
+        return placed
 
     @property
     def sent_s(self) -> float:
         """Return when the present attempt began."""
-        assert self._placement is not None
-        return self._placement.sent_s
+        return self._placed.sent_s
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Take that this answer is the client's, and tell the client whose it is."""
         del headers
-        self.answering(status)
-        return self.answer_headers()
+        self._status = status
+        self._context.hangs.waiting.pop(self, None)
+        own = decision_headers(self._context, self._one)
+        if self._attempts > 1:
+            own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
+        if self._governed:
+            own.append((b"x-kvmesh-program-wait-ms", b"%d" % (self._placed.record.held_ms or 0.0)))
+        if self._blame is not None and self._blame.prompt:
+            own.append(NO_RETRY)
+        return own
 
     @property
     def decision(self) -> Decision | None:
         """Return what was decided last."""
-        return None if self._placement is None else self._placement.decision
+        placed = self._one.placed
+        return None if placed is None else placed.record.decision
 
     @property
     def attempts(self) -> int:
@@ -229,19 +271,17 @@ class RoutedRequest:
     @property
     def worker(self) -> WorkerId:
         """Return the worker chosen last."""
-        assert self._placement is not None
-        return self._placement.worker
+        return self._placed.record.worker
 
     @property
     def chosen(self) -> Candidate:
         """Return the terms of the worker chosen last."""
-        assert self._placement is not None
-        return self._placement.decision.chosen
+        return self._placed.record.decision.chosen
 
     @property
     def request_id(self) -> str:
-        """Return the id of its bookings."""
-        return self._one.request.request_id
+        """Return the name of its bookings."""
+        return self._one.name
 
     def leave_turn(self) -> None:
         """Have its program's turn be over, if it was begun and nothing came of it."""
@@ -255,23 +295,6 @@ class RoutedRequest:
         """Do as for a first token, whatever is known of the answer."""
         self.progress(1)
 
-    def answer_headers(self) -> Headers:
-        """Return what is told to the client of the decision."""
-        assert self._placement is not None
-        own = [*self._placement.headers()]
-        if self._attempts > 1:
-            own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
-        if self._governed and self._one.record is not None:
-            own.append((b"x-kvmesh-program-wait-ms", b"%d" % (self._one.record.held_ms or 0.0)))
-        if self._blame is not None and self._blame.prompt:
-            own.append(NO_RETRY)
-        return own
-
-    def answering(self, status: int) -> None:
-        """Take that the worker answers."""
-        self._status = status
-        self._context.hangs.waiting.pop(self, None)
-
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far: the first ends the prefill, the others grow the booking."""
         if self._status in SUCCESS:
@@ -279,12 +302,10 @@ class RoutedRequest:
 
     def progress(self, tokens: int) -> None:
         """Do as `on_tokens`, whatever the status."""
-        context, one = self._context, self._one
-        if context.routing.seen(one, tokens, context.clock()):
-            if context.gate.waiting:
-                context.gate.load_fell()
-            if context.outbox is not None:
-                context.outbox.first_token(one.request.request_id)
+        context = self._context
+        first = context.routing.seen(self._one, tokens, context.clock())
+        if first and context.gate.waiting:
+            context.gate.load_fell()
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
@@ -295,65 +316,87 @@ class RoutedRequest:
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
         context, one = self._context, self._one
-        if not outcome.watched and one.decision is not None:
-            # On trial, a policy is not judged by times that nobody saw.
-            one.decision = msgspec.structs.replace(one.decision, arm=None)
-        attempt = self._last_attempt(outcome)
-        first = self._release(attempt)
+        served = (
+            outcome.kind == "finished"
+            and self._status in SUCCESS
+            and outcome.watched
+            and not (outcome.error or outcome.doubted)
+        )
+        attempt = SERVED if served else self._last_attempt(outcome)
+        first = self._open if served else self._release(attempt)
         now, blame = context.clock(), self._blame
-        if blame is not None and blame.rejected_by_all and attempt is not SERVED:
-            context.workers.forgive(one.request.request_id, now)
-        if outcome.kind == "cut" and outcome.failure is not None and one.record is not None:
+        if blame is not None and blame.rejected_by_all and not served:
+            context.workers.forgive(one.name, now)
+        if outcome.kind == "cut" and outcome.failure is not None and one.placed is not None:
             context.counters.attempts_failed += 1
-            context.decisions.attempt_failed(one.record, outcome.failure.message)
+            context.decisions.attempt_failed(one.placed.record, outcome.failure.message)
         state = "failed" if outcome.kind == "crashed" or outcome.error else outcome.kind
-        context.routing.finished(one, attempt, state, outcome.status, usage, now)
-        if attempt is SERVED and usage is not None and usage.response:
-            context.holders.learn(usage.response, self.worker)
-        if attempt is SERVED and context.debug:
-            say_accessed(context, self.worker, one.request.request_id, usage)
-        if first and attempt.verdict is Verdict.WORKER:
+        end = Ending(attempt, state, outcome.status, usage, outcome.watched)
+        booking = context.routing.finished(one, end, now)
+        if served:
+            self._closed(booking)
+            if usage is not None and usage.response:
+                context.holders.learn(usage.response, self.worker)
+            if context.debug:
+                say_accessed(context, self.worker, one.name, usage)
+        elif first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
         self._ended = first
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""
-        placement = self._placement
+        placed = self._one.placed
         if outcome.kind == "cut" and outcome.failure is not None:
-            assert placement is not None
             failure = outcome.failure
             kind = failure.name if failure.sickness else "cut"
-            return failed_attempt(kind, placement.waited_s(), status=failure.status)
-        if outcome.kind == "client_gone" and self._one.waiting and placement is not None:
+            return failed_attempt(kind, self._waited_s(), status=failure.status)
+        if outcome.kind == "client_gone" and placed is not None and placed.waiting:
             hung = not self._status and self._context.hangs.is_stalled(self)
-            return failed_attempt("hung", placement.waited_s()) if hung else UNKNOWN
+            return failed_attempt("hung", self._waited_s()) if hung else UNKNOWN
         if outcome.kind != "finished" or not outcome.watched or outcome.doubted:
             return UNKNOWN
         if outcome.error:
             # Its head says that it was begun, what it holds that it was not served.
             status = error_status(outcome.error)
             return status_attempt(status) if status else UNKNOWN
-        return SERVED if self._status in SUCCESS else status_attempt(self._status)
+        return status_attempt(self._status)
 
     def _release(self, attempt: Attempt) -> bool:
-        """Give the worker back that was chosen last; return whether it was not before."""
-        if self._placement is None:
+        """Give the worker back that was chosen last, and tell everybody what its attempt showed;
+        return whether it was not before.
+        """
+        if not self._open:
             return False
-        self._context.hangs.waiting.pop(self, None)
-        return self._placement.release(attempt)
+        context, one = self._context, self._one
+        if context.outbox is not None:
+            context.outbox.ended(one.name, attempt)
+        booking = context.routing.release(one, attempt, context.clock())
+        self._closed(booking if attempt.verdict is Verdict.SERVED else None)
+        return True
 
-    def _told_end(self, scope: Scope) -> Ended:
-        one = self._one
-        return one.record, one.request.model, one.request.tenant, scope.kind, scope.status
+    def _closed(self, served: Booking | None) -> None:
+        """Do what follows from the end of an attempt; with the booking of one that was served."""
+        context, one = self._context, self._one
+        self._open = False
+        context.hangs.waiting.pop(self, None)
+        context.open_requests.discard(one.name)
+        if context.released is not None and served is not None and not one.unforeseen:
+            context.released(served)
+        if context.gate.waiting:
+            context.gate.load_fell()
 
     def _give_back(self) -> None:
         """Count the end, and release what an error has kept `finish` from releasing."""
         scope, context = self.forwarding.scope, self._context
         context.counters.ends.add(scope.kind, scope.status)
-        ended = self._told_end(scope)
-        context.counters.ended.append(ended)
+        if (placed := self._one.placed) is None:
+            asked = self._one.request
+            record, model, tenant = None, asked.model, asked.tenant
+        else:
+            record, model, tenant = placed.record, placed.model, placed.record.tenant
+        context.counters.ended.append((record, model, tenant, scope.kind, scope.status))
         if scope.trace is not None:
-            scope.trace.record, scope.trace.model = ended[0], ended[1]
+            scope.trace.record, scope.trace.model = record, model
         if self._ended:
             return
         request_id = self.request_id

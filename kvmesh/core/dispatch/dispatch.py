@@ -1,17 +1,21 @@
-"""The one way of a request through routing: decided, its tokens seen, finished."""
+"""The one way of a request through routing: decided, its tokens seen, finished.
+
+What a request was scanned for is decided and booked in one compiled call (`core.dispatch.placing`);
+all others, and each second attempt, by the same choice and the same booking in two.
+"""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from kvmesh._native import Booking, Record, TokenCounts
+from kvmesh._native import Booking, BookingOutbox, Placed, Record, TokenCounts
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
@@ -21,56 +25,33 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
 from kvmesh.core.programs.governor import Governor
-from kvmesh.core.programs.turn import TurnEnd
+from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.rollout.arms import Arm
-from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.choice.inputs import Inputs
+from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
-from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError, UnattainableError
-
-EVERY: Final = 32
-"""Of so many decisions one is taken apart: that costs it a second look into the index."""
 
 _SERVER_ERROR: Final = 500
 _NOBODY: Final[frozenset[WorkerId]] = frozenset()
 
 
-class Dispatched(msgspec.Struct):
-    """One request on its way: what was asked, decided and seen so far. Times in seconds.
-
-    `visible_id` is the id that the client knows. `given` is what admission decided when the turn
-    came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant is
-    `charged`; `tried`: it could not go at once. `decision` is the last one, made at `sent_s`;
-    `told` tokens of the prompt its worker's own events had told of then, None where that proves
-    nothing. `waiting`: no token was seen. `output_tokens` are those counted when its last booking
-    was released; those that nobody could count began to come `unseen_s` before. `taking`: its
-    program's turn was begun, and is not over. `hashes` are its prompt's, kept for a worker that
-    `wants_answers`.
+class Ending(NamedTuple):
+    """How a request ended: the `status` its client got, what the engine reported; `watched` False:
+    its times were not seen, so that a policy on trial is not judged by them.
     """
 
-    request: RouteRequest
-    visible_id: bytes
-    families: Families = ()
-    forecast: OutputForecast = NO_FORECAST
-    given: Decision | None = None
-    asked_s: float = -1.0
-    charged: bool = False
-    tried: bool = False
-    record: Record | None = None
-    decision: Decision | None = None
-    sent_s: float = 0.0
-    told: int | None = None
-    waiting: bool = True
-    output_tokens: int = 0
-    unseen_s: float = 0.0
-    taking: bool = False
-    hashes: Hashes | None = None
+    attempt: Attempt
+    state: State
+    status: int
+    usage: Usage | None = None
+    watched: bool = True
 
 
 class Dispatch:
     """Takes a request in (`enter`), gives it a worker (`decide`, again after a failure), and learns
-    what became of it (`seen`, `release` for each booking, `finished`).
+    what became of it (`seen`, `release` for each booking that was not served, `finished`).
 
     `doubt` has what is known of a worker sent anew when predictions about it miss;
     `follows_events`: the index is told by engines, not by decisions alone. `timer` tells seconds,
@@ -102,7 +83,12 @@ class Dispatch:
         self._timer = timer
         self._doubt = doubt
         self.follows_events = follows_events
-        self._timed = 0
+        self._decider = decider = scheduler.decider
+        decider.log(log.records, log.totals, self.tokens, self.phases.of_decisions(), _begun)
+
+    def tell(self, outbox: BookingOutbox | None) -> None:
+        """Have an outbox told of bookings from now on, None: nobody."""
+        self._decider.tell(outbox)
 
     def resize(self, block_size: int) -> None:
         """Decide and judge by blocks of another size from now on."""
@@ -118,20 +104,26 @@ class Dispatch:
         """
         if request.cost is not None or request.overlap_score_weight is not None:
             self.scheduler.check(request)
-        families, forecast = self.scheduler.lengths.forecast(request.hashes)
+        _, forecast = self.scheduler.lengths.forecast(request.hashes)
         if forecast.samples:
             tokens = max(1, round(forecast.tokens))
             if not 0 < request.expected_output_tokens <= tokens:
                 request = msgspec.structs.replace(request, expected_output_tokens=tokens)
-        return Dispatched(request, visible_id, families, forecast)
+        return Dispatched(request, visible_id)
+
+    def begin_turn(self, placed: Placed, turn: Turn) -> None:
+        """Note that a program's turn is taken by what was placed as it was scanned."""
+        record = placed.record
+        asked = record.held_ms is not None
+        self.turns.begin(turn, record.worker, record.decided_s, asked=asked)
 
     def decide(
         self, one: Dispatched, now: float, failed: frozenset[WorkerId] = _NOBODY
-    ) -> Decision | Refusal | NoWorkerError | None:
+    ) -> Placed | Refusal | NoWorkerError | None:
         """Choose a worker but those that `failed` the request, book it there and record why.
 
         Where requests are held, and where its program may have to wait, its first question goes
-        through `binding`: None, it waits there and `given` is its decision when its turn comes; a
+        through `binding`: None, it waits there and `given` is its booking when its turn comes; a
         refusal, or an error that waiting would not help. Raises `NoWorkerError` where none are
         held. What would miss its targets everywhere is refused, held or not. A program that was
         given its turn keeps it while another worker is tried.
@@ -149,24 +141,25 @@ class Dispatch:
 
     def _decide(
         self, one: Dispatched, now: float, failed: frozenset[WorkerId]
-    ) -> Decision | Refusal | NoWorkerError | None:
-        decision, one.given = one.given, None
-        if decision is not None:
+    ) -> Placed | Refusal | NoWorkerError | None:
+        placed, one.given = one.given, None
+        if placed is not None:
             one.charged = one.taking = True
         elif one.asked_s < 0.0 and self._may_hold(one.request, now):
             one.asked_s = now
             answer = self._ask(one.request, now, tried=one.tried)
-            if not isinstance(answer, Decision):
+            if not isinstance(answer, Placed):
                 return answer
-            decision = answer
+            placed = answer
             one.charged = one.taking = True
         else:
-            decision = self._choose(one.request, now, failed)
-            if one.request.turn is not None:
+            placed = self._choose(one.request, now, failed)
+            if one.turn is not None:
                 self.leave_turn(one, now)
-                self.turns.begin(one.request.turn, decision.worker, now)
+                self.turns.begin(one.turn, placed.record.worker, now)
                 one.taking = True
-        return self._enter(one, decision, now)
+        self._enter(one, placed, now)
+        return placed
 
     def _may_hold(self, request: RouteRequest, now: float) -> bool:
         """Return whether a request has to be asked about before it may go."""
@@ -176,95 +169,79 @@ class Dispatch:
 
     def leave_turn(self, one: Dispatched, now: float, end: TurnEnd | None = None) -> None:
         """Note that a program's turn is over, if it was begun: by default, in vain."""
-        turn, decision = one.request.turn, one.given or one.decision
+        turn, placed = one.turn, one.given or one.placed
         taking, one.taking = one.taking or one.given is not None, False
-        if taking and turn is not None and decision is not None:
-            self.turns.end(turn, end or TurnEnd(served=False, worker=decision.worker), now)
+        if taking and turn is not None and placed is not None:
+            self.turns.end(turn, end or TurnEnd(served=False, worker=placed.record.worker), now)
 
     def seen(self, one: Dispatched, tokens: int, now: float) -> bool:
         """Take the tokens of an answer so far: the first ends the prefill, more grow the booking.
 
         Return whether this was the first.
         """
-        scheduler, request_id, first = self.scheduler, one.request.request_id, one.waiting
-        if first:
-            one.waiting = False
-            if one.decision is not None and one.decision.worker in self.wanting:
+        placed = one.placed
+        assert placed is not None, "only what was decided is answered"
+        if placed.waiting:
+            if self.wanting and placed.record.worker in self.wanting:
                 one.hashes = one.request.hashes
-            # A stream may be long, and 100 KB of prompt have 250 KB of hashes.
-            one.request = msgspec.structs.replace(one.request, hashes=NO_HASHES)
-            scheduler.first_token(request_id, now)
-            if one.record is not None:
-                self.log.first_token(one.record, now)
-                if one.decision is not None and one.decision.arm is not None:
-                    one.decision.arm.counter.began(_since_ms(one, one.record, now))
-        if tokens > 1:
-            scheduler.grow(request_id, tokens, now)
-        return first
+            if one.made is not None:
+                one.drop_hashes()
+        return self._decider.seen(placed, tokens, now)
 
     def release(self, one: Dispatched, attempt: Attempt, now: float) -> Booking | None:
         """Give the worker back that was decided on last, and take what its attempt showed; return
         the booking, None when it was released before.
         """
-        booking = self.scheduler.finish(one.request.request_id, now, attempt)
-        one.output_tokens = booking.output_tokens if booking is not None else 0
-        if booking is not None and not booking.streams:
-            one.unseen_s = now - self.scheduler.prefilled_s(booking)
-        return booking
+        assert one.placed is not None, "only what was decided is released"
+        return self.scheduler.release(one.placed, attempt, now)
 
-    def finished(
-        self,
-        one: Dispatched,
-        attempt: Attempt,
-        state: State,
-        status: int,
-        usage: Usage | None,
-        now: float,
-    ) -> None:
-        """Take the end of a request that has released its booking, with the status its client got.
+    def finished(self, one: Dispatched, end: Ending, now: float) -> Booking | None:
+        """Take the end of a request; return the booking of one that was served, that once.
 
-        What was served teaches how long answers become (`usage`, else what was counted), and
-        whether the cache was predicted right.
+        What was served is released by it, teaches how long answers become (by what was reported,
+        else counted), and whether the cache was predicted right. What was not was released before.
         """
-        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
-        if one.record is None:
+        placed, booking = one.placed, None
+        served = end.attempt is SERVED
+        tokens = 0 if end.usage is None else end.usage.completion_tokens
+        if placed is None:
             self.log.refused(now)
         else:
-            one.record.output_tokens = one.output_tokens
-            self.log.ended(one.record, state, status, usage, now)
-            if one.decision is not None and one.decision.arm is not None:
-                whole_ms = _since_ms(one, one.record, now)
-                count_ended(one.record, one.decision.arm, tokens, whole_ms, now)
-        if one.request.targets is not None:
-            self.scheduler.slo.close(one.request.request_id)
-        if one.charged:
-            self.binding.settle(one.request.tenant, one.request.expected_output_tokens, tokens)
-        if one.taking and one.decision is not None:
-            chosen = one.decision.chosen
-            served = attempt is SERVED
-            end = turn_served(chosen.worker, usage, tokens, chosen.uncached_tokens)
-            self.leave_turn(one, now, end if served else None)
-        if attempt is not SERVED:
-            return
-        if tokens:
-            self.scheduler.lengths.learn(one.families, tokens, one.forecast)
-        if one.decision is not None:
-            self._learn_pace(one, one.decision.worker, tokens, now)
-            self._compare(one, one.decision, usage, now)
+            booking, well = self._decider.finish(
+                placed, served, end.state, end.status, end.usage, now
+            )
+            record = placed.record
+            tokens = tokens or record.output_tokens
+            if placed.inputs is not None:
+                self._end_inputs(placed, booking, end, tokens, now)
+            if one.charged:
+                self.binding.settle(record.tenant, placed.expected_output_tokens, tokens)
+            if one.taking:
+                uncached = record.uncached_tokens
+                over = turn_served(record.worker, end.usage, tokens, uncached) if served else None
+                self.leave_turn(one, now, over)
+            if not well:
+                self.scheduler.workers.note(record.worker, SERVED, now, placed.request_id)
+            if served:
+                self._compare(one, placed, end.usage, now)
+        if one.targets is not None:
+            self.scheduler.slo.close(one.name)
+        return booking
 
-    def _learn_pace(self, one: Dispatched, worker: WorkerId, tokens: int, now: float) -> None:
-        """Learn how long the worker took for an answer of `tokens`, 0 for not known."""
-        speeds, record = self.scheduler.speeds, one.record
-        if not one.request.streams:
-            if tokens and one.unseen_s > 0.0:
-                speeds.output(worker, tokens, one.unseen_s)
-                speeds.answered(worker, tokens, one.unseen_s)
-        elif tokens > 1 and record is not None and record.first_token_s is not None:
-            speeds.answered(worker, tokens - 1, now - record.first_token_s)
+    def _end_inputs(
+        self, placed: Placed, booking: Booking | None, end: Ending, tokens: int, now: float
+    ) -> None:
+        """Take the end of what a request asked for besides its prompt."""
+        inputs = placed.inputs
+        assert inputs is not None, "its caller looked"
+        if end.attempt is SERVED:
+            inputs.served(booking, now)
+        if end.watched and (arm := inputs.made.arm) is not None:
+            count_ended(placed.record, arm, tokens, _since_ms(placed.record, now), now)
 
     def _ask(
         self, request: RouteRequest, now: float, *, tried: bool
-    ) -> Decision | Refusal | NoWorkerError | None:
+    ) -> Placed | Refusal | NoWorkerError | None:
         if not tried:
             self.scheduler.trace = self.log.may_weigh_all(now)
         try:
@@ -273,123 +250,102 @@ class Dispatch:
             # With its frames, which lead back to those that hold it now, it would keep the request.
             return error.with_traceback(None)
 
-    def _choose(self, request: RouteRequest, now: float, failed: frozenset[WorkerId]) -> Decision:
+    def _choose(self, request: RouteRequest, now: float, failed: frozenset[WorkerId]) -> Placed:
         """Choose and book at once; measure how long that takes."""
-        scheduler, phases, timer = self.scheduler, self.phases, self._timer
+        scheduler, timer = self.scheduler, self._timer
         if failed:
             request = msgspec.structs.replace(request, excluded=request.excluded | failed)
         scheduler.trace = self.log.may_weigh_all(now)
-        self._timed += 1
-        if self._timed % EVERY == 1:
-            return self._choose_apart(request, now)
         began = timer()
-        decision = scheduler.schedule(request, now)
-        phases.decide.observe(timer() - began)
-        return decision
+        placed = scheduler.schedule(request, now)
+        self.phases.decide.observe(timer() - began)
+        return placed
 
-    def _choose_apart(self, request: RouteRequest, now: float) -> Decision:
-        """Do as `scheduler.schedule` and measure its phases, at the price of a second look."""
-        phases, timer = self.phases, self._timer
-        began = timer()
-        request.hashes.upto(request.hashes.blocks)
-        hashed = timer()
-        self.scheduler.overlaps.find_groups(request.hashes, now)
-        found = timer()
-        decision = self.scheduler.schedule(request, now)
-        whole, finding = timer() - found, found - hashed
-        phases.hash.observe(hashed - began)
-        phases.find.observe(finding)
-        # The decision looked into the index once more.
-        phases.score.observe(max(0.0, whole - finding))
-        phases.decide.observe(hashed - began + whole)
-        return decision
-
-    def _enter(self, one: Dispatched, decision: Decision, now: float) -> Decision:
+    def _enter(self, one: Dispatched, placed: Placed, now: float) -> None:
         """Record what was decided and booked."""
-        if one.request.unforeseen:
-            decision = msgspec.structs.replace(decision, unforeseen=one.request.unforeseen)
-        record = one.record
-        if record is None:
-            one.record = record = self.log.decided(
-                one.visible_id, decision, one.request.hashes, now
-            )
-            record.forecast, record.tenant = one.forecast, one.request.tenant
-            if one.request.estimated:
-                record.estimated = True
-            if one.request.overridden:
-                record.overridden = one.request.departs_from(self.scheduler.options)
+        before, record, request = one.placed, placed.record, one.request
+        if before is None:
+            if request.overridden:
+                record.overridden = request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
-        else:
-            self.log.decided_again(record, decision)
-        one.decision, one.sent_s, one.told = decision, now, None
-        if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
-            one.told = self.look(decision.chosen, decision.told_blocks, now)
-        return decision
+            left_out = self.log.left_out
+            if left_out is not None and (record.kept or 1) == record.considered:
+                record.left_out = left_out(now)
+        again = None if before is None else before.record
+        self._decider.enter(placed, one.visible_id, request.tenant, again, now)
+        one.placed = placed
+        self.look(placed, now)
 
-    def look(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
-        """Return the tokens of a prompt that its worker's events had told of, where that is
-        evidence. To be asked from `predictions.look_at_s` on.
-        """
-        trust = self.scheduler.workers.info(chosen.worker).trust
-        return self.predictions.told(chosen, told_blocks, trust, now)
+    def look(self, placed: Placed, now: float) -> None:
+        """Note what its worker's events had told of a prompt, where that is evidence."""
+        record = placed.record
+        if self.follows_events and record.by_cache and now >= self.predictions.look_at_s:
+            chosen = Candidate(*record.terms())
+            trust = self.scheduler.workers.info(chosen.worker).trust
+            told = self.predictions.told(chosen, record.told_blocks, trust, now)
+            placed.told_tokens = -1 if told is None else told
 
-    def _compare(
-        self, one: Dispatched, decision: Decision, usage: Usage | None, now: float
-    ) -> None:
+    def _compare(self, one: Dispatched, placed: Placed, usage: Usage | None, now: float) -> None:
         """Hold the predicted overlap against the engine's `cached_tokens`; too many misses make
         the worker doubted.
         """
-        request, tokens = one.request, self.tokens
-        tokens.prompt += request.prompt_tokens
-        if request.unforeseen:
-            self.unforeseen[request.unforeseen] += 1
-        if request.prefilled:
+        record = placed.record
+        if one.unforeseen:
+            self.unforeseen[one.unforeseen] += 1
+        if placed.prefilled:
             return
-        self.accesses.count(decision.worker, usage, decision.chosen.block_size)
+        self.accesses.count(record.worker, usage, record.block_size)
         if usage is None or usage.cached_tokens is None:
             return
-        predicted = decision.overlap_blocks * decision.chosen.block_size
-        tokens.reported += usage.prompt_tokens
-        tokens.cached += usage.cached_tokens
-        tokens.predicted += predicted
-        fetched = decision.brought is not None and decision.brought.source is not None
-        unlike = request.approximate or fetched or request.unforeseen
-        if decision.worker in self.wanting and not unlike:
-            self._tell_cached(one, decision, usage, now)
-        if not decision.by_cache or unlike:
+        unlike = one.unforeseen or placed.approximate
+        unlike = unlike or (placed.inputs is not None and _fetches(placed.inputs, record.worker))
+        if self.wanting and record.worker in self.wanting and not unlike:
+            self._tell_cached(one, placed, usage, now)
+        if not record.by_cache or unlike:
             return
         answer = AnswerSeen(
-            prompt=request.prompt_tokens,
+            prompt=placed.prompt_tokens,
             counted=usage.prompt_tokens,
-            predicted=predicted,
+            predicted=record.overlap_blocks * record.block_size,
             cached=usage.cached_tokens,
-            decided_s=one.sent_s,
-            told=one.told,
+            decided_s=placed.sent_s,
+            told=placed.told_tokens if placed.told_tokens >= 0 else None,
         )
-        self.judge(decision.worker, answer, now)
+        doubt = self.predictions.compare(record.worker, answer, now)
+        if doubt is not None:
+            self._doubt(record.worker, doubt)
 
-    def _tell_cached(self, one: Dispatched, decision: Decision, usage: Usage, now: float) -> None:
+    def _tell_cached(self, one: Dispatched, placed: Placed, usage: Usage, now: float) -> None:
         """Tell who follows a worker's cache, and lost part of it, what was found there."""
-        hashes = one.hashes or one.request.hashes
-        cached = (usage.cached_tokens or 0) // decision.chosen.block_size
-        if usage.prompt_tokens != one.request.prompt_tokens or not 0 < cached < hashes.blocks:
+        record, hashes = placed.record, one.hashes or one.request.hashes
+        cached = (usage.cached_tokens or 0) // record.block_size
+        if usage.prompt_tokens != placed.prompt_tokens or not 0 < cached < hashes.blocks:
             return
         if self.on_served is not None and cached < MOST_HASHES:
             known = hashes.upto(cached + 1)[: cached + 1]
-            self.on_served(decision.worker, CacheHit(known, cached, max(0.0, now - one.sent_s)))
-
-    def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
-        """Hold an answer against its prediction; too many misses make the worker doubted."""
-        doubt = self.predictions.compare(worker, answer, now)
-        if doubt is not None:
-            self._doubt(worker, doubt)
+            since_s = max(0.0, now - placed.sent_s)
+            self.on_served(record.worker, CacheHit(known, cached, since_s))
 
 
-def _since_ms(one: Dispatched, record: Record, now: float) -> float:
-    """Return how long the request has been here, what it was held included."""
-    began_s = one.asked_s if one.asked_s >= 0.0 else record.decided_s
-    return max(0.0, now - began_s) * 1000.0
+def _fetches(inputs: Inputs, worker: WorkerId) -> bool:
+    """Return whether a worker was told to fetch some of the prompt from another."""
+    brought = inputs.made.brought.get(worker)
+    return brought is not None and brought.source is not None
+
+
+def _begun(placed: Placed, first: int, now: float) -> bool:
+    """Note the first token of a request with inputs; return whether its time says nothing of its
+    worker's speed. `first`: its booking waited for it.
+    """
+    inputs = placed.inputs
+    assert inputs is not None, "the core tells of no other"
+    return inputs.begun(placed.booking if first else None, _since_ms(placed.record, now), now)
+
+
+def _since_ms(record: Record, now: float) -> float:
+    """Return how long a request has been here, what it was held included."""
+    return max(0.0, now - record.decided_s) * 1000.0 + (record.held_ms or 0.0)
 
 
 def count_ended(record: Record, arm: Arm, tokens: int, whole_ms: float, now: float) -> None:

@@ -103,34 +103,9 @@ class DecisionLog:
         """Return the version of the newest change."""
         return self.records.version
 
-    def decided(self, request_id: bytes, decision: Decision, hashes: Hashes, now: float) -> Record:
-        """Enter a request with its first decision."""
-        record = Record(request_id, decision, hashes, now)
-        if self.left_out is not None and len(decision.candidates) == decision.considered:
-            record.left_out = self.left_out(now)
-        self.records.append(record)
-        self.totals.decided(now)
-        return record
-
-    def decided_again(self, record: Record, decision: Decision) -> None:
-        """Take the decision for another worker after the one before failed."""
-        self.records.take_again(record, decision)
-
     def attempt_failed(self, record: Record, why: str) -> None:
         """Note what went wrong at the worker it was sent to."""
         record.failures = (*record.failures, f"{record.worker}: {why}")
-
-    def first_token(self, record: Record, now: float) -> None:
-        """Note that its answer begins."""
-        self.records.first_token(record, now)
-
-    def ended(
-        self, record: Record, state: State, status: int, usage: Usage | None, now: float
-    ) -> None:
-        """Note the end and what the engine reported."""
-        record.reported = usage
-        self.records.end(record, state, status, now)
-        self.totals.ended(record)
 
     def refused(self, now: float) -> None:
         """Count a request for which there was no worker."""

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import Placed
 from kvmesh.core.admission.locality import NOTHING_CACHED, Cached, FairTurns
 from kvmesh.core.admission.queue import (
     AdmissionOptions,
@@ -17,7 +18,7 @@ from kvmesh.core.admission.queue import (
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
-from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
 from kvmesh.core.workers.loads import MOST_TOKENS
@@ -46,7 +47,7 @@ class Released(msgspec.Struct, frozen=True):
     """
 
     request_id: str
-    verdict: Decision | Exception
+    verdict: Placed | Exception
 
 
 class LateBinding:
@@ -108,7 +109,7 @@ class LateBinding:
 
     def ask(
         self, request: RouteRequest, now: float, *, tried: bool = False
-    ) -> Decision | Refusal | None:
+    ) -> Placed | Refusal | None:
         """Choose and book, or hold (None: `release` will name the request), or refuse. `tried`: by
         `bound_ms` it could not go just now.
 
@@ -131,14 +132,14 @@ class LateBinding:
 
     def _ask(
         self, request: RouteRequest, now: float, *, tried: bool = False
-    ) -> Decision | Refusal | None:
+    ) -> Placed | Refusal | None:
         gives_way = self._shares and self._turns.gives_way(request.tenant)
         if not (self.waiting or tried or gives_way):
-            decision = self._try(request, now)
-            if decision is not None:
+            placed = self._try(request, now)
+            if placed is not None:
                 key = self._ledger.account(request.tenant)
-                self._ledger.charge(key, cost_of(request, decision))
-                return decision
+                self._ledger.charge(key, cost_of(request, placed))
+                return placed
         held = WaitingRequest(
             request.request_id, self._work(request, now), request.tenant, request.priority
         )
@@ -169,7 +170,7 @@ class LateBinding:
             verdict = self.attempt(request, now, weigh_all)
             if verdict is None:
                 return False
-            if isinstance(verdict, Decision):
+            if not isinstance(verdict, Exception):
                 self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
             verdicts.append(Released(held.request_id, verdict))
             return True
@@ -229,7 +230,7 @@ class LateBinding:
             if isinstance(verdict, NoWorkerError) and grant.workers is not None:
                 verdict = self.attempt(request, now, weigh_all, bounded=False)
             assert verdict is not None, "without a bound it is decided"
-            if isinstance(verdict, Decision):
+            if not isinstance(verdict, Exception):
                 self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
             verdicts.append(Released(request_id, verdict))
         return verdicts
@@ -291,7 +292,7 @@ class LateBinding:
         weigh_all: Callable[[], bool],
         *,
         bounded: bool = True,
-    ) -> Decision | Exception | None:
+    ) -> Placed | Exception | None:
         """Do as `_try`, and return what that raises.
 
         Whoever is told of the error drops its traceback: through its frames and their callers an
@@ -303,18 +304,18 @@ class LateBinding:
         except Exception as error:  # noqa: BLE001  one of many: the others wait behind it
             return error
 
-    def _try(self, request: RouteRequest, now: float, *, bounded: bool = True) -> Decision | None:
+    def _try(self, request: RouteRequest, now: float, *, bounded: bool = True) -> Placed | None:
         """Choose and book; None when waiting may help. Raises `NoWorkerError` when it will not."""
         bound = self._queue.options.max_backlog_ms if bounded else 0.0
         try:
-            decision = self._scheduler.schedule_within(request, now, bound or inf)
+            placed = self._scheduler.schedule_within(request, now, bound or inf)
         except NoWorkerError as error:
             if error.busy and bound:
                 return None
             raise
-        if decision is not None and self.governor is not None and request.turn is not None:
-            self.governor.chosen(request.turn, decision.worker, now)
-        return decision
+        if placed is not None and self.governor is not None and request.turn is not None:
+            self.governor.chosen(request.turn, placed.record.worker, now)
+        return placed
 
     def _work(self, request: RouteRequest, now: float) -> int:
         """Return the prompt tokens that no worker has cached."""
@@ -339,7 +340,7 @@ class _Places:
         self._weigh_all = weigh_all
         self._bound = binding.options.max_backlog_ms or inf
         self._room = scheduler.with_room(now, self._bound)
-        self.verdicts: dict[str, Decision | Exception] = {}
+        self.verdicts: dict[str, Placed | Exception] = {}
 
     def has_room(self) -> bool:
         """Return whether any worker's backlog is below the bound."""
@@ -381,8 +382,9 @@ class _Places:
         self.verdicts[request_id] = verdict
         if isinstance(verdict, Exception):
             return 0
-        if self._scheduler.wait_ms(verdict.worker, self._now) > self._bound:
-            self._room.discard(verdict.worker)
+        worker = verdict.record.worker
+        if self._scheduler.wait_ms(worker, self._now) > self._bound:
+            self._room.discard(worker)
         return cost_of(request, verdict)
 
 
@@ -393,15 +395,15 @@ def _narrowed(request: RouteRequest, grant: Grant) -> RouteRequest:
     return msgspec.structs.replace(request, allowed_workers=grant.workers)
 
 
-def cost_of(request: RouteRequest, decision: Decision) -> int:
+def cost_of(request: RouteRequest, placed: Placed) -> int:
     """Return what a request costs its tenant: uncached prompt tokens where it goes, and output.
 
     What another worker prefills counts as far as the worker that decodes lacks it.
     """
-    chosen = decision.chosen
-    uncached = chosen.uncached_tokens
+    record = placed.record
+    uncached = record.uncached_tokens
     if request.prefilled:
-        uncached = max(0, chosen.prompt_tokens - chosen.overlap_blocks * chosen.block_size)
+        uncached = max(0, record.prompt_tokens - record.overlap_blocks * record.block_size)
     return _price(uncached, request.expected_output_tokens)
 
 

@@ -2,21 +2,18 @@
 
 import msgspec
 
-from kvmesh._native import ActiveSequences, Booking, Decider
-from kvmesh.bounds import clamped
+from kvmesh._native import ActiveSequences, Booking, Decider, Placed
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import sharing_keys
-from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes
+from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.selection import Random
-from kvmesh.core.cost.terms import Brought, Candidate
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import HeardIndex, OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.rollout.arms import Arms
-from kvmesh.core.routing.choice.chooser import Chooser
+from kvmesh.core.routing.choice.chooser import Choice, Chooser
 from kvmesh.core.routing.choice.courses import Courses
 from kvmesh.core.routing.choice.inputs import Known
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -28,8 +25,6 @@ from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.core.workers.fetch_times import FetchTimes
 from kvmesh.core.workers.late_prompts import LatePrompts
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import OVERDUE
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
@@ -94,9 +89,11 @@ class Scheduler:
         self.planner = FetchPlanner(self.workers, sequences, self.speeds, self.overlaps)
         self.fetches = PendingFetches(self.fetch_times, self.speeds)
         self.slo = SloTracker()
+        self.judge = SloJudge(self.slo)
         self.courses = Courses(options, rng)
         self.known = Known(
-            self.workers, self.overlaps, sequences, self.speeds, self.planner, self.slo
+            *(self.workers, self.overlaps, sequences, self.speeds, self.planner),
+            *(self.fetches, self.slo, self.judge),
         )
         self.decider = Decider(
             sequences=sequences,
@@ -113,13 +110,11 @@ class Scheduler:
             late_workers=self.workers.late,
             late_waiting=self.late.waiting,
             smallest_tree_ties=options.smallest_tree_ties,
+            predict_ttl_s=options.predict_ttl_s,
+            approx_ttl_s=options.approx_ttl_s,
         )
         self._chooser = Chooser(options.mode, self.courses, self.known, self.decider)
-        self.judge = SloJudge(self.slo)
-        self._decisions = 0
         self._refused = 0
-        self._overlap_blocks = 0
-        self._request_blocks = 0
 
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
@@ -149,25 +144,22 @@ class Scheduler:
         """Raise `RequestError` if the request names a formula or a weight that there is not."""
         self.courses.pricing(request)
 
-    def schedule(self, request: RouteRequest, now: float) -> Decision:
+    def schedule(self, request: RouteRequest, now: float) -> Placed:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons,
         `UnattainableError` for one that would miss its targets everywhere.
         """
-        decision = self._choose(request, now)
-        self._book(request, decision, now)
-        return decision
+        return self._book(self._choose(request, now), request, now)
 
     def schedule_within(
         self, request: RouteRequest, now: float, max_backlog_ms: float
-    ) -> Decision | None:
+    ) -> Placed | None:
         """Do as `schedule`, but book nothing and return None while the chosen worker's predicted
         backlog is longer than `max_backlog_ms`: hold the request and ask again.
         """
-        decision = self._choose(request, now)
-        if decision.chosen.wait_ms > max_backlog_ms:
+        choice = self._choose(request, now)
+        if choice.decision.chosen.wait_ms > max_backlog_ms:
             return None
-        self._book(request, decision, now)
-        return decision
+        return self._book(choice, request, now)
 
     def wait_ms(self, worker: WorkerId, now: float) -> float:
         """Return a worker's predicted backlog, as it counts for a request."""
@@ -186,32 +178,16 @@ class Scheduler:
         if request.session and self.sessions is not None:
             kept = self._keep(self.sessions, likeliest, now, likeliest=True)
             if kept is not None:
-                return kept
-        return self._chooser.choose(likeliest, now, whole=True, likeliest=True)
+                return kept.decision
+        return self._chooser.choose(likeliest, now, whole=True, likeliest=True).decision
 
     def first_token(self, request_id: str, now: float) -> None:
         """Note that a request's prefill is done."""
         if self.slo.open:
             self.slo.first_token(request_id, now)
-        live = self.sequences.bookings.get(request_id)
-        expected = None if live is None else live.hashes
-        booking = self.sequences.first_token(request_id, now)
-        if booking is not None:
-            self._believe_served(booking.worker, expected, now)
-            self._health.began(booking.worker, now)
-            if self.late.waiting:
-                self.late.begin(booking.worker, now)
-            if self.prepared_first(booking, now):
-                return
+        booking = self.decider.begin(request_id, now)
+        if booking is not None and not self.known.prepared_first(booking, now):
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
-
-    def prepared_first(self, booking: Booking, now: float) -> bool:
-        """Learn from the first token of a request whose worker brought or loaded something first;
-        False for one whose worker did not: its time tells how fast the worker computes.
-        """
-        if self.fetches and self.fetches.first_token(booking, now):
-            return True
-        return self.workers.adapters.loaded(booking.request_id, booking.service_s * 1000.0)
 
     def assume_first_token(self, request_id: str, now: float) -> None:
         """Take a request's prefill for done that nobody saw end: it teaches nothing."""
@@ -221,12 +197,7 @@ class Scheduler:
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
         """Note a request's output so far, in tokens. Once per block of output is often enough."""
-        booking = self.sequences.bookings.get(request_id)
-        if booking is not None:
-            tokens, elapsed_s = output_tokens - booking.output_tokens, now - booking.output_s
-            if not booking.prefilling:
-                self.speeds.output(booking.worker, tokens, elapsed_s)
-            self.sequences.grow(request_id, output_tokens, now)
+        self.decider.grow(request_id, output_tokens, now)
 
     def grow_unseen(self, now: float) -> None:
         """Let answers that are not streamed have grown, for nobody sees them grow; once a second is
@@ -245,20 +216,25 @@ class Scheduler:
         prompt is believed from its service on, and no longer unless it was served, or showed a
         first token.
         """
+        served = attempt.verdict is Verdict.SERVED
+        return self._ended(request_id, self.decider.release(request_id, served, now), attempt, now)
+
+    def release(self, placed: Placed, attempt: Attempt, now: float) -> Booking | None:
+        """Do as `finish` for a request that was decided here."""
+        booking = self.decider.free(placed, attempt.verdict is Verdict.SERVED, now)
+        return self._ended(placed.request_id, booking, attempt, now)
+
+    def _ended(
+        self, request_id: str, booking: Booking | None, attempt: Attempt, now: float
+    ) -> Booking | None:
+        """Take what an attempt showed of the worker, and of what it has cached."""
         self.workers.adapters.ended(request_id)
         on_device = self.fetches.ended(request_id) if self.fetches else None
-        booking = self.sequences.finish(request_id)
         if booking is None:
             return None
         worker = booking.worker
         if attempt.verdict is Verdict.SERVED:
-            self._believe_served(worker, booking.hashes, now)
             self.slo.served(request_id, booking.output_tokens, now)
-        if self.late.waiting:
-            self.late.end(booking, now, served=attempt.verdict is Verdict.SERVED)
-        if attempt.verdict is Verdict.SERVED:
-            if not (booking.prefilling and booking.streams):
-                self.speeds.finished(worker, now - booking.booked_s, booking.output_tokens)
         elif booking.hashes is not None:
             cached_tokens = booking.prompt_tokens - booking.uncached_tokens
             if on_device is not None:
@@ -275,11 +251,7 @@ class Scheduler:
 
         Of whole answers nobody sees that: it ends in its time, whether it was looked at or not.
         """
-        if not booking.prefilling:
-            return booking.output_s
-        began_s = max(self.sequences.loads(booking.worker).progress_s, booking.booked_s)
-        ms_per_token = self.speeds.ms_per_token(booking.worker)
-        return began_s + OVERDUE * ms_per_token / 1000.0 * booking.uncached_tokens
+        return self.decider.prefilled_s(booking)
 
     def resize(self, block_size: int) -> None:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
@@ -305,55 +277,36 @@ class Scheduler:
         """Return the counts since the start."""
         decider = self.decider
         return SchedulerStatistics(
-            self._decisions + decider.decisions,
-            self._refused,
-            self._overlap_blocks + decider.overlap_blocks,
-            self._request_blocks + decider.request_blocks,
+            decider.decisions, self._refused, decider.overlap_blocks, decider.request_blocks
         )
 
-    def _believe_served(
-        self, worker: WorkerId, expected: Hashes | bytes | None, now: float
-    ) -> None:
-        """Believe what a booking was expected to cache from its service on: what was believed since
-        it was sent may have been revoked with another request, or be over.
-
-        Where events confirm it they say so by now, and later what was evicted: to believe it anew
-        would hide that.
-        """
-        if expected is None or isinstance(expected, bytes) or self.overlaps.confirms(worker):
-            return
-        self.overlaps.record(worker, expected, now)
-
-    def _choose(self, request: RouteRequest, now: float) -> Decision:
+    def _choose(self, request: RouteRequest, now: float) -> Choice:
         """Choose a worker. Of the targets of a request with excluded workers, which failed it, as
         much is met as can be.
         """
-        if request.targets is None:
-            return self._decide(request, now)
-        self.slo.arrive(request.request_id, request.targets, now)
-        decision = self._decide(request, now)
-        best = decision.best_forecast
+        if request.targets is not None:
+            self.slo.arrive(request.request_id, request.targets, now)
+        try:
+            choice = None
+            if request.session and self.sessions is not None:
+                choice = self._keep(self.sessions, request, now)
+            if choice is None:
+                choice = self._chooser.choose(request, now, whole=self.trace)
+        except NoWorkerError:
+            self._refused += 1
+            raise
+        best = None if request.targets is None else choice.decision.best_forecast
         if best is None or request.excluded or not self.judge.is_hopeless(best, request.priority):
-            return decision
+            return choice
+        assert request.targets is not None, "they were forecast"
         self._refused += 1
         leaves_ms = self.speeds.residence_ms(best.worker)
         raise self.judge.refuse(request.request_id, request.targets, best, leaves_ms)
 
-    def _decide(self, request: RouteRequest, now: float) -> Decision:
-        try:
-            if request.session and self.sessions is not None:
-                kept = self._keep(self.sessions, request, now)
-                if kept is not None:
-                    return kept
-            return self._chooser.choose(request, now, whole=self.trace)
-        except NoWorkerError:
-            self._refused += 1
-            raise
-
     def _keep(
         self, sessions: Sessions, request: RouteRequest, now: float, *, likeliest: bool = False
-    ) -> Decision | None:
-        """Return the decision for the session's worker; None when the session may move.
+    ) -> Choice | None:
+        """Return the choice of the session's worker; None when the session may move.
 
         Raises `NoWorkerError` when a hard session's worker is only busy.
         """
@@ -363,90 +316,29 @@ class Scheduler:
         hard = sessions.options.affinity == "hard"
         pinned = msgspec.structs.replace(request, pinned_worker=worker)
         try:
-            decision = self._chooser.choose(pinned, now, likeliest=likeliest)
+            choice = self._chooser.choose(pinned, now, likeliest=likeliest)
         except NoWorkerError as error:
             if hard and error.busy:
                 raise
             return None
+        choice.inputs.made.kept = True
+        decision = choice.decision
         if not hard and (
             decision.chosen.wait_ms > sessions.options.slack_ms
             or self.judge.is_hopeless(decision.forecast, request.priority)
         ):
             return None
-        return msgspec.structs.replace(decision, kept=True)
+        return choice
 
-    def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
-        worker, hashes = decision.worker, request.hashes
-        if request.targets is not None:
-            self.slo.sent(request.request_id, request.targets, decision.forecast, now)
-        kv = self.options.mode == "kv" or request.mode == "kv"
-        counted, sequences = None, self.sequences
-        late = kv and self.late.is_late(worker, sequences.loads(worker))
-        if kv:
-            counted = self.overlaps.record(
-                worker, hashes, now, approximate=request.approximate, late=late
-            )
-        known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted
-        demand = Demand(
-            prompt_tokens=request.prompt_tokens,
-            uncached_tokens=_computed_tokens(decision.chosen),
-            expected_output_tokens=request.expected_output_tokens,
-            keys=tuple(sharing_keys(known)),
-            streams=request.streams,
-            hashes=None if counted is None else hashes,
-            turn=decision.policy == "round-robin",
-        )
-        booked = sequences.add(request.request_id, worker, demand, now)
-        if late and booked and counted is not None:
-            self.late.add(sequences.bookings[request.request_id])
-        if decision.brought is not None:
-            self.bring(request.request_id, decision.chosen, decision.brought)
-        if request.adapter:
-            self.load_adapter(
-                request.request_id, request.adapter, decision.chosen, streams=request.streams
-            )
-        if self._health.out:
-            self._health.chosen(worker, now, request.request_id)
+    def _book(self, choice: Choice, request: RouteRequest, now: float) -> Placed:
+        record, course, inputs = choice
+        hashes = request.hashes.upto(ALL_BLOCKS if course.looks else 0)
+        followed = inputs if inputs.are_followed() else None
+        placed = self.decider.book(record, request, hashes, course.native, followed, now)
+        record.estimated = request.estimated
+        if followed is not None:
+            followed.booked(record.worker, record.terms(), placed.booking)
+            followed.learn_arm(self.courses.arms, request.hashes)
         if request.session and self.sessions is not None:
-            self.sessions.bind(request.session, worker, now)
-        if decision.arm is not None and self.courses.arms is not None:
-            self.courses.arms.learn(request.request_id, request.session, hashes)
-        self._decisions += 1
-        self._overlap_blocks += decision.overlap_blocks
-        self._request_blocks += decision.total_blocks
-
-    def bring(self, request_id: str, chosen: Candidate, brought: Brought) -> None:
-        """Note that a request was sent whose worker brings cached blocks to its device first."""
-        self.fetches.booked(
-            request_id,
-            chosen.worker,
-            brought,
-            prompt=chosen.prompt_tokens,
-            held=chosen.overlap_blocks * chosen.block_size,
-        )
-
-    def load_adapter(
-        self, request_id: str, adapter: str, chosen: Candidate, *, streams: bool
-    ) -> None:
-        """Note that the worker holds the request's adapter ready from now on."""
-        adapters = self.workers.adapters
-        adapters.use(chosen.worker, adapter)
-        if chosen.adapter_ms and streams:
-            own_tokens = _computed_tokens(chosen) + chosen.step_tokens
-            alone = not chosen.prefill_tokens
-            usual_ms = chosen.ms_per_token * own_tokens if alone else None
-            adapters.load(request_id, usual_ms)
-
-
-def _computed_tokens(chosen: Candidate) -> int:
-    """Return the tokens of a prompt that are computed: not those that loading an adapter costs as
-    much as, which teach nothing of the cache.
-    """
-    if not chosen.adapter_ms:
-        return chosen.uncached_tokens
-    return chosen.uncached_tokens - load_tokens(chosen.adapter_ms, chosen.ms_per_token)
-
-
-def load_tokens(adapter_ms: float, ms_per_token: float) -> int:
-    """Return the prompt tokens that could be computed while an adapter is loaded."""
-    return clamped(adapter_ms / ms_per_token, 0, MOST_TOKENS) if ms_per_token > 0.0 else 0
+            self.sessions.bind(request.session, record.worker, now)
+        return placed

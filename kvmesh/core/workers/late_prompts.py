@@ -45,7 +45,7 @@ class LatePrompts:
             if self._live.get(request_id) is booking:
                 self._count(booking, now)
 
-    def end(self, booking: Booking, now: float, *, served: bool) -> None:
+    def end(self, booking: Booking, now: float, served: bool) -> None:
         """Take the end of a booking, which is no longer live; of one that was not served nothing is
         to be believed.
         """

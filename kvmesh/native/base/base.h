@@ -11,6 +11,6 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.core` uses no other. */
-#define NATIVE_VERSION 16
+#define NATIVE_VERSION 17
 
 #endif

@@ -9,6 +9,7 @@
 #define OUTPUT_CAP 4.0
 #define MAX_TOKENS (1LL << 30) /* kvmesh.bounds.MAX_TOKENS */
 #define BYTES_A_TOKEN 4       /* core.blocks.byte_blocks */
+#define APART_EVERY 32        /* decisions, of which one is timed phase by phase */
 
 static uint64_t clock_ns(void) {
     struct timespec at;
@@ -28,7 +29,7 @@ static void *grow(void *array, Py_ssize_t wanted, size_t size) {
     return grown == NULL ? PyErr_NoMemory() : grown;
 }
 
-static int make_hash_room(Decider *self, Py_ssize_t blocks) {
+int make_hash_room(Decider *self, Py_ssize_t blocks) {
     if (blocks > self->hash_room) {
         uint64_t *grown = GROW(self->hashes, blocks);
         if (grown == NULL) {
@@ -40,31 +41,22 @@ static int make_hash_room(Decider *self, Py_ssize_t blocks) {
     return 0;
 }
 
-/* The request's own numbers, which stand before anybody is looked at. */
+/* A prompt as it came. */
 typedef struct {
     Scanned *scanned;
-    PyObject *request_id, *tenant, *name; /* name: None for that of the id */
-    PyObject *cohort, *states; /* states: those of the cohort that may take it */
-    uint64_t root; /* the seed of its first block */
-    long long output; /* tokens of its answer by its client's word, -1: by its limit */
-    double most_wait_ms; /* at its worker, else nothing is booked */
-    double now;
-    int whole;
-    long long prompt_tokens, expected;
-    Forecast forecast;
-    Py_buffer packed; /* the token ids, if they were given */
-    PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
-    PyObject *hashed; /* owned: all hashes, for `inputs`; NULL: none, or not made yet */
-    int prefilled;    /* another worker computes the prompt */
-} Request;
+    PyObject *packed;  /* its token ids, None: those of its bytes */
+    uint64_t root;     /* the seed of its first block */
+    long long output;  /* tokens of its answer by its client's word, -1: by its limit */
+} AskedPrompt;
 
 /* Hash the prompt; 1, 0 for what Python has to look at, -1 with an error set. */
-static int hash_prompt(Decider *self, Request *request, PyObject *packed, Question *question) {
+static int hash_prompt(Decider *self, Request *request, const AskedPrompt *prompt, Question *question) {
+    PyObject *packed = prompt->packed;
     const uint32_t *ids;
     Py_ssize_t count;
     if (packed == Py_None) {
-        const Scan *scan = &request->scanned->scan;
-        int made = request->scanned->chat ? scan_chat_tokens(scan, &self->ids)
+        const Scan *scan = &prompt->scanned->scan;
+        int made = prompt->scanned->chat ? scan_chat_tokens(scan, &self->ids)
                                           : scan_prompt_tokens(scan, &self->ids);
         if (made < 1) {
             return made < 0 ? (PyErr_NoMemory(), -1) : 0;
@@ -81,7 +73,7 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
     /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
     Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
     int failed = make_hash_room(self, blocks) < 0;
-    uint64_t seed = request->root;
+    uint64_t seed = prompt->root;
     for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
         self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
     }
@@ -94,9 +86,9 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
 }
 
 /* core.dispatch.dispatch.Dispatch.enter: how long the answer is expected to be. */
-static void foresee(Decider *self, Request *request, const Question *question) {
-    const Scan *scan = &request->scanned->scan;
-    long long limit = request->output >= 0 ? request->output : scan->limit > 0 ? scan->limit : 0;
+static void foresee(Decider *self, Request *request, const AskedPrompt *prompt, const Question *question) {
+    const Scan *scan = &prompt->scanned->scan;
+    long long limit = prompt->output >= 0 ? prompt->output : scan->limit > 0 ? scan->limit : 0;
     long long asked = limit * scan->choices;
     request->expected = asked < MAX_TOKENS ? asked : MAX_TOKENS;
     lengths_forecast(self->lengths, question->hashes, question->blocks, &request->forecast);
@@ -144,113 +136,6 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     asked->weights_count = self->by->weights_count;
     memcpy(asked->weights, self->by->weights, sizeof asked->weights);
     asked_facts(asked);
-}
-
-/* core.workers.late_prompts.LatePrompts.is_late; -1 with an error set. */
-static int is_late(const Decider *self, const WorkerState *state) {
-    int late = PySet_GET_SIZE(self->late_workers)
-                   ? PySet_Contains(self->late_workers, state->worker)
-                   : 0;
-    return late < 1 ? late : state->loads->prefilling.count > 0;
-}
-
-/* Have a prompt kept back that is not believed cached yet; -1 with an error set. */
-static int keep_back(const Decider *self, const Placed *placed) {
-    if (!placed->late || placed->booking == NULL) {
-        return 0;
-    }
-    PyObject *kept = PyObject_CallMethod(self->late, "add", "O", placed->booking);
-    Py_XDECREF(kept);
-    return kept == NULL ? -1 : 0;
-}
-
-int decider_confirms(const Decider *self, PyObject *worker) {
-    if (self->index == NULL) {
-        return 0;
-    }
-    int doubted = PySet_GET_SIZE(self->distrusted) ? PySet_Contains(self->distrusted, worker) : 0;
-    return doubted < 0 ? -1 : !doubted;
-}
-
-/* Return the prompt's hashes as an object, a new reference, made once; NULL with MemoryError set. */
-static Hashed *hash_all(const Request *request, const Question *question) {
-    if (request->hashed != NULL) {
-        return (Hashed *)Py_NewRef(request->hashed);
-    }
-    Hashed *made = hashed_new(question->blocks);
-    if (made != NULL) {
-        memcpy(made->at, question->hashes, (size_t)question->blocks * sizeof *question->hashes);
-    }
-    return made;
-}
-
-/* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
-static Placed *book(Decider *self, const Request *request, const Question *question,
-                    WorkerState *state, const CandidateTerms *terms, Record *record) {
-    Placed *placed = PyObject_New(Placed, &placed_type);
-    if (placed == NULL) {
-        return NULL;
-    }
-    placed->record = (Record *)Py_NewRef(record);
-    placed->booking = NULL;
-    placed->hashes = NULL;
-    placed->model = Py_NewRef(request->scanned->model);
-    placed->request_id =
-        request->name != Py_None
-            ? Py_NewRef(request->name)
-            : PyUnicode_DecodeLatin1(PyBytes_AS_STRING(request->request_id),
-                                     PyBytes_GET_SIZE(request->request_id), NULL);
-    placed->forecast = request->forecast;
-    placed->prompt_tokens = request->prompt_tokens;
-    placed->expected_output_tokens = request->expected;
-    placed->choices = request->scanned->scan.choices;
-    placed->told_tokens = UNKNOWN;
-    placed->streams = request->scanned->scan.stream;
-    placed->waiting = 1;
-    placed->late = 0;
-    placed->unseen_s = 0.0;
-    placed->inputs = Py_XNewRef(request->inputs);
-    if (placed->request_id == NULL) {
-        Py_DECREF(placed);
-        return NULL;
-    }
-    int confirmed = decider_confirms(self, state->worker);
-    if (confirmed < 0) {
-        Py_DECREF(placed);
-        return NULL;
-    }
-    double ttl_s = confirmed ? self->predict_ttl_s : self->approx_ttl_s;
-    DemandC demand = {
-        .prompt_tokens = request->prompt_tokens,
-        .uncached_tokens = terms->uncached_tokens - load_tokens_of(&question->asked, state),
-        .expected_output_tokens = request->expected,
-        .keys = {question->hashes, question->blocks, 0},
-        .streams = placed->streams,
-        .turn = self->by->mode == MODE_ROUND_ROBIN,
-    };
-    int failed = 0;
-    if (question->blocks) {
-        placed->hashes = hash_all(request, question);
-        failed = placed->hashes == NULL;
-    }
-    if (!failed && placed->hashes != NULL) {
-        if (self->by->looks && self->believed[ROUTED] != NULL && ttl_s > 0.0) {
-            demand.hashes = (PyObject *)placed->hashes;
-            int late = is_late(self, state);
-            placed->late = late > 0;
-            failed = late < 0 || (!late && approx_record(self->believed[ROUTED], state->worker, question->hashes,
-                                   question->blocks, request->now, ttl_s) < 0);
-        }
-    }
-    if (!failed) {
-        placed->booking = sequences_book(self->sequences, placed->request_id, state->worker,
-                                         &demand, request->now);
-        failed = placed->booking == NULL && PyErr_Occurred() != NULL;
-    }
-    if (failed) {
-        Py_CLEAR(placed);
-    }
-    return placed;
 }
 
 /* Keep every candidate with what it would have cost, for people. */
@@ -323,43 +208,20 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     return record;
 }
 
-/* Append what is recorded of a request that was booked; -1 with an error set. */
-static int append_record(Decider *self, const Request *request, const Placed *placed) {
-    Record *record = placed->record;
-    record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
-    record->hashes = Py_XNewRef((PyObject *)placed->hashes);
-    record->forecast_tokens = request->forecast.tokens;
-    record->forecast_samples = request->forecast.samples;
-    record->forecast_family = request->forecast.family_tokens;
-    return ring_append(self->ring, record) < 0 ? -1 : totals_decided(self->totals, request->now);
-}
-
-/* Release what was booked of a request that cannot be placed after all, keeping the error. */
-static void unbook(Decider *self, Placed *placed) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    if (placed->booking != NULL && sequences_finish(self->sequences, placed->booking) < 0) {
-        PyErr_Clear();
-    }
-    PyErr_Restore(type, value, trace);
-}
-
-static int tell_health(Decider *self, const Placed *placed, WorkerState *state, double now) {
-    if (!PySet_GET_SIZE(self->out)) {
+/* Have an index that forgets what was not asked for keep what was found. */
+static int note_match(Decider *self, const Cohort *cohort, Request *request,
+                      const Question *question) {
+    if (cohort->view == NULL || cohort->view->old == NULL || !self->told_drops.count ||
+        self->likeliest) {
         return 0;
     }
-    PyObject *told = PyObject_CallMethod(self->health, "chosen", "OdO", state->worker, now,
-                                         placed->request_id);
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 0;
-}
-
-static int note_match(Decider *self, const Cohort *cohort, const Placed *placed) {
-    if (cohort->view == NULL || cohort->view->old == NULL || !self->told_drops.count) {
-        return 0;
+    if (request->hashed == NULL) {
+        request->hashed = (PyObject *)hash_all(request, question);
     }
-    PyObject *noted = PyObject_CallMethod(self->index, "note_match", "On", placed->hashes,
-                                          self->told_drops.drops[0].depth);
+    PyObject *noted = request->hashed == NULL
+                          ? NULL
+                          : PyObject_CallMethod(self->index, "note_match", "On", request->hashed,
+                                                self->told_drops.drops[0].depth);
     Py_XDECREF(noted);
     return noted == NULL ? -1 : 0;
 }
@@ -502,6 +364,9 @@ static Py_ssize_t choose(Decider *self, Request *request, Question *question, Co
         prepare(request, question) < 0) {
         return -1;
     }
+    if (self->apart) {
+        self->found_ns = clock_ns();
+    }
     question->prepared |= request->prefilled;
     fill_question(self, request, question);
     if (make_scratch(self, count) < 0) {
@@ -510,6 +375,9 @@ static Py_ssize_t choose(Decider *self, Request *request, Question *question, Co
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
     self->priced = 0;
+    if (note_match(self, *cohort, request, question) < 0) {
+        return -1;
+    }
     Py_ssize_t chosen =
         self->by->mode == MODE_KV ? choose_priced(self, request, question)
                                   : choose_blind(self, question);
@@ -536,31 +404,19 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     if (self->by->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
         return NULL;
     }
-    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     Record *record = note_choice(self, request, question, cohort, chosen, &terms);
-    Placed *placed =
-        record == NULL ? NULL : book(self, request, question, state, &terms, record);
+    Placed *placed = record == NULL ? NULL : book(self, request, question, record);
     Py_XDECREF(record);
-    if (placed == NULL) {
-        return NULL;
-    }
-    if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, request->now) < 0 ||
-        keep_back(self, placed) < 0 || append_record(self, request, placed) < 0) {
+    if (placed != NULL &&
+        enter(self, placed, request->request_id, request->tenant, NULL, request->now) < 0) {
         unbook(self, placed);
-        Py_DECREF(placed);
-        return NULL;
+        Py_CLEAR(placed);
     }
-    if (self->outbox != NULL && placed->booking != NULL) {
-        outbox_placed(self->outbox, placed->booking);
-    }
-    self->decisions++;
-    self->overlap_blocks += terms.overlap_blocks;
-    self->request_blocks += question->asked.request_blocks;
     return (PyObject *)placed;
 }
 
 /* Read what is asked; -1 with an error set. */
-static int read_request(PyObject *const *args, Request *request) {
+static int read_request(PyObject *const *args, Request *request, AskedPrompt *prompt) {
     if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
         !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
         (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
@@ -573,7 +429,6 @@ static int read_request(PyObject *const *args, Request *request) {
         return -1;
     }
     *request = (Request){
-        .scanned = (Scanned *)args[0],
         .request_id = args[2],
         .tenant = args[3],
         .cohort = args[4],
@@ -581,16 +436,20 @@ static int read_request(PyObject *const *args, Request *request) {
         .name = args[7],
         .now = PyFloat_AsDouble(args[5]),
     };
+    *prompt = (AskedPrompt){.scanned = (Scanned *)args[0], .packed = args[1]};
+    request->model = prompt->scanned->model;
+    request->choices = prompt->scanned->scan.choices;
+    request->streams = prompt->scanned->scan.stream;
     if (PyErr_Occurred() || (request->whole = PyObject_IsTrue(args[6])) < 0) {
         return -1;
     }
-    request->output = PyLong_AsLongLong(args[10]);
+    prompt->output = PyLong_AsLongLong(args[10]);
     request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
-    request->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
+    prompt->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
     if (PyErr_Occurred()) {
         return -1;
     }
-    request->output = request->output < MAX_TOKENS ? request->output : MAX_TOKENS;
+    prompt->output = prompt->output < MAX_TOKENS ? prompt->output : MAX_TOKENS;
     request->inputs = args[13] == Py_None ? NULL : args[13];
     return 0;
 }
@@ -605,15 +464,20 @@ static int are_states(PyObject *states) {
     return 1;
 }
 
+static void observe(Decider *self, int phase, uint64_t from, uint64_t to) {
+    histogram_observe(self->phases[phase], (double)(to - from) / 1e9);
+}
+
 /* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
  * most_wait_ms, root, inputs) -> Placed | None | the wait, ms, that is too long
  */
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     Request request;
+    AskedPrompt prompt;
     if (nargs != 14) {
         return PyErr_Format(PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
     }
-    if (read_request(args, &request) < 0) {
+    if (read_request(args, &request, &prompt) < 0) {
         return NULL;
     }
     if (self->own == NULL || self->ring == NULL) {
@@ -630,17 +494,21 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     }
     self->by = args[8] == Py_None ? self->own : (const Course *)args[8];
     Question question = {.hashes = NULL};
-    uint64_t began = clock_ns();
+    uint64_t began = clock_ns(), hashed_ns = 0;
     int hashed = 1;
     self->busy = 1;
+    self->apart = self->decisions % APART_EVERY == 0;
     if (self->by->looks) {
-        hashed = hash_prompt(self, &request, args[1], &question);
+        hashed = hash_prompt(self, &request, &prompt, &question);
     } else {
-        request.prompt_tokens = PyBytes_GET_SIZE(request.scanned->body) / BYTES_A_TOKEN;
+        request.prompt_tokens = PyBytes_GET_SIZE(prompt.scanned->body) / BYTES_A_TOKEN;
+    }
+    if (self->apart) {
+        hashed_ns = clock_ns();
     }
     PyObject *placed = NULL, *course = NULL;
     if (hashed == 1 && choose_course(self, &request, &question, &course) == 0) {
-        foresee(self, &request, &question);
+        foresee(self, &request, &prompt, &question);
         placed = place(self, &request, &question);
     } else if (hashed == 0) {
         placed = Py_NewRef(Py_None);
@@ -649,12 +517,19 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         PyBuffer_Release(&request.packed);
     }
     Py_XDECREF(request.hashed);
+    if (placed != NULL && placed != Py_None) {
+        uint64_t done = clock_ns();
+        observe(self, DECIDE, began, done);
+        if (self->apart) {
+            observe(self, HASH, began, hashed_ns);
+            observe(self, FIND, hashed_ns, self->found_ns);
+            observe(self, SCORE, self->found_ns, done);
+        }
+    }
+    self->apart = 0;
     self->busy = 0;
     self->by = self->own;
     Py_XDECREF(course);
-    if (self->decide_s != NULL && placed != NULL && placed != Py_None) {
-        histogram_observe(self->decide_s, (double)(clock_ns() - began) / 1e9);
-    }
     return placed;
 }
 

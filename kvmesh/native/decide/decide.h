@@ -1,12 +1,9 @@
 /* The decision: one call from a scanned body to a booked worker, one from the answer to what is learned.
  *
  * cohort.c finds what each worker has of the prompt. costs.c prices workers by a formula that programs.c
- * read, over the terms of terms.c. choose.c takes one, decide.c books and records it, finish.c ends it;
- * runners_up.c says who would have been next. course.c is what requests are decided by, decider.c what
- * Python sees.
- *
- * What it does is what core.dispatch.Dispatch does with a request, over the same state, to the last
- * bit. What it does not take (core/dispatch/compiled.py) goes that way.
+ * read, over the terms of terms.c. choose.c takes one, decide.c asks for it, book.c books and records
+ * it, finish.c ends it; runners_up.c says who would have been next. course.c is what requests are decided
+ * by, decider.c what Python sees.
  */
 #ifndef KVMESH_DECIDE_H
 #define KVMESH_DECIDE_H
@@ -33,6 +30,9 @@ typedef struct {
     uint32_t count;
     uint64_t changes; /* of the Approx whose slots they are */
 } Slots;
+
+/* What a decision consists of: core.dispatch.phases. */
+enum { HASH, FIND, SCORE, DECIDE, PHASES };
 
 /* What is believed cached: what this replica routed, and what others told that they did. */
 enum { ROUTED, HEARD, BELIEFS };
@@ -87,7 +87,9 @@ typedef struct {
     int busy;        /* a decision is under way */
     int likeliest;   /* it is a dry run: nothing is drawn */
     int smallest;    /* of equal workers, those that have least cached are taken */
-    Histogram *decide_s; /* NULL: nobody counts */
+    Histogram *phases[PHASES]; /* NULL: nobody counts */
+    uint64_t found_ns;         /* when the last search ended, if `apart` */
+    int apart;                 /* the decision under way is timed phase by phase */
     long long decisions, overlap_blocks, request_blocks;
     Cohort cohorts[COHORTS];
     uint64_t question; /* of cohorts */
@@ -115,7 +117,11 @@ typedef struct {
     Hashed *hashes;       /* NULL: nothing was hashed, or let go with the first token */
     Forecast forecast;
     long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
-    char streams, waiting, late; /* late: not believed cached yet */
+    char streams, waiting;
+    char late;      /* not believed cached yet */
+    char prefilled; /* another worker computed the prompt */
+    char approximate; /* no event confirms its hashes */
+    double sent_s;  /* when it was recorded, NAN: not yet */
     double unseen_s;
     PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
 } Placed;
@@ -181,6 +187,50 @@ long long cached_blocks(const Decider *self, const WorkerState *state);
 /* Write every term of one worker; -1 with an error set. */
 int write_terms(Decider *self, const Question *question, WorkerState *state, CandidateTerms *out);
 
+/* What is asked about one request, which stands before anybody is looked at. */
+typedef struct {
+    PyObject *request_id, *name; /* bytes; str, None: that of the id */
+    PyObject *model, *tenant;    /* str */
+    PyObject *cohort, *states; /* states: those of the cohort that may take it */
+    PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
+    PyObject *hashed; /* owned: all hashes, for `inputs`; NULL: none, or not made yet */
+    double most_wait_ms; /* at its worker, else nothing is booked */
+    double now;
+    long long prompt_tokens, expected, choices;
+    int whole, streams;
+    int prefilled;   /* another worker computes the prompt */
+    int approximate; /* no event confirms its hashes */
+    Forecast forecast;
+    Py_buffer packed; /* the token ids, if they were given */
+} Request;
+
+/* Return the prompt's hashes as an object, a new reference, made once; NULL with MemoryError set. */
+Hashed *hash_all(const Request *request, const Question *question);
+
+/* Book a request where `record` says, by the course of the present decision, and believe its prompt cached
+ * there; a new reference, NULL with an error set and nothing booked.
+ */
+Placed *book(Decider *self, const Request *request, const Question *question, Record *record);
+
+/* Record what was booked under the id that its client knows and tell the outbox; `again`: the record of
+ * the attempt before, which stands for this one from now on, NULL: it is the first. -1 with an error set.
+ */
+int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant, Record *again,
+          double now);
+
+/* Release what was booked of a request that cannot be placed after all, keeping the error. */
+void unbook(Decider *self, Placed *placed);
+
+/* Make room for the hashes of so many blocks; -1 with MemoryError set. */
+int make_hash_room(Decider *self, Py_ssize_t blocks);
+
+PyObject *decider_book(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_enter(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_begin(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_grow(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_release(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_free(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_prefilled_s(Decider *self, PyObject *booking);
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);

@@ -12,7 +12,9 @@ static PyObject **decider_owned(Decider *self, size_t place) {
         (PyObject **)&self->ring,      (PyObject **)&self->totals,
         (PyObject **)&self->own,       &self->index,               &self->distrusted,
         &self->out,                    &self->health,              &self->random,
-        &self->replica,                (PyObject **)&self->decide_s,
+        &self->replica,                (PyObject **)&self->phases[HASH],
+        (PyObject **)&self->phases[FIND], (PyObject **)&self->phases[SCORE],
+        (PyObject **)&self->phases[DECIDE],
         (PyObject **)&self->counts,    (PyObject **)&self->outbox,
         &self->late,                   &self->late_workers,        &self->late_waiting,
         &self->begun,
@@ -72,15 +74,17 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     static char *names[] = {"sequences", "speeds",       "lengths",      "distrusted",
                             "out",       "health",       "random",       "replica",
                             "routed",    "index",        "late",         "late_workers",
-                            "late_waiting", "smallest_tree_ties", NULL};
+                            "late_waiting", "smallest_tree_ties", "predict_ttl_s",
+                            "approx_ttl_s", NULL};
     PyObject *sequences, *speeds, *lengths, *distrusted, *out, *health, *random, *replica, *routed;
     PyObject *index, *late, *late_workers, *late_waiting;
     int smallest;
+    double predict_ttl_s, approx_ttl_s;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!OOUOOOO!O!p", names, &sequences_type, &sequences,
+            args, keywords, "$O!O!O!O!O!OOUOOOO!O!pdd", names, &sequences_type, &sequences,
             &speeds_type, &speeds, &lengths_type, &lengths, &PySet_Type, &distrusted, &PySet_Type,
             &out, &health, &random, &replica, &routed, &index, &late, &PySet_Type, &late_workers,
-            &PyDict_Type, &late_waiting, &smallest)) {
+            &PyDict_Type, &late_waiting, &smallest, &predict_ttl_s, &approx_ttl_s)) {
         return NULL;
     }
     Decider *self = (Decider *)type->tp_alloc(type, 0);
@@ -100,6 +104,8 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->replica = Py_NewRef(replica);
     self->block_size = self->sequences->block_size;
     self->smallest = smallest;
+    self->predict_ttl_s = predict_ttl_s;
+    self->approx_ttl_s = approx_ttl_s;
     if (keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
         keep_optional(&self->index, index, NULL, "index") < 0) {
         Py_CLEAR(self);
@@ -124,33 +130,33 @@ static PyObject *decider_listen(Decider *self, PyObject *heard) {
     Py_RETURN_NONE;
 }
 
-/* log(ring, totals, tokens, decide_s, begun): what `decide`, `seen` and `finish` write to */
+/* log(ring, totals, tokens, phases, begun): what `decide`, `enter`, `seen` and `finish` write to */
 static PyObject *decider_log(Decider *self, PyObject *args) {
-    PyObject *ring, *totals, *tokens, *decide_s, *begun;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O", &ring_type, &ring, &totals_type, &totals,
-                          &token_counts_type, &tokens, &histogram_type, &decide_s, &begun)) {
+    PyObject *ring, *totals, *tokens, *begun, *phases[PHASES];
+    if (!PyArg_ParseTuple(args, "O!O!O!(O!O!O!O!)O", &ring_type, &ring, &totals_type, &totals,
+                          &token_counts_type, &tokens, &histogram_type, phases + HASH,
+                          &histogram_type, phases + FIND, &histogram_type, phases + SCORE,
+                          &histogram_type, phases + DECIDE, &begun)) {
         return NULL;
     }
     Py_XSETREF(self->ring, (Ring *)Py_NewRef(ring));
     Py_XSETREF(self->totals, (Totals *)Py_NewRef(totals));
     Py_XSETREF(self->counts, (TokenCounts *)Py_NewRef(tokens));
-    Py_XSETREF(self->decide_s, (Histogram *)Py_NewRef(decide_s));
+    for (int i = 0; i < PHASES; i++) {
+        Py_XSETREF(self->phases[i], (Histogram *)Py_NewRef(phases[i]));
+    }
     Py_XSETREF(self->begun, Py_NewRef(begun));
     Py_RETURN_NONE;
 }
 
-/* follow(course, predict_ttl_s, approx_ttl_s) */
-static PyObject *decider_follow(Decider *self, PyObject *args) {
-    PyObject *course;
-    double predict_ttl_s, approx_ttl_s;
-    if (!PyArg_ParseTuple(args, "O!dd", &course_type, &course, &predict_ttl_s, &approx_ttl_s)) {
-        return NULL;
+/* follow(course) */
+static PyObject *decider_follow(Decider *self, PyObject *course) {
+    if (!Py_IS_TYPE(course, &course_type)) {
+        return PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(course)->tp_name);
     }
     if (self->busy) {
         return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
     }
-    self->predict_ttl_s = predict_ttl_s;
-    self->approx_ttl_s = approx_ttl_s;
     Py_XSETREF(self->own, (Course *)Py_NewRef(course));
     self->by = self->own;
     Py_RETURN_NONE;
@@ -190,7 +196,7 @@ static PyMemberDef decider_members[] = {
 };
 
 static PyMethodDef decider_methods[] = {
-    {"follow", (PyCFunction)decider_follow, METH_VARARGS, "Decide by this policy from now on."},
+    {"follow", (PyCFunction)decider_follow, METH_O, "Decide by this policy from now on."},
     {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
     {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
@@ -206,7 +212,21 @@ static PyMethodDef decider_methods[] = {
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
      "seen(placed, tokens, now) -> whether these were the first"},
     {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,
-     "finish(placed, status, usage, now) -> (booking | None, well)"},
+     "finish(placed, served, state, status, usage, now) -> (booking | None, well)"},
+    {"book", (PyCFunction)(void (*)(void))decider_book, METH_FASTCALL,
+     "book(record, request, packed, course, inputs, now) -> Placed"},
+    {"enter", (PyCFunction)(void (*)(void))decider_enter, METH_FASTCALL,
+     "enter(placed, request_id, tenant, again, now)"},
+    {"begin", (PyCFunction)(void (*)(void))decider_begin, METH_FASTCALL,
+     "begin(request_id, now) -> booking | None"},
+    {"grow", (PyCFunction)(void (*)(void))decider_grow, METH_FASTCALL,
+     "grow(request_id, tokens, now)"},
+    {"release", (PyCFunction)(void (*)(void))decider_release, METH_FASTCALL,
+     "release(request_id, served, now) -> booking | None"},
+    {"free", (PyCFunction)(void (*)(void))decider_free, METH_FASTCALL,
+     "free(placed, served, now) -> booking | None"},
+    {"prefilled_s", (PyCFunction)decider_prefilled_s, METH_O,
+     "Return when the prefill of a released booking is taken to have ended."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -263,6 +283,9 @@ static PyMemberDef placed_members[] = {
     {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
     {"inputs", T_OBJECT, offsetof(Placed, inputs), READONLY, "What was asked beside its prompt."},
     {"unseen_s", T_DOUBLE, offsetof(Placed, unseen_s), READONLY, NULL},
+    {"sent_s", T_DOUBLE, offsetof(Placed, sent_s), READONLY, "NaN: not recorded yet."},
+    {"approximate", T_BOOL, offsetof(Placed, approximate), READONLY, "No event confirms its hashes."},
+    {"prefilled", T_BOOL, offsetof(Placed, prefilled), READONLY, "Computed elsewhere."},
     {NULL, 0, 0, 0, NULL},
 };
 

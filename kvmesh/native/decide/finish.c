@@ -35,16 +35,28 @@ static int ask_begun(const Decider *self, Placed *placed, int first, double now)
     return truth;
 }
 
+/* Take the first token of a booking; 1 if it is, 0 if none was waited for, -1 with an error set. */
+static int begin(Decider *self, Booking *booking, double now) {
+    PyObject *expected = Py_XNewRef(booking->hashes);
+    int first = sequences_first_token(self->sequences, booking, now);
+    if (first > 0 && (believe_served(self, booking->worker, expected, now) < 0 ||
+                      ask_health(self, "began", booking->worker, now) < 0)) {
+        first = -1;
+    }
+    Py_XDECREF(expected);
+    if (first > 0 && PyDict_GET_SIZE(self->late_waiting)) {
+        PyObject *begun = PyObject_CallMethod(self->late, "begin", "Od", booking->worker, now);
+        Py_XDECREF(begun);
+        first = begun == NULL ? -1 : first;
+    }
+    return first;
+}
+
 static int begin_answer(Decider *self, Placed *placed, double now) {
     Booking *booking = placed->booking;
     placed->waiting = 0;
     Py_CLEAR(placed->hashes); /* a stream may be long, and 100 KB of prompt have 50 KB of hashes */
-    PyObject *expected = booking == NULL ? NULL : Py_XNewRef(booking->hashes);
-    int first = booking == NULL ? 0 : sequences_first_token(self->sequences, booking, now);
-    if (first > 0 && believe_served(self, booking->worker, expected, now) < 0) {
-        first = -1;
-    }
-    Py_XDECREF(expected);
+    int first = booking == NULL ? 0 : begin(self, booking, now);
     if (first < 0) {
         return -1;
     }
@@ -53,26 +65,18 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
         outbox_first_token(self->outbox, placed->request_id);
     }
     int learned = placed->inputs == NULL ? 0 : ask_begun(self, placed, first, now);
-    if (learned < 0 || !first) {
+    if (learned < 0 || !first || learned) {
         return learned < 0 ? -1 : 0;
     }
     WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
     if (known == NULL) {
         return -1;
     }
-    if (!learned) {
-        speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
-    }
-    if (PyDict_GET_SIZE(self->late_waiting)) {
-        PyObject *begun = PyObject_CallMethod(self->late, "begin", "Od", booking->worker, now);
-        Py_XDECREF(begun);
-        if (begun == NULL) {
-            return -1;
-        }
-    }
-    return ask_health(self, "began", booking->worker, now) < 0 ? -1 : 0;
+    speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
+    return 0;
 }
 
+/* Take so many tokens of an answer. */
 static int grow_answer(Decider *self, Booking *booking, long long tokens, double now) {
     WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
     if (known == NULL) {
@@ -122,42 +126,134 @@ PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     return PyBool_FromLong(first);
 }
 
-/* core.routing.scheduler.Scheduler.prefilled_s of one whose worker's prefill moved at `progress_s`. */
-static double prefilled_s(const Speeds *speeds, const WorkerSpeed *known, const Booking *booking,
-                          double progress_s) {
+/* Write when the prefill of a booking that was released is taken to have ended: of whole answers nobody
+ * sees that, it ends in its time, whether it was looked at or not. -1 with an error set.
+ */
+static int prefilled_s(Decider *self, const Booking *booking, double *when) {
+    *when = booking->output_s;
     if (!booking->prefilling) {
-        return booking->output_s;
+        return 0;
     }
-    double began_s = booking->booked_s > progress_s ? booking->booked_s : progress_s;
-    double ms_per_token = speeds_ms_per_token(speeds, known);
-    return began_s + OVERDUE * ms_per_token / 1000.0 * (double)booking->uncached_tokens;
+    const WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
+    const Loads *loads = known == NULL ? NULL : sequences_loads(self->sequences, booking->worker);
+    if (loads == NULL) {
+        return -1;
+    }
+    double began_s = booking->booked_s > loads->progress_s ? booking->booked_s : loads->progress_s;
+    double ms_per_token = speeds_ms_per_token(self->speeds, known);
+    *when = began_s + OVERDUE * ms_per_token / 1000.0 * (double)booking->uncached_tokens;
+    return 0;
 }
 
-/* Release the booking of what was served, and learn from it: core.routing.scheduler.Scheduler. */
-static int release(Decider *self, Placed *placed, Booking *booking, double now) {
-    Record *record = placed->record;
-    long long output = booking->output_tokens;
-    double progress_s = booking->loads->progress_s, residence_s = now - booking->booked_s;
-    int whole = !(booking->prefilling && booking->streams);
-    if (sequences_finish(self->sequences, booking) < 0 ||
-        believe_served(self, booking->worker, booking->hashes, now) < 0) {
+/* Release a booking; of what was `served` it is learned how long that took, and what was expected to be
+ * cached is believed from now on. 1, 0 for one that was not live, -1 with an error set.
+ */
+static int release(Decider *self, Booking *booking, int served, double now) {
+    int live = sequences_finish(self->sequences, booking);
+    if (live < 1) {
+        return live;
+    }
+    if (served && believe_served(self, booking->worker, booking->hashes, now) < 0) {
         return -1;
     }
-    record->output_tokens = output;
-    WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
-    if (known == NULL) {
-        return -1;
+    if (PyDict_GET_SIZE(self->late_waiting)) {
+        PyObject *ended = PyObject_CallMethod(self->late, "end", "Odi", booking, now, served);
+        Py_XDECREF(ended);
+        if (ended == NULL) {
+            return -1;
+        }
     }
-    if (whole) {
-        speeds_finished(self->speeds, known, residence_s, output);
+    if (served && !(booking->prefilling && booking->streams)) {
+        WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
+        if (known == NULL) {
+            return -1;
+        }
+        speeds_finished(self->speeds, known, now - booking->booked_s, booking->output_tokens);
     }
+    return 1;
+}
+
+/* Read the name of a booking and a time behind `count - 2` other arguments; the booking, held, NULL without
+ * an error where there is none.
+ */
+static Booking *read_booking(Decider *self, PyObject *const *args, Py_ssize_t nargs, Py_ssize_t count,
+                             double *now) {
+    if (nargs != count || !PyUnicode_Check(args[0])) {
+        PyErr_Format(PyExc_TypeError, "%zd arguments, the first a request's name, not %zd", count,
+                     nargs);
+        return NULL;
+    }
+    *now = PyFloat_AsDouble(args[count - 1]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    return (Booking *)Py_XNewRef((PyObject *)sequences_find(self->sequences, args[0]));
+}
+
+static PyObject *none_unless_failed(void) {
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* begin(request_id, now) -> the booking, if it is its first token; its time is not learned from */
+PyObject *decider_begin(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    double now;
+    Booking *booking = read_booking(self, args, nargs, 2, &now);
+    if (booking != NULL && begin(self, booking, now) < 1) {
+        Py_CLEAR(booking);
+    }
+    return booking == NULL ? none_unless_failed() : (PyObject *)booking;
+}
+
+/* grow(request_id, tokens, now) */
+PyObject *decider_grow(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    double now;
+    long long tokens;
+    Booking *booking = read_booking(self, args, nargs, 3, &now);
+    if (booking != NULL && read_amount(args[1], &tokens) == 0) {
+        grow_answer(self, booking, tokens, now);
+    }
+    Py_XDECREF(booking);
+    return none_unless_failed();
+}
+
+/* release(request_id, served, now) -> the booking, None: it was not live */
+PyObject *decider_release(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    double now;
+    Booking *booking = read_booking(self, args, nargs, 3, &now);
+    int served = booking == NULL ? 0 : PyObject_IsTrue(args[1]);
+    if (booking != NULL && (served < 0 || release(self, booking, served, now) < 1)) {
+        Py_CLEAR(booking);
+    }
+    return booking == NULL ? none_unless_failed() : (PyObject *)booking;
+}
+
+PyObject *decider_prefilled_s(Decider *self, PyObject *given) {
+    double when;
+    if (!Py_IS_TYPE(given, &booking_type)) {
+        return PyErr_Format(PyExc_TypeError, "a Booking, not %.100s", Py_TYPE(given)->tp_name);
+    }
+    return prefilled_s(self, (Booking *)given, &when) < 0 ? NULL : PyFloat_FromDouble(when);
+}
+
+/* Release the booking of a request that was decided here, once; -1 with an error set. */
+static int release_placed(Decider *self, Placed *placed, int served, double now) {
+    Booking *booking = placed->booking;
+    int live = release(self, booking, served, now);
+    if (live < 1) {
+        return live;
+    }
+    placed->record->output_tokens = booking->output_tokens;
     if (!booking->streams) {
-        placed->unseen_s = now - prefilled_s(self->speeds, known, booking, progress_s);
+        double since_s;
+        if (prefilled_s(self, booking, &since_s) < 0) {
+            return -1;
+        }
+        placed->unseen_s = now - since_s;
     }
-    return ask_health(self, "served", booking->worker, now);
+    return 1;
 }
 
-/* core.dispatch.dispatch.Dispatch._learn_pace */
+/* Learn how long the worker of a request takes for answers. */
 static int learn_pace(Decider *self, const Placed *placed, long long tokens, double now) {
     const Record *record = placed->record;
     WorkerSpeed *known = speeds_worker(self->speeds, record->worker);
@@ -188,16 +284,36 @@ static int learn(Decider *self, Placed *placed, double now) {
     return learn_pace(self, placed, tokens, now);
 }
 
-/* finish(placed, status, usage, now) -> the booking the first time, else None; and whether nothing
- * speaks against the worker
+/* free(placed, served, now) -> its booking, None: it was not live */
+PyObject *decider_free(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    double now = 0.0;
+    if (nargs != 3) {
+        return PyErr_Format(PyExc_TypeError, "free takes 3 arguments, not %zd", nargs);
+    }
+    Placed *placed = read_placed(self, args[0], args[2], &now);
+    int served = placed == NULL ? -1 : PyObject_IsTrue(args[1]);
+    if (served < 0) {
+        return NULL;
+    }
+    int live = placed->booking != NULL && placed->booking->loads != NULL;
+    if (live && release_placed(self, placed, served, now) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(live ? (PyObject *)placed->booking : Py_None);
+}
+
+/* finish(placed, served, state, status, usage, now) -> the booking of what was `served`, else None; and
+ * whether nothing speaks against the worker
  */
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
     double now = 0.0;
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
+    if (nargs != 6) {
+        return PyErr_Format(PyExc_TypeError, "finish takes 6 arguments, not %zd", nargs);
     }
-    Placed *placed = read_placed(self, args[0], args[3], &now);
-    int status = placed == NULL ? 0 : (int)PyLong_AsLong(args[1]);
+    Placed *placed = read_placed(self, args[0], args[5], &now);
+    int served = placed == NULL ? 0 : PyObject_IsTrue(args[1]);
+    int state = PyErr_Occurred() ? -1 : state_from(args[2]);
+    int status = state < 0 ? 0 : (int)PyLong_AsLong(args[3]);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -207,23 +323,26 @@ PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         return PyErr_Format(PyExc_RuntimeError, "request %.100U has ended before",
                             placed->request_id);
     }
-    if (record_report(record, args[2]) < 0) {
+    if (record_report(record, args[4]) < 0) {
         return NULL;
     }
-    if (self->outbox != NULL) {
+    if (served && self->outbox != NULL) {
         outbox_served(self->outbox, placed->request_id);
     }
     /* Only now: the outbox may run anything. */
-    int served = 1, live = booking != NULL && booking->loads != NULL;
-    if (live && (served = release(self, placed, booking, now)) < 0) {
+    int well = 1, live = served && booking != NULL && booking->loads != NULL;
+    if (live && (release_placed(self, placed, 1, now) < 0 ||
+                 (well = ask_health(self, "served", booking->worker, now)) < 0)) {
         return NULL;
     }
-    ring_ended(self->ring, record, FINISHED, status, now);
-    if (totals_ended(self->totals, record) < 0 || learn(self, placed, now) < 0) {
+    ring_ended(self->ring, record, state, status, now);
+    if (totals_ended(self->totals, record) < 0 || (served && learn(self, placed, now) < 0)) {
         return NULL;
     }
-    tokens_served(self->counts, placed->prompt_tokens, record->usage_prompt,
-                  record->chosen.overlap_blocks * record->block_size,
-                  record->has_usage ? record->usage_cached : UNKNOWN);
-    return Py_BuildValue("ON", live ? (PyObject *)booking : Py_None, PyBool_FromLong(served));
+    if (served) {
+        long long cached = record->has_usage && !placed->prefilled ? record->usage_cached : UNKNOWN;
+        tokens_served(self->counts, placed->prompt_tokens, record->usage_prompt,
+                      record->chosen.overlap_blocks * record->block_size, cached);
+    }
+    return Py_BuildValue("ON", live ? (PyObject *)booking : Py_None, PyBool_FromLong(well));
 }

@@ -167,6 +167,35 @@ int record_take(Record *self, PyObject *decision) {
     return 0;
 }
 
+void record_stand_for(Record *self, Record *other) {
+    PyObject *before[] = {self->worker, self->policy, self->decision, self->maker};
+    record_forget_candidates(self);
+    self->worker = Py_NewRef(other->worker);
+    self->policy = Py_NewRef(other->policy);
+    self->decision = Py_XNewRef(other->decision);
+    self->maker = Py_XNewRef(other->maker);
+    self->weighed_terms = other->weighed_terms;
+    self->scores = other->scores;
+    self->workers = other->workers;
+    self->weighed = other->weighed;
+    other->weighed_terms = NULL;
+    other->scores = NULL;
+    other->workers = NULL;
+    other->weighed = 0;
+    self->chosen = other->chosen;
+    self->score = other->score;
+    self->prompt_tokens = other->prompt_tokens;
+    self->block_size = other->block_size;
+    self->considered = other->considered;
+    self->best_overlap_blocks = other->best_overlap_blocks;
+    self->told_blocks = other->told_blocks;
+    self->kept_candidates = other->kept_candidates;
+    self->by_cache = other->by_cache;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        Py_XDECREF(before[i]);
+    }
+}
+
 static PyObject *record_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"request_id", "decision", "hashes", "decided_s", NULL};
     PyObject *request_id, *decision, *hashes;
@@ -449,6 +478,7 @@ static PyMemberDef members[] = {
     COUNT("request_blocks", chosen.request_blocks),
     COUNT("capacity_blocks", chosen.capacity_blocks),
     COUNT("prompt_tokens", prompt_tokens),
+    COUNT("uncached_tokens", chosen.uncached_tokens),
     COUNT("block_size", block_size),
     COUNT("considered", considered),
     COUNT("best_overlap_blocks", best_overlap_blocks),

@@ -114,6 +114,11 @@ void record_forget_candidates(Record *record);
 /* Take what is counted from a Decision; -1 with an error set, and nothing changed. */
 int record_take(Record *record, PyObject *decision);
 
+/* Stand for the choice that another record, which nobody else has, was made of; that lets what it kept of
+ * the others go.
+ */
+void record_stand_for(Record *record, Record *other);
+
 /* Return the ms from the decision to the first token, which it must have. */
 static inline double record_ttft_ms(const Record *record) {
     double waited_s = record->first_token_s - record->decided_s;

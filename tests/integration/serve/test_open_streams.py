@@ -50,9 +50,9 @@ KEPT = {
     "UpstreamConnection": 1,
 }
 """Neither a request's body and hashes nor a parser of requests; a clock for --request-timeout-s."""
-BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 1}
-QUICK = {"QuickRequest": 1}
-INPUTS = {"BookedInputs": 1, "Maker": 1}
+READ = {"Dispatched": 1, "Maker": 1, "RoutedRequest": 1}
+REQUEST = {"AtOnce": 1, "RoutedRequest": 1}
+INPUTS = {"Inputs": 1, "Maker": 1}
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""
 
@@ -120,9 +120,9 @@ def per_stream(before: Counter[str]) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("headers", "more"),
     [
-        (A_FORMULA, BY_DISPATCH),
-        (b"", QUICK),
-        (TARGETS, QUICK | INPUTS | {"_Open": 1}),
+        (A_FORMULA, READ),
+        (b"", REQUEST),
+        (TARGETS, REQUEST | INPUTS | {"_Open": 1}),
     ],
     ids=["dispatch", "compiled", "targets"],
 )

@@ -15,14 +15,12 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.gateway import Gateway
-from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.prefill import Prefill
-from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.http import HttpSettings
@@ -60,7 +58,7 @@ LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT * 10}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
 
 GENERAL = {"content-encoding": "identity"}
-"""With which no request goes the compiled way."""
+"""With which no request is placed as it is scanned."""
 
 BEGUN: Points = [
     (Reader, "read"),
@@ -73,7 +71,7 @@ SENT: Points = [
     (RoutedRequest, "next_target"),
     (Dispatch, "decide"),
     (Scheduler, "schedule"),
-    (Placement, "__init__"),
+    (RoutedRequest, "_go"),
     (Forward, "_take"),
     (UpstreamPool, "send"),
     (UpstreamCall, "send_on"),
@@ -83,8 +81,6 @@ ANSWERED: Points = [
     (Forward, "on_head"),
     (Forward, "_commit"),
     (RoutedRequest, "on_head"),
-    (RoutedRequest, "answering"),
-    (RoutedRequest, "answer_headers"),
     (Exchange, "pass_head"),
     (Exchange, "write"),
     (UpstreamConnection, "_complete"),
@@ -99,11 +95,17 @@ ENDED: Points = [
     (RoutedRequest, "on_finish"),
     (RoutedRequest, "finish"),
     (RoutedRequest, "_last_attempt"),
-    (Placement, "release"),
+    (Dispatch, "finished"),
+    (RoutedRequest, "_closed"),
+]
+LEFT: Points = [
+    *(one for one in ENDED if one[0] is RoutedRequest),
+    (RoutedRequest, "_release"),
     (Dispatch, "release"),
     (Dispatch, "finished"),
-    (Scheduler, "finish"),
+    (Scheduler, "release"),
 ]
+"""Where requests pass whose client leaves before the answer."""
 WHOLE: Points = [(Forward, "on_whole"), (Exchange, "pass_whole")]
 STREAMED: Points = [
     (Forward, "on_due"),
@@ -115,7 +117,10 @@ FAILED: Points = [
     (Forward, "on_failure"),
     (Forward, "_may_retry"),
     (RoutedRequest, "on_attempt_failed"),
-    (Placement, "fail"),
+    (RoutedRequest, "_blame_for"),
+    (RoutedRequest, "_release"),
+    (Dispatch, "release"),
+    (Scheduler, "release"),
     (UpstreamCall, "failed"),
     (UpstreamConnection, "_fail"),
 ]
@@ -133,39 +138,23 @@ class Stations(NamedTuple):
     failed: Points
 
 
-def instead(points: Points, *others: tuple[type, str]) -> Points:
-    """Return the points of the transport alone, and others."""
-    ours = {Reader, Gateway, RoutedRequest, Placement, Dispatch, Scheduler}
-    return [*[one for one in points if one[0] not in ours], *others]
-
-
 BY_DISPATCH = Stations(GENERAL, BEGUN, SENT, ANSWERED, ENDED, STREAMED, FAILED)
 COMPILED = Stations(
     {},
-    instead(
-        BEGUN,
-        (Gateway, "_place"),
+    [
+        (Gateway, "_serve_scanned"),
         (Reader, "scan"),
-        (CompiledDispatch, "decide"),
-        (QuickRequest, "__init__"),
-    ),
-    instead(SENT, (QuickRequest, "next_target")),
-    instead(ANSWERED, (QuickRequest, "on_head")),
-    instead(
-        ENDED,
-        (RoutedRequest, "on_finish"),
-        (QuickRequest, "finish"),
-        (CompiledDispatch, "finish"),
-    ),
-    instead(STREAMED, (RoutedRequest, "on_tokens"), (QuickRequest, "progress")),
-    instead(
-        FAILED,
-        (QuickRequest, "on_attempt_failed"),
-        (QuickRequest, "_leave"),
-        (CompiledDispatch, "continued"),
-        (RoutedRequest, "on_attempt_failed"),
-        (Placement, "fail"),
-    ),
+        (Placer, "decide"),
+        (Gateway, "_begin_placed"),
+        (Gateway, "_begin"),
+        (RoutedRequest, "__init__"),
+        (Forward, "begin"),
+    ],
+    [one for one in SENT if one[0] not in (Dispatch, Scheduler)],
+    ANSWERED,
+    ENDED,
+    STREAMED,
+    [*FAILED, (Dispatch, "decide"), (Scheduler, "schedule")],
 )
 WAYS = pytest.mark.parametrize(
     "way",
@@ -486,7 +475,7 @@ async def test_an_error_at_the_gate_is_a_500_and_keeps_nobody_waiting(planted: P
 
 async def test_an_error_at_the_end_of_a_request_whose_client_left_releases_it() -> None:
     async with failing_engines(1) as engines, door_to(engines) as door:
-        for owner, name in ENDED[4:]:
+        for owner, name in LEFT[1:]:
             engines[0].answer, count = never_answer, len(engines[0].prompts)
             planted = Planted(owner, name, late=False)
             with planted.in_place(of_requests):

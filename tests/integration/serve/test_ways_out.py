@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.prompts import reading
 from kvmesh.app.prompts.reading import Reader
-from kvmesh.app.serve.quick import QuickRequest
+from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
@@ -361,9 +361,9 @@ COMPILED: Final[list[tuple[Way, set[int]]]] = [
     (first_worker_fails, {200}),
     (worker_cuts_the_stream, {200}),
     (planted_in(Reader, "scan"), {500}),
-    (planted_in(CompiledDispatch, "decide"), {500}),
-    (planted_in(QuickRequest, "next_target"), {500}),
-    (planted_in(CompiledDispatch, "finish"), {200}),
+    (planted_in(Placer, "decide"), {500}),
+    (planted_in(RoutedRequest, "next_target"), {500}),
+    (planted_in(Dispatch, "finished"), {200}),
 ]
 """Those of requests that the compiled core decides."""
 

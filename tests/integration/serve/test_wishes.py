@@ -88,7 +88,7 @@ async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
 async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
     engines: list[str], *, watched: bool, marked: bool
 ) -> None:
-    """Workers with labels or taints are not for the compiled way."""
+    """Workers with labels or taints are not plain."""
     workers = engines if marked else [engine.partition(",")[0] for engine in engines]
     settings: dict[str, Any] = {
         "cost": CostSettings(router_mode="round-robin"),

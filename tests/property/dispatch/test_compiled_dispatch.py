@@ -1,4 +1,4 @@
-"""The compiled way of a request holds against `Dispatch`: the same decisions, the same state."""
+"""The way of a request holds against its naive model: the same decisions, the same state."""
 
 import json
 import random
@@ -30,8 +30,9 @@ from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import weights_of
-from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
-from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
+from kvmesh.core.dispatch.dispatch import Dispatch, Ending
+from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
 from kvmesh.core.index.index import KvIndex
@@ -50,8 +51,9 @@ from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInf
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
+from tests.reference.routing import dispatch as naive
 from tests.reference.routing import outbox as outbox_model
-from tests.reference.routing.chooser import Chooser
+from tests.reference.routing.scheduler import NaiveScheduler
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
 QUICK = ("predicted-time", "prefill-decode", "lmetric")
@@ -108,9 +110,7 @@ def same_name(worker: WorkerId) -> WorkerId:
 
 
 class Side:
-    """One router core with its own state, equal to the other's as long as both do the same; a
-    `naive` one chooses by the model of the compiled choice.
-    """
+    """One router core with its own state, equal to the other's as long as both do the same."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class Side:
         *,
         max_blocks: int,
         whole_per_s: int,
-        naive: bool = False,
+        spec: bool = False,
     ) -> None:
         membership, events = Membership(), max_blocks > 0
         self.index = KvIndex(max_blocks) if events else None
         self.routed = new_approx(thinned=True)
-        self.scheduler = Scheduler(
+        self.scheduler = (NaiveScheduler if spec else Scheduler)(
             options,
             random.Random(seed),
             membership=membership,
@@ -132,8 +132,6 @@ class Side:
             index=self.index,
             routed=self.routed,
         )
-        if naive:
-            self.scheduler._chooser = Chooser(self.scheduler)  # type: ignore[assignment]
         self.outbox: BookingOutbox | outbox_model.BookingOutbox = outbox_model.BookingOutbox(
             self.scheduler.sequences, 1
         )
@@ -143,13 +141,11 @@ class Side:
         self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
         self.doubts: list[tuple[WorkerId, Doubt]] = []
-        self.dispatch = Dispatch(
-            self.scheduler,
-            self.log,
-            map(float, count()).__next__,
-            lambda worker, doubt: self.doubts.append((worker, doubt)),
-            follows_events=events,
-        )
+        self.follows_events = events
+        self.dispatch: Dispatch | naive.Dispatch
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        self.doubts.append((worker, doubt))
 
     def view(self, now: float) -> dict[str, Any]:
         """Return everything that later decisions depend on, and what people see."""
@@ -215,6 +211,37 @@ class Side:
         return found
 
 
+class Spec(Side):
+    """The naive model."""
+
+    dispatch: naive.Dispatch
+
+    def __init__(self, options: RouterOptions, seed: int, **sizes: Any) -> None:
+        super().__init__(options, seed, spec=True, **sizes)
+        self.dispatch = naive.Dispatch(
+            self.scheduler, self.log, self.doubt, follows_events=self.follows_events
+        )
+
+
+class Built(Side):
+    """What is held against it."""
+
+    dispatch: Dispatch
+
+    def __init__(self, options: RouterOptions, seed: int, **sizes: Any) -> None:
+        super().__init__(options, seed, **sizes)
+        self.dispatch = Dispatch(
+            self.scheduler,
+            self.log,
+            map(float, count()).__next__,
+            self.doubt,
+            follows_events=self.follows_events,
+        )
+        self.placer = Placer(self.dispatch)
+        self.outbox = outbox = BookingOutbox(self.scheduler.sequences, 1)
+        self.dispatch.tell(outbox)
+
+
 def told(decision: Decision) -> dict[str, Any]:
     found = {name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "cost"}
     return found | {"arm": decision.arm and decision.arm.name}
@@ -271,18 +298,17 @@ WISHES: list[dict[str, Any]] = [
 
 
 class Asked(msgspec.Struct):
-    """One request on both sides; `placed` None: both went through `Dispatch`."""
+    """One request on both sides; `placed` None: it was not placed as it was scanned."""
 
     placed: Placed | None
-    one: Dispatched
-    twin: Dispatched | None
+    one: naive.Dispatched
+    twin: Dispatched
     tokens: int = 0
-    wishes: RequestWishes = NO_WISHES
 
 
 @settings(max_examples=120, stateful_step_count=30, deadline=None)
 class TwoWays(RuleBasedStateMachine):
-    """Sends each request through `Dispatch` on one side, compiled on the other."""
+    """Sends each request through the model on one side, through what was built on the other."""
 
     @initialize(
         mode=st.sampled_from([*MODES, "kv", "kv", "kv"]),
@@ -298,11 +324,8 @@ class TwoWays(RuleBasedStateMachine):
         options = RouterOptions(
             mode=mode, cost=cost, block_size=SIZE, predict_ttl_s=predict, replica="r"
         )
-        self.spec = Side(options, seed, max_blocks=blocks, whole_per_s=whole, naive=True)
-        self.quick = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
-        self.quick.outbox = outbox = BookingOutbox(self.quick.scheduler.sequences, 1)
-        self.compiled = CompiledDispatch(self.quick.dispatch)
-        self.compiled.tell(outbox)
+        self.spec = Spec(options, seed, max_blocks=blocks, whole_per_s=whole)
+        self.quick = Built(options, seed, max_blocks=blocks, whole_per_s=whole)
         self.now = 100.0
         self.asked: list[Asked] = []
         self.numbers = count()
@@ -312,7 +335,7 @@ class TwoWays(RuleBasedStateMachine):
         self.blind = mode != "kv"
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def sides(self) -> tuple[Spec, Built]:
         return self.spec, self.quick
 
     @rule(
@@ -466,7 +489,7 @@ class TwoWays(RuleBasedStateMachine):
         placed: Placed | float | None = None
         if scanned is not None:
             asked = ScannedPrompt(scanned, root=root, adapter=adapter)
-            placed = self.compiled.decide(asked, visible.encode(), wishes, self.now, own)
+            placed = self.quick.placer.decide(asked, visible.encode(), wishes, self.now, own)
         size = len(json.dumps(body).encode())
         output = (limit or 0) if wishes.output_tokens is None else wishes.output_tokens
         blind = self.blind and wishes.mode != "kv"
@@ -495,12 +518,12 @@ class TwoWays(RuleBasedStateMachine):
         if placed is None or isinstance(placed, int | float):
             self._ask_both(request, text, visible, tried=placed is not None, salt=salt)
             return
-        one, error = self._decide(self.spec, request, visible)
+        one, error = self._decide_by_model(request, visible)
         assert one is not None, error
         assert one.decision is not None
         assert placed.record.decision.request_id == visible
         told_alike(placed.record.decision, one.decision)
-        self.asked.append(Asked(placed, one, None, wishes=wishes))
+        self.asked.append(Asked(placed, one, AtOnce(placed, wishes, None)))
 
     @rule(text=st.sampled_from(TEXTS), wish=st.sampled_from(WISHES), stream=st.booleans())
     def wish(self, text: str, wish: dict[str, Any], stream: bool) -> None:
@@ -517,37 +540,55 @@ class TwoWays(RuleBasedStateMachine):
     def _ask_both(
         self, request: RouteRequest, text: str, visible: str, *, tried: bool = False, salt: str = ""
     ) -> None:
-        one, error = self._decide(self.spec, request, visible)
+        one, error = self._decide_by_model(request, visible)
         # Hashes of its own: how far they are known depends on who asked for them before.
         own = BlockHashes.of((), SIZE) if request.estimated else hashes_of(text, self.size, salt)
         own.upto(own.blocks)
         request = msgspec.structs.replace(request, hashes=own)
-        twin, twin_error = self._decide(self.quick, request, visible, tried=tried)
+        twin, twin_error = self._decide(request, visible, tried=tried)
         assert str(error) == str(twin_error)
         assert not (tried and one is not None)
         if one is not None and twin is not None:
             assert one.decision is not None
-            assert twin.decision is not None
-            assert told(twin.decision) == told(one.decision)
+            assert twin.placed is not None
+            told_alike(twin.placed.record.decision, one.decision)
             self.asked.append(Asked(None, one, twin))
 
     def _decide(
-        self, side: Side, request: RouteRequest, visible: str, *, tried: bool = False
+        self, request: RouteRequest, visible: str, *, tried: bool
     ) -> tuple[Dispatched | None, object]:
         """Return a request that was placed, or why it was not; what would wait is given up."""
+        side = self.quick
         one = side.dispatch.enter(request, visible.encode())
         one.tried = tried
         try:
             answer = side.dispatch.decide(one, self.now)
         except NoWorkerError as error:
             return None, error
-        if not isinstance(answer, Decision):
-            if answer is None:
-                assert side.dispatch.binding.cancel(request.request_id)
-                side.scheduler.slo.close(request.request_id)
-            return None, answer
-        side.outbox.placed(side.scheduler.sequences.bookings[request.request_id])
-        return one, None
+        if isinstance(answer, Placed):
+            return one, None
+        self._give_up(side, answer, request)
+        return None, answer
+
+    def _decide_by_model(
+        self, request: RouteRequest, visible: str
+    ) -> tuple[naive.Dispatched | None, object]:
+        side = self.spec
+        one = side.dispatch.enter(request, visible.encode())
+        try:
+            answer = side.dispatch.decide(one, self.now)
+        except NoWorkerError as error:
+            return None, error
+        if isinstance(answer, Decision):
+            side.outbox.placed(side.scheduler.sequences.bookings[request.request_id])
+            return one, None
+        self._give_up(side, answer, request)
+        return None, answer
+
+    def _give_up(self, side: Spec | Built, answer: object, request: RouteRequest) -> None:
+        if answer is None:
+            assert side.dispatch.binding.cancel(request.request_id)
+            side.scheduler.slo.close(request.request_id)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), more=st.sampled_from([1, 1, 5, 40]))
@@ -557,15 +598,9 @@ class TwoWays(RuleBasedStateMachine):
     def _see(self, asked: Asked, more: int) -> None:
         asked.tokens += more
         first = self.spec.dispatch.seen(asked.one, asked.tokens, self.now)
-        request_id = asked.one.request.request_id
         if first:
-            self.spec.outbox.first_token(request_id)
-        if asked.placed is not None:
-            assert self.compiled.seen(asked.placed, asked.tokens, self.now) == first
-            return
-        assert asked.twin is not None
-        if self.quick.dispatch.seen(asked.twin, asked.tokens, self.now):
-            self.quick.outbox.first_token(request_id)
+            self.spec.outbox.first_token(asked.one.request.request_id)
+        assert self.quick.dispatch.seen(asked.twin, asked.tokens, self.now) == first
 
     @precondition(lambda self: self.asked)
     @rule(
@@ -577,13 +612,48 @@ class TwoWays(RuleBasedStateMachine):
             self._serve(self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1))), usage)
 
     def _serve(self, asked: Asked, usage: Usage | None) -> None:
-        self._end(self.spec, asked.one, SERVED, usage)
-        if asked.placed is not None:
-            self.compiled.finish(asked.placed, 200, usage, self.now)
-            assert seen_of(asked.placed.record) == seen_of(asked.one.record)
-        else:
-            assert asked.twin is not None
-            self._end(self.quick, asked.twin, SERVED, usage)
+        released = self._end_by_model(asked.one, SERVED, usage)
+        end = Ending(SERVED, "finished", 200, usage)
+        booking = self.quick.dispatch.finished(asked.twin, end, self.now)
+        assert (booking is None) == (released is None)
+        assert asked.twin.placed is not None
+        assert seen_of(asked.twin.placed.record) == seen_of(asked.one.record)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def retry(self, data: Any) -> None:
+        """Have a request's worker fail it, and try another."""
+        asked = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        attempt = failed_attempt("reset", 0.5)
+        assert asked.one.decision is not None
+        failed = frozenset({asked.one.decision.worker})
+        self.spec.outbox.ended(asked.one.request.request_id, attempt)
+        self.spec.dispatch.release(asked.one, attempt, self.now)
+        self.quick.outbox.ended(asked.twin.name, attempt)
+        self.quick.dispatch.release(asked.twin, attempt, self.now)
+        error = twin_error = ""
+        try:
+            answer: object = self.spec.dispatch.decide(asked.one, self.now, failed)
+        except NoWorkerError as no_worker:
+            answer, error = None, str(no_worker)
+        if isinstance(answer, Decision):
+            bookings = self.spec.scheduler.sequences.bookings
+            self.spec.outbox.placed(bookings[asked.one.request.request_id])
+        try:
+            placed: object = self.quick.dispatch.decide(asked.twin, self.now, failed)
+        except NoWorkerError as no_worker:
+            placed, twin_error = None, str(no_worker)
+        assert twin_error == error
+        if isinstance(answer, Decision):
+            assert isinstance(placed, Placed)
+            told_alike(placed.record.decision, answer)
+            assert placed.record.attempts > 1
+            self.asked.append(asked)
+            return
+        assert str(placed) == str(answer)
+        for side, one in ((self.spec, asked.one.request), (self.quick, asked.twin.request)):
+            if answer is None and not error:
+                self._give_up(side, None, one)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), attempt=st.sampled_from([UNKNOWN, failed_attempt("reset", 0.5)]))
@@ -591,22 +661,24 @@ class TwoWays(RuleBasedStateMachine):
         self._fail(self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1))), attempt)
 
     def _fail(self, asked: Asked, attempt: Attempt) -> None:
-        twin = asked.twin
-        if asked.placed is not None:
-            twin = self.compiled.continued(asked.placed, None, asked.wishes)
-            assert twin.waiting == asked.one.waiting
-            assert twin.forecast == asked.one.forecast
-            assert twin.families == asked.one.families
-        assert twin is not None
-        self._end(self.spec, asked.one, attempt, None)
-        self._end(self.quick, twin, attempt, None)
+        released = self._end_by_model(asked.one, attempt, None)
+        self.quick.outbox.ended(asked.twin.name, attempt)
+        booking = self.quick.dispatch.release(asked.twin, attempt, self.now)
+        assert (booking is None) == (released is None)
+        end = Ending(attempt, "failed", 502)
+        assert self.quick.dispatch.finished(asked.twin, end, self.now) is None
+        assert asked.twin.placed is not None
+        assert seen_of(asked.twin.placed.record) == seen_of(asked.one.record)
 
-    def _end(self, side: Side, one: Dispatched, attempt: Attempt, usage: Usage | None) -> None:
-        side.outbox.ended(one.request.request_id, attempt)
-        side.dispatch.release(one, attempt, self.now)
+    def _end_by_model(
+        self, one: naive.Dispatched, attempt: Attempt, usage: Usage | None
+    ) -> Booking | None:
+        self.spec.outbox.ended(one.request.request_id, attempt)
+        released = self.spec.dispatch.release(one, attempt, self.now)
         state = "finished" if attempt is SERVED else "failed"
         status = 200 if attempt is SERVED else 502
-        side.dispatch.finished(one, attempt, state, status, usage, self.now)  # type: ignore[arg-type]
+        self.spec.dispatch.finished(one, attempt, state, status, usage, self.now)  # type: ignore[arg-type]
+        return released
 
     @rule(
         cost=st.sampled_from([*QUICK, *QUICK, *COSTS]),

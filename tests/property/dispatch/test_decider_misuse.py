@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import inf
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +22,8 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
@@ -104,18 +105,20 @@ class Core:
             "late_workers": scheduler.workers.late,
             "late_waiting": scheduler.late.waiting,
             "smallest_tree_ties": False,
+            "predict_ttl_s": 1.0,
+            "approx_ttl_s": 9.0,
         }
         self.log_parts = (
             *(self.log.records, self.log.totals, self.dispatch.tokens),
-            *(self.dispatch.phases.decide, anything),
+            *(self.dispatch.phases.of_decisions(), anything),
         )
         self.decider = native.Decider(**(given | asked))
         self.decider.log(*self.log_parts)
         self.decider.listen(scheduler.overlaps.heard)
         formula = compile_formula(COST)
         self.course = (mode, False, formula, WEIGHTS, COST.margin, mode, anything, None)
-        self.policy = (native.Course(*self.course), 1.0, 9.0)
-        self.decider.follow(*self.policy)
+        self.policy = native.Course(*self.course)
+        self.decider.follow(self.policy)
         for worker in WORKERS:
             scheduler.workers.membership.add(worker, 0.0)
             scheduler.workers.describe(worker, WorkerInfo(total_blocks=100))
@@ -132,6 +135,32 @@ class Core:
             other.get("inputs"),
         )
 
+    def request(self, **other: Any) -> Any:
+        """Return what stands for a request to book."""
+        asked = {
+            "request_id": "b", "model": "m", "prompt_tokens": 9, "expected_output_tokens": 1,
+            "choices": 1, "streams": True, "approximate": False, "prefilled": False,
+        }  # fmt: skip
+        return SimpleNamespace(**(asked | other))
+
+    def book(self, record: Any = None, now: Any = 1.0, **other: Any) -> Any:
+        """Book what was chosen."""
+        return self.decider.book(
+            self.choose() if record is None else record,
+            other.get("request", self.request()),
+            other.get("packed", pack_hashes([1, 2, 3])),
+            other.get("course", self.policy),
+            None,
+            now,
+        )
+
+    def finish(
+        self, *, served: Any = True, state: Any = "finished", status: Any = 200,
+        usage: Any = None, now: Any = 1.0,
+    ) -> Any:  # fmt: skip
+        """Finish what was decided."""
+        return self.decider.finish(self.decide(), served, state, status, usage, now)
+
     def by(self, **inputs: Any) -> Any:
         return self.decide(inputs=Inputs(**inputs))
 
@@ -140,7 +169,7 @@ class Core:
         given = {
             "request_id": b"r", "hashes": hashes, "packed": hashes.upto(9), "ids": None,
             "prompt_tokens": 17, "output_tokens": 3, "cohort": self.states, "states": self.states,
-            "now": 1.0, "whole": True, "course": self.policy[0], "inputs": None,
+            "now": 1.0, "whole": True, "course": self.policy, "inputs": None,
             "prefilled": False, "likeliest": False,
         }  # fmt: skip
         return self.decider.choose(*(given | other).values())
@@ -166,7 +195,7 @@ class Core:
             placed = self.decide(b"used", 2.0, whole=True)
             self.decider.seen(placed, 1, 2.1)
             self.decider.seen(placed, 60, 2.2)
-            self.decider.finish(placed, 200, Usage(9, 8, 7), 2.5)
+            self.decider.finish(placed, True, "finished", 200, Usage(9, 8, 7), 2.5)
             repr([getattr(placed, name) for name in dir(placed) if name[0] != "_"])
             placed.record.terms()
             placed.record.weighed()
@@ -186,7 +215,9 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "a decider of words": lambda _: Core(sequences="sequences"),
     "an index of beliefs": lambda _: Core(routed={}),
     "an index of what was heard": lambda core: core.decider.listen(KvIndex()),
-    "a histogram of words": lambda core: core.decider.log(*core.log_parts[:3], "s", anything),
+    "a histogram of words": lambda core: core.decider.log(
+        *core.log_parts[:3], ("s",) * 4, anything
+    ),
     "a log of nothing": lambda core: core.decider.log(),
     "a replica of no name": lambda _: Core(replica=1),
     "a placed one": lambda _: native.Placed(),
@@ -194,8 +225,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "a scan of words": lambda _: native.scan("{}", True),
     "a scan that cannot say": lambda _: native.scan(b"{}", Untrue()),
     "follow nothing": lambda core: core.decider.follow(),
-    "follow no course": lambda core: core.decider.follow(None, *core.policy[1:]),
-    "follow words": lambda core: core.decider.follow(core.policy[0], "1", 9.0),
+    "follow no course": lambda core: core.decider.follow(None),
     "a course of nothing": lambda _: native.Course(),
     "a course by name": lambda core: native.Course(*core.course, mode="kv"),
     "a course of no formula": lambda _: native.Course("kv", *COURSE),
@@ -259,13 +289,44 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "seen in words": lambda core: core.decider.seen(core.decide(), "1", 1.0),
     "seen at no time": lambda core: core.decider.seen(core.decide(), 1, "now"),
     "finish alone": lambda core: core.decider.finish(),
-    "finish a number": lambda core: core.decider.finish(1, 200, None, 1.0),
-    "finish in words": lambda core: core.decider.finish(core.decide(), "200", None, 1.0),
-    "finish with a status beyond all": lambda core: core.decider.finish(
-        core.decide(), 1 << 99, None, 1.0
+    "finish a number": lambda core: core.decider.finish(1, True, "finished", 200, None, 1.0),
+    "finish in words": lambda core: core.decider.finish(
+        core.decide(), True, "finished", "200", None, 1.0
     ),
-    "finish with words": lambda core: core.decider.finish(core.decide(), 200, "usage", 1.0),
-    "finish at no time": lambda core: core.decider.finish(core.decide(), 200, None, "now"),
+    "finish with a status beyond all": lambda core: core.finish(status=1 << 99),
+    "finish with words": lambda core: core.decider.finish(
+        core.decide(), True, "finished", 200, "usage", 1.0
+    ),
+    "finish at no time": lambda core: core.decider.finish(
+        core.decide(), True, "finished", 200, None, "now"
+    ),
+    "finish and not know": lambda core: core.finish(served=Untrue()),
+    "finish in no state": lambda core: core.finish(state="gone"),
+    "book alone": lambda core: core.decider.book(),
+    "book a number": lambda core: core.book(1),
+    "book for nobody": lambda core: core.book(request=None),
+    "book under a number": lambda core: core.book(request=core.request(request_id=1)),
+    "book for a model of no name": lambda core: core.book(request=core.request(model=1)),
+    "book tokens in words": lambda core: core.book(request=core.request(prompt_tokens="9")),
+    "book who knows": lambda core: core.book(request=core.request(streams=Untrue())),
+    "book no hashes": lambda core: core.book(packed=None),
+    "book by no course": lambda core: core.book(course=None),
+    "book at no time": lambda core: core.book(now="now"),
+    "enter alone": lambda core: core.decider.enter(),
+    "enter a number": lambda core: core.decider.enter(1, b"r", "", None, 1.0),
+    "enter at no time": lambda core: core.decider.enter(core.book(), b"r", "", None, "now"),
+    "enter in place of a number": lambda core: core.decider.enter(core.book(), b"r", "", 1, 1.0),
+    "begin alone": lambda core: core.decider.begin(),
+    "begin a number": lambda core: core.decider.begin(1, 1.0),
+    "begin at no time": lambda core: core.decider.begin("r", "now"),
+    "grow alone": lambda core: core.decider.grow(),
+    "grow by words": lambda core: (core.decide(), core.decider.grow("r", "1", 1.0)),
+    "release alone": lambda core: core.decider.release(),
+    "release who knows": lambda core: (core.decide(), core.decider.release("r", Untrue(), 1.0)),
+    "free alone": lambda core: core.decider.free(),
+    "free a number": lambda core: core.decider.free(1, True, 1.0),
+    "free who knows": lambda core: core.decider.free(core.decide(), Untrue(), 1.0),
+    "prefilled by a number": lambda core: core.decider.prefilled_s(1),
     "choose alone": lambda core: core.decider.choose(),
     "choose for a name": lambda core: core.choose(request_id="r"),
     "choose of no hashes": lambda core: core.choose(packed=None),
@@ -322,7 +383,7 @@ def test_a_decider_that_follows_nothing_or_has_no_log_decides_nothing(core: Core
         sequences=core.scheduler.sequences, speeds=core.scheduler.speeds,
         lengths=core.scheduler.lengths, distrusted=set(), out=set(), health=None, random=None,
         replica="", routed=None, index=None, late=None, late_workers=set(), late_waiting={},
-        smallest_tree_ties=False,
+        smallest_tree_ties=False, predict_ttl_s=1.0, approx_ttl_s=9.0,
     )  # fmt: skip
     asked = (
         *(core.scanned, None, b"r", "", core.states, 1.0, False, None),
@@ -332,13 +393,13 @@ def test_a_decider_that_follows_nothing_or_has_no_log_decides_nothing(core: Core
 
     with pytest.raises(RuntimeError, match="follows no policy"):
         empty.decide(*asked)
-    empty.follow(*core.policy)
+    empty.follow(core.policy)
     with pytest.raises(RuntimeError, match="has no log"):
         empty.decide(*asked)
     with pytest.raises(RuntimeError, match="has no log"):
         empty.seen(placed, 1, 2.0)
     with pytest.raises(RuntimeError, match="has no log"):
-        empty.finish(placed, 200, None, 2.0)
+        empty.finish(placed, True, "finished", 200, None, 2.0)
 
 
 def test_what_prices_may_look_at_all_and_ask_for_nothing(core: Core) -> None:
@@ -365,17 +426,17 @@ def test_what_prices_may_look_at_all_and_ask_for_nothing(core: Core) -> None:
 
 def test_a_request_that_ended_does_not_end_again(core: Core) -> None:
     placed = core.decide()
-    core.decider.finish(placed, 200, None, 2.0)
+    core.decider.finish(placed, True, "finished", 200, None, 2.0)
 
     with pytest.raises(RuntimeError, match="request r has ended before"):
-        core.decider.finish(placed, 200, None, 3.0)
+        core.decider.finish(placed, True, "finished", 200, None, 3.0)
 
     assert core.log.totals.prompt_tokens == placed.prompt_tokens
 
 
 def test_tokens_behind_the_end_change_no_booking(core: Core) -> None:
     placed = core.decide()
-    core.decider.finish(placed, 200, None, 2.0)
+    core.decider.finish(placed, True, "finished", 200, None, 2.0)
 
     assert core.decider.seen(placed, 50, 3.0) is True
     assert core.decider.seen(placed, 1 << 99, 3.0) is False
@@ -388,7 +449,7 @@ def test_more_tokens_than_can_be_counted_are_as_many_as_can(core: Core) -> None:
     core.decider.seen(placed, 1 << 99, 3.0)
 
     assert placed.booking.output_tokens == 1 << 40
-    core.decider.finish(placed, 200, None, 4.0)
+    core.decider.finish(placed, True, "finished", 200, None, 4.0)
 
 
 def test_a_worker_that_left_meanwhile_has_nothing_to_give_back(core: Core) -> None:
@@ -396,7 +457,7 @@ def test_a_worker_that_left_meanwhile_has_nothing_to_give_back(core: Core) -> No
     core.scheduler.remove_worker(placed.record.worker)
 
     assert core.decider.seen(placed, 1, 2.0) is True
-    assert core.decider.finish(placed, 200, Usage(1, 2, 3), 3.0) == (None, True)
+    assert core.decider.finish(placed, True, "finished", 200, Usage(1, 2, 3), 3.0) == (None, True)
     assert core.log.totals.prompt_tokens == placed.prompt_tokens
 
 
@@ -408,7 +469,7 @@ def test_a_request_under_way_outlives_other_blocks(core: Core) -> None:
 
     for one in (placed, again):
         core.decider.seen(one, 70, 2.0)
-        core.decider.finish(one, 200, Usage(200, 70, 16), 3.0)
+        core.decider.finish(one, True, "finished", 200, Usage(200, 70, 16), 3.0)
 
     assert core.scheduler.sequences.owned() == []
     loads = [core.scheduler.sequences.loads(worker) for worker in WORKERS]
@@ -428,7 +489,7 @@ def test_a_name_that_is_taken_books_nothing_more(core: Core) -> None:
 
     assert (first.booking is None, second.booking) == (False, None)
     assert core.decider.seen(second, 9, 2.0) is True
-    assert core.decider.finish(second, 200, None, 3.0)[0] is None
+    assert core.decider.finish(second, True, "finished", 200, None, 3.0)[0] is None
     assert core.scheduler.sequences.owned() == [first.booking]
 
 
@@ -442,7 +503,7 @@ def each(act: Callable[[Any], object], items: Iterable[Any]) -> None:
 
 NUISANCES: dict[str, Callable[[Core], object]] = {
     "decide": lambda core: core.decide(b"within"),
-    "follow": lambda core: core.decider.follow(*core.policy),
+    "follow": lambda core: core.decider.follow(core.policy),
     "resize": lambda core: core.decider.resize(2),
     "remove the workers": lambda core: [core.scheduler.remove_worker(one) for one in WORKERS],
     "remove them from the index": lambda core: each(core.index.remove_worker, WORKERS),
@@ -489,7 +550,7 @@ class Asked:
         self.do()
         return True
 
-    chosen = began = served = learn = note_match = add = begin = _answer
+    chosen = began = served = learn = note_match = add = begin = end = _answer
 
     @property
     def view(self) -> Any:
@@ -581,7 +642,7 @@ def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> No
             placed = core.decide(b"%d" % number, whole=number == 1, inputs=among)
             core.decider.seen(placed, 1, 2.0)
             core.decider.seen(placed, 40, 2.5)
-            core.decider.finish(placed, 200, Usage(9, 8, 7), 3.0)
+            core.decider.finish(placed, True, "finished", 200, Usage(9, 8, 7), 3.0)
     asked.do = anything
 
     assert asked.asked
@@ -611,7 +672,7 @@ def test_names_that_are_compared_may_do_anything(nuisance: str, core: Core) -> N
     for chosen in (core.states, states, core.states):
         with suppress(*HARMLESS):
             placed = core.decide(b"%d" % len(core.log.records), states=chosen)
-            core.decider.finish(placed, 200, None, 3.0)
+            core.decider.finish(placed, True, "finished", 200, None, 3.0)
     for name in names:
         setattr(name, "do", None)  # noqa: B010
     distrusted.clear()
@@ -647,12 +708,16 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
             failed += 1
             assert core.scheduler.sequences.owned() == [], number
         else:
-            core.decider.finish(placed, 200, None, 2.0)
+            core.decider.finish(placed, True, "finished", 200, None, 2.0)
         core.use()
         if placed is not None and number > 60:
             break
 
     assert failed > 5
+
+
+def ended(placed: Any) -> tuple[object, ...]:
+    return placed, True, "finished", 200, Usage(9, 8, 7), 2.0
 
 
 @pytest.mark.parametrize("call", ["seen", "finish"])
@@ -661,7 +726,7 @@ def test_no_memory_for_what_comes_later_is_an_error_too(call: str) -> None:
     for number in range(12):
         core = Core()
         placed = core.decide()
-        arguments = (placed, 60, 2.0) if call == "seen" else (placed, 200, Usage(9, 8, 7), 2.0)
+        arguments = (placed, 60, 2.0) if call == "seen" else ended(placed)
         failed += starved(number, getattr(core.decider, call), *arguments) is None
         core.scheduler.finish("r", 3.0)
         assert core.scheduler.sequences.owned() == []
@@ -684,17 +749,17 @@ def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
 
 
 @pytest.mark.parametrize("targets", [None, Targets(ttft_ms=9e9)])
-def test_a_compiled_dispatch_lets_its_core_go(targets: Targets | None) -> None:
+def test_who_places_requests_lets_its_core_go(targets: Targets | None) -> None:
     core = Core()
-    compiled = CompiledDispatch(core.dispatch)
+    placer = Placer(core.dispatch)
     wishes = msgspec.structs.replace(NO_WISHES, targets=targets)
-    placed = compiled.decide(ScannedPrompt(core.scanned), b"r", wishes, 1.0)
+    placed = placer.decide(ScannedPrompt(core.scanned), b"r", wishes, 1.0)
     assert placed is not None
     assert not isinstance(placed, int | float)
     assert (placed.inputs is not None) == (targets is not None)
     gone = weakref.ref(core.dispatch)
 
-    del core, compiled, placed
+    del core, placer, placed
     gc.collect()
 
     assert gone() is None
@@ -709,9 +774,60 @@ def test_a_request_that_ends_while_its_end_is_told_is_finished_once(core: Core) 
     outbox.gathering = False
     outbox.on_first = lambda: scheduler.finish("r", 2.0)
 
-    booking, _ = core.decider.finish(placed, 200, None, 2.0)
+    booking, _ = core.decider.finish(placed, True, "finished", 200, None, 2.0)
 
     assert booking is None
     assert not scheduler.sequences.bookings
     health = scheduler.workers.membership.health
     assert sorted(health.recent(one) for one in WORKERS) == [(0, 0), (0, 0), (0, 0), (0, 1)]
+
+
+def test_no_memory_for_a_booking_is_an_error_and_nothing_is_booked() -> None:
+    failed = 0
+    for number in range(60):
+        core = Core()
+        record, request = core.choose(), core.request()
+        packed = pack_hashes([1, 2, 3])
+        arguments = (record, request, packed, core.policy, None, 1.0)
+        placed = starved(number, core.decider.book, *arguments)
+        if placed is None:
+            failed += 1
+            assert core.scheduler.sequences.owned() == [], number
+        core.use()
+
+    assert 0 < failed < 60
+
+
+def test_what_was_booked_is_recorded_once_and_ended_by_any_name(core: Core) -> None:
+    placed = core.book()
+    assert placed.sent_s != placed.sent_s, "it is not recorded yet"
+    core.decider.enter(placed, b"r", "acme", None, 1.5)
+    with pytest.raises(RuntimeError, match="was recorded before"):
+        core.decider.enter(placed, b"r", "acme", None, 1.5)
+
+    assert (placed.record.request_id, placed.record.tenant, placed.sent_s) == (b"r", "acme", 1.5)
+    core.decider.grow("b", 4, 1.6)
+    assert core.decider.begin("b", 1.7).request_id == "b"
+    assert core.decider.begin("b", 1.8) is None
+    assert core.decider.begin("gone", 1.8) is None
+    core.decider.grow("gone", 4, 1.8)
+    booking = core.decider.free(placed, False, 2.0)
+    assert core.decider.prefilled_s(booking) == 1.7
+    assert core.decider.free(placed, False, 2.0) is None
+    assert core.decider.release("b", True, 2.0) is None
+
+
+def test_a_second_attempt_is_recorded_in_place_of_the_first(core: Core) -> None:
+    first = core.decide(b"r", 1.0)
+    core.decider.free(first, False, 1.1)
+    second = core.book(request=core.request(request_id="r"))
+    core.decider.enter(second, b"r", "", first.record, 1.2)
+
+    assert second.record is first.record
+    assert (second.record.attempts, second.record.decided_s, second.sent_s) == (2, 1.0, 1.2)
+    assert core.decider.finish(second, True, "finished", 200, None, 2.0)[1]
+
+
+def test_nothing_is_booked_within_a_decision(core: Core) -> None:
+    record = core.choose()
+    assert core.by(prepare=lambda _: core.book(record)) is None

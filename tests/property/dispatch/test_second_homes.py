@@ -14,8 +14,8 @@ from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
@@ -143,7 +143,7 @@ def test_it_is_who_a_naive_model_says(workers: list[Worker], seed: int, tail: in
         if cost <= least
     ]
 
-    chosen = scheduler.schedule(request, NOW).worker
+    chosen = scheduler.schedule(request, NOW).record.decision.worker
 
     assert chosen in set().union(
         *(expected(make_scheduler(workers, seed), request, one) for one in ties)
@@ -154,17 +154,19 @@ def test_it_is_who_a_naive_model_says(workers: list[Worker], seed: int, tail: in
 def test_the_compiled_way_takes_the_same_worker(
     workers: list[Worker], seed: int, tail: int
 ) -> None:
-    compiled = CompiledDispatch(make_dispatch(workers, seed))
+    placer = Placer(make_dispatch(workers, seed))
     twin = make_scheduler(workers, seed)
     for number, text in enumerate((PREFIX + "x" * tail, PREFIX + "y" * 90)):
         message = {"role": "user", "content": text}
         body = {"model": "m", "stream": True, "messages": [message]}
         scanned = scan(json.dumps(body).encode(), True)
         assert scanned is not None
-        placed = compiled.decide(ScannedPrompt(scanned), f"r{number}".encode(), NO_WISHES, NOW)
+        placed = placer.decide(ScannedPrompt(scanned), f"r{number}".encode(), NO_WISHES, NOW)
         hashes = hashes_of(text)
         tokens = len(tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}])))
-        decision = twin.schedule(RouteRequest(f"r{number}", hashes, tokens, streams=True), NOW)
+        decision = twin.schedule(
+            RouteRequest(f"r{number}", hashes, tokens, streams=True), NOW
+        ).record.decision
 
         assert placed is not None
         assert not isinstance(placed, int | float)
@@ -188,5 +190,5 @@ MOVES = [Worker(1.0, 2, 1.0, 0.0, 10.0, False), Worker(0.0, 0, 1.0, 100.0, 0.0, 
 def test_both_move_a_request_that_many_share_to_a_worker_at_rest() -> None:
     request = RouteRequest("asked", hashes_of(PREFIX + "x" * 40), 1200)
 
-    assert make_scheduler(MOVES, 0).schedule(request, NOW).worker == "w1"
+    assert make_scheduler(MOVES, 0).schedule(request, NOW).record.decision.worker == "w1"
     assert expected(make_scheduler(MOVES, 0), request, WorkerId("w0")) == {"w1"}

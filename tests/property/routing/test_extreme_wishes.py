@@ -75,7 +75,7 @@ def test_no_request_makes_a_cost_infinite_or_undefined(
         now = data.draw(moments)
         request = data.draw(make_request(number, cost))
         explained = scheduler.explain(request, now)
-        decision = scheduler.schedule(request, now)
+        decision = scheduler.schedule(request, now).record.decision
 
         assert isfinite(decision.score)
         assert all(map(isfinite, explained.scores))

@@ -154,7 +154,7 @@ class TwoWays(RuleBasedStateMachine):
 
     def _answer(self, way: Way, request: RouteRequest) -> tuple[object, ...] | str:
         try:
-            decision: Decision = way.scheduler.schedule(request, self.now)
+            decision: Decision = way.scheduler.schedule(request, self.now).record.decision
         except NoWorkerError as error:
             return str(error)
         line = decision.formula_line(decision.worker)

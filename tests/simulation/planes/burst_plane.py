@@ -50,7 +50,7 @@ class BurstClient:
         tokens = len(prompt) * BLOCK_SIZE
         request_id = f"{self._first_s}-{len(self._prompts)}"
         request = RouteRequest(request_id, BlockHashes.of(prompt, BLOCK_SIZE), tokens)
-        decision = self._scheduler.schedule(request, now)
+        decision = self._scheduler.schedule(request, now).record.decision
         self._plane.prompts_at[decision.worker].append(prompt)
         self._teller.outbox.placed(self._scheduler.sequences.bookings[request_id])
         return [*self._teller.news(), Wake(self._pause_s, Tick())]

@@ -65,7 +65,7 @@ class Clients:
         return [*self._attempt(request, now), Wake(self._plane.gap_s, Tick("next"))]
 
     def _attempt(self, request: RouteRequest, now: float) -> list[Effect]:
-        worker = self._scheduler.schedule(request, now).worker
+        worker = self._scheduler.schedule(request, now).record.decision.worker
         request_id = request.request_id
         self._teller.outbox.placed(self._scheduler.sequences.bookings[request_id])
         booked = self._teller.news()

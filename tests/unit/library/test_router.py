@@ -317,7 +317,7 @@ def test_it_decides_as_the_scheduler_of_a_router_does() -> None:
         hashes = BlockHashes(tokens, BLOCK_SIZE)
 
         best = router.find_best_match(name, tokens, now)
-        decision = scheduler.schedule(RouteRequest(name, hashes, length), now)
+        decision = scheduler.schedule(RouteRequest(name, hashes, length), now).record.decision
 
         assert (best.worker_id, best.overlap_blocks) == (decision.worker, decision.overlap_blocks)
         if number % 2:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from kvmesh._native import Decider, WorkerState
+from kvmesh._native import Decider, Record, WorkerState
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes
 from kvmesh.core.routing.choice.courses import (
     Course,
@@ -28,10 +28,21 @@ class _Asked(NamedTuple):
     likeliest: bool
 
 
+class Choice(NamedTuple):
+    """What was chosen for a request, by what, and with which inputs."""
+
+    record: Record
+    course: Course
+    inputs: Inputs
+
+    @property
+    def decision(self) -> Decision:
+        """Return it as people read it, made when it is first asked for."""
+        return self.record.decision
+
+
 class Chooser:
-    """Turns what is known of the workers into a `Decision`. `mode` decides unless a request names
-    another.
-    """
+    """Chooses a worker by what is known of all. `mode` decides unless a request names another."""
 
     def __init__(self, mode: RouterMode, courses: Courses, known: Known, decider: Decider) -> None:
         self._mode = mode
@@ -41,8 +52,8 @@ class Chooser:
 
     def choose(
         self, request: RouteRequest, now: float, *, whole: bool = False, likeliest: bool = False
-    ) -> Decision:
-        """Return the decision for `request`; `whole` keeps every candidate. `likeliest`: of equals
+    ) -> Choice:
+        """Return the choice for `request`; `whole` keeps every candidate. `likeliest`: of equals
         the first, and nothing is drawn.
 
         Raises `NoWorkerError` with the reasons, `RequestError` as `Courses.pricing`.
@@ -66,7 +77,7 @@ class Chooser:
             arm = arms.find(request.request_id, request.session, request.hashes)
         course = courses.of(request, arm)
         made = Maker(course.pricing, request_id=request.request_id)
-        made.arm = arm
+        made.arm, made.unforeseen = arm, request.unforeseen
         inputs = Inputs(known, request, made, now)
         asked = _Asked(cohort, cohort if len(states) == len(cohort) else states, whole, likeliest)
         own = None if course.asks is None else course.asks.own
@@ -80,7 +91,7 @@ class Chooser:
         made.pricing, made.instead_of = course.pricing, own.problem
         return self._ask(inputs, course, asked)
 
-    def _ask(self, inputs: Inputs, course: Course, asked: _Asked) -> Decision:
+    def _ask(self, inputs: Inputs, course: Course, asked: _Asked) -> Choice:
         """Have the compiled core choose by a course."""
         request, hashes = inputs.request, inputs.request.hashes
         each = course.draws
@@ -105,4 +116,4 @@ class Chooser:
             request.prefilled,
             asked.likeliest,
         )
-        return inputs.made.make(record)
+        return Choice(record, course, inputs)

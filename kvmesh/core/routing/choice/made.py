@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh._native import Record
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.terms import NO_FLEET, Brought, Candidate, survey
 from kvmesh.core.rollout.arms import Arm
@@ -26,7 +27,16 @@ class Maker:
     it: nothing here leads back to who decides.
     """
 
-    __slots__ = ("arm", "brought", "forecasts", "instead_of", "kept", "pricing", "request_id")
+    __slots__ = (
+        "arm",
+        "brought",
+        "forecasts",
+        "instead_of",
+        "kept",
+        "pricing",
+        "request_id",
+        "unforeseen",
+    )
 
     def __init__(self, pricing: Pricing, *, kept: bool = False, request_id: str = "") -> None:
         self.pricing = pricing
@@ -36,6 +46,7 @@ class Maker:
         self.brought: dict[WorkerId, Brought] = {}
         self.forecasts: tuple[Forecast, ...] = ()
         self.instead_of = ""
+        self.unforeseen: Unforeseen = ""
 
     def make(self, record: Record) -> Decision:
         """Return what the decision was."""
@@ -68,6 +79,7 @@ class Maker:
             instead_of=self.instead_of,
             arm=self.arm,
             brought=self.brought.get(chosen.worker),
+            unforeseen=self.unforeseen,
         )
         return self._with_forecasts(decision) if self.forecasts else decision
 

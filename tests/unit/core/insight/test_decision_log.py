@@ -17,6 +17,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
 from kvmesh.core.workers.sequences import new_sequences
+from tests.reference.decision_log import decided, ended
 from tests.reference.insight.decision_record import MAX_ENDED
 
 HASHES = BlockHashes(list(range(160)), 16)
@@ -38,20 +39,20 @@ def scheduler(workers: int = 3) -> Scheduler:
 def decide(*, whole: bool = False, prompt: BlockHashes = HASHES, workers: int = 3) -> Decision:
     made = scheduler(workers)
     made.trace = whole
-    return made.schedule(RouteRequest("r", prompt, prompt.tokens_count), 0.0)
+    return made.schedule(RouteRequest("r", prompt, prompt.tokens_count), 0.0).record.decision
 
 
 def enter(
     log: DecisionLog, name: str, now: float = 1.0, decision: Decision | None = None
 ) -> Record:
-    return log.decided(name.encode(), decision or decide(), HASHES, now)
+    return decided(log, name.encode(), decision or decide(), HASHES, now)
 
 
 def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
     log = DecisionLog()
     record = enter(log, "a", 1.0)
-    log.first_token(record, 1.25)
-    log.ended(record, "finished", 200, Usage(160, 4, 96), 2.0)
+    log.records.first_token(record, 1.25)
+    ended(log, record, "finished", 200, Usage(160, 4, 96), 2.0)
 
     found = log.find(b"a")
 
@@ -106,10 +107,10 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
     first = record.decision.worker
 
     log.attempt_failed(record, "refused")
-    log.decided_again(record, decide())
+    log.records.take_again(record, decide())
     thin_now = log.statistics().candidates
     log.attempt_failed(record, "reset")
-    log.decided_again(record, decide(whole=True))
+    log.records.take_again(record, decide(whole=True))
 
     assert record.attempts == 3
     assert record.failures[0] == f"{first}: refused"
@@ -130,9 +131,9 @@ def test_changes_are_told_once_each_newest_state_only() -> None:
     log = DecisionLog()
     first, second = enter(log, "a"), enter(log, "b")
     seen = log.version
-    log.first_token(second, 1.1)
-    log.first_token(first, 1.2)
-    log.ended(first, "finished", 200, None, 1.3)
+    log.records.first_token(second, 1.1)
+    log.records.first_token(first, 1.2)
+    ended(log, first, "finished", 200, None, 1.3)
 
     assert log.changed_after(0, 9) == [second, first]
     assert log.changed_after(seen, 9) == [second, first]
@@ -143,11 +144,11 @@ def test_changes_are_told_once_each_newest_state_only() -> None:
 def test_seconds_add_up_what_ended_in_them() -> None:
     log = DecisionLog()
     served = enter(log, "a", 1.0)
-    log.first_token(served, 1.5)
-    log.ended(served, "finished", 200, Usage(161, 4, 96), 3.2)
-    log.ended(enter(log, "b", 1.0), "finished", 200, None, 3.3)
-    log.ended(enter(log, "c", 2.0), "cut", 200, None, 3.4)
-    log.ended(enter(log, "d", 2.0), "client_gone", 0, None, 3.5)
+    log.records.first_token(served, 1.5)
+    ended(log, served, "finished", 200, Usage(161, 4, 96), 3.2)
+    ended(log, enter(log, "b", 1.0), "finished", 200, None, 3.3)
+    ended(log, enter(log, "c", 2.0), "cut", 200, None, 3.4)
+    ended(log, enter(log, "d", 2.0), "client_gone", 0, None, 3.5)
     log.refused(3.6)
 
     assert log.settle()
@@ -171,8 +172,8 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
         thin(plain), chosen=chosen, candidates=(chosen,), overlap_blocks=10
     )
     record = enter(log, "a", 1.0, decision)
-    log.first_token(record, 1.05)
-    log.ended(record, "finished", 200, None, 2.0)
+    log.records.first_token(record, 1.05)
+    ended(log, record, "finished", 200, None, 2.0)
 
     log.settle()
 
@@ -187,8 +188,8 @@ def test_a_decision_blind_to_caches_foresees_nothing() -> None:
     blind = msgspec.structs.replace(decide(), policy="round-robin", by_cache=False)
     told, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
     for record, usage in ((told, Usage(160, 4, 32)), (untold, None)):
-        log.first_token(record, 1.1)
-        log.ended(record, "finished", 200, usage, 2.0)
+        log.records.first_token(record, 1.1)
+        ended(log, record, "finished", 200, usage, 2.0)
 
     log.settle()
 
@@ -206,7 +207,7 @@ def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
     for number, (decision, reported, overridden) in enumerate([*ends, (blind, usage, False)]):
         record = enter(log, str(number), 1.0, decision)
         record.overridden = overridden
-        log.ended(record, "finished", 200, reported, 2.0)
+        ended(log, record, "finished", 200, reported, 2.0)
 
     log.settle()
 
@@ -224,7 +225,7 @@ def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
 
 def test_what_was_not_shadowed_is_not_compared() -> None:
     log = DecisionLog(max_waiting_blocks=0)
-    log.ended(enter(log, "a", 1.0), "finished", 200, Usage(160, 4, 96), 2.0)
+    ended(log, enter(log, "a", 1.0), "finished", 200, Usage(160, 4, 96), 2.0)
 
     log.settle()
 
@@ -245,7 +246,7 @@ def test_settling_goes_on_where_its_budget_ended() -> None:
     log = DecisionLog()
     records = [enter(log, f"r{number}") for number in range(3)]
     for record in reversed(records):
-        log.ended(record, "finished", 200, None, 2.0)
+        ended(log, record, "finished", 200, None, 2.0)
 
     done = [log.settle(budget_blocks=1) for _ in range(6)]
 
@@ -258,7 +259,7 @@ def test_what_comes_faster_than_it_is_read_is_dropped_and_counted_and_totals_sta
     decision = decide()
     for turn in range(40):
         for number in range(50):
-            log.ended(enter(log, f"{turn} {number}", 1.0, decision), "finished", 200, None, 2.0)
+            ended(log, enter(log, f"{turn} {number}", 1.0, decision), "finished", 200, None, 2.0)
         log.settle(5 * decision_log.REQUEST_BLOCKS)
 
     while not log.settle():
@@ -291,7 +292,7 @@ def test_a_prompt_that_nobody_tokenized_is_in_no_shadow() -> None:
     record = enter(log, "a")
     record.estimated = True
 
-    log.ended(record, "finished", 200, None, 2.0)
+    ended(log, record, "finished", 200, None, 2.0)
 
     assert log.settle()
     assert record.round_robin_blocks is None
@@ -304,7 +305,7 @@ def test_ends_that_nobody_reads_are_dropped_and_counted() -> None:
     record = enter(log, "a")
 
     for _ in range(MAX_ENDED + 3):
-        log.ended(record, "finished", 200, None, 2.0)
+        ended(log, record, "finished", 200, None, 2.0)
 
     assert log.statistics().dropped_ends == 3
     assert log.seconds(2)[0].finished == MAX_ENDED + 3
@@ -314,8 +315,8 @@ def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
     log = DecisionLog(max_waiting_blocks=15)
     records = [enter(log, f"r{number}") for number in range(4)]
     for record in records:
-        log.first_token(record, 1.1)
-        log.ended(record, "finished", 200, None, 2.0)
+        log.records.first_token(record, 1.1)
+        ended(log, record, "finished", 200, None, 2.0)
 
     log.settle()
 
@@ -337,8 +338,8 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
             plain, worker=worker, chosen=chosen, candidates=(chosen,)
         )
         record = enter(log, name, 1.0 + number, decision)
-        log.first_token(record, 2.0 + number)
-        log.ended(record, "finished", 200, None, 3.0)
+        log.records.first_token(record, 2.0 + number)
+        ended(log, record, "finished", 200, None, 3.0)
 
     log.settle()
 
@@ -360,8 +361,8 @@ def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates(
 def test_an_error_that_is_passed_on_counts_as_failed() -> None:
     log = DecisionLog()
     for status in (200, 404, 500):
-        log.ended(enter(log, str(status), 1.0), "finished", status, None, 1.5)
-    log.ended(enter(log, "refused", 1.0), "refused", 503, None, 1.5)
+        ended(log, enter(log, str(status), 1.0), "finished", status, None, 1.5)
+    ended(log, enter(log, "refused", 1.0), "refused", 503, None, 1.5)
     log.settle()
 
     (second,) = log.seconds(1)

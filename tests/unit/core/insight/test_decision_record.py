@@ -3,6 +3,7 @@ import pytest
 from kvmesh._native import Record, Ring
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import count_states, find_own, thin
+from tests.reference.decision_log import ended
 from tests.reference.insight.decision_record import MAX_ENDED
 from tests.unit.core.insight.test_decision_log import HASHES, decide, enter
 
@@ -11,7 +12,7 @@ def test_a_tenants_requests_are_found_and_counted_apart() -> None:
     log = DecisionLog()
     for name, tenant in (("a", "ann"), ("a", "ben"), ("b", "ann")):
         enter(log, name).tenant = tenant
-    log.ended(log.latest(1)[0], "finished", 200, None, 2.0)
+    ended(log, log.latest(1)[0], "finished", 200, None, 2.0)
     records = log.latest(10)
 
     assert find_own(records, b"a", "ann") is records[2]

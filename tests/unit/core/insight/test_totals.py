@@ -8,6 +8,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State, thin
 from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.traffic import TrafficSecond
+from tests.reference.decision_log import decided, ended
 from tests.unit.core.insight.test_decision_log import decide
 
 SIZE = 16
@@ -15,9 +16,9 @@ SIZE = 16
 
 def finished(log: DecisionLog, *, best: int = 0, usage: Usage | None = None) -> None:
     decision = msgspec.structs.replace(decide(), best_overlap_blocks=best)
-    record = log.decided(b"r", decision, BlockHashes.of([], SIZE), 1.0)
-    log.first_token(record, 1.5)
-    log.ended(record, "finished", 200, usage, 3.5)
+    record = decided(log, b"r", decision, BlockHashes.of([], SIZE), 1.0)
+    log.records.first_token(record, 1.5)
+    ended(log, record, "finished", 200, usage, 3.5)
     while not log.settle():
         pass
 
@@ -54,10 +55,10 @@ def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
 
 def test_what_did_not_finish_is_not_timed() -> None:
     log = DecisionLog()
-    record = log.decided(b"r", decide(), BlockHashes.of([], SIZE), 1.0)
-    log.ended(record, "client_gone", 200, None, 2.0)
-    whole = log.decided(b"s", decide(), BlockHashes.of([], SIZE), 1.0)
-    log.ended(whole, "finished", 200, None, 2.0)
+    record = decided(log, b"r", decide(), BlockHashes.of([], SIZE), 1.0)
+    ended(log, record, "client_gone", 200, None, 2.0)
+    whole = decided(log, b"s", decide(), BlockHashes.of([], SIZE), 1.0)
+    ended(log, whole, "finished", 200, None, 2.0)
     log.settle()
 
     assert log.totals.duration_s.cumulative()[-1][1] == 1

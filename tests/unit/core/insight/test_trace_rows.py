@@ -6,6 +6,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
+from tests.reference.decision_log import decided, ended
 from tests.unit.core.insight.test_decision_log import decide
 
 HASHES = BlockHashes(list(range(320)), 16)
@@ -25,11 +26,11 @@ def play(
     usage: Usage | None = None,
     first: bool = True,
 ) -> Record:
-    record = log.decided(b"a", decide(prompt=HASHES), HASHES, 10.0)
+    record = decided(log, b"a", decide(prompt=HASHES), HASHES, 10.0)
     if first:
-        log.first_token(record, 10.5)
+        log.records.first_token(record, 10.5)
     record.output_tokens = 5
-    log.ended(record, state, status, usage, 12.5)
+    ended(log, record, state, status, usage, 12.5)
     return record
 
 

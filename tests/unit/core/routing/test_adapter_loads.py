@@ -5,9 +5,10 @@ import pytest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.adapters import DEFAULT_LOAD_MS
 from kvmesh.core.routing.decision import Decision
-from kvmesh.core.routing.scheduler import Scheduler, load_tokens
+from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import AdapterReport, LoadReport
 from kvmesh.core.workers.loads import MOST_TOKENS
+from tests.reference.routing.weighing import load_tokens
 from tests.unit.core.routing.test_scheduler import W1, W2, W3, make_request, make_scheduler, store
 
 SLOTS = 2
@@ -21,7 +22,7 @@ def told(scheduler: Scheduler, worker: WorkerId, *names: str) -> None:
 def schedule(scheduler: Scheduler, request_id: str, adapter: str, now: float = 0.0) -> Decision:
     family = len(request_id) * 1000 + ord(request_id[0])
     request = make_request(request_id, family=family, model=adapter, adapter=adapter)
-    return scheduler.schedule(request, now)
+    return scheduler.schedule(request, now).record.decision
 
 
 @pytest.mark.parametrize("cost", ["lmetric", "preble", "predicted-time", "prefill-decode"])
@@ -42,7 +43,7 @@ def test_a_request_without_an_adapter_pays_for_none_and_goes_the_quick_way() -> 
     told(scheduler, W1, "poet")
     told(scheduler, W2)
 
-    decision = scheduler.schedule(make_request("r"), 0.0)
+    decision = scheduler.schedule(make_request("r"), 0.0).record.decision
 
     assert decision.chosen.adapter_ms == 0.0
     assert len(decision.candidates) == 1
@@ -71,7 +72,9 @@ def test_a_long_cached_prefix_is_worth_a_load() -> None:
     told(scheduler, W2)
     store(index, W2, 4000)
 
-    decision = scheduler.schedule(make_request("r", blocks=4000, adapter="poet"), 0.0)
+    decision = scheduler.schedule(
+        make_request("r", blocks=4000, adapter="poet"), 0.0
+    ).record.decision
 
     assert decision.worker == W2
     assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS
@@ -151,7 +154,7 @@ def test_what_is_booked_is_what_of_the_prompt_is_not_cached() -> None:
     told(scheduler, W1)
     store(index, W1, 10)
 
-    decision = scheduler.schedule(make_request("r", blocks=10, adapter="poet"), 0.0)
+    decision = scheduler.schedule(make_request("r", blocks=10, adapter="poet"), 0.0).record.decision
     booking = scheduler.sequences.bookings["r"]
 
     assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS

@@ -64,7 +64,7 @@ def test_a_prefix_is_fetched_from_a_busy_worker_rather_than_computed_or_waited_f
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
 
     assert decision.worker in {B, C}
     assert decision.overlap_blocks == 0
@@ -82,7 +82,7 @@ def test_an_idle_holder_gets_the_request_itself() -> None:
     fleet = Fleet(LMCACHE)
     fleet.store(A, 96)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
 
     assert (decision.worker, decision.brought) == (A, None)
 
@@ -93,7 +93,7 @@ def test_who_cannot_fetch_computes(label: str) -> None:
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
 
     assert decision.brought is None
     assert decision.chosen.uncached_tokens == TOKENS
@@ -112,7 +112,9 @@ def test_blocks_of_another_model_are_not_fetched(
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    decision = fleet.scheduler.schedule(fleet.request(model=model, pinned_worker=B), 0.0)
+    decision = fleet.scheduler.schedule(
+        fleet.request(model=model, pinned_worker=B), 0.0
+    ).record.decision
 
     assert (decision.brought is not None) == fetched
 
@@ -124,7 +126,7 @@ def test_groups_do_not_fetch_from_each_other() -> None:
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    assert fleet.scheduler.schedule(fleet.request(), 0.0).brought is None
+    assert fleet.scheduler.schedule(fleet.request(), 0.0).record.decision.brought is None
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -133,7 +135,7 @@ def test_an_engine_that_must_be_told_fetches_only_for_requests_that_can_tell(nam
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    decision = fleet.scheduler.schedule(fleet.request(names_source=named), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(names_source=named), 0.0).record.decision
 
     assert (decision.brought is not None) == named
 
@@ -151,7 +153,7 @@ def test_neither_little_nor_what_is_slow_to_come_nor_what_is_in_doubt_is_fetched
 
     for fleet in (little, slow, doubted):
         fleet.occupy(A)
-        assert fleet.scheduler.schedule(fleet.request(), 0.0).brought is None
+        assert fleet.scheduler.schedule(fleet.request(), 0.0).record.decision.brought is None
 
 
 def test_of_two_that_hold_as_much_the_less_busy_one_is_the_source() -> None:
@@ -161,7 +163,7 @@ def test_of_two_that_hold_as_much_the_less_busy_one_is_the_source() -> None:
         fleet.occupy(worker)
     fleet.scheduler.sequences.add("more", A, Demand(100, 100), 0.0)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
 
     assert decision.brought is not None
     assert (decision.worker, decision.brought.source) == (C, B)
@@ -185,7 +187,7 @@ def test_a_source_may_hold_it_in_slower_memory_and_so_may_who_fetches() -> None:
     fleet.occupy(A)
     fleet.occupy(C)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
 
     assert decision.brought is not None
     assert (decision.worker, decision.brought.source) == (B, A)
@@ -236,7 +238,7 @@ def test_what_sinks_to_host_memory_is_missed_less() -> None:
 def bring(fleet: Fleet, number: int, tier_ms: float, now: float) -> None:
     """Have a request served whose first token comes as bringing its blocks takes `tier_ms`."""
     scheduler = fleet.scheduler
-    decision = scheduler.schedule(fleet.request(f"r{number}", pinned_worker=A), now)
+    decision = scheduler.schedule(fleet.request(f"r{number}", pinned_worker=A), now).record.decision
     assert decision.brought is not None
     computed = 4 * 16 * scheduler.speeds.ms_per_token(A)
     later = now + (computed + 96 * 16 * tier_ms) / 1000.0
@@ -341,7 +343,7 @@ def test_nothing_is_pending_of_a_worker_that_left() -> None:
     fleet = Fleet(LMCACHE)
     fleet.store(A, 96)
     fleet.occupy(A)
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0)
+    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
     assert decision.brought is not None
 
     fleet.scheduler.remove_worker(decision.worker)
@@ -353,7 +355,7 @@ def test_nothing_is_pending_of_a_request_whose_booking_expired() -> None:
     fleet = Fleet(LMCACHE)
     fleet.store(A, 96)
     fleet.occupy(A)
-    assert fleet.scheduler.schedule(fleet.request(), 0.0).brought is not None
+    assert fleet.scheduler.schedule(fleet.request(), 0.0).record.decision.brought is not None
     fleet.scheduler.sequences.expire(1e9)
 
     assert fleet.scheduler.finish("r1", 1e9, SERVED) is None
@@ -366,6 +368,6 @@ def test_a_request_without_a_prompt_says_nothing_of_what_others_hold() -> None:
     fleet.store(A, BLOCKS)
     request = RouteRequest("r1", BlockHashes.of(range(1, BLOCKS + 1), 16), 0)
 
-    decision = fleet.scheduler.schedule(request, 0.0)
+    decision = fleet.scheduler.schedule(request, 0.0).record.decision
 
     assert decision.worker in (A, B, C)

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
+from kvmesh._native import Placed
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
@@ -14,7 +15,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.governor import Governor, GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
-from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.late_binding import MOST_RESERVED, LateBinding, Released
 from kvmesh.core.routing.scheduler import Scheduler
@@ -55,14 +56,14 @@ def test_a_request_waits_until_its_worker_can_begin_soon() -> None:
     binding, scheduler = make_binding(W1)
     first = binding.ask(make_request("r1"), 0.0)
 
-    assert isinstance(first, Decision)
+    assert isinstance(first, Placed)
     assert binding.ask(make_request("r2", family=1), 0.0) is None
     assert len(binding) == 1
     assert release(binding, 0.1) == []
     scheduler.first_token("r1", 0.8)
     (released,) = release(binding, 0.8)
-    assert isinstance(released.verdict, Decision)
-    assert (released.request_id, released.verdict.worker) == ("r2", W1)
+    assert isinstance(released.verdict, Placed)
+    assert (released.request_id, released.verdict.record.worker) == ("r2", W1)
     assert scheduler.sequences.bookings.get("r2") is not None
     assert len(binding) == 0
 
@@ -72,13 +73,13 @@ def test_the_worker_is_chosen_when_the_turn_comes_not_on_arrival() -> None:
     homes = [binding.ask(make_request(f"r{number}", family=number), 0.0) for number in range(2)]
     assert binding.ask(make_request("r3", family=3), 0.0) is None
     free = homes[1]
-    assert isinstance(free, Decision)
+    assert isinstance(free, Placed)
 
     scheduler.first_token(free.request_id, 0.5)
     (released,) = release(binding, 0.5)
 
-    assert isinstance(released.verdict, Decision)
-    assert released.verdict.worker == free.worker
+    assert isinstance(released.verdict, Placed)
+    assert released.verdict.record.worker == free.record.worker
 
 
 def test_nobody_overtakes_those_that_wait_already() -> None:
@@ -96,7 +97,7 @@ def test_without_a_bound_nothing_is_held() -> None:
     binding, scheduler = make_binding(W1, max_backlog_ms=0.0)
 
     assert not binding.bounded
-    assert all(isinstance(binding.ask(make_request(f"r{n}"), 0.0), Decision) for n in range(9))
+    assert all(isinstance(binding.ask(make_request(f"r{n}"), 0.0), Placed) for n in range(9))
     scheduler.workers.thresholds = BusyThresholds(active_prefill_tokens=1)
     with pytest.raises(NoWorkerError, match="busy"):
         binding.ask(make_request("late"), 0.0)
@@ -200,8 +201,8 @@ def test_a_released_request_carries_every_candidate_when_it_is_traced() -> None:
 
     [released] = binding.release(0.8, lambda: True)
 
-    assert isinstance(released.verdict, Decision)
-    assert len(released.verdict.candidates) == 2
+    assert isinstance(released.verdict, Placed)
+    assert len(released.verdict.record.decision.candidates) == 2
 
 
 def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
@@ -312,8 +313,8 @@ def test_a_tenant_with_a_deficit_is_placed_anywhere_before_one_without_goes_ahea
     binding, scheduler = make_binding(W1, W2, fairness="locality", quantum_tokens=1000)
     homes = [binding.ask(make_request(f"h{number}", family=number), 0.0) for number in range(2)]
     busy, free = homes
-    assert isinstance(busy, Decision)
-    assert isinstance(free, Decision)
+    assert isinstance(busy, Placed)
+    assert isinstance(free, Placed)
     ask_held(
         binding,
         make_request("near", 1010, family=0, tenant="a"),
@@ -326,7 +327,9 @@ def test_a_tenant_with_a_deficit_is_placed_anywhere_before_one_without_goes_ahea
     released = release(binding, 0.5)
 
     places = {one.request_id: one.verdict for one in released}
-    assert {one.worker for one in places.values() if isinstance(one, Decision)} == {free.worker}
+    assert {one.record.worker for one in places.values() if isinstance(one, Placed)} == {
+        free.record.worker
+    }
     assert "near" in places
 
 
@@ -345,7 +348,7 @@ def test_a_new_request_gives_way_to_who_waits_at_a_sibling() -> None:
     binding, scheduler = make_binding(W1, fairness="locality", max_backlog_ms=10_000.0)
     ledger = scheduler.ledger
     ledger.hear("r2", 1, Shares(1, 4096, [ShareRow(key_of("b"), 1, 0, 0, 1)]))
-    assert isinstance(binding.ask(make_request("r1", tenant="a"), 0.0), Decision)
+    assert isinstance(binding.ask(make_request("r1", tenant="a"), 0.0), Placed)
 
     assert binding.ask(make_request("r2", tenant="a"), 0.0) is None
     assert released_ids(binding, 0.0) == []
@@ -363,7 +366,7 @@ def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
     scheduler.first_token("r1", 1.0)
     plain = scheduler.schedule_within
 
-    def schedule_within(request: RouteRequest, now: float, most_ms: float) -> Decision | None:
+    def schedule_within(request: RouteRequest, now: float, most_ms: float) -> Placed | None:
         if request.request_id == "poison":
             raise ArithmeticError("nan")
         return plain(request, now, most_ms)
@@ -372,7 +375,7 @@ def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
     first, second = release(binding, 1.0)
 
     assert (first.request_id, repr(first.verdict)) == ("poison", "ArithmeticError('nan')")
-    assert (second.request_id, type(second.verdict)) == ("next", Decision)
+    assert (second.request_id, type(second.verdict)) == ("next", Placed)
     assert len(binding) == 0
 
 
@@ -404,7 +407,7 @@ def test_a_request_that_cannot_be_looked_up_ends_alone() -> None:
     verdicts = {one.request_id: one.verdict for one in release(binding, 0.8)}
 
     assert isinstance(verdicts["broken"], RuntimeError)
-    assert isinstance(verdicts["whole"], Decision)
+    assert isinstance(verdicts["whole"], Placed)
     assert not binding.waiting
 
 
@@ -452,17 +455,17 @@ def ask_turn(binding: LateBinding, name: str, now: float, **wishes: object) -> o
 
 def test_a_turn_without_room_waits_and_keeps_nobody_else_back() -> None:
     binding, governor = make_governed(W1)
-    assert isinstance(ask_turn(binding, "a", 0.0), Decision)
+    assert isinstance(ask_turn(binding, "a", 0.0), Placed)
 
     assert ask_turn(binding, "b", 1.0) is None
     assert (len(binding), binding.waiting, binding.holds_turn("b")) == (1, {}, True)
-    assert isinstance(binding.ask(make_request("plain", family=7), 1.0), Decision)
+    assert isinstance(binding.ask(make_request("plain", family=7), 1.0), Placed)
     assert release(binding, 2.0) == []
     assert release(binding, 2.1) == []
     governor.ended(turn_of("a", final=True), TurnEnd(served=True, worker=W1), 3.0)
     (released,) = release(binding, 3.0)
 
-    assert isinstance(released.verdict, Decision)
+    assert isinstance(released.verdict, Placed)
     assert governor.table.agents["b"].phase == "running"
 
 
@@ -471,18 +474,18 @@ def test_a_turn_goes_where_its_context_has_room() -> None:
     first = ask_turn(binding, "a", 0.0)
     second = ask_turn(binding, "b", 0.0)
 
-    assert isinstance(first, Decision)
-    assert isinstance(second, Decision)
-    assert {first.worker, second.worker} == {W1, W2}
+    assert isinstance(first, Placed)
+    assert isinstance(second, Placed)
+    assert {first.record.worker, second.record.worker} == {W1, W2}
 
 
 def test_only_workers_that_may_take_a_turn_count() -> None:
     binding, _ = make_governed(W1, W2)
     first = ask_turn(binding, "a", 0.0)
-    assert isinstance(first, Decision)
+    assert isinstance(first, Placed)
 
-    assert ask_turn(binding, "b", 0.0, allowed_workers=frozenset({first.worker})) is None
-    assert isinstance(ask_turn(binding, "c", 0.0), Decision)
+    assert ask_turn(binding, "b", 0.0, allowed_workers=frozenset({first.record.worker})) is None
+    assert isinstance(ask_turn(binding, "c", 0.0), Placed)
 
 
 def test_a_turn_that_no_worker_may_take_fails_at_once_or_when_it_is_let_go() -> None:

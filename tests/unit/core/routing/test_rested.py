@@ -39,7 +39,7 @@ def make_request(name: str, blocks: Sequence[int]) -> RouteRequest:
 
 def serve(scheduler: Scheduler, index: KvIndex, request: RouteRequest, now: float) -> WorkerId:
     """Route a request, let it be served and its prompt be cached."""
-    worker = scheduler.schedule(request, now).worker
+    worker = scheduler.schedule(request, now).record.decision.worker
     scheduler.first_token(request.request_id, now + 0.05)
     scheduler.finish(request.request_id, now + 0.1)
     index.store(worker, ROOT, pack_hashes(list(request.hashes.upto(BLOCKS))))
@@ -85,7 +85,9 @@ def test_a_worker_that_is_at_work_has_not_rested() -> None:
     )
     scheduler.first_token("busy", 6.0)
 
-    decision = scheduler.schedule(make_request("new", range(9000, 9000 + BLOCKS)), 7.0)
+    decision = scheduler.schedule(
+        make_request("new", range(9000, 9000 + BLOCKS)), 7.0
+    ).record.decision
 
     assert decision.worker == served[1]
 
@@ -100,7 +102,11 @@ def test_where_nobody_is_idle_the_home_of_the_first_block_decides() -> None:
             scheduler.schedule(busy, (number * (seed + 1)) % 4 + 1.0)
             scheduler.first_token(f"b{number}", 5.0 + (number * (seed + 3)) % 5)
 
-        chosen.add(scheduler.schedule(make_request("new", range(1, BLOCKS + 1)), 20.0).worker)
+        chosen.add(
+            scheduler.schedule(
+                make_request("new", range(1, BLOCKS + 1)), 20.0
+            ).record.decision.worker
+        )
 
     assert len(chosen) == 1
 
@@ -109,7 +115,7 @@ def test_a_formula_without_a_margin_draws_whoever_rested() -> None:
     drawn = {
         make_scheduler(seed, cost="lmetric")[0]
         .schedule(make_request("r", range(1, 11)), 0.0)
-        .worker
+        .record.decision.worker
         for seed in range(40)
     }
 
@@ -122,6 +128,8 @@ def test_of_those_that_hold_a_whole_prompt_one_is_drawn() -> None:
         scheduler, index = make_scheduler(seed)
         for worker in NAMES[:2]:
             index.store(worker, ROOT, pack_hashes(list(range(1, BLOCKS + 1))))
-        chosen[scheduler.schedule(make_request("r", range(1, BLOCKS + 1)), 0.0).worker] += 1
+        chosen[
+            scheduler.schedule(make_request("r", range(1, BLOCKS + 1)), 0.0).record.decision.worker
+        ] += 1
 
     assert chosen.keys() == set(NAMES[:2])

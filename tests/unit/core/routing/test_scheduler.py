@@ -75,7 +75,7 @@ def test_the_worker_that_holds_the_prompt_gets_it() -> None:
     store(index, W2, 4)
     store(index, W3, 8)
 
-    decision = scheduler.schedule(make_request("r1"), 0.0)
+    decision = scheduler.schedule(make_request("r1"), 0.0).record.decision
 
     assert (decision.worker, decision.overlap_blocks, decision.total_blocks) == (W3, 8, 10)
     assert (decision.policy, decision.considered) == ("predicted-time", 4)
@@ -89,7 +89,7 @@ def test_slower_memory_is_worth_less_than_the_device_and_more_than_nothing() -> 
     for worker, blocks, tier in ((W2, 8, 1), (W3, 8, 2)):
         index.store(worker, ROOT, pack_hashes(list(range(1, blocks + 1))), tier=tier)
 
-    decision = scheduler.schedule(make_request("r1"), 0.0)
+    decision = scheduler.schedule(make_request("r1"), 0.0).record.decision
     whole = scheduler.explain(make_request("r2"), 0.0)
 
     # w2: 8 blocks at three quarters are worth 6, w1: 4 whole ones, w3: 8 quarters are worth 2.
@@ -104,7 +104,7 @@ def test_what_another_worker_prefills_goes_by_load_alone() -> None:
     store(index, W1, 8)
     scheduler.schedule(make_request("r1"), 0.0)
 
-    decision = scheduler.schedule(make_request("r2", prefilled=True), 0.0)
+    decision = scheduler.schedule(make_request("r2", prefilled=True), 0.0).record.decision
 
     assert decision.worker == W2
     assert decision.chosen.uncached_tokens == scheduler.sequences.loads(W2).prefill_tokens == 0
@@ -115,14 +115,17 @@ def test_weights_of_memory_may_be_set() -> None:
     store(index, W1, 1)
     index.store(W2, ROOT, pack_hashes(list(range(1, 9))), tier=1)
 
-    assert scheduler.schedule(make_request("r1"), 0.0).worker == W1
+    assert scheduler.schedule(make_request("r1"), 0.0).record.decision.worker == W1
 
 
 def test_a_loaded_holder_loses_to_an_idle_worker() -> None:
     scheduler, index = make_scheduler(W1, W2)
     store(index, W1, 5)
 
-    chosen = [scheduler.schedule(make_request(f"r{number}"), 0.0).worker for number in range(8)]
+    chosen = [
+        scheduler.schedule(make_request(f"r{number}"), 0.0).record.decision.worker
+        for number in range(8)
+    ]
 
     assert chosen[0] == W1
     assert W2 in chosen
@@ -133,7 +136,7 @@ def test_every_cost_is_served_and_explained() -> None:
     store(index, W2, 8)
 
     for name in COSTS:
-        decision = scheduler.schedule(make_request(name, cost=name), 0.0)
+        decision = scheduler.schedule(make_request(name, cost=name), 0.0).record.decision
         shown = scheduler.explain(make_request("x", cost=name), 0.0)
 
         assert decision.policy == name
@@ -150,8 +153,8 @@ def test_explaining_changes_no_later_decision() -> None:
         request = make_request(f"r{number}")
         for _ in range(3):
             asked.explain(request, 0.1 * number)
-        ours = asked.schedule(request, 0.1 * number)
-        theirs = silent.schedule(request, 0.1 * number)
+        ours = asked.schedule(request, 0.1 * number).record.decision
+        theirs = silent.schedule(request, 0.1 * number).record.decision
         assert ours.worker == theirs.worker
 
     assert asked.statistics() == silent.statistics()
@@ -178,7 +181,10 @@ def test_blind_modes_can_be_explained_with_all_candidates(mode: RouterMode) -> N
 def test_a_session_means_nothing_where_sessions_are_not_kept() -> None:
     scheduler, _ = make_scheduler()
 
-    decisions = [scheduler.schedule(make_request(f"r{n}", session="s"), 0.0) for n in range(2)]
+    decisions = [
+        scheduler.schedule(make_request(f"r{n}", session="s"), 0.0).record.decision
+        for n in range(2)
+    ]
 
     assert not any(decision.kept for decision in decisions)
     assert not scheduler.explain(make_request("x", session="s"), 0.0).kept
@@ -187,7 +193,7 @@ def test_a_session_means_nothing_where_sessions_are_not_kept() -> None:
 def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
     scheduler, _ = make_scheduler(cost="prefill-decode")
 
-    decision = scheduler.schedule(make_request("r1", pinned_worker=W2), 0.0)
+    decision = scheduler.schedule(make_request("r1", pinned_worker=W2), 0.0).record.decision
 
     assert decision.chosen.worker == W2
     assert (
@@ -199,17 +205,19 @@ def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
 
 def test_tracing_weighs_every_candidate() -> None:
     scheduler, _ = make_scheduler()
-    assert len(scheduler.schedule(make_request("r0"), 0.0).candidates) == 1
+    assert len(scheduler.schedule(make_request("r0"), 0.0).record.decision.candidates) == 1
 
     scheduler.trace = True
 
-    assert len(scheduler.schedule(make_request("r1"), 0.0).candidates) == 4
+    assert len(scheduler.schedule(make_request("r1"), 0.0).record.decision.candidates) == 4
 
 
 def test_the_same_seed_decides_the_same() -> None:
     def decide(seed: int) -> list[WorkerId]:
         scheduler, _ = make_scheduler(seed=seed, temperature=0.3)
-        return [scheduler.schedule(make_request(f"r{n}"), 0.0).worker for n in range(30)]
+        return [
+            scheduler.schedule(make_request(f"r{n}"), 0.0).record.decision.worker for n in range(30)
+        ]
 
     assert decide(1) == decide(1)
     assert decide(1) != decide(2)
@@ -220,9 +228,12 @@ def test_temperature_spreads_and_may_be_overridden() -> None:
     store(index, W1, 10)
 
     hot = Counter(
-        scheduler.schedule(make_request(f"hot{n}", temperature=1.0), 0.0).worker for n in range(400)
+        scheduler.schedule(make_request(f"hot{n}", temperature=1.0), 0.0).record.decision.worker
+        for n in range(400)
     )
-    cold = Counter(scheduler.schedule(make_request(f"cold{n}"), 0.0).worker for n in range(20))
+    cold = Counter(
+        scheduler.schedule(make_request(f"cold{n}"), 0.0).record.decision.worker for n in range(20)
+    )
 
     assert 0.64 < hot[W1] / 400 < 0.82
     assert cold == {W1: 20}
@@ -234,18 +245,22 @@ def test_equal_costs_go_to_the_smallest_tree_when_asked() -> None:
     store(index, W3, 2, family=8)
     request = make_request("r1", family=1)
 
-    assert scheduler.schedule(request, 0.0).worker == W2
+    assert scheduler.schedule(request, 0.0).record.decision.worker == W2
 
 
 def test_round_robin_takes_turns_whoever_comes_and_goes() -> None:
     scheduler, _ = make_scheduler(mode="round-robin")
-    workers = [scheduler.schedule(make_request(f"a{n}"), 0.0).worker for n in range(5)]
+    workers = [
+        scheduler.schedule(make_request(f"a{n}"), 0.0).record.decision.worker for n in range(5)
+    ]
     assert workers == [W1, W2, W3, W4, W1]
 
     scheduler.explain(make_request("x"), 0.0)
     scheduler.workers.membership.remove(W2)
 
-    assert [scheduler.schedule(make_request(f"b{n}"), 0.0).worker for n in range(3)] == [W3, W4, W1]
+    assert [
+        scheduler.schedule(make_request(f"b{n}"), 0.0).record.decision.worker for n in range(3)
+    ] == [W3, W4, W1]
 
 
 @pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
@@ -253,7 +268,7 @@ def test_blind_modes_ignore_caches_and_reach_everyone(mode: RouterMode) -> None:
     scheduler, index = make_scheduler(mode=mode, routed=True)
     store(index, W1, 10)
 
-    decisions = [scheduler.schedule(make_request(f"r{n}"), 0.0) for n in range(200)]
+    decisions = [scheduler.schedule(make_request(f"r{n}"), 0.0).record.decision for n in range(200)]
 
     shares = Counter(decision.worker for decision in decisions)
     assert all(25 < shares[name] < 75 for name in NAMES)
@@ -265,18 +280,20 @@ def test_least_loaded_and_power_of_two_look_at_requests() -> None:
     scheduler, _ = make_scheduler(W1, W2, mode="least-loaded")
     scheduler.schedule(make_request("a", pinned_worker=W1), 0.0)
 
-    assert scheduler.schedule(make_request("b"), 0.0).worker == W2
+    assert scheduler.schedule(make_request("b"), 0.0).record.decision.worker == W2
     scheduler.finish("b", 1.0)
     two = make_request("c", mode="power-of-two")
-    assert scheduler.schedule(two, 0.0).worker == W2
+    assert scheduler.schedule(two, 0.0).record.decision.worker == W2
     alone = make_request("d", mode="power-of-two", allowed_workers=frozenset([W1]))
-    assert scheduler.schedule(alone, 0.0).worker == W1
+    assert scheduler.schedule(alone, 0.0).record.decision.worker == W1
 
 
 def test_mode_direct_obeys_the_named_worker() -> None:
     scheduler, _ = make_scheduler(mode="direct")
 
-    assert scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).worker == W3
+    assert (
+        scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).record.decision.worker == W3
+    )
     for refused in (1, 2):
         with pytest.raises(NoWorkerError, match="r2: mode direct needs a worker") as told:
             scheduler.schedule(make_request("r2"), 0.0)
@@ -286,10 +303,12 @@ def test_mode_direct_obeys_the_named_worker() -> None:
 
 def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
     scheduler, _ = make_scheduler(W1, W2)
-    first = scheduler.schedule(make_request("r1"), 0.0)
+    first = scheduler.schedule(make_request("r1"), 0.0).record.decision
     scheduler.finish("r1", 0.0, CUT)
 
-    again = scheduler.schedule(make_request("r1", excluded=frozenset([first.worker])), 0.0)
+    again = scheduler.schedule(
+        make_request("r1", excluded=frozenset([first.worker])), 0.0
+    ).record.decision
 
     assert again.worker != first.worker
     assert scheduler.sequences.statistics().active_requests == 1
@@ -299,7 +318,9 @@ def test_a_worker_on_trial_gets_one_request() -> None:
     scheduler, _ = make_scheduler(W1, W2, mode="round-robin")
     scheduler.workers.note(W1, CUT, 0.0)
 
-    chosen = Counter(scheduler.schedule(make_request(f"r{n}"), 2.0).worker for n in range(6))
+    chosen = Counter(
+        scheduler.schedule(make_request(f"r{n}"), 2.0).record.decision.worker for n in range(6)
+    )
 
     assert chosen == {W1: 1, W2: 5}
 
@@ -345,7 +366,9 @@ def own_scheduler(**options: Any) -> tuple[Scheduler, Formulas]:
 def test_a_formula_of_one_s_own_decides_and_what_it_decided_is_booked() -> None:
     scheduler, _ = own_scheduler()
 
-    found = [scheduler.schedule(make_request(f"r{n}", 20 + n, n), 0.0) for n in range(6)]
+    found = [
+        scheduler.schedule(make_request(f"r{n}", 20 + n, n), 0.0).record.decision for n in range(6)
+    ]
 
     assert len({one.worker for one in found[1:]}) == 1
     assert {(one.policy, one.by_cache, one.instead_of) for one in found} == {
@@ -360,25 +383,31 @@ def test_where_a_formula_of_one_s_own_fails_the_default_decides_and_books() -> N
 
     for number in range(FAULTS_OFF + 2):
         request = make_request(f"r{number}", 13, number)
-        found, expected = scheduler.schedule(request, 0.0), twin.schedule(request, 0.0)
+        found, expected = (
+            scheduler.schedule(request, 0.0).record.decision,
+            twin.schedule(request, 0.0).record.decision,
+        )
         assert (found.worker, found.score, found.policy, found.weights) == (
             *(expected.worker, expected.score, "predicted-time"),
             expected.weights,
         )
         assert "ZeroDivisionError" in found.instead_of
-    late = scheduler.schedule(make_request("late", 20), 0.0)
+    late = scheduler.schedule(make_request("late", 20), 0.0).record.decision
 
     assert late.policy == "predicted-time"
     assert late.instead_of.startswith("b.py:busiest is off after 5 failures in a row")
     assert formulas.own()[0].statistics().decisions == FAULTS_OFF
-    named = scheduler.schedule(make_request("named", 20, cost="lmetric"), 0.0)
+    named = scheduler.schedule(make_request("named", 20, cost="lmetric"), 0.0).record.decision
     assert (named.policy, named.instead_of) == ("lmetric", "")
 
 
 def test_a_mode_that_looks_at_no_cost_stays_it_when_a_formula_fails() -> None:
     scheduler, _ = own_scheduler(mode="round-robin")
 
-    found = [scheduler.schedule(make_request(f"r{n}", 13), 0.0) for n in range(FAULTS_OFF + 2)]
+    found = [
+        scheduler.schedule(make_request(f"r{n}", 13), 0.0).record.decision
+        for n in range(FAULTS_OFF + 2)
+    ]
 
     assert [one.worker for one in found[:5]] == [W1, W2, W3, W4, W1]
     assert {one.policy for one in found} == {"round-robin"}
@@ -390,7 +419,9 @@ def test_siblings_meet_before_any_event_came() -> None:
         scheduler, _ = make_scheduler(routed=routed)
         found: list[int] = []
         for number in range(3):
-            decision = scheduler.schedule(make_request(f"r{number}", 200), 0.5 * number)
+            decision = scheduler.schedule(
+                make_request(f"r{number}", 200), 0.5 * number
+            ).record.decision
             scheduler.first_token(f"r{number}", 0.5 * number + 0.2)
             found.append(decision.overlap_blocks)
         return found
@@ -426,7 +457,9 @@ def test_peers_are_told_the_prompt_only_where_it_counts_as_cached(routed: bool) 
 
     booking = scheduler.sequences.bookings.get("r1")
     assert booking is not None
-    assert booking.hashes is (request.hashes if routed else None)
+    known = booking.hashes
+    assert not isinstance(known, bytes)
+    assert (known and list(known.upto(9))) == (list(request.hashes.upto(9)) if routed else None)
     assert booking.expected_blocks == 3
 
 
@@ -449,7 +482,7 @@ def test_the_weight_of_the_overlap_may_be_overridden() -> None:
 
     assert scheduler.explain(make_request("x"), 0.0).worker == W1
     light = make_request("y", overlap_score_weight=0.0)
-    assert scheduler.schedule(light, 0.0).worker == W2
+    assert scheduler.schedule(light, 0.0).record.decision.worker == W2
     assert scheduler.explain(make_request("z", overlap_score_weight=50.0), 0.0).worker == W1
 
 
@@ -544,7 +577,9 @@ def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
     assert terms[W2] == 0.0
     for pinned in (W1, W2):
         crowded = make_request(f"to {pinned}", 40, expected_output_tokens=160, pinned_worker=pinned)
-        assert scheduler.schedule(crowded, 10.0).chosen.memory_wait_ms == terms[pinned]
+        assert (
+            scheduler.schedule(crowded, 10.0).record.decision.chosen.memory_wait_ms == terms[pinned]
+        )
 
 
 def test_an_overlap_is_doubted_as_far_as_those_ahead_will_evict_it() -> None:
@@ -591,7 +626,7 @@ def test_a_doubted_overlap_costs_as_much_as_is_expected_to_be_lost() -> None:
         ahead = make_request(f"at {worker}", 60, family=int(worker[1]), pinned_worker=worker)
         scheduler.schedule(ahead, 0.0)
 
-    chosen = scheduler.schedule(make_request("asked", 12), 0.0)
+    chosen = scheduler.schedule(make_request("asked", 12), 0.0).record.decision
 
     assert chosen.worker == W2
 
@@ -721,7 +756,7 @@ def test_peers_bookings_weigh_like_our_own() -> None:
 
     scheduler.sequences.add("p1", W1, Demand(1600, 1600), 0.0, owner="router-b")
 
-    assert scheduler.schedule(make_request("r1"), 0.0).worker == W2
+    assert scheduler.schedule(make_request("r1"), 0.0).record.decision.worker == W2
 
 
 def test_equally_good_workers_are_chosen_by_the_first_block_nobody_holds() -> None:
@@ -732,7 +767,9 @@ def test_equally_good_workers_are_chosen_by_the_first_block_nobody_holds() -> No
             for whole in (False, True):
                 scheduler, _ = make_scheduler(W1, W2, W3, seed=seed)
                 scheduler.trace = whole
-                decision = scheduler.schedule(make_request("x", 4, family=family), 0.0)
+                decision = scheduler.schedule(
+                    make_request("x", 4, family=family), 0.0
+                ).record.decision
                 chosen.setdefault(family, set()).add(decision.worker)
 
     assert all(len(workers) == 1 for workers in chosen.values())
@@ -750,7 +787,7 @@ def find_homes(family: int, seed: int) -> list[WorkerId]:
         tail = 10**6 * (seed * 10 + number + 1)
         hashes = [family * 1000 + depth for depth in range(1, 9)] + [tail, tail + 1]
         request = RouteRequest(f"r{number}", BlockHashes.of(hashes, 16), 160)
-        home = scheduler.schedule(request, 0.0).worker
+        home = scheduler.schedule(request, 0.0).record.decision.worker
         scheduler.finish(f"r{number}", 0.0)
         homes.append(home)
         store(index, home, 8, family)
@@ -775,7 +812,7 @@ def test_a_formula_without_a_margin_draws_among_equals() -> None:
 
     for seed in range(20):
         scheduler, _ = make_scheduler(W1, W2, W3, seed=seed, cost="prefill-decode")
-        chosen.add(scheduler.schedule(make_request("x", 4), 0.0).worker)
+        chosen.add(scheduler.schedule(make_request("x", 4), 0.0).record.decision.worker)
 
     assert chosen == {W1, W2, W3}
 
@@ -787,7 +824,9 @@ def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:
     for _ in range(REPORTS_TO_BELIEVE):
         scheduler.workers.report(W1, LoadReport(beyond, beyond, beyond, beyond, beyond))
 
-    decision = scheduler.schedule(make_request("r1", expected_output_tokens=beyond), 0.0)
+    decision = scheduler.schedule(
+        make_request("r1", expected_output_tokens=beyond), 0.0
+    ).record.decision
     scheduler.finish("r1", 1.0)
 
     assert decision.worker == W2
@@ -914,7 +953,7 @@ def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost
 
     for number in range(200):
         now = 0.01 * number
-        decision = scheduler.schedule(make_request(f"r{number}"), now)
+        decision = scheduler.schedule(make_request(f"r{number}"), now).record.decision
         sent[decision.worker] += 1
         attempt = fails if decision.worker == W1 else SERVED
         scheduler.finish(f"r{number}", now + 0.005, attempt)
@@ -979,7 +1018,7 @@ def test_a_slow_worker_gets_what_it_answers_sooner_by_its_cache(
         scheduler.speeds.answered(W2, 50, 1.0)
 
     wanted = make_request("q", held, streams=streams, expected_output_tokens=tokens)
-    decision = scheduler.schedule(wanted, 0.0)
+    decision = scheduler.schedule(wanted, 0.0).record.decision
 
     assert decision.worker == worker
     shown = {one.worker: one.slow_ms for one in scheduler.explain(wanted, 0.0).candidates}
@@ -1001,7 +1040,8 @@ def test_each_arm_on_trial_decides_by_its_own_formula_and_weights() -> None:
     scheduler, arms = on_trial(0.5)
 
     decisions = [
-        scheduler.schedule(make_request(f"r{number}", family=number), 0.0) for number in range(200)
+        scheduler.schedule(make_request(f"r{number}", family=number), 0.0).record.decision
+        for number in range(200)
     ]
 
     by_candidate = [one for one in decisions if one.arm is arms.candidate]
@@ -1018,7 +1058,7 @@ def test_each_arm_on_trial_decides_by_its_own_formula_and_weights() -> None:
 def test_a_request_with_a_policy_of_its_own_is_in_no_arm(wish: dict[str, Any]) -> None:
     scheduler, _ = on_trial(1.0)
 
-    assert scheduler.schedule(make_request("r1", **wish), 0.0).arm is None
+    assert scheduler.schedule(make_request("r1", **wish), 0.0).record.decision.arm is None
 
 
 def test_a_conversation_keeps_its_arm_and_asking_changes_nothing() -> None:
@@ -1026,7 +1066,7 @@ def test_a_conversation_keeps_its_arm_and_asking_changes_nothing() -> None:
     turn = [make_request(f"r{number}", blocks=10 + number) for number in range(8)]
 
     explained = scheduler.explain(turn[0], 0.0)
-    found = [scheduler.schedule(one, 0.0).arm for one in turn]
+    found = [scheduler.schedule(one, 0.0).record.decision.arm for one in turn]
 
     assert found == [explained.arm] * 8
     assert explained.arm is not None
@@ -1037,7 +1077,7 @@ def test_another_policy_counts_at_once_and_no_arm_is_named() -> None:
     scheduler, _ = make_scheduler()
 
     scheduler.follow(CANDIDATE, None)
-    decision = scheduler.schedule(make_request("r1"), 0.0)
+    decision = scheduler.schedule(make_request("r1"), 0.0).record.decision
 
     assert (decision.policy, decision.weights, decision.arm) == (
         "prefill-decode", CANDIDATE.weights, None
@@ -1058,7 +1098,9 @@ def test_a_formula_that_is_off_is_asked_again_when_it_is_chosen_anew() -> None:
     switched.append(own.off)
     assert switched == [True, True, False]
     scheduler.follow(policies[0], None)
-    assert scheduler.schedule(make_request("late", 20), 0.0).policy == "b.py:busiest"
+    assert (
+        scheduler.schedule(make_request("late", 20), 0.0).record.decision.policy == "b.py:busiest"
+    )
 
 
 def test_an_assumed_first_token_begins_late_prompts_and_teaches_no_speed() -> None:
@@ -1078,7 +1120,7 @@ def test_a_formula_that_looks_at_the_fleet_is_kept_with_all_that_it_saw() -> Non
     scheduler, index = make_scheduler(cost="overlap-load")
     store(index, W2, 4)
 
-    decision = scheduler.schedule(make_request("r1"), 0.0)
+    decision = scheduler.schedule(make_request("r1"), 0.0).record.decision
 
     assert len(decision.candidates) == decision.considered > 1
     assert decision.fleet == survey(decision.candidates, decision.weights)

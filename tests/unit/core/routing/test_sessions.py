@@ -137,9 +137,11 @@ def test_a_key_hides_the_sessions_name_and_is_always_the_same() -> None:
 def test_a_session_stays_at_its_worker(affinity: Affinity) -> None:
     scheduler = make_scheduler(affinity)
 
-    first = scheduler.schedule(make_request("r1"), 0.0)
-    others = [scheduler.schedule(make_request(f"o{n}", session=""), 0.0) for n in range(4)]
-    second = scheduler.schedule(make_request("r2"), 0.0)
+    first = scheduler.schedule(make_request("r1"), 0.0).record.decision
+    others = [
+        scheduler.schedule(make_request(f"o{n}", session=""), 0.0).record.decision for n in range(4)
+    ]
+    second = scheduler.schedule(make_request("r2"), 0.0).record.decision
 
     assert not first.kept
     assert second.kept
@@ -155,8 +157,8 @@ def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() ->
     workers = []
     for affinity in ("soft", "hard"):
         scheduler = make_scheduler(affinity)
-        home = scheduler.schedule(make_request("r1", 1000), 0.0).worker
-        workers.append((home, scheduler.schedule(make_request("r2"), 0.0).worker))
+        home = scheduler.schedule(make_request("r1", 1000), 0.0).record.decision.worker
+        workers.append((home, scheduler.schedule(make_request("r2"), 0.0).record.decision.worker))
         assert scheduler.explain(make_request("r3"), 0.0).kept
 
     assert workers[0][0] != workers[0][1]
@@ -166,19 +168,19 @@ def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() ->
 def test_a_soft_session_stays_while_its_worker_is_no_further_behind_than_allowed() -> None:
     scheduler = make_scheduler("soft")
     scheduler.sessions = Sessions(SessionOptions(affinity="soft", slack_ms=0.0))
-    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
     scheduler.finish("r1", 1.0)
 
-    decision = scheduler.schedule(make_request("r2"), 1.0)
+    decision = scheduler.schedule(make_request("r2"), 1.0).record.decision
 
     assert (decision.chosen.wait_ms, decision.kept, decision.worker) == (0.0, True, home)
 
 
 def test_a_session_stays_at_any_temperature() -> None:
     scheduler = make_scheduler("hard")
-    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
 
-    again = scheduler.schedule(make_request("r2", temperature=5.0), 0.0)
+    again = scheduler.schedule(make_request("r2", temperature=5.0), 0.0).record.decision
     likeliest = scheduler.explain(make_request("r3", temperature=5.0), 0.0)
 
     assert again.worker == likeliest.worker == home
@@ -186,31 +188,34 @@ def test_a_session_stays_at_any_temperature() -> None:
 
 def test_a_session_moves_when_its_worker_is_gone_or_failed() -> None:
     scheduler = make_scheduler("hard")
-    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
 
-    again = scheduler.schedule(make_request("r1b", excluded=frozenset([home])), 0.0)
+    again = scheduler.schedule(make_request("r1b", excluded=frozenset([home])), 0.0).record.decision
     assert again.worker != home
     scheduler.workers.membership.remove(again.worker)
-    assert scheduler.schedule(make_request("r2"), 1.0).worker != again.worker
+    assert scheduler.schedule(make_request("r2"), 1.0).record.decision.worker != again.worker
 
 
 def test_a_hard_session_waits_for_a_busy_worker_a_soft_one_moves() -> None:
     for affinity in ("soft", "hard"):
         scheduler = make_scheduler(affinity)
-        home = scheduler.schedule(make_request("r1", 100), 0.0).worker
+        home = scheduler.schedule(make_request("r1", 100), 0.0).record.decision.worker
         scheduler.workers.thresholds = BusyThresholds(active_prefill_tokens=1000)
         if affinity == "hard":
             with pytest.raises(NoWorkerError, match="busy") as caught:
                 scheduler.schedule(make_request("r2"), 0.0)
             assert caught.value.busy
         else:
-            assert scheduler.schedule(make_request("r2"), 0.0).worker != home
+            assert scheduler.schedule(make_request("r2"), 0.0).record.decision.worker != home
 
 
 def test_a_pinned_request_goes_where_it_is_pinned_and_takes_its_session_along() -> None:
     scheduler = make_scheduler("hard")
-    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
     other = next(worker for worker in (W1, W2, W3) if worker != home)
 
-    assert scheduler.schedule(make_request("r2", pinned_worker=other), 0.0).worker == other
-    assert scheduler.schedule(make_request("r3"), 0.0).worker == other
+    assert (
+        scheduler.schedule(make_request("r2", pinned_worker=other), 0.0).record.decision.worker
+        == other
+    )
+    assert scheduler.schedule(make_request("r3"), 0.0).record.decision.worker == other

@@ -18,6 +18,7 @@ from kvmesh.core.routing.shadow_policy import (
     parse_shadow,
 )
 from kvmesh.errors import ConfigError
+from tests.reference.decision_log import decided
 
 SIZE = 16
 
@@ -130,7 +131,7 @@ def test_shadows_are_few() -> None:
 
 def test_the_log_has_its_shadows_judge_when_it_settles() -> None:
     log = DecisionLog(shadows=ShadowPolicies([parse_shadow("kv:overlap-load", SIZE)]))
-    log.decided(b"r", decision("full", FULL, EMPTY), BlockHashes.of([], SIZE), 1.0)
+    decided(log, b"r", decision("full", FULL, EMPTY), BlockHashes.of([], SIZE), 1.0)
     assert log.shadows.reports()[0].decisions == 0
 
     log.settle()

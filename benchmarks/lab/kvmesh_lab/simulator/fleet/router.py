@@ -8,7 +8,7 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 
-from kvmesh._native import Booking
+from kvmesh._native import Booking, Placed
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
@@ -241,15 +241,16 @@ class FleetRouter:
         if errand.moving:
             wanted = decode_request(wanted)
         if wanted.turn is None and not (self._binding.bounded or self._binding.waiting):
-            chosen = self.scheduler.schedule(wanted, now)
+            chosen = self.scheduler.schedule(wanted, now).record.decision
             if self.decided is not None:
                 self.decided(chosen)
             return chosen
-        decision = self._binding.ask(wanted, now)
-        if decision is None:
+        placed = self._binding.ask(wanted, now)
+        if placed is None:
             self._held[wanted.request_id] = errand
             return None
-        assert isinstance(decision, Decision), "nothing bounds the queue"
+        assert isinstance(placed, Placed), "nothing bounds the queue"
+        decision = placed.record.decision
         if wanted.turn is not None and self.decided is not None:
             self.decided(decision)
         return decision
@@ -301,10 +302,11 @@ class FleetRouter:
         released: list[tuple[Errand, Decision | None]] = []
         for one in self._binding.release(now, bool):
             errand, verdict = self._held.pop(one.request_id), one.verdict
-            assert isinstance(verdict, Decision | NoWorkerError | UnattainableError), verdict
+            assert isinstance(verdict, Placed | NoWorkerError | UnattainableError), verdict
             if isinstance(verdict, UnattainableError):
                 errand.refuse(verdict)
-            released.append((errand, verdict if isinstance(verdict, Decision) else None))
+            decision = verdict.record.decision if isinstance(verdict, Placed) else None
+            released.append((errand, decision))
         return released
 
     def attempt_ended(self, end: AttemptEnd, now: float) -> Attempt:

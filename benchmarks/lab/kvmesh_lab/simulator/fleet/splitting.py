@@ -51,7 +51,7 @@ class Splitting:
         if not why:
             try:
                 asked = prefill_request(wanted, errand.failed)
-                decision = self._scheduler.schedule(asked, now)
+                decision = self._scheduler.schedule(asked, now).record.decision
             except NoWorkerError:
                 why = "no prefill worker"
         self.split[why] = self.split.get(why, 0) + 1

@@ -3,18 +3,19 @@ from typing import Final
 
 import pytest
 
+from kvmesh._native import Placed
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal, WaitingRequest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.health.outcomes import SERVED, failed_attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.programs.turn import Turn
-from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
@@ -60,8 +61,8 @@ def test_a_request_in_a_hurry_leaves_its_cache_for_a_worker_that_begins_sooner()
     scheduler.first_token("first", 0.8)
     fill(scheduler, home, 60_000)
 
-    assert scheduler.schedule(make_request("r1"), 1.0).worker == home
-    decision = scheduler.schedule(make_request("r2", targets=SOON), 1.0)
+    assert scheduler.schedule(make_request("r1"), 1.0).record.decision.worker == home
+    decision = scheduler.schedule(make_request("r2", targets=SOON), 1.0).record.decision
 
     assert decision.worker == away
     assert decision.forecast is not None
@@ -85,19 +86,22 @@ def test_what_no_worker_can_serve_in_time_is_refused_and_books_nothing() -> None
     assert scheduler.sequences.bookings.get("r1") is None
     assert scheduler.statistics().refused == 1
     assert scheduler.slo.statistics().results["refused"] == 1
-    assert scheduler.schedule(make_request("r2", blocks=10), 0.0).worker == W2
+    assert scheduler.schedule(make_request("r2", blocks=10), 0.0).record.decision.worker == W2
     scheduler.judge.options = SloOptions(0.0)
-    assert scheduler.schedule(make_request("r3", blocks=10, targets=SOON), 0.0).worker == W2
+    assert (
+        scheduler.schedule(make_request("r3", blocks=10, targets=SOON), 0.0).record.decision.worker
+        == W2
+    )
 
 
 def test_a_request_that_a_worker_failed_is_not_refused() -> None:
     scheduler = make_scheduler(W1, W2)
     request = make_request("r1", blocks=10, targets=SOON)
-    first = scheduler.schedule(request, 0.0).worker
+    first = scheduler.schedule(request, 0.0).record.decision.worker
     scheduler.finish("r1", 30.0, failed_attempt("cut"))
     again = make_request("r1", blocks=10, targets=SOON, excluded=frozenset({first}))
 
-    decision = scheduler.schedule(again, 30.0)
+    decision = scheduler.schedule(again, 30.0).record.decision
 
     assert decision.forecast is not None
     assert decision.forecast.chance == 1.0
@@ -109,13 +113,13 @@ def test_a_request_that_a_worker_failed_is_not_refused() -> None:
 def test_a_soft_session_moves_when_its_worker_would_miss_the_targets() -> None:
     scheduler = make_scheduler(W1, W2)
     scheduler.sessions = Sessions(SessionOptions("soft", slack_ms=1e9))
-    first = scheduler.schedule(make_request("r1", session="s"), 0.0).worker
+    first = scheduler.schedule(make_request("r1", session="s"), 0.0).record.decision.worker
     scheduler.sessions.bind("s", first, 0.0)
     scheduler.first_token("r1", 0.8)
     fill(scheduler, first, 600_000)
 
-    stays = scheduler.schedule(make_request("r2", session="s"), 1.0)
-    moves = scheduler.schedule(make_request("r3", session="s", targets=SOON), 1.0)
+    stays = scheduler.schedule(make_request("r2", session="s"), 1.0).record.decision
+    moves = scheduler.schedule(make_request("r3", session="s", targets=SOON), 1.0).record.decision
 
     assert (stays.worker, stays.kept) == (first, True)
     assert moves.worker != first
@@ -125,7 +129,7 @@ def test_a_soft_session_moves_when_its_worker_would_miss_the_targets() -> None:
 def test_where_caches_do_not_count_nothing_is_refused_but_all_is_counted(mode: str) -> None:
     scheduler = make_scheduler(W1, mode=mode)
     fill(scheduler, W1, 600_000)
-    decision = scheduler.schedule(make_request("r1", targets=SOON), 0.0)
+    decision = scheduler.schedule(make_request("r1", targets=SOON), 0.0).record.decision
     scheduler.first_token("r1", 5.0)
     scheduler.finish("r1", 6.0, SERVED)
 
@@ -141,7 +145,7 @@ def test_a_held_request_is_refused_as_soon_as_it_would_begin_too_late() -> None:
     scheduler = make_scheduler(W1)
     scheduler.judge.options = SloOptions(0.5)
     binding = make_binding(scheduler)
-    assert isinstance(binding.ask(make_request("r1"), 0.0), Decision)
+    assert isinstance(binding.ask(make_request("r1"), 0.0), Placed)
     assert binding.ask(make_request("r2", 200, 2, targets=SOON), 0.0) is None
     assert binding.ask(make_request("r3", 200, 3), 0.0) is None
 
@@ -207,9 +211,9 @@ def test_dispatch_answers_a_refusal_that_says_when_to_come_back() -> None:
     assert (answer.status, answer.code, answer.final) == (429, "slo_unattainable", False)
     assert answer.retry_after_s == 20
     other = dispatch.enter(make_request("r2", blocks=10, targets=Targets(1e6, None)), b"r2")
-    assert isinstance(dispatch.decide(other, 0.0), Decision)
+    assert isinstance(dispatch.decide(other, 0.0), Placed)
     dispatch.release(other, failed_attempt("cut"), 1.0)
-    dispatch.finished(other, failed_attempt("cut"), "failed", 502, None, 1.0)
+    dispatch.finished(other, Ending(failed_attempt("cut"), "failed", 502), 1.0)
     assert scheduler.slo.statistics().results["unserved"] == 1
 
 

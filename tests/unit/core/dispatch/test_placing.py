@@ -14,10 +14,11 @@ from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.dispatch.compiled import CompiledDispatch, ScannedPrompt
-from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.dispatch import Dispatch, Ending
+from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import UNKNOWN
+from kvmesh.core.health.outcomes import SERVED, UNKNOWN
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import AnswerSeen, Doubt
@@ -56,7 +57,26 @@ def doubt_nobody(worker: WorkerId, doubt: Doubt) -> None:
     raise AssertionError((worker, doubt))
 
 
-def decide(one: CompiledDispatch, name: str = "r", body: bytes = BODY) -> Placed | None:
+class Way(Placer):
+    """The way of requests that are placed as they were scanned."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        super().__init__(dispatch)
+        self.dispatch = dispatch
+
+    def begun(self, placed: Placed) -> Dispatched:
+        targets = None if placed.inputs is None else placed.inputs.request.targets
+        return AtOnce(placed, RequestWishes(targets=targets), None)
+
+    def seen(self, placed: Placed, tokens: int, now: float) -> None:
+        self.dispatch.seen(self.begun(placed), tokens, now)
+
+    def finish(self, placed: Placed, status: int, usage: Usage | None, now: float) -> None:
+        end = Ending(SERVED, "finished", status, usage)
+        self.dispatch.finished(self.begun(placed), end, now)
+
+
+def decide(one: Way, name: str = "r", body: bytes = BODY) -> Placed | None:
     """Return what becomes of a chat."""
     scanned = scan(body, True)
     assert scanned is not None
@@ -66,23 +86,23 @@ def decide(one: CompiledDispatch, name: str = "r", body: bytes = BODY) -> Placed
 
 
 def test_nobody_to_choose_is_the_affair_of_dispatch() -> None:
-    assert decide(CompiledDispatch(dispatch_to())) is None
+    assert decide(Way(dispatch_to())) is None
 
 
 @pytest.mark.parametrize("options", [{"cost": "dynamo"}, {"mode": "direct"}])
 def test_a_policy_that_is_not_compiled_is_the_affair_of_dispatch(options: dict[str, Any]) -> None:
-    assert decide(CompiledDispatch(dispatch_to("w", **options))) is None
+    assert decide(Way(dispatch_to("w", **options))) is None
 
 
 def test_a_prompt_that_is_no_plain_text_is_the_affair_of_dispatch() -> None:
     media = b'[{"type":"image_url","image_url":{"url":"data:,"}}]'
     body = b'{"model":"m","messages":[{"role":"user","content":%b}]}' % media
 
-    assert decide(CompiledDispatch(dispatch_to("w")), body=body) is None
+    assert decide(Way(dispatch_to("w")), body=body) is None
 
 
 def test_of_a_turn_nothing_is_held_against_what_events_told() -> None:
-    placed = decide(CompiledDispatch(dispatch_to("w", mode="round-robin")))
+    placed = decide(Way(dispatch_to("w", mode="round-robin")))
 
     assert placed is not None
     assert (placed.told_tokens, placed.record.by_cache, placed.record.estimated) == (
@@ -95,8 +115,8 @@ def test_of_a_turn_nothing_is_held_against_what_events_told() -> None:
 def test_what_the_engine_found_cached_is_held_against_what_was_predicted() -> None:
     dispatch = dispatch_to("w")
     judged: list[tuple[WorkerId, AnswerSeen, float]] = []
-    dispatch.judge = lambda *seen: judged.append(seen)  # type: ignore[method-assign]
-    one = CompiledDispatch(dispatch)
+    dispatch.predictions.compare = lambda *seen: judged.append(seen)  # type: ignore[method-assign]
+    one = Way(dispatch)
     first, second = decide(one, "r1"), decide(one, "r2")
     assert first is not None
     assert second is not None
@@ -114,7 +134,7 @@ def test_what_the_engine_found_cached_is_held_against_what_was_predicted() -> No
 @pytest.mark.parametrize("token", [True, False])
 def test_what_was_revoked_with_another_request_is_believed_again_once_served(token: bool) -> None:
     dispatch = dispatch_to("w")
-    one, routed = CompiledDispatch(dispatch), dispatch.scheduler.overlaps.routed
+    one, routed = Way(dispatch), dispatch.scheduler.overlaps.routed
     assert routed is not None
     placed, other = decide(one, "r1"), decide(one, "r2")
     assert placed is not None
@@ -134,22 +154,22 @@ def test_what_was_revoked_with_another_request_is_believed_again_once_served(tok
 
 
 def test_a_request_to_go_on_with_is_what_dispatch_would_have_made() -> None:
-    one = CompiledDispatch(dispatch_to("w"))
+    one = Way(dispatch_to("w"))
     placed = decide(one)
     assert placed is not None
 
-    twin = one.continued(placed, None, NO_WISHES)
+    twin = one.begun(placed)
 
-    assert (twin.request.request_id, twin.visible_id, twin.waiting) == ("r", b"r", True)
-    assert twin.decision is not None
-    assert twin.decision.worker == "w"
+    assert (twin.request.request_id, twin.visible_id) == ("r", b"r")
+    assert twin.request.prompt_tokens == placed.prompt_tokens
+    assert twin.request is twin.request
 
 
 def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
     dispatch = dispatch_to("w")
     scheduler = dispatch.scheduler
     scheduler.workers.describe(WorkerId("w"), WorkerInfo(caches_late=True))
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
     placed = [decide(one, name, BODY.replace(b"long", name.encode())) for name in ("r1ng", "r2ng")]
     assert scheduler.late.waiting
     first = placed[0]
@@ -160,7 +180,7 @@ def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
     assert not scheduler.late.waiting
 
 
-def ask(one: CompiledDispatch, name: str = "r", **wishes: Any) -> Placed | float | None:
+def ask(one: Way, name: str = "r", **wishes: Any) -> Placed | float | None:
     """Return what becomes of a chat with wishes."""
     scanned = scan(BODY, True)
     assert scanned is not None
@@ -180,14 +200,14 @@ def placed_of(answer: Placed | float | None) -> Placed:
 
 
 def test_targets_that_would_be_missed_everywhere_are_the_affair_of_dispatch() -> None:
-    one = CompiledDispatch(dispatch_to("w"))
+    one = Way(dispatch_to("w"))
 
     assert ask(one, targets=Targets(1e-9, None)) is None
     assert placed_of(ask(one, targets=Targets(1e9, None))).record.decision.forecast is not None
 
 
 def test_a_formula_or_weight_that_there_is_not_is_refused() -> None:
-    one = CompiledDispatch(dispatch_to("w"))
+    one = Way(dispatch_to("w"))
 
     with pytest.raises(RequestError, match="x-kvmesh-cost"):
         ask(one, cost="nonsense")
@@ -199,11 +219,11 @@ def test_a_formula_or_weight_that_there_is_not_is_refused() -> None:
 def test_what_the_compiled_core_cannot_choose_is_the_affair_of_dispatch(
     wish: dict[str, Any],
 ) -> None:
-    assert ask(CompiledDispatch(dispatch_to("w")), **wish) is None
+    assert ask(Way(dispatch_to("w")), **wish) is None
 
 
 def test_policies_of_requests_are_made_once_and_no_more_are_kept_than_a_bound() -> None:
-    one = CompiledDispatch(dispatch_to("w"))
+    one = Way(dispatch_to("w"))
     first = placed_of(ask(one, "r", temperature=0.5))
 
     for number in range(MOST_COURSES + 1):
@@ -214,7 +234,7 @@ def test_policies_of_requests_are_made_once_and_no_more_are_kept_than_a_bound() 
 
 
 def test_who_names_a_policy_is_on_record_where_it_is_another() -> None:
-    one = CompiledDispatch(dispatch_to("w", "v"))
+    one = Way(dispatch_to("w", "v"))
 
     other = placed_of(ask(one, "r1", mode="random", overridden=True))
     same = placed_of(ask(one, "r2", mode="kv", overridden=True))
@@ -225,7 +245,7 @@ def test_who_names_a_policy_is_on_record_where_it_is_another() -> None:
 
 def test_of_a_blind_router_prompts_are_looked_at_where_backlogs_count() -> None:
     dispatch = dispatch_to("w", mode="round-robin")
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
 
     assert ask(one, "r1", mode="random") is not None
     dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
@@ -237,7 +257,7 @@ def test_of_a_blind_router_prompts_are_looked_at_where_backlogs_count() -> None:
 def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
     dispatch = dispatch_to("w", "v")
     sessions = dispatch.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
     home = placed_of(ask(one, "r1", session="s")).record.worker
 
     kept = placed_of(ask(one, "r2", session="s"))
@@ -252,7 +272,7 @@ def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
 def test_a_request_that_goes_at_once_is_charged_and_settled() -> None:
     dispatch = dispatch_to("w")
     dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
-    one, ledger = CompiledDispatch(dispatch), dispatch.scheduler.ledger
+    one, ledger = Way(dispatch), dispatch.scheduler.ledger
     full = left(ledger)
 
     placed = placed_of(ask(one, tenant="acme"))
@@ -262,14 +282,14 @@ def test_a_request_that_goes_at_once_is_charged_and_settled() -> None:
 
     assert charged < full
     assert left(ledger) < charged
-    again = one.continued(placed_of(ask(one, "r2")), None, NO_WISHES)
+    again = one.begun(placed_of(ask(one, "r2")))
     assert (again.charged, again.asked_s) == (True, 1.0)
 
 
 def test_a_request_whose_id_is_booked_already_is_charged_for_what_was_decided() -> None:
     dispatch = dispatch_to("w")
     dispatch.binding.change(AdmissionOptions(max_backlog_ms=1e6))
-    one, ledger = CompiledDispatch(dispatch), dispatch.scheduler.ledger
+    one, ledger = Way(dispatch), dispatch.scheduler.ledger
     ask(one, tenant="acme")
     before = left(ledger)
 
@@ -281,7 +301,7 @@ def test_a_request_whose_id_is_booked_already_is_charged_for_what_was_decided() 
 
 def test_a_backlog_that_is_too_long_is_told_and_what_waits_has_to_be_asked_about() -> None:
     dispatch = dispatch_to("w")
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
     placed_of(ask(one, "r1"))
     dispatch.scheduler.speeds.first_token(WorkerId("w"), 100, 1.0, 1.0)
     dispatch.binding.change(AdmissionOptions(max_backlog_ms=0.001))
@@ -302,7 +322,7 @@ def test_who_is_left_out_is_on_record_where_all_were_weighed() -> None:
     dispatch = dispatch_to("w", "v")
     left_out = LeftOut(count=1)
     dispatch.log.left_out = lambda _now: left_out
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
 
     alone = placed_of(ask(one, "r1", pinned_worker=WorkerId("w")))
     chosen = placed_of(ask(one, "r2", labels=frozenset()))
@@ -313,7 +333,7 @@ def test_who_is_left_out_is_on_record_where_all_were_weighed() -> None:
 
 def test_workers_that_may_be_taken_are_found_anew_where_load_or_what_they_are_matters() -> None:
     dispatch = dispatch_to("w", "v")
-    workers, one = dispatch.scheduler.workers, CompiledDispatch(dispatch)
+    workers, one = dispatch.scheduler.workers, Way(dispatch)
     workers.describe(WorkerId("w"), WorkerInfo(models=("m",), labels=frozenset({"a"})))
     labelled = RouteRequest("", BlockHashes.of((), 4), 0, labels=frozenset({"a"}))
 
@@ -343,14 +363,14 @@ def test_tiers_whose_hits_depend_on_what_follows_are_the_affair_of_dispatch(
     if looks_ahead:
         index.apply(WorkerId("w"), Reuse(lookahead=1))
 
-    assert (decide(CompiledDispatch(dispatch)) is None) == looks_ahead
+    assert (decide(Way(dispatch)) is None) == looks_ahead
 
 
 @pytest.mark.parametrize("affinity", ["hard", "soft"])
 def test_a_session_with_targets_that_its_worker_would_miss(affinity: Any) -> None:
     dispatch = dispatch_to("v", "w")
     dispatch.scheduler.sessions = Sessions(SessionOptions(affinity=affinity))
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
     first = placed_of(ask(one, session="s"))
 
     assert ask(one, session="s", targets=Targets(1e-9, None)) is None
@@ -362,7 +382,7 @@ def test_a_trial_counts_what_its_arms_served() -> None:
     policy = PUBLISHED.plain("predicted-time")
     arms = Arms(policy, PUBLISHED.plain("lmetric"), 1.0, "salt", Marks())
     dispatch.scheduler.follow(policy, arms)
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
     placed = decide(one)
     assert placed is not None
 
@@ -376,7 +396,7 @@ def test_a_trial_counts_what_its_arms_served() -> None:
 
 def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:
     dispatch = dispatch_to("w")
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
     placed = placed_of(ask(one, targets=Targets(1e9, None)))
     dispatch.scheduler.remove_worker(WorkerId("w"))
 
@@ -388,6 +408,17 @@ def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:
 def test_models_that_some_workers_serve_are_decided_among_those() -> None:
     dispatch = dispatch_to("v", "w")
     dispatch.scheduler.workers.describe(WorkerId("v"), WorkerInfo(models=("other",)))
-    one = CompiledDispatch(dispatch)
+    one = Way(dispatch)
 
     assert {placed_of(decide(one, f"r{n}")).record.worker for n in range(3)} == {"w"}
+
+
+def test_one_decision_in_many_is_measured_by_phase() -> None:
+    one = Way(dispatch_to("w"))
+
+    for turn in range(33):
+        assert decide(one, f"q{turn}") is not None
+
+    phases = dict(one.dispatch.phases.named())
+    counts = {name: one.cumulative()[-1][1] for name, one in phases.items()}
+    assert counts == {"tokenize": 0, "decide": 33, "hash": 2, "find": 2, "score": 2}

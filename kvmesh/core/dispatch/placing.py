@@ -1,34 +1,27 @@
-"""The way of a request through routing in compiled calls: one to decide, one to finish.
+"""A request is decided at once, from what was scanned of its body: hashed, chosen, booked and
+recorded in one compiled call.
 
 It takes requests under policies that look at each worker alone, whatever else they wish; what it
 has to be told of some of them beside their prompts are `Inputs`. Those that are held or were tried
-before, and all where workers fetch from each other or a formula of one's own decides, go through
-`Dispatch`, over the same state, which says what the compiled calls have to do.
+before, and all where workers fetch from each other or a formula of one's own decides, have their
+request made, which `Dispatch.decide` decides by the same core.
 """
 
-from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from kvmesh._native import Booking, BookingOutbox, Placed, Record, Scanned, WorkerState
+from kvmesh._native import Placed, Scanned, WorkerState
 from kvmesh.core.blocks.events import ROOT
-from kvmesh.core.blocks.hashing import NO_HASHES
-from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched, count_ended
-from kvmesh.core.dispatch.inputs import BookedInputs, HopelessError
+from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.dispatch.wishes import Wishes
-from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED
-from kvmesh.core.insight.predictions import AnswerSeen
-from kvmesh.core.programs.turn import Turn
 from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
+from kvmesh.core.routing.choice.inputs import HopelessError, Inputs
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.output_lengths import NO_FORECAST
 from kvmesh.core.workers.info import NO_THRESHOLDS
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
@@ -54,11 +47,11 @@ class _Told(NamedTuple):
     name: str | None
     output_tokens: int
     bound_ms: float
-    inputs: BookedInputs | None = None
+    inputs: Inputs | None = None
 
 
-class CompiledDispatch:
-    """Decides, watches and finishes requests in one compiled call each. `looks`: prompts count."""
+class Placer:
+    """Places what was scanned. `looks`: prompts count."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         scheduler, log = dispatch.scheduler, dispatch.log
@@ -71,11 +64,8 @@ class CompiledDispatch:
         self._usable = False
         self._courses = scheduler.courses
         self._own = self._courses.of(NO_WISHES)
-        self._decider = decider = scheduler.decider
-        decider.log(log.records, log.totals, dispatch.tokens, dispatch.phases.decide, _begun)
-        self._decide = decider.decide
-        self._finish = decider.finish
-        self.seen: Callable[[Placed, int, float], bool] = decider.seen
+        self._decider = scheduler.decider
+        self._decide = self._decider.decide
 
     def decide(
         self,
@@ -124,9 +114,7 @@ class CompiledDispatch:
             self._charge(placed, wishes.tenant)
         if session and scheduler.sessions is not None:
             scheduler.sessions.bind(session, placed.record.worker, now)
-        dispatch = self._dispatch
-        if dispatch.follows_events and now >= dispatch.predictions.look_at_s:
-            self._look(placed, now)
+        self._dispatch.look(placed, now)
         return placed
 
     def _choose_by_inputs(
@@ -145,7 +133,7 @@ class CompiledDispatch:
         )
         if request.targets is not None:
             scheduler.slo.arrive(name, request.targets, now)
-        inputs = BookedInputs(scheduler, request, Maker(self._own.pricing), now)
+        inputs = Inputs(scheduler.known, request, Maker(self._own.pricing), now, refuses=True)
         mode = wishes.mode or scheduler.options.mode
         if self._arms is not None and mode == "kv" and has_no_own(request):
             inputs.try_arms(self._arms, partial(self._arm_course, inputs.made, wishes))
@@ -154,7 +142,7 @@ class CompiledDispatch:
         except HopelessError:
             return None
         if placed is not None and not isinstance(placed, int | float):
-            inputs.booked(placed.record.worker, placed.record.terms())
+            inputs.booked(placed.record.worker, placed.record.terms(), placed.booking)
             inputs.learn_arm(self._arms, placed.hashes)
         return placed
 
@@ -253,96 +241,9 @@ class CompiledDispatch:
 
     def _charge(self, placed: Placed, tenant: str) -> None:
         """Charge a request that was asked about and need not be held."""
-        booking, record = placed.booking, placed.record
-        if booking is not None and placed.inputs is None:
-            uncached = booking.uncached_tokens
-        else:
-            uncached = record.decision.chosen.uncached_tokens
-        record.held_ms = 0.0
+        placed.record.held_ms = 0.0
+        uncached = placed.record.uncached_tokens
         self._dispatch.binding.charge(tenant, uncached, placed.expected_output_tokens)
-
-    def tell(self, outbox: BookingOutbox | None) -> None:
-        """Have an outbox told of bookings from now on, None: nobody."""
-        self._decider.tell(outbox)
-
-    def _look(self, placed: Placed, now: float) -> None:
-        """Note what its worker's events had told of the prompt, where that is evidence."""
-        record = placed.record
-        if record.by_cache:
-            chosen = Candidate(*record.terms())
-            told = self._dispatch.look(chosen, record.told_blocks, now)
-            placed.told_tokens = -1 if told is None else told
-
-    def finish(
-        self, placed: Placed, status: int, usage: Usage | None, now: float
-    ) -> Booking | None:
-        """Release a request that was served, and learn from it; return its booking that once."""
-        record = placed.record
-        booking: Booking | None
-        booking, well = self._finish(placed, status, usage, now)
-        if record.held_ms is not None:
-            tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
-            expected = placed.expected_output_tokens
-            self._dispatch.binding.settle(record.tenant, expected, tokens)
-        if (inputs := placed.inputs) is not None:
-            inputs.served(booking, now)
-            if inputs.made.arm is not None:
-                _count(record, inputs.made.arm, usage, now)
-        if booking is not None and self._scheduler.late.waiting:
-            self._scheduler.late.end(booking, now, served=True)
-        if not well:
-            self._scheduler.workers.note(record.worker, SERVED, now, placed.request_id)
-        self._compare(placed, usage, now)
-        return booking
-
-    def _compare(self, placed: Placed, usage: Usage | None, now: float) -> None:
-        """Hold the predicted overlap against the engine's `cached_tokens`."""
-        record, dispatch = placed.record, self._dispatch
-        dispatch.accesses.count(record.worker, usage, record.block_size)
-        if usage is None or usage.cached_tokens is None or not record.by_cache:
-            return
-        answer = AnswerSeen(
-            prompt=placed.prompt_tokens,
-            counted=usage.prompt_tokens,
-            predicted=record.overlap_blocks * record.block_size,
-            cached=usage.cached_tokens,
-            decided_s=record.decided_s,
-            told=placed.told_tokens if placed.told_tokens >= 0 else None,
-        )
-        dispatch.judge(record.worker, answer, now)
-
-    def continued(self, placed: Placed, turn: Turn | None, wishes: Wishes) -> Dispatched:
-        """Return a request for `Dispatch` to go on with, the booking as it is, and its program's
-        turn, which was begun.
-        """
-        record = placed.record
-        request = msgspec.structs.replace(
-            wishes.request(placed.model),
-            request_id=placed.request_id,
-            hashes=NO_HASHES if placed.hashes is None else placed.hashes,
-            prompt_tokens=placed.prompt_tokens,
-            expected_output_tokens=placed.expected_output_tokens,
-            streams=placed.streams,
-            choices=placed.choices,
-            turn=turn,
-            adapter="" if placed.inputs is None else placed.inputs.adapter,
-        )
-        charged = record.held_ms is not None
-        forecast = NO_FORECAST if record.forecast is None else record.forecast
-        return Dispatched(
-            request,
-            record.request_id,
-            placed.families,
-            forecast,
-            record=record,
-            decision=record.decision,
-            sent_s=record.decided_s,
-            told=placed.told_tokens if placed.told_tokens >= 0 else None,
-            waiting=placed.waiting,
-            taking=charged or turn is not None,
-            charged=charged,
-            asked_s=record.decided_s if charged else -1.0,
-        )
 
     def _follow(self) -> None:
         """Decide by what the scheduler follows now, if that can be compiled."""
@@ -358,20 +259,4 @@ class CompiledDispatch:
             return
         self._own = own
         self._decider.resize(options.block_size)
-        self._decider.follow(own.native, options.predict_ttl_s, options.approx_ttl_s)
-
-
-def _begun(placed: Placed, first: int, now: float) -> bool:
-    """Note the first token of a request with inputs; return whether its time says nothing of its
-    worker's speed. `first`: its booking waited for it.
-    """
-    inputs = placed.inputs
-    assert inputs is not None, "the core tells of no other"
-    waited_ms = max(0.0, now - placed.record.decided_s) * 1000.0
-    return inputs.begun(placed.booking if first else None, waited_ms, now)
-
-
-def _count(record: Record, arm: Arm, usage: Usage | None, now: float) -> None:
-    """Count a request that was served for the arm that decided it."""
-    tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
-    count_ended(record, arm, tokens, max(0.0, now - record.decided_s) * 1000.0, now)
+        self._decider.follow(own.native)

@@ -1,46 +1,69 @@
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from kvmesh._native import Booking
 from kvmesh.actors.members.router import Router
+from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.care.failure_counts import FailureCounts
 from kvmesh.app.care.hang_watch import HangWatch
 from kvmesh.app.care.patience import Patience
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.serve.admission import AdmissionGate
-from kvmesh.app.serve.placement import Placement
+from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.dispatch.dispatch import Dispatch
-from kvmesh.core.health.blame import Blame
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import (
     SERVED,
     UNKNOWN,
-    Attempt,
-    Verdict,
-    failed_attempt,
-    status_attempt,
 )
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.transport.http.forward.plan import Outcome, Target
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
+from kvmesh.transport.http.wire.problem import NO_RETRY
 from tests.unit.app.told_outbox import NotedOutbox
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 RESET = UpstreamFailure("after_send", "reset", "w1: reset", "http://w1")
 REFUSED = UpstreamFailure("before_send", "refused", "w1: refused", "http://w1")
 BUSY = UpstreamFailure("mid_response", "status", "w1: 429", "http://w1", 429, 4.0)
+
+
+class StillForwarding:
+    """A request on its way that nobody sends."""
+
+    bound = None
+    may_hold = True
+
+    def __init__(self, name: str) -> None:
+        self.scope = Scope(name.encode(), lambda *_: None)
+
+    def proceed(self) -> None:
+        raise AssertionError
+
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        raise AssertionError(failure)
+
+    def patience_s(self) -> float:
+        return 60.0
+
+    def usage(self) -> Usage | None:
+        return None
 
 
 class Routing:
@@ -97,17 +120,22 @@ class Routing:
             ask_suspects=self.ask,
         )
 
+        for worker in (W1, W2):
+            beat = WorkerHeartbeat(worker, "b", 1, 0, f"http://{worker}", (), 16)
+            self.context.router.heartbeats[worker] = beat
+
     def ask(self) -> None:
         self.asked += 1
 
     def place(
         self,
         name: str = "q",
-        worker: WorkerId = W1,
+        worker: WorkerId | None = W1,
         *,
         streams: bool = True,
         unforeseen: Unforeseen = "",
-    ) -> Placement:
+    ) -> RoutedRequest:
+        """Return a request that was sent to a worker."""
         request = RouteRequest(
             name,
             BlockHashes.of([1, 2, 3], 16),
@@ -117,36 +145,39 @@ class Routing:
             unforeseen=unforeseen,
         )
         one = self.context.routing.enter(request, name.encode())
-        decision = self.context.routing.decide(one, self.now)
-        assert isinstance(decision, Decision)
+        routed = RoutedRequest(self.context, one, StillForwarding(name))
+        assert isinstance(routed.next_target(), Target)
         self.noted.place(self.scheduler.sequences.bookings[name])
-        return Placement(self.context, one, decision)
+        return routed
 
     def booked(self) -> Sequence[str]:
         return [one.request_id for one in self.scheduler.sequences.owned()]
 
 
-def test_a_placement_is_told_and_released_once() -> None:
+def whole(status: int = 200, **other: Any) -> Outcome:
+    return Outcome("finished", status, 1, **other)
+
+
+def test_a_booking_is_told_and_released_once() -> None:
     routing = Routing()
-    placement = routing.place()
-    routing.context.open_requests.add("q")
-    assert placement.worker == W1
+    routed = routing.place()
+    assert routed.worker == W1
     assert routing.booked() == ["q"]
+    assert routing.context.open_requests == {"q"}
 
-    assert placement.release(SERVED)
-    assert not placement.release(UNKNOWN)
+    routed.give_back()
+    routed.give_back()
 
-    assert routing.noted.told == [("ended", "q", SERVED)]
+    assert routing.noted.told == [("ended", "q", UNKNOWN)]
     assert routing.context.open_requests == set()
     assert routing.booked() == []
-    assert routing.health.recent(W1) == (0, 1)
 
 
 def test_the_client_is_told_of_the_decision() -> None:
     routing = Routing()
-    placement = routing.place()
+    routed = routing.place()
 
-    headers = placement.headers()
+    headers = routed.on_head(200, ())
 
     assert dict(headers) == {
         b"x-kvmesh-worker": b"w1",
@@ -155,46 +186,49 @@ def test_the_client_is_told_of_the_decision() -> None:
         b"x-kvmesh-router": b"r1",
     }
     routing.scheduler.workers.panic = True
-    assert (b"x-kvmesh-panic", b"1") in placement.headers()
+    assert (b"x-kvmesh-panic", b"1") in routed.on_head(200, ())
 
 
 def test_the_client_is_told_why_its_cached_prefix_is_not_foretold() -> None:
-    headers = dict(Routing().place(unforeseen="siblings").headers())
+    headers = dict(Routing().place(unforeseen="siblings").on_head(200, ()))
 
     assert headers[b"x-kvmesh-trust"] == b"approx"
     assert headers[b"x-kvmesh-unforeseen"] == b"siblings"
 
 
 @pytest.mark.parametrize(
-    ("attempt", "unforeseen", "told"),
+    ("outcome", "unforeseen", "told"),
     [
-        (SERVED, "", 1),
-        (SERVED, "batch", 0),
-        (UNKNOWN, "", 0),
-        (status_attempt(400), "", 0),
-        (status_attempt(500), "", 0),
-        (failed_attempt("cut"), "", 0),
+        (whole(), "", 1),
+        (whole(), "batch", 0),
+        (whole(watched=False), "", 0),
+        (whole(400), "", 0),
+        (whole(500), "", 0),
+        (Outcome("cut", 200, 1, RESET), "", 0),
     ],
 )
 def test_events_are_expected_of_what_was_served_alone(
-    attempt: Attempt, unforeseen: Unforeseen, told: int
+    outcome: Outcome, unforeseen: Unforeseen, told: int
 ) -> None:
     routing = Routing()
+    routed = routing.place(unforeseen=unforeseen, streams=False)
+    routed.on_head(outcome.status, ())
 
-    routing.place(unforeseen=unforeseen, streams=False).release(attempt)
+    routed.on_finish(outcome)
 
     assert len(routing.released) == told
+    assert routing.booked() == []
 
 
 def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
     routing = Routing()
-    placement = routing.place()
+    routed = routing.place()
     routing.now += 1.5
 
-    attempt = placement.fail(RESET, Blame())
+    assert routed.on_attempt_failed(RESET)
 
-    assert (attempt.verdict, attempt.kind, attempt.lost_s) == (Verdict.WORKER, "reset", 1.5)
-    assert routing.noted.told[-1] == ("ended", "q", attempt)
+    (ended,) = routing.noted.told
+    assert ended[:2] == ("ended", "q")
     assert routing.booked() == []
     assert routing.asked == 1
     assert routing.health.recent(W1) == (1, 1)
@@ -204,48 +238,34 @@ def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
 def test_a_status_is_judged_with_the_time_it_asks_for() -> None:
     routing = Routing()
 
-    attempt = routing.place().fail(BUSY, Blame())
+    routing.place().on_attempt_failed(BUSY)
 
-    assert (attempt.verdict, attempt.kind, attempt.retry_after_s) == (
-        Verdict.OVERLOAD,
-        "429",
-        4.0,
-    )
+    assert routing.context.counters.failures.as_dict() == {("w1", "429"): 1}
     assert routing.scheduler.workers.everyone(routing.now + 3.9) == (W2,)
 
 
 def test_a_request_that_fails_at_two_sound_workers_is_to_blame_and_they_are_forgiven() -> None:
     routing = Routing()
-    blame = Blame()
+    routed = routing.place(worker=None)
 
-    routing.place(worker=W1).fail(RESET, blame)
-    attempt = routing.place(worker=W2).fail(RESET, blame)
+    assert routed.on_attempt_failed(RESET)
+    assert isinstance(routed.next_target(), Target)
+    assert not routed.on_attempt_failed(RESET)
 
-    assert attempt.verdict is Verdict.PROMPT
-    assert blame.prompt
     assert routing.scheduler.workers.everyone(routing.now) == (W1, W2)
     assert [routing.health.is_suspect(one) for one in (W1, W2)] == [False, False]
+    assert NO_RETRY in routed.on_head(502, ())
 
 
 def test_a_suspect_that_fails_again_is_to_blame_itself() -> None:
     routing = Routing()
     routing.scheduler.workers.note(W2, SERVED, routing.now)
-    routing.place("other", W1).fail(REFUSED, Blame())
+    routing.place("other", W1).on_attempt_failed(REFUSED)
     routing.now += 1.1
-    blame = Blame()
+    routed = routing.place(worker=None)
 
-    routing.place(worker=W1).fail(RESET, blame)
-    routing.place(worker=W2).fail(RESET, blame)
+    routed.on_attempt_failed(RESET)
+    routed.next_target()
 
-    assert not blame.prompt
-
-
-def test_requests_that_hung_at_two_workers_are_not_to_blame() -> None:
-    routing = Routing()
-    hung = UpstreamFailure("after_send", "hung", "w1: hung", "http://w1")
-    blame = Blame()
-
-    attempts = [routing.place(worker=one).fail(hung, blame) for one in (W1, W2)]
-
-    assert [one.verdict for one in attempts] == [Verdict.WORKER, Verdict.WORKER]
-    assert not blame.prompt
+    assert routed.on_attempt_failed(RESET)
+    assert NO_RETRY not in routed.on_head(502, ())

@@ -1,0 +1,379 @@
+"""Naive model of core.dispatch: one request on its way, told in Python what becomes of it."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import msgspec
+
+from kvmesh._native import Booking, Record, TokenCounts
+from kvmesh.core.admission.queue import AdmissionOptions, Refusal
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
+from kvmesh.core.chat.prompt_form import REASONS
+from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.dispatch.turns import Turns, turn_served
+from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import State
+from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.turn import TurnEnd
+from kvmesh.core.rollout.arms import Arm
+from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.late_binding import LateBinding
+from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.errors import NoWorkerError, UnattainableError
+
+_SERVER_ERROR: Final = 500
+_NOBODY: Final[frozenset[WorkerId]] = frozenset()
+
+
+class Dispatched(msgspec.Struct):
+    """One request on its way: what was asked, decided and seen so far. Times in seconds.
+
+    `visible_id` is the id that the client knows. `given` is what admission decided when the turn
+    came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant is
+    `charged`; `tried`: it could not go at once. `decision` is the last one, made at `sent_s`;
+    `told` tokens of the prompt its worker's own events had told of then, None where that proves
+    nothing. `waiting`: no token was seen. `output_tokens` are those counted when its last booking
+    was released; those that nobody could count began to come `unseen_s` before. `taking`: its
+    program's turn was begun, and is not over. `hashes` are its prompt's, kept for a worker that
+    `wants_answers`.
+    """
+
+    request: RouteRequest
+    visible_id: bytes
+    families: Families = ()
+    forecast: OutputForecast = NO_FORECAST
+    given: Decision | None = None
+    asked_s: float = -1.0
+    charged: bool = False
+    tried: bool = False
+    record: Record | None = None
+    decision: Decision | None = None
+    sent_s: float = 0.0
+    told: int | None = None
+    waiting: bool = True
+    output_tokens: int = 0
+    unseen_s: float = 0.0
+    taking: bool = False
+    hashes: Hashes | None = None
+
+
+class Dispatch:
+    """Does as `core.dispatch.dispatch.Dispatch`, over a `NaiveScheduler`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        log: DecisionLog,
+        doubt: Callable[[WorkerId, Doubt], None],
+        *,
+        follows_events: bool,
+        governor: Governor | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.log = log
+        self.turns = Turns(governor, scheduler.options.block_size)
+        self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0), governor)
+        self.predictions = Predictions(scheduler.options.block_size)
+        self.accesses = CacheAccesses()
+        self.tokens = TokenCounts()
+        self.unforeseen: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self.wanting: AbstractSet[WorkerId] = _NOBODY
+        self.on_served: Callable[[WorkerId, CacheHit], None] | None = None
+        self._doubt = doubt
+        self.follows_events = follows_events
+
+    def resize(self, block_size: int) -> None:
+        """Decide and judge by blocks of another size from now on."""
+        self.scheduler.resize(block_size)
+        self.predictions.resize(block_size)
+        self.turns.chains.block_size = block_size
+
+    def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
+        """Take a request in: from now on its answer is expected to be as long as such answers were,
+        at most as its client allows.
+
+        Raises `RequestError` if it names a formula or a weight that there is not.
+        """
+        if request.cost is not None or request.overlap_score_weight is not None:
+            self.scheduler.check(request)
+        families, forecast = self.scheduler.lengths.forecast(request.hashes)
+        if forecast.samples:
+            tokens = max(1, round(forecast.tokens))
+            if not 0 < request.expected_output_tokens <= tokens:
+                request = msgspec.structs.replace(request, expected_output_tokens=tokens)
+        return Dispatched(request, visible_id, families, forecast)
+
+    def decide(
+        self, one: Dispatched, now: float, failed: frozenset[WorkerId] = _NOBODY
+    ) -> Decision | Refusal | NoWorkerError | None:
+        """Choose a worker but those that `failed` the request, book it there and record why.
+
+        Where requests are held, and where its program may have to wait, its first question goes
+        through `binding`: None, it waits there and `given` is its decision when its turn comes; a
+        refusal, or an error that waiting would not help. Raises `NoWorkerError` where none are
+        held. What would miss its targets everywhere is refused, held or not. A program that was
+        given its turn keeps it while another worker is tried.
+        """
+        try:
+            return self._decide(one, now, failed)
+        except UnattainableError as error:
+            return Refusal(
+                error.status,
+                str(error),
+                error.retry_after_s,
+                code=error.code or "",
+                final=error.final,
+            )
+
+    def _decide(
+        self, one: Dispatched, now: float, failed: frozenset[WorkerId]
+    ) -> Decision | Refusal | NoWorkerError | None:
+        decision, one.given = one.given, None
+        if decision is not None:
+            one.charged = one.taking = True
+        elif one.asked_s < 0.0 and self._may_hold(one.request, now):
+            one.asked_s = now
+            answer = self._ask(one.request, now, tried=one.tried)
+            if not isinstance(answer, Decision):
+                return answer
+            decision = answer
+            one.charged = one.taking = True
+        else:
+            decision = self._choose(one.request, now, failed)
+            if one.request.turn is not None:
+                self.leave_turn(one, now)
+                self.turns.begin(one.request.turn, decision.worker, now)
+                one.taking = True
+        return self._enter(one, decision, now)
+
+    def _may_hold(self, request: RouteRequest, now: float) -> bool:
+        """Return whether a request has to be asked about before it may go."""
+        if self.binding.bounded or self.binding.waiting:
+            return True
+        return request.turn is not None and self.turns.may_hold(request.turn, now)
+
+    def leave_turn(self, one: Dispatched, now: float, end: TurnEnd | None = None) -> None:
+        """Note that a program's turn is over, if it was begun: by default, in vain."""
+        turn, decision = one.request.turn, one.given or one.decision
+        taking, one.taking = one.taking or one.given is not None, False
+        if taking and turn is not None and decision is not None:
+            self.turns.end(turn, end or TurnEnd(served=False, worker=decision.worker), now)
+
+    def seen(self, one: Dispatched, tokens: int, now: float) -> bool:
+        """Take the tokens of an answer so far: the first ends the prefill, more grow the booking.
+
+        Return whether this was the first.
+        """
+        scheduler, request_id, first = self.scheduler, one.request.request_id, one.waiting
+        if first:
+            one.waiting = False
+            if one.decision is not None and one.decision.worker in self.wanting:
+                one.hashes = one.request.hashes
+            # A stream may be long, and 100 KB of prompt have 250 KB of hashes.
+            one.request = msgspec.structs.replace(one.request, hashes=NO_HASHES)
+            scheduler.first_token(request_id, now)
+            if one.record is not None:
+                self.log.records.first_token(one.record, now)
+                if one.decision is not None and one.decision.arm is not None:
+                    one.decision.arm.counter.began(_since_ms(one, one.record, now))
+        if tokens > 1:
+            scheduler.grow(request_id, tokens, now)
+        return first
+
+    def release(self, one: Dispatched, attempt: Attempt, now: float) -> Booking | None:
+        """Give the worker back that was decided on last, and take what its attempt showed; return
+        the booking, None when it was released before.
+        """
+        booking = self.scheduler.finish(one.request.request_id, now, attempt)
+        one.output_tokens = booking.output_tokens if booking is not None else 0
+        if booking is not None and not booking.streams:
+            one.unseen_s = now - self.scheduler.prefilled_s(booking)
+        return booking
+
+    def finished(
+        self,
+        one: Dispatched,
+        attempt: Attempt,
+        state: State,
+        status: int,
+        usage: Usage | None,
+        now: float,
+    ) -> None:
+        """Take the end of a request that has released its booking, with the status its client got.
+
+        What was served teaches how long answers become (`usage`, else what was counted), and
+        whether the cache was predicted right.
+        """
+        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
+        if one.record is None:
+            self.log.refused(now)
+        else:
+            one.record.output_tokens = one.output_tokens
+            one.record.reported = usage
+            self.log.records.end(one.record, state, status, now)
+            self.log.totals.ended(one.record)
+            if one.decision is not None and one.decision.arm is not None:
+                whole_ms = _since_ms(one, one.record, now)
+                count_ended(one.record, one.decision.arm, tokens, whole_ms, now)
+        if one.request.targets is not None:
+            self.scheduler.slo.close(one.request.request_id)
+        if one.charged:
+            self.binding.settle(one.request.tenant, one.request.expected_output_tokens, tokens)
+        if one.taking and one.decision is not None:
+            chosen = one.decision.chosen
+            served = attempt is SERVED
+            end = turn_served(chosen.worker, usage, tokens, chosen.uncached_tokens)
+            self.leave_turn(one, now, end if served else None)
+        if attempt is not SERVED:
+            return
+        if tokens:
+            self.scheduler.lengths.learn(one.families, tokens, one.forecast)
+        if one.decision is not None:
+            self._learn_pace(one, one.decision.worker, tokens, now)
+            self._compare(one, one.decision, usage, now)
+
+    def _learn_pace(self, one: Dispatched, worker: WorkerId, tokens: int, now: float) -> None:
+        """Learn how long the worker took for an answer of `tokens`, 0 for not known."""
+        speeds, record = self.scheduler.speeds, one.record
+        if not one.request.streams:
+            if tokens and one.unseen_s > 0.0:
+                speeds.output(worker, tokens, one.unseen_s)
+                speeds.answered(worker, tokens, one.unseen_s)
+        elif tokens > 1 and record is not None and record.first_token_s is not None:
+            speeds.answered(worker, tokens - 1, now - record.first_token_s)
+
+    def _ask(
+        self, request: RouteRequest, now: float, *, tried: bool
+    ) -> Decision | Refusal | NoWorkerError | None:
+        if not tried:
+            self.scheduler.trace = self.log.may_weigh_all(now)
+        try:
+            answer: Any = self.binding.ask(request, now, tried=tried)
+            return (
+                answer if answer is None or isinstance(answer, Refusal) else answer.record.decision
+            )
+        except NoWorkerError as error:
+            # With its frames, which lead back to those that hold it now, it would keep the request.
+            return error.with_traceback(None)
+
+    def _choose(self, request: RouteRequest, now: float, failed: frozenset[WorkerId]) -> Decision:
+        if failed:
+            request = msgspec.structs.replace(request, excluded=request.excluded | failed)
+        self.scheduler.trace = self.log.may_weigh_all(now)
+        return self.scheduler.schedule(request, now).record.decision
+
+    def _enter(self, one: Dispatched, decision: Decision, now: float) -> Decision:
+        """Record what was decided and booked."""
+        if one.request.unforeseen:
+            decision = msgspec.structs.replace(decision, unforeseen=one.request.unforeseen)
+        record = one.record
+        if record is None:
+            one.record = record = self._record(one, decision, now)
+            record.forecast, record.tenant = one.forecast, one.request.tenant
+            if one.request.estimated:
+                record.estimated = True
+            if one.request.overridden:
+                record.overridden = one.request.departs_from(self.scheduler.options)
+            if one.asked_s >= 0.0:
+                record.held_ms = max(0.0, now - one.asked_s) * 1000.0
+        else:
+            self.log.records.take_again(record, decision)
+        one.decision, one.sent_s, one.told = decision, now, None
+        if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
+            one.told = self.look(decision.chosen, decision.told_blocks, now)
+        return decision
+
+    def _record(self, one: Dispatched, decision: Decision, now: float) -> Record:
+        log, record = self.log, Record(one.visible_id, decision, one.request.hashes, now)
+        if log.left_out is not None and len(decision.candidates) == decision.considered:
+            record.left_out = log.left_out(now)
+        log.records.append(record)
+        log.totals.decided(now)
+        return record
+
+    def look(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
+        """Return the tokens of a prompt that its worker's events had told of, where that is
+        evidence. To be asked from `predictions.look_at_s` on.
+        """
+        trust = self.scheduler.workers.info(chosen.worker).trust
+        return self.predictions.told(chosen, told_blocks, trust, now)
+
+    def _compare(
+        self, one: Dispatched, decision: Decision, usage: Usage | None, now: float
+    ) -> None:
+        """Hold the predicted overlap against the engine's `cached_tokens`; too many misses make
+        the worker doubted.
+        """
+        request, tokens = one.request, self.tokens
+        tokens.prompt += request.prompt_tokens
+        if request.unforeseen:
+            self.unforeseen[request.unforeseen] += 1
+        if request.prefilled:
+            return
+        self.accesses.count(decision.worker, usage, decision.chosen.block_size)
+        if usage is None or usage.cached_tokens is None:
+            return
+        predicted = decision.overlap_blocks * decision.chosen.block_size
+        tokens.reported += usage.prompt_tokens
+        tokens.cached += usage.cached_tokens
+        tokens.predicted += predicted
+        fetched = decision.brought is not None and decision.brought.source is not None
+        unlike = request.approximate or fetched or request.unforeseen
+        if decision.worker in self.wanting and not unlike:
+            self._tell_cached(one, decision, usage, now)
+        if not decision.by_cache or unlike:
+            return
+        answer = AnswerSeen(
+            prompt=request.prompt_tokens,
+            counted=usage.prompt_tokens,
+            predicted=predicted,
+            cached=usage.cached_tokens,
+            decided_s=one.sent_s,
+            told=one.told,
+        )
+        self.judge(decision.worker, answer, now)
+
+    def _tell_cached(self, one: Dispatched, decision: Decision, usage: Usage, now: float) -> None:
+        """Tell who follows a worker's cache, and lost part of it, what was found there."""
+        hashes = one.hashes or one.request.hashes
+        cached = (usage.cached_tokens or 0) // decision.chosen.block_size
+        if usage.prompt_tokens != one.request.prompt_tokens or not 0 < cached < hashes.blocks:
+            return
+        if self.on_served is not None and cached < MOST_HASHES:
+            known = hashes.upto(cached + 1)[: cached + 1]
+            self.on_served(decision.worker, CacheHit(known, cached, max(0.0, now - one.sent_s)))
+
+    def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
+        """Hold an answer against its prediction; too many misses make the worker doubted."""
+        doubt = self.predictions.compare(worker, answer, now)
+        if doubt is not None:
+            self._doubt(worker, doubt)
+
+
+def _since_ms(one: Dispatched, record: Record, now: float) -> float:
+    """Return how long the request has been here, what it was held included."""
+    began_s = one.asked_s if one.asked_s >= 0.0 else record.decided_s
+    return max(0.0, now - began_s) * 1000.0
+
+
+def count_ended(record: Record, arm: Arm, tokens: int, whole_ms: float, now: float) -> None:
+    """Count an ended request, which was here for `whole_ms`, for the arm that decided it.
+
+    An answer without a first token has its whole time for that, and so has a client that left
+    before: it may have found it long.
+    """
+    counter, ms_per_token = arm.counter, None
+    if record.first_token_s is None:
+        if record.state in ("finished", "client_gone"):
+            counter.began(whole_ms)
+    elif record.state == "finished" and tokens > 1:
+        ms_per_token = max(0.0, now - record.first_token_s) * 1000.0 / (tokens - 1)
+    failed = record.state == "cut" or record.status >= _SERVER_ERROR
+    counter.ended(failed=failed, ms_per_token=ms_per_token)
