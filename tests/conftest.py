@@ -19,12 +19,8 @@ import zmq
 
 from kvmesh.app.nats.server import NatsServer
 from tests.nats_container import (
-    SERVERS,
-    InContainer,
-    Served,
     nats_container,  # noqa: F401  a fixture
     nats_image,  # noqa: F401  a fixture
-    url_in,
 )
 
 pytest_plugins = ["tests.reruns"]
@@ -151,19 +147,10 @@ def namespace() -> str:
 
 
 @pytest.fixture(scope="session")
-def nats_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One real nats-server for the whole run; tests use streams of their own names."""
     folder = tmp_path_factory.mktemp("nats")
     server = NatsServer(Path(folder) / "store", log_path=Path(folder) / "nats.log")
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
-
-
-@pytest.fixture(scope="session", params=SERVERS)
-def nats_server(request: pytest.FixtureRequest) -> Served:
-    """The server of the whole run: a process of this machine, then the same in a container."""
-    if request.param == "container":
-        return InContainer(url_in(request.getfixturevalue("nats_container")))
-    process: NatsServer = request.getfixturevalue("nats_process")
-    return process
