@@ -100,6 +100,13 @@ def leave_context(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
 zmq.Context.__del__ = leave_context  # type: ignore[method-assign]  # of the test process only
 
 
+@pytest.fixture(autouse=True, scope="module")
+def others_objects_are_not_looked_at() -> None:
+    """Have a collection look at this module's objects alone: of a whole run's one takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
+
+
 Eventually = Callable[..., Awaitable[None]]
 
 
