@@ -51,6 +51,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+SLOW = {"chaos": "chaos", "release": "test-release", "nightly": "test-nightly"}
+"""Markers of what is skipped unless `-m` asks for it, and the make targets that do."""
+
+
 def pytest_sessionfinish() -> None:
     """Remove what is made above. Write down here what was covered: a process that takes over 10 s
     to exit, as it may on a busy machine, is killed by pytest-xdist.
@@ -61,14 +65,13 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes, unless `-m` asks for it."""
-    for marker, target in (("chaos", "chaos"), ("release", "test-release")):
-        if marker in config.getoption("-m"):
-            continue
-        skipped = pytest.mark.skip(reason=f"takes long: make {target}")
-        for item in items:
-            if item.get_closest_marker(marker):
-                item.add_marker(skipped)
+    """Skip what takes minutes, unless `-m` asks for it; begin with what waits for processes."""
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+    asked: str = config.getoption("-m")
+    for item in items:
+        found = [marker for marker in SLOW if item.get_closest_marker(marker)]
+        if found and not any(marker in asked for marker in found):
+            item.add_marker(pytest.mark.skip(reason=f"takes long: make {SLOW[found[0]]}"))
 
 
 @pytest.hookimpl(tryfirst=True)
