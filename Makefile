@@ -51,7 +51,7 @@ demo: $(VENV)/.run
 # Tests that reach every branch of PURE run under coverage, three times as slow; all others without.
 # In the second run those of sockets and processes come first: while they wait, others compute.
 # Status 5: ARGS select no test of that part.
-COVERING := $(addprefix tests/unit/,core actors library mocker simulator) \
+COVERING := $(addprefix tests/unit/,core actors library mocker simulator/fleet simulator/test_slow_engine.py) \
 	$(addprefix tests/property/,index engines journal members routing dispatch programs/test_shared_programs.py)
 PYTEST   := pytest --dist loadfile
 
