@@ -52,7 +52,7 @@ demo: $(VENV)/.run
 # In the second run those of sockets and processes come first: while they wait, others compute.
 # Status 5: ARGS select no test of that part.
 COVERING := $(addprefix tests/unit/,core actors library mocker simulator/fleet simulator/test_slow_engine.py) \
-	$(addprefix tests/property/,index engines journal members routing dispatch programs/test_shared_programs.py)
+	$(addprefix tests/property/,index engines journal members dispatch)
 PYTEST   := pytest --dist loadfile
 
 test: $(VENV)/.dev

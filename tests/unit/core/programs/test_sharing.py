@@ -212,6 +212,40 @@ def test_what_is_on_its_way_to_the_table_is_not_told_twice(pair: tuple[Replica, 
     assert one.told() == {}
 
 
+def test_of_two_words_on_their_way_the_second_is_still_to_come(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    one.begin("a")
+    first = one.told()
+    one.end("a", now=1.0)
+    second = one.told(1.0)
+    two.begin("a")
+    older = two.told()
+
+    one.hears(first, 1.0)
+    one.hears(older, 1.0)
+
+    assert one.told(1.0) == {}, "the second word will stand in the table"
+    one.hears(second, 1.0)
+    one.hears(older, 1.0)
+    assert set(one.told(1.0)) == {key_of("a")}
+
+
+def test_a_turn_of_another_is_told_again_as_the_others(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    two.begin("a")
+    two.end("a")
+    one.hears(two.told())
+    one.begin("a", now=1.0)
+    two.hears(one.told(1.0), 1.0)
+
+    two.sharing.tell_again(2.0)
+
+    [again] = two.told(2.0).values()
+    assert (decode_news(again).replica, decode_news(again).record.phase) == ("r0", "running")
+
+
 def test_what_may_be_lost_with_the_plane_is_told_again(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("old", tokens=100)
