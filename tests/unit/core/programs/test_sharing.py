@@ -104,6 +104,26 @@ def test_what_was_in_the_table_at_the_start_is_as_old_as_it_is(
     assert two.agent("a").began_s == pytest.approx(469.0)
 
 
+def test_an_agent_began_when_the_first_of_all_replicas_saw_it(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    two.begin("a", now=3.0)
+    two.end("a", now=4.0)
+    two.begin("a", now=5.0)
+    one.begin("a", now=5.0)
+
+    one.hears(two.told(5.0), now=5.0)
+    early = one.agent("a").began_s
+    two.end("a", now=12.0)
+    [(key, value)] = two.told(12.0).items()
+    younger = decode_news(value)
+    record = msgspec.structs.replace(younger.record, age_s=0.0)
+    one.hears({key: encode_news("r1", 1, UNIX_S, record)}, now=13.0)
+
+    assert (early, one.agent("a").began_s) == (3.0, 3.0)
+
+
 def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("a")
