@@ -51,8 +51,14 @@ demo: $(VENV)/.run
 # Tests that reach every branch of PURE run under coverage, three times as slow; all others without.
 # In the second run those of sockets and processes come first: while they wait, others compute.
 # Status 5: ARGS select no test of that part.
-COVERING := $(addprefix tests/unit/,core actors library mocker simulator/fleet simulator/test_slow_engine.py) \
-	$(addprefix tests/property/,index engines journal members dispatch)
+COVERING := tests/unit/core tests/unit/actors tests/unit/library tests/unit/mocker \
+	tests/unit/simulator/fleet tests/unit/simulator/test_slow_engine.py \
+	tests/property/dispatch/test_compiled_dispatch.py tests/property/engines/test_closure_properties.py \
+	tests/property/engines/test_engine_borders.py tests/property/index/test_ends_properties.py \
+	tests/property/index/test_native_fold.py tests/property/index/test_native_growth.py \
+	tests/property/journal/test_event_sender_faults.py tests/property/journal/test_event_sender_properties.py \
+	tests/property/members/test_floods.py tests/property/members/test_health_properties.py \
+	tests/property/members/test_hostile_members.py
 PYTEST   := pytest --dist loadfile
 
 test: $(VENV)/.dev

@@ -51,7 +51,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
-SLOW = {"chaos": "chaos", "release": "test-release", "nightly": "test-nightly"}
+LONG = {"chaos": "chaos", "release": "test-release", "nightly": "test-nightly"}
 """Markers of what is skipped unless `-m` asks for it, and the make targets that do."""
 
 
@@ -69,9 +69,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("integration") is None)
     asked: str = config.getoption("-m")
     for item in items:
-        found = [marker for marker in SLOW if item.get_closest_marker(marker)]
+        found = [marker for marker in LONG if item.get_closest_marker(marker)]
         if found and not any(marker in asked for marker in found):
-            item.add_marker(pytest.mark.skip(reason=f"takes long: make {SLOW[found[0]]}"))
+            item.add_marker(pytest.mark.skip(reason=f"takes long: make {LONG[found[0]]}"))
 
 
 @pytest.hookimpl(tryfirst=True)
