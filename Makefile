@@ -17,7 +17,7 @@ LAB    := benchmarks/lab
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-nightly test-engines test-clients mutants check pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
+.PHONY: up demo docs site test test-nightly test-engines test-clients mutants check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -89,6 +89,11 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest kvmesh._native --concise --mypy-config-file pyproject.toml
 	$(SITE) build --strict $(SITE_CONFIG)
+
+# The same, and the bytecode of all tests, which each worker of pytest would else make for itself.
+check-tests: check
+	@mkdir -p build
+	@$(BIN)/python -m pytest --collect-only -qq tests > build/collected || { tail -n 40 build/collected; false; }
 
 # A second reader of the types that mypy has read: part of .ci/nightly.
 pyright: $(VENV)/.dev
