@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-VALUES = {
+VALUES: dict[str, dict[str, float]] = {
     "admission.failed_logins": {"BURST": 10.0, "MOST_CLIENTS": 1024, "REFILL_S": 6.0},
     "admission.tenant_line": {"MAX_LOOKED": 8, "MAX_OVERTAKEN": 64},
     "blocks.hash_chain": {"AHEAD": 64},
