@@ -66,7 +66,7 @@ def pytest_sessionfinish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what takes minutes, unless `-m` asks for it; begin with what waits for processes."""
-    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("integration", "browser"))))
     asked: str = config.getoption("-m")
     for item in items:
         found = [marker for marker in LONG if item.get_closest_marker(marker)]
