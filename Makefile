@@ -54,7 +54,8 @@ demo: $(VENV)/.run
 COVERING := tests/unit/core tests/unit/actors tests/unit/library tests/unit/mocker \
 	tests/unit/simulator/fleet tests/unit/simulator/test_slow_engine.py \
 	tests/property/dispatch/test_compiled_dispatch.py tests/property/engines/test_closure_properties.py \
-	tests/property/engines/test_engine_borders.py tests/property/index/test_ends_properties.py \
+	tests/property/engines/test_engine_borders.py tests/property/engines/test_group_captures.py \
+	tests/property/index/test_ends_properties.py \
 	tests/property/index/test_native_fold.py tests/property/index/test_native_growth.py \
 	tests/property/journal/test_event_sender_faults.py tests/property/journal/test_event_sender_properties.py \
 	tests/property/members/test_floods.py tests/property/members/test_health_properties.py \
