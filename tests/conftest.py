@@ -19,12 +19,8 @@ import zmq
 
 from kvmesh.app.nats.server import NatsServer
 from tests.nats_container import (
-    SERVERS,
-    InContainer,
-    Served,
     nats_container,  # noqa: F401  a fixture
     nats_image,  # noqa: F401  a fixture
-    url_in,
 )
 
 pytest_plugins = ["tests.reruns"]
@@ -55,6 +51,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+LONG = {"chaos": "chaos", "release": "test-release", "nightly": "test-nightly"}
+"""Markers of what is skipped unless `-m` asks for it, and the make targets that do."""
+
+
 def pytest_sessionfinish() -> None:
     """Remove what is made above. Write down here what was covered: a process that takes over 10 s
     to exit, as it may on a busy machine, is killed by pytest-xdist.
@@ -65,14 +65,13 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes, unless `-m` asks for it."""
-    for marker, target in (("chaos", "chaos"), ("release", "test-release")):
-        if marker in config.getoption("-m"):
-            continue
-        skipped = pytest.mark.skip(reason=f"takes long: make {target}")
-        for item in items:
-            if item.get_closest_marker(marker):
-                item.add_marker(skipped)
+    """Skip what takes minutes, unless `-m` asks for it; begin with what waits for processes."""
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("integration", "browser"))))
+    asked: str = config.getoption("-m")
+    for item in items:
+        found = [marker for marker in LONG if item.get_closest_marker(marker)]
+        if found and not any(marker in asked for marker in found):
+            item.add_marker(pytest.mark.skip(reason=f"takes long: make {LONG[found[0]]}"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,6 +101,13 @@ def leave_context(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
 
 
 zmq.Context.__del__ = leave_context  # type: ignore[method-assign]  # of the test process only
+
+
+@pytest.fixture(autouse=True, scope="module")
+def others_objects_are_not_looked_at() -> None:
+    """Have a collection look at this module's objects alone: of a whole run's one takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
 
 
 Eventually = Callable[..., Awaitable[None]]
@@ -151,19 +157,10 @@ def namespace() -> str:
 
 
 @pytest.fixture(scope="session")
-def nats_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One real nats-server for the whole run; tests use streams of their own names."""
     folder = tmp_path_factory.mktemp("nats")
     server = NatsServer(Path(folder) / "store", log_path=Path(folder) / "nats.log")
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
-
-
-@pytest.fixture(scope="session", params=SERVERS)
-def nats_server(request: pytest.FixtureRequest) -> Served:
-    """The server of the whole run: a process of this machine, then the same in a container."""
-    if request.param == "container":
-        return InContainer(url_in(request.getfixturevalue("nats_container")))
-    process: NatsServer = request.getfixturevalue("nats_process")
-    return process

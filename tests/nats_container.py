@@ -11,10 +11,9 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 
 from kvmesh.app.nats.server import find_nats_server
@@ -24,21 +23,6 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 IMAGE = "kvmesh-test-nats:local"
 NATS_DOCKERFILE = Path(__file__).parents[1] / "deploy/docker/nats.Dockerfile"
-
-
-SERVERS = ("process", pytest.param("container", marks=pytest.mark.docker))
-"""What runs the server: a test that only talks to it shall pass with either."""
-
-
-class Served(Protocol):
-    """A running server, whoever runs it."""
-
-    @property
-    def url(self) -> str: ...
-
-
-class InContainer(msgspec.Struct, frozen=True):
-    url: str
 
 
 def why_no_docker() -> str:

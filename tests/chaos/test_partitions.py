@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.load import Load, failed
 from tests.chaos.mesh import ChaosMesh, MeshSize
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 PARTED_S = 20.0
 AFTER_S = 30.0

@@ -16,7 +16,7 @@ from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.rounds import running_rounds, witnessed
 from tests.chaos.storm import Fault
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 ROUNDS_S = 240.0
 PREFIXES = 200

@@ -197,7 +197,7 @@ def server_url(request: pytest.FixtureRequest) -> str | None:
         return None
     if request.param == "container":
         return url_in(request.getfixturevalue("nats_container"))
-    server: NatsServer = request.getfixturevalue("nats_process")
+    server: NatsServer = request.getfixturevalue("nats_server")
     return server.url
 
 

@@ -6,12 +6,13 @@ import pytest
 from kvmesh.formats import FIRST, Formats
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.booking_plane import LEASE_S, NEXT, BookingPlane
+from tests.simulation.seeds import seeds
 
 STORM_S = 6.0
 SETTLE_S = 10.0
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_every_replica_knows_every_booking_after_a_storm(seed: int) -> None:
     plan = draw_plan(random.Random(seed), STORM_S)
     plane = BookingPlane(seed, plan, replicas=2 + seed % 2, stop_s=STORM_S)

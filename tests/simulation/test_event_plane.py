@@ -4,6 +4,7 @@ import pytest
 
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.event_plane import EventPlane
+from tests.simulation.seeds import seeds
 
 STORM_S = 6.0
 SETTLE_S = 10.0
@@ -18,7 +19,7 @@ def storm(seed: int) -> EventPlane:
     return plane
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_every_replica_follows_every_worker_through_a_storm(seed: int) -> None:
     plane = storm(seed)
 

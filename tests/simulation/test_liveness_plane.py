@@ -4,6 +4,7 @@ import pytest
 
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.liveness_plane import LivenessPlane
+from tests.simulation.seeds import seeds
 
 STORM_S = 20.0
 SETTLE_S = 15.0
@@ -15,7 +16,7 @@ OF_JOURNALS = frozenset(
 )
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_who_answers_is_served_and_who_does_not_is_not_through_a_storm(seed: int) -> None:
     rng = random.Random(seed)
     plane = LivenessPlane(

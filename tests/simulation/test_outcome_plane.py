@@ -8,6 +8,7 @@ from kvmesh.core.health.record import Stage
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.outcome_plane import SICK, OutcomePlane
+from tests.simulation.seeds import seeds
 
 ERROR = status_attempt(500, 0.001)
 RESET = failed_attempt("reset", 0.001)
@@ -40,7 +41,7 @@ def test_what_one_replica_saw_the_other_acts_on(seed: int) -> None:
     assert plane.sent[SICK] <= 4, "not three for each replica"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_replicas_agree_through_a_storm_of_lost_and_reordered_messages(seed: int) -> None:
     plan = draw_plan(random.Random(seed), STORM_S)
     fault = (ERROR, RESET)[seed % 2]

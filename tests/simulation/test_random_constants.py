@@ -13,6 +13,7 @@ from tests.simulation.planes.constants import DRIFT, SKEW_S, draw_constants
 from tests.simulation.planes.event_plane import EventPlane
 from tests.simulation.planes.liveness_plane import LivenessPlane
 from tests.simulation.planes.snapshot_plane import SnapshotPlane
+from tests.simulation.seeds import seeds
 from tests.simulation.test_liveness_plane import OF_JOURNALS
 
 STORM_S = 6.0
@@ -33,7 +34,7 @@ def run(plane: EventPlane, seed: int) -> None:
     plane.sim.run(STORM_S)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_every_worker_is_exact_again_whatever_the_constants(seed: int) -> None:
     constants = draw_constants(random.Random(seed))
     plane = EventPlane(seed, storm(seed), workers=2 + seed % 2, constants=constants)
@@ -45,7 +46,7 @@ def test_every_worker_is_exact_again_whatever_the_constants(seed: int) -> None:
     assert {engine.generation for engine in plane.engines.values()} == {1}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24))
 def test_with_snapshots_every_worker_is_exact_again(seed: int) -> None:
     constants = draw_constants(random.Random(seed))
     plane = SnapshotPlane(seed, storm(seed), workers=2 + seed % 2, constants=constants)
@@ -57,7 +58,7 @@ def test_with_snapshots_every_worker_is_exact_again(seed: int) -> None:
     assert {engine.generation for engine in plane.engines.values()} == {1}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24))
 def test_every_replica_knows_every_booking_whatever_the_constants(seed: int) -> None:
     constants = draw_constants(random.Random(seed))
     plane = BookingPlane(
@@ -70,7 +71,7 @@ def test_every_replica_knows_every_booking_whatever_the_constants(seed: int) -> 
     assert settled, (constants, plane.differences())
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24))
 def test_who_answers_is_served_whatever_the_clocks_say(seed: int) -> None:
     plan = draw_plan(random.Random(seed), LIVENESS_S, OF_JOURNALS)
     plan = msgspec.structs.replace(plan, skew_s=SKEW_S, drift=DRIFT)

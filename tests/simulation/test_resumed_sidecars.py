@@ -8,6 +8,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.info import Trust
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.event_plane import EventPlane
+from tests.simulation.seeds import seeds
 
 W0 = WorkerId("w0")
 STORM_S = 6.0
@@ -76,7 +77,7 @@ def test_without_that_nobody_calls_it_exact_by_mistake() -> None:
     assert trusts == {Trust.DEGRADED}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_sidecars_that_die_in_a_storm_are_exact_again_without_their_engines(seed: int) -> None:
     plane = ShortBuffers(seed, draw_plan(random.Random(seed), STORM_S), workers=2)
     plane.keep_checkpoints(every_s=0.1)

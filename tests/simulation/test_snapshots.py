@@ -10,13 +10,14 @@ from kvmesh.core.journal.lease import RENEW_S, TTL_S
 from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.snapshot_plane import KEY, LEASE_KEY, STEPS, SnapshotPlane
+from tests.simulation.seeds import seeds
 
 STORM_S = 6.0
 SETTLE_S = 20.0
 SEEDS = 60
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_snapshots_lose_nothing_through_a_storm(seed: int) -> None:
     plane = SnapshotPlane(seed, draw_plan(random.Random(seed), STORM_S))
     plane.run_engines(steps=60, every_s=STORM_S / 75)

@@ -23,17 +23,13 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
-@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 1e30, 1e308, nan, inf, -inf, True, "1"])
-def test_no_type_takes_a_number_that_overflows(kind: object, value: object) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(value, kind)
-
-
-@pytest.mark.parametrize("kind", NUMBERS, ids=str)
-@pytest.mark.parametrize("text", [b"9" * 20, b"9" * 400, b"9" * 5000, b"1e400", b"-1e400"])
-def test_no_type_takes_many_digits(kind: object, text: bytes) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(text, type=kind)
+def test_no_type_takes_a_number_that_overflows(kind: object) -> None:
+    for value in (2**64, -(2**63) - 1, 1e30, 1e308, nan, inf, -inf, True, "1"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(value, kind)
+    for text in (b"9" * 20, b"9" * 400, b"9" * 5000, b"1e400", b"-1e400"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(text, type=kind)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.reruns import MOST_RERUNS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,9 +43,8 @@ def run_suite(folder: Path, *flags: str, reruns: str = "2", **files: str) -> tup
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("mark", ["integration", "browser"])
-def test_a_test_of_real_things_may_fail_twice(tmp_path: Path, mark: str) -> None:
-    suite = FAILS_FIRST.format(mark=mark, count=1, failures=2)
+def test_a_test_of_real_things_may_fail_twice(tmp_path: Path) -> None:
+    suite = FAILS_FIRST.format(mark="browser", count=1, failures=2)
 
     code, out = run_suite(tmp_path, test_real=suite)
 
@@ -84,23 +81,20 @@ def test_none_is_run_again_where_that_is_asked_for(tmp_path: Path) -> None:
     assert "reruns: 0" in out
 
 
-@pytest.mark.parametrize("flags", [(), ("-n", "2", "--dist", "loadfile")])
-def test_too_many_reruns_fail_a_run_in_which_all_passed(
-    tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_too_many_reruns_fail_a_run_in_which_all_passed(tmp_path: Path) -> None:
     half = FAILS_FIRST.format(mark="integration", count=(MOST_RERUNS + 1) // 2, failures=1)
 
-    code, out = run_suite(tmp_path, *flags, test_one=half, test_other=half)
+    code, out = run_suite(tmp_path, "-n", "2", test_one=half, test_other=half)
 
     assert code == 1
     assert "reruns: 4, at most 3 in a run: too many, the run fails\n" in out
     assert "4 passed, 4 rerun in" in out
 
 
-def test_as_many_as_may_be_are_no_failure_with_several_workers(tmp_path: Path) -> None:
+def test_as_many_as_may_be_are_no_failure(tmp_path: Path) -> None:
     suite = FAILS_FIRST.format(mark="integration", count=MOST_RERUNS, failures=1)
 
-    code, out = run_suite(tmp_path, "-n", "2", test_real=suite)
+    code, out = run_suite(tmp_path, test_real=suite)
 
     assert code == 0, out
     assert "reruns: 3, at most 3 in a run\n" in out

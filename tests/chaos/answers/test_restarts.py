@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.answers.restarts import Fate, Restarts
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.property.support.chosen_numbers import equal_products_and_bytes
 from tests.property.support.chosen_prompts import prompt_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(180)]
 
 BLOCKS = 128
 PROMPTS = 180

@@ -122,7 +122,7 @@ async def test_a_long_whole_answer_after_short_ones_is_waited_for() -> None:
         client_of(url) as client,
     ):
         for one in engines:
-            one.answer = answer_late(5.0)
+            one.answer = answer_late(2.0)
         await warm(client, 24)
 
         for text in ("a long story", "another one"):
@@ -154,7 +154,7 @@ async def test_a_whole_fleet_twenty_times_slower_is_slow_and_not_sick(stream: bo
 
 async def test_a_first_request_may_compile_far_longer_than_patience() -> None:
     async with (
-        mockers(2, first_pause_s=7.0) as engines,
+        mockers(2, first_pause_s=3.0) as engines,
         router([one.url for one in engines], failure=FailureSettings(hang_s=0.5)) as url,
         client_of(url) as client,
     ):
@@ -240,7 +240,7 @@ async def test_a_prompt_that_hangs_every_engine_is_no_poison() -> None:
 
 
 async def test_an_engine_without_counters_has_the_one_time_out() -> None:
-    stream = StreamSettings(request_timeout_s=6.0)
+    stream = StreamSettings(request_timeout_s=3.0)
     async with (
         failing_engines(1) as engines,
         router([engines[0].url], failure=FailureSettings(hang_s=0.2), stream=stream) as url,
@@ -253,7 +253,7 @@ async def test_an_engine_without_counters_has_the_one_time_out() -> None:
         answer = await client.post(PATH, json=chat("never", 5))
 
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
-        assert 5.5 < time.monotonic() - began < 12.0
+        assert 2.5 < time.monotonic() - began < 9.0
         assert await metric(client, "kvmesh_worker_hung_attempts_total") == 0
 
 

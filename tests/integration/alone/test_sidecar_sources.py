@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
@@ -20,7 +21,6 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from tests.conftest import Eventually
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +83,7 @@ def store(blocks: int) -> bytes:
 
 
 async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port(
-    nats_server: Served, eventually: Eventually, namespace: str
+    nats_server: NatsServer, eventually: Eventually, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     port = free_pair()
@@ -125,7 +125,7 @@ async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port
                 publisher.close()
 
 
-async def test_a_replay_port_among_the_events_ports_is_refused(nats_server: Served) -> None:
+async def test_a_replay_port_among_the_events_ports_is_refused(nats_server: NatsServer) -> None:
     async with engine_pages() as url:
         settings = WorkerSettings(
             engine_url=url,

@@ -12,6 +12,7 @@ import pytest
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import encode
 from kvmesh.app.meta.command import MetaServer
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
@@ -22,7 +23,6 @@ from kvmesh.settings.roles import MetaRouterSettings, NatsSettings, RouterSettin
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.integration.support.live_router import chat, free_port, router
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -99,7 +99,7 @@ async def test_a_name_that_leads_elsewhere_gets_no_byte(
 
 
 async def test_a_worker_of_the_mesh_elsewhere_is_refused(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     settings = RouterSettings(
         router_id="r0",
@@ -130,7 +130,7 @@ async def test_a_worker_of_the_mesh_elsewhere_is_refused(
 
 
 async def test_a_meta_router_tells_of_a_replica_it_refuses(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     beat = RouterHeartbeat("r0", "chat", "http://u:p@127.0.0.1:9", ready=True, epoch=1)
     port = free_port()

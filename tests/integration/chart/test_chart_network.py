@@ -1,5 +1,6 @@
 """The chart's network policies: who reaches whom in each example, and what must."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,13 @@ def test_an_agent_for_traces_and_node_local_dns_are_reached_where_the_values_say
     assert not [line for line in without if line.startswith("node-local-dns")]
     with pytest.raises(HelmRenderError, match=r"networkPolicy\.otlp\.enabled"):
         render(changed(values, networkPolicy__otlp__enabled=False))
+
+
+def test_events_of_eight_ranks_pass_and_of_a_ninth_none() -> None:
+    policies = [one for one in render(example("standalone")) if one["kind"] == "NetworkPolicy"]
+    ranges = re.findall(r'"endPort": (\d+), "port": (\d+)', json.dumps(policies, sort_keys=True))
+
+    assert {*ranges} == {("5564", "5557"), ("5664", "5657")}
 
 
 def test_traces_to_an_unnamed_collector_go_to_its_port_alone() -> None:

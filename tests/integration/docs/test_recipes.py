@@ -54,6 +54,7 @@ def compile_core(tree: Path) -> None:
     subprocess.run(["cc", "-shared", *map(str, objects), "-o", str(core)], check=True)
 
 
+@pytest.mark.nightly
 def test_a_new_term_is_two_lines_of_one_file(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler here")

@@ -7,10 +7,10 @@ import httpx
 import msgspec
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, sidecar
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ async def told_size(client: httpx.AsyncClient) -> tuple[int, str]:
 
 
 async def test_every_replica_takes_the_size_of_its_workers_a_late_one_too(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     async with (
@@ -67,7 +67,7 @@ async def test_every_replica_takes_the_size_of_its_workers_a_late_one_too(
 
 
 async def test_an_engine_that_restarts_with_another_size_is_followed(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     wanted = options(16)

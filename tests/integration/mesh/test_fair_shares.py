@@ -91,9 +91,9 @@ async def engine() -> AsyncIterator[Mocker]:
 
 @pytest.fixture
 async def replicas(
-    nats_process: NatsServer, namespace: str, engine: Mocker, tmp_path: Path
+    nats_server: NatsServer, namespace: str, engine: Mocker, tmp_path: Path
 ) -> AsyncIterator[list[MeshProcess]]:
-    flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_process.url]
+    flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_server.url]
     flags += ["--namespace", namespace, "--max-backlog-ms", "10", "--queue-fairness", "locality"]
     flags += ["--quantum-tokens", str(QUANTUM)]
     processes = [

@@ -42,8 +42,8 @@ BURST = 48
 
 
 @pytest.fixture
-async def mesh(nats_process: NatsServer) -> AsyncIterator[EmbeddedMesh]:
-    async with embedded_mesh(nats_process.url, 4) as made:
+async def mesh(nats_server: NatsServer) -> AsyncIterator[EmbeddedMesh]:
+    async with embedded_mesh(nats_server.url, 4) as made:
         yield made
 
 
@@ -224,8 +224,8 @@ async def test_a_custom_router_service_spreads_a_burst_and_dies_without_a_trace(
         assert all(one.exception() is not None for one in late), "each lost its answer"
 
 
-async def test_the_examples_run_against_a_live_mesh(nats_process: NatsServer) -> None:
-    async with embedded_mesh(nats_process.url, 1) as mesh:
+async def test_the_examples_run_against_a_live_mesh(nats_server: NatsServer) -> None:
+    async with embedded_mesh(nats_server.url, 1) as mesh:
         engine = await mesh.add_engine()
         place = (mesh.nats_url, mesh.bucket)
         async with example("register_engine.py", engine.url, *place) as registering:
@@ -279,17 +279,17 @@ async def test_a_follower_goes_on_when_nats_is_started_again(
     ],
 )
 async def test_a_mesh_that_cannot_be_followed_is_an_error_that_says_why(
-    options: FollowOptions, error: type[Exception], words: str, nats_process: NatsServer
+    options: FollowOptions, error: type[Exception], words: str, nats_server: NatsServer
 ) -> None:
     with pytest.raises(error, match=words):
-        await kvmesh.follow(nats_process.url, "nobody-is-here", options)
+        await kvmesh.follow(nats_server.url, "nobody-is-here", options)
 
 
 async def test_an_engine_that_cannot_be_registered_is_an_error_that_says_why(
-    nats_process: NatsServer,
+    nats_server: NatsServer,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        mesh = EmbeddedMesh(nats_process.url, stack)
+        mesh = EmbeddedMesh(nats_server.url, stack)
         engine = await mesh.add_engine()
         nobody = f"http://127.0.0.1:{free_port()}"
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, router, sidecar
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +86,7 @@ def all_told(clients: list[httpx.AsyncClient], mocker: Mocker) -> Settle:
 
 @pytest.mark.parametrize("groups", [HYBRIDS["both"]], ids=["both"])
 async def test_replicas_foresee_what_a_hybrid_engine_reuses(
-    groups: dict[str, int], nats_server: Served, namespace: str
+    groups: dict[str, int], nats_server: NatsServer, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     async with engine(options(20_000, groups)) as mocker, contextlib.AsyncExitStack() as stack:

@@ -30,9 +30,9 @@ POLICIES: tuple[BucketPolicy, ...] = ("round-robin", "prefix-spill", "prefix-has
 
 
 async def test_conversations_and_sessions_stay_under_each_policy_over_two_meta_routers(
-    nats_process: NatsServer, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
-    async with two_stage_mesh(nats_process.url, namespace) as mesh:
+    async with two_stage_mesh(nats_server.url, namespace) as mesh:
         for policy in POLICIES:
             fronts = await asyncio.gather(mesh.front(policy), mesh.front(policy))
             names = [f"{policy}-{number}" for number in range(10)]
@@ -63,10 +63,10 @@ async def rewritten_sessions(fronts: Sequence[httpx.AsyncClient], policy: str) -
 
 
 async def test_a_burst_behind_one_system_prompt_goes_to_one_bucket_and_others_take_turns(
-    nats_process: NatsServer, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     system = "You are the assistant of a bank, and you answer in one word. " * 40
-    async with two_stage_mesh(nats_process.url, namespace) as mesh:
+    async with two_stage_mesh(nats_server.url, namespace) as mesh:
         front = await mesh.front()
         first = await converse([front], "first", system=system)
 
@@ -82,10 +82,8 @@ async def test_a_burst_behind_one_system_prompt_goes_to_one_bucket_and_others_ta
     assert buckets == buckets[:2] * 3
 
 
-async def test_replicas_in_turn_share_one_rotation(
-    nats_process: NatsServer, namespace: str
-) -> None:
-    async with two_stage_mesh(nats_process.url, namespace, ("only",)) as mesh:
+async def test_replicas_in_turn_share_one_rotation(nats_server: NatsServer, namespace: str) -> None:
+    async with two_stage_mesh(nats_server.url, namespace, ("only",)) as mesh:
         front = await mesh.front()
         rotate = {"x-kvmesh-router-mode": "round-robin"}
 
@@ -103,15 +101,15 @@ async def test_replicas_in_turn_share_one_rotation(
 
 
 async def test_a_killed_meta_router_knows_its_conversations_when_it_is_back(
-    nats_process: NatsServer, namespace: str, tmp_path: Path
+    nats_server: NatsServer, namespace: str, tmp_path: Path
 ) -> None:
     (port,) = fixed_ports(1)
     url = f"http://127.0.0.1:{port}"
-    nats = ("--nats-url", nats_process.url, "--namespace", namespace)
+    nats = ("--nats-url", nats_server.url, "--namespace", namespace)
     arguments = ("meta-router", "--http-port", str(port), *nats)
     process = MeshProcess("front", url, arguments, tmp_path / "front.log")
     async with (
-        two_stage_mesh(nats_process.url, namespace) as mesh,
+        two_stage_mesh(nats_server.url, namespace) as mesh,
         httpx.AsyncClient(base_url=url, timeout=60) as front,
     ):
         try:
@@ -142,11 +140,11 @@ async def test_a_killed_meta_router_knows_its_conversations_when_it_is_back(
 
 @pytest.mark.chaos
 async def test_two_buckets_hit_what_one_bucket_of_all_workers_does(
-    nats_process: NatsServer, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
-    async with two_stage_mesh(nats_process.url, f"{namespace}-1", ("only",)) as mesh:
+    async with two_stage_mesh(nats_server.url, f"{namespace}-1", ("only",)) as mesh:
         alone = await many_chats([await mesh.front()], "only")
-    async with two_stage_mesh(nats_process.url, namespace) as mesh:
+    async with two_stage_mesh(nats_server.url, namespace) as mesh:
         for policy in POLICIES:
             fronts = await asyncio.gather(mesh.front(policy), mesh.front(policy))
             found = await many_chats(fronts, policy)

@@ -14,7 +14,6 @@ from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.roles import NatsSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router_process
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +72,7 @@ async def found_through(sibling: httpx.AsyncClient, sent: httpx.Response) -> Non
 
 
 async def test_a_prefix_routed_through_one_is_found_through_its_sibling(
-    nats_server: Served, stack: contextlib.AsyncExitStack, namespace: str
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, namespace: str
 ) -> None:
     engines = await start_engines(stack, 4)
     flags = [f"--worker=w{number}={one.url}" for number, one in enumerate(engines)]
@@ -90,10 +89,10 @@ async def test_a_prefix_routed_through_one_is_found_through_its_sibling(
 
 
 async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
-    nats_process: NatsServer, stack: contextlib.AsyncExitStack, namespace: str
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, namespace: str
 ) -> None:
     engines = await start_engines(stack, 2)
-    nats = NatsSettings(nats_url=nats_process.url, namespace=namespace)
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     stop = Stop()
     for number, engine in enumerate(engines):
         settings = WorkerSettings(
@@ -102,7 +101,7 @@ async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
         running = asyncio.create_task(Sidecar(settings).serve(stop))
         stack.push_async_callback(asyncio.wait, [running])
     stack.callback(stop.request)
-    flags = ["--no-kv-events", "--nats-url", nats_process.url, "--namespace", namespace]
+    flags = ["--no-kv-events", "--nats-url", nats_server.url, "--namespace", namespace]
     one, two = [
         await stack.enter_async_context(router_process("--router-id", name, *flags))
         for name in ("r0", "r1")
@@ -118,7 +117,7 @@ async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
 
 
 async def test_routers_tell_each_other_by_records_and_nothing_is_lost(
-    nats_server: Served, stack: contextlib.AsyncExitStack, namespace: str
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, namespace: str
 ) -> None:
     [engine] = await start_engines(stack, 1)
     flags = [f"--worker=w0={engine.url}", "--no-kv-events"]

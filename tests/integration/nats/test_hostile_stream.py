@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 from tests.integration.nats.journal_load import SUBJECT, connect, follow, open_journal
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -27,9 +27,9 @@ async def forge(stream: JetStream, name: str, **said: Any) -> None:
 
 
 async def test_descriptions_that_cannot_be_wipe_nothing_and_stop_nobody(
-    fresh_server: Served, stack: contextlib.AsyncExitStack
+    own_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
-    connection = await connect(fresh_server.url, stack)
+    connection = await connect(own_server.url, stack)
     store = NatsObjects(connection, ObjectOptions(bucket="hostile"))
     await store.open()
     await store.put("good", GOOD)
@@ -53,9 +53,9 @@ async def test_descriptions_that_cannot_be_wipe_nothing_and_stop_nobody(
 
 
 async def test_an_object_larger_than_it_says_is_given_up_early(
-    fresh_server: Served, stack: contextlib.AsyncExitStack
+    own_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
-    connection = await connect(fresh_server.url, stack)
+    connection = await connect(own_server.url, stack)
     store = NatsObjects(connection, ObjectOptions(bucket="hostile"))
     await store.open()
     stream = JetStream(connection)
@@ -80,12 +80,12 @@ async def publish_raw(url: str, subject: bytes, data: bytes) -> None:
 
 
 async def test_a_subject_that_is_no_text_does_not_stop_who_reads_the_stream(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack)
+    journal = await open_journal(own_server.url, stack)
     reader, tail = await follow(journal, stack)
 
-    await publish_raw(fresh_server.url, b"kvmesh.ev.code.\xff\xfe", b"odd")
+    await publish_raw(own_server.url, b"kvmesh.ev.code.\xff\xfe", b"odd")
     journal.append(SUBJECT, b"good", lambda _: None)
 
     await eventually(lambda: reader.seen == {1: b"odd", 2: b"good"})

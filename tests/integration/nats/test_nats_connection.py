@@ -15,7 +15,6 @@ from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.integration.nats.clients import connect, start_server
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +47,7 @@ async def test_a_server_that_starts_a_little_later_is_waited_for(
 
 
 async def test_the_second_server_of_a_list_is_used(
-    nats_server: Served, own_server: NatsServer, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, own_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     gone = own_server.url
     await own_server.stop()
@@ -134,7 +133,7 @@ async def test_requests_wait_for_a_connection_that_comes_back(
 
 
 async def test_nobody_listening_is_an_error_at_once(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     connection = await connect(stack, url=nats_server.url)
 
@@ -143,7 +142,7 @@ async def test_nobody_listening_is_an_error_at_once(
 
 
 async def test_no_answer_is_an_error_in_time(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     connection = await connect(stack, url=nats_server.url)
     await NatsBus(connection).subscribe("silent", lambda *_: None)
@@ -153,7 +152,7 @@ async def test_no_answer_is_an_error_in_time(
 
 
 async def test_a_closed_connection_refuses_and_may_be_closed_again(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     connection = await connect(stack, url=nats_server.url)
     bus = NatsBus(connection)
@@ -170,7 +169,7 @@ async def test_a_closed_connection_refuses_and_may_be_closed_again(
 
 
 async def test_close_sends_what_is_queued(
-    nats_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
     connection = await connect(stack, url=nats_server.url)
     sizes: list[int] = []
@@ -184,7 +183,7 @@ async def test_close_sends_what_is_queued(
 
 
 async def test_flush_is_answered_after_what_was_queued(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     connection = await connect(stack, url=nats_server.url)
     seen: list[int] = []
@@ -198,7 +197,7 @@ async def test_flush_is_answered_after_what_was_queued(
 
 
 async def test_a_listeners_bug_does_not_end_the_connection(
-    nats_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
     contexts: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.append(context))

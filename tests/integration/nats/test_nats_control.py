@@ -15,7 +15,6 @@ from kvmesh.transport.nats.link.broker import SharedBroker
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.control import ControlPlane
 from tests.integration.nats.clients import connect
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +58,7 @@ async def start_asker(stack: contextlib.AsyncExitStack, url: str) -> ControlPlan
 
 
 async def test_a_command_is_answered_across_processes(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     worker = Worker()
     await start_worker(stack, nats_server.url, worker)
@@ -74,7 +73,7 @@ async def test_a_command_is_answered_across_processes(
 
 
 async def test_a_command_on_the_bus_is_carried_out_unasked(
-    nats_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
     worker = Worker()
     await start_worker(stack, nats_server.url, worker)
@@ -86,7 +85,7 @@ async def test_a_command_on_the_bus_is_carried_out_unasked(
 
 
 async def test_asking_nobody_is_told_at_once(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     router = await start_asker(stack, nats_server.url)
 
@@ -95,7 +94,7 @@ async def test_asking_nobody_is_told_at_once(
 
 
 async def test_a_late_answer_is_told_as_such(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     worker = Worker()
     await start_worker(stack, nats_server.url, worker)
@@ -107,7 +106,7 @@ async def test_a_late_answer_is_told_as_such(
 
 
 async def test_close_finishes_the_command_under_way_and_keeps_the_connection(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack
 ) -> None:
     worker = Worker()
     plane, connection = await start_worker(stack, nats_server.url, worker)
@@ -148,7 +147,7 @@ async def test_commands_go_on_after_the_server_was_killed(
 
 
 async def test_a_command_given_up_while_its_carrier_started_harms_no_later_one(
-    nats_server: Served, stack: contextlib.AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, stack: contextlib.AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start_worker(stack, nats_server.url, Worker())
     router = await start_asker(stack, nats_server.url)

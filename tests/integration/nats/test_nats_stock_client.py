@@ -10,16 +10,16 @@ import nats
 import nats.js
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def connection(nats_server: Served) -> AsyncIterator[NatsConnection]:
+async def connection(nats_server: NatsServer) -> AsyncIterator[NatsConnection]:
     connection = NatsConnection(NatsOptions(url=nats_server.url))
     await connection.connect()
     yield connection
@@ -27,7 +27,7 @@ async def connection(nats_server: Served) -> AsyncIterator[NatsConnection]:
 
 
 @pytest.fixture
-async def stock(nats_server: Served) -> AsyncIterator[nats.js.JetStreamContext]:
+async def stock(nats_server: NatsServer) -> AsyncIterator[nats.js.JetStreamContext]:
     client = await nats.connect(nats_server.url)
     yield client.jetstream()
     await client.close()

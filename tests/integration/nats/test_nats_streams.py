@@ -21,7 +21,6 @@ from tests.integration.nats.journal_load import (
     follow,
     open_journal,
 )
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -31,11 +30,11 @@ class ConsumerNames(msgspec.Struct, frozen=True):
 
 
 async def test_a_stream_deleted_and_remade_under_load_is_read_from_its_start(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack)
+    journal = await open_journal(own_server.url, stack)
     reader, tail = await follow(journal, stack)
-    admin = JetStream(await connect(fresh_server.url, stack))
+    admin = JetStream(await connect(own_server.url, stack))
     acks: list[int] = []
     for number in range(100):
         journal.append(SUBJECT, b"old %d" % number, acks.append)
@@ -54,10 +53,10 @@ async def test_a_stream_deleted_and_remade_under_load_is_read_from_its_start(
 
 
 async def test_appends_wait_quietly_for_a_stream_to_come(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack)
-    await JetStream(await connect(fresh_server.url, stack)).delete_stream(STREAM)
+    journal = await open_journal(own_server.url, stack)
+    await JetStream(await connect(own_server.url, stack)).delete_stream(STREAM)
     acks: list[int] = []
 
     with capture_logs() as logs:
@@ -76,9 +75,9 @@ async def test_appends_wait_quietly_for_a_stream_to_come(
 
 
 async def test_a_purge_that_outruns_a_reader_is_one_exact_gap(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack)
+    journal = await open_journal(own_server.url, stack)
     acks: list[int] = []
     for number in range(5000):
         journal.append(SUBJECT, b"%d" % number, acks.append)
@@ -108,9 +107,9 @@ async def test_a_purge_that_outruns_a_reader_is_one_exact_gap(
 
 
 async def test_everything_purged_before_a_reader_got_it_shows_in_a_heartbeat(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack)
+    journal = await open_journal(own_server.url, stack)
     acks: list[int] = []
     for number in range(3000):
         journal.append(SUBJECT, b"%d" % number, acks.append)
@@ -126,9 +125,9 @@ async def test_everything_purged_before_a_reader_got_it_shows_in_a_heartbeat(
 
 
 async def test_a_consumer_deleted_before_its_first_message_is_replaced_where_it_stood(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack)
+    journal = await open_journal(own_server.url, stack)
     acks: list[int] = []
     for number in range(50):
         journal.append(SUBJECT, b"old %d" % number, acks.append)
@@ -138,7 +137,7 @@ async def test_a_consumer_deleted_before_its_first_message_is_replaced_where_it_
     tail = await journal.tail(50, "", reader)
     stack.push_async_callback(tail.close)
     await eventually(lambda: reader.caught_up == 1)
-    admin = JetStream(await connect(fresh_server.url, stack))
+    admin = JetStream(await connect(own_server.url, stack))
 
     for name in (await admin.call(f"CONSUMER.NAMES.{STREAM}", None, ConsumerNames)).consumers:
         await admin.call(f"CONSUMER.DELETE.{STREAM}.{name}", None, Ignored)
@@ -151,9 +150,9 @@ async def test_a_consumer_deleted_before_its_first_message_is_replaced_where_it_
 
 
 async def test_discarded_old_messages_are_a_gap(
-    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
-    journal = await open_journal(fresh_server.url, stack, max_bytes=1024**2)
+    journal = await open_journal(own_server.url, stack, max_bytes=1024**2)
     acks: list[int] = []
     for _ in range(300):
         journal.append(SUBJECT, bytes(10_000), acks.append)

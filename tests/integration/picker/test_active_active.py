@@ -29,9 +29,9 @@ async def taken_snapshots(fleet: PickerFleet, pickers: Sequence[PickerProcess]) 
 
 
 async def test_one_of_three_pickers_is_killed_and_the_others_lose_nothing(
-    tmp_path: Path, nats_process: NatsServer, namespace: str
+    tmp_path: Path, nats_server: NatsServer, namespace: str
 ) -> None:
-    fleet = PickerFleet(tmp_path, nats_process, namespace, engines=3)
+    fleet = PickerFleet(tmp_path, nats_server, namespace, engines=3)
     pickers = [fleet.add_picker("--snapshot-interval-s", "1") for _ in range(3)]
     async with running(fleet):
         crowd = Crowd(fleet, CONVERSATIONS)

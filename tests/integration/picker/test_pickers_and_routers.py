@@ -14,9 +14,9 @@ CHATS = 6
 
 
 async def test_meta_routers_send_requests_to_routers_alone(
-    tmp_path: Path, nats_process: NatsServer, namespace: str
+    tmp_path: Path, nats_server: NatsServer, namespace: str
 ) -> None:
-    fleet = PickerFleet(tmp_path, nats_process, namespace, engines=2)
+    fleet = PickerFleet(tmp_path, nats_server, namespace, engines=2)
     picker, router, front = fleet.add_picker(), fleet.add_router("r0"), fleet.add_front()
     async with running(fleet):
         answers = [

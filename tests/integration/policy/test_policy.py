@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, router
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -130,7 +130,7 @@ async def two_replicas(
 
 
 async def test_a_policy_that_makes_answers_late_is_returned_from_by_all_replicas(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     async with two_replicas(nats, 20.0, SLOW, 20.0) as clients:
@@ -184,7 +184,7 @@ async def replica(
 
 
 async def test_a_good_policy_gets_all_requests_though_the_replica_that_decides_is_killed(
-    nats_server: Served, namespace: str, tmp_path: Path
+    nats_server: NatsServer, namespace: str, tmp_path: Path
 ) -> None:
     nats = ("--nats-url", nats_server.url, "--namespace", namespace)
     async with (

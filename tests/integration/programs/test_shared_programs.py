@@ -42,9 +42,9 @@ async def engine() -> AsyncIterator[Mocker]:
 
 @pytest.fixture
 async def replicas(
-    nats_process: NatsServer, namespace: str, engine: Mocker, tmp_path: Path
+    nats_server: NatsServer, namespace: str, engine: Mocker, tmp_path: Path
 ) -> AsyncIterator[list[MeshProcess]]:
-    flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_process.url]
+    flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_server.url]
     flags += ["--namespace", namespace, "--program-wait-s", str(WITHIN_S)]
     flags += ["--sse-comment-s", "0"]  # so that the answer's head can tell of the wait
     flags += ["--parity-sample", "0"]  # it sends prompts again, for which the engine has no room

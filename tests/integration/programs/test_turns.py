@@ -152,7 +152,7 @@ async def until(client: httpx.AsyncClient, *wanted: str) -> None:
 
 async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:
     async with one_engine(program_wait_s=0.5) as client:
-        first = turn(client, "first", 600)
+        first = turn(client, "first", 200)
         await until(client, "running")
         second = turn(client, "second")
         await until(client, "waiting", "running")
@@ -175,7 +175,7 @@ async def test_no_prompt_is_compared_while_one_is_held(monkeypatch: pytest.Monke
     monkeypatch.setattr(token_check, "DELAY_S", 0.0)
     monkeypatch.setattr(token_check.TokenCheck, "_ask", look)
     async with one_engine(program_wait_s=0.5) as client:
-        first = turn(client, "first", 600)
+        first = turn(client, "first", 200)
         await until(client, "running")
         late = await turn(client, "second")
         first.cancel()
@@ -190,7 +190,7 @@ async def test_a_whole_answer_is_held_for_less_than_a_stream(
 ) -> None:
     monkeypatch.setattr(placed_turns, "WHOLE_HELD_S", 0.5)
     async with one_engine(program_wait_s=60.0) as client:
-        first = turn(client, "first", 1200)
+        first = turn(client, "first", 300)
         await until(client, "running")
         streamed = turn(client, "streamed", stream=True)
         await until(client, "waiting", "running")
@@ -224,7 +224,7 @@ async def test_a_client_that_leaves_waits_no_longer_and_keeps_nobody_back() -> N
 
 async def test_a_stream_that_waits_for_its_turn_gets_comments_and_its_answer() -> None:
     async with one_engine(program_wait_s=1.0) as client:
-        first = turn(client, "first", 600)
+        first = turn(client, "first", 250)
         await until(client, "running")
         answer = await turn(client, "second", stream=True)
         first.cancel()
@@ -236,7 +236,7 @@ async def test_a_stream_that_waits_for_its_turn_gets_comments_and_its_answer() -
 
 async def test_turns_can_be_switched_off_while_requests_wait() -> None:
     async with one_engine() as client:
-        first = turn(client, "first", 600)
+        first = turn(client, "first", 200)
         await until(client, "running")
         second = turn(client, "second")
         await until(client, "waiting", "running")
@@ -322,7 +322,7 @@ async def test_a_meta_router_waits_for_a_turn_and_shows_the_programs_of_all_buck
         meta_router([f"default={own.base_url}"]) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
-        first = turn(client, "first", 600)
+        first = turn(client, "first", 250)
         await until(own, "running")
         second = turn(client, "second")
         await until(own, "waiting", "running")

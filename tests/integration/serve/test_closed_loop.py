@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
@@ -20,7 +21,6 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +55,7 @@ def router_of(nats: NatsSettings, port: int) -> RouterServer:
 
 @asynccontextmanager
 async def prompts_indexed(
-    nats_server: Served, eventually: Eventually, namespace: str
+    nats_server: NatsServer, eventually: Eventually, namespace: str
 ) -> AsyncIterator[tuple[RouterServer, Sidecar, httpx.AsyncClient]]:
     """A router, a sidecar and a client of the router, whose index has all of `PROMPTS`."""
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
@@ -84,7 +84,7 @@ async def prompts_indexed(
 
 
 async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
-    nats_server: Served, eventually: Eventually, namespace: str
+    nats_server: NatsServer, eventually: Eventually, namespace: str
 ) -> None:
     async with prompts_indexed(nats_server, eventually, namespace) as (server, _, client):
         server.index.clear(WORKER)
@@ -142,7 +142,7 @@ async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: 
 
 
 async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
-    nats_server: Served, eventually: Eventually, namespace: str
+    nats_server: NatsServer, eventually: Eventually, namespace: str
 ) -> None:
     async with prompts_indexed(nats_server, eventually, namespace) as (server, sidecar, client):
         [(_, publisher)] = sidecar._ranks

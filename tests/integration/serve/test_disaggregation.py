@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
@@ -30,7 +31,6 @@ from tests.integration.support.failing_engine import (
     failing_engines,
 )
 from tests.integration.support.live_router import free_port, router
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -563,7 +563,7 @@ async def test_pretend_engines_refuse_requests_that_no_router_split() -> None:
 
 
 async def test_sidecars_bring_roles_through_nats(
-    nats_server: Served, eventually: Eventually, namespace: str
+    nats_server: NatsServer, eventually: Eventually, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     port = free_port()

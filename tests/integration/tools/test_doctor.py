@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
@@ -22,7 +23,6 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.nats_container import Served
 from tests.unit.app.prompts.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration
@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def router(nats: Served, namespace: str, **cost: Any) -> AsyncIterator[str]:
+async def router(nats: NatsServer, namespace: str, **cost: Any) -> AsyncIterator[str]:
     port = free_port()
     server = RouterServer(
         RouterSettings(
@@ -91,7 +91,7 @@ async def until_open(port: int) -> None:
             return
 
 
-def sidecar(mocker: Mocker, nats: Served, namespace: str) -> Sidecar:
+def sidecar(mocker: Mocker, nats: NatsServer, namespace: str) -> Sidecar:
     return Sidecar(
         WorkerSettings(
             engine_url=mocker.url,
@@ -227,7 +227,9 @@ async def test_a_url_without_a_scheme_is_refused() -> None:
         await examine(DoctorSettings(engine_url="http://h:1", router_url="localhost:1"))
 
 
-async def test_the_way_from_engine_to_index_is_tried(nats_server: Served, namespace: str) -> None:
+async def test_the_way_from_engine_to_index_is_tried(
+    nats_server: NatsServer, namespace: str
+) -> None:
     async with (
         engine() as mocker,
         router(nats_server, namespace) as url,
@@ -246,7 +248,7 @@ async def test_the_way_from_engine_to_index_is_tried(nats_server: Served, namesp
 
 
 async def test_a_router_of_another_block_size_and_no_sidecar_are_found(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     async with (
         engine(block_size=32) as mocker,
@@ -258,7 +260,7 @@ async def test_a_router_of_another_block_size_and_no_sidecar_are_found(
 
 
 async def test_a_mesh_router_warns_of_blocks_of_another_size(
-    nats_server: Served, namespace: str
+    nats_server: NatsServer, namespace: str
 ) -> None:
     async with (
         engine(block_size=32) as mocker,

@@ -135,9 +135,9 @@ async def engine() -> AsyncIterator[Mocker]:
 
 @pytest.mark.parametrize("role", list(MOST_OF))
 async def test_a_role_loads_nothing_but_what_it_serves_with(
-    role: str, engine: Mocker, nats_process: NatsServer, namespace: str, tmp_path: Path
+    role: str, engine: Mocker, nats_server: NatsServer, namespace: str, tmp_path: Path
 ) -> None:
-    nats = ["--nats-url", nats_process.url, "--namespace", namespace]
+    nats = ["--nats-url", nats_server.url, "--namespace", namespace]
     http = free_port()
     lines = {
         "router alone": ["router", "--worker", engine.url, "--http-port", str(http)],
@@ -172,11 +172,11 @@ async def test_a_role_loads_nothing_but_what_it_serves_with(
 
 
 async def test_the_first_command_loads_what_carries_it_and_is_answered(
-    nats_process: NatsServer, namespace: str, tmp_path: Path
+    nats_server: NatsServer, namespace: str, tmp_path: Path
 ) -> None:
-    http, nats = free_port(), ["--nats-url", nats_process.url, "--namespace", namespace]
+    http, nats = free_port(), ["--nats-url", nats_server.url, "--namespace", namespace]
     line = ["router", "--bucket=b", "--router-id=b-0", *nats, "--http-port", str(http)]
-    plane = event_plane(NatsSettings(nats_url=nats_process.url, namespace=namespace), "admin")
+    plane = event_plane(NatsSettings(nats_url=nats_server.url, namespace=namespace), "admin")
     started = Started(tmp_path, *line)
     try:
         await started.until(partial(answers, http))

@@ -144,6 +144,7 @@ async def set_faults(engines: list[Mocker], faults: list[str]) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.nightly
 async def test_every_way_to_fail_raises_its_alarm_which_ends_with_it(tmp_path: Path) -> None:
     promtool("--version")
     folders = {name: tmp_path / name for name in EXPERIMENTS}

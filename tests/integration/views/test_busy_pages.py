@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.support import live_router
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 LONG_S = 6.0
 """Processor time that the asked pages would take if each was made anew."""

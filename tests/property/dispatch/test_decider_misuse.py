@@ -5,7 +5,7 @@ nothing stays booked.
 import gc
 import random
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 from types import SimpleNamespace
@@ -41,15 +41,6 @@ SIZE = 4
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":9}' % (b"long " * 30)
 COST = COSTS["predicted-time"]
 WEIGHTS: tuple[float, ...] = astuple(RouterOptions().pricing().weights)
-
-
-@pytest.fixture(autouse=True)
-def others_objects_are_not_looked_at() -> Iterator[None]:
-    """Have a collection look at what this test makes: of a whole run's objects one takes 0.3 s."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def anything(*_: object) -> None:

@@ -192,25 +192,24 @@ def test_agents_are_not_left_to_the_tokenizer(fields: dict[str, Any]) -> None:
     assert scan_tokens(body) == naive.scan_tokens(body) is not None
 
 
-@pytest.mark.parametrize("size", [*range(70), 4095, 100_000])
 @pytest.mark.parametrize("last", ["x", "é", "\n", '"', "😀"])
-def test_texts_of_every_length_are_read_whole(size: int, last: str) -> None:
-    body = json.dumps(
-        {"messages": [{"role": "user", "content": "a" * size + last + "b" * (size % 17)}]},
-        ensure_ascii=False,
-    ).encode()
+def test_texts_of_every_length_are_read_whole(last: str) -> None:
+    for size in (*range(70), 4095, 100_000):
+        text = "a" * size + last + "b" * (size % 17)
+        said = {"messages": [{"role": "user", "content": text}]}
+        body = json.dumps(said, ensure_ascii=False).encode()
 
-    assert scan_body(body) == naive.scan_body(body) is not None
-    assert scan_tokens(body) == naive.scan_tokens(body) is not None
+        assert scan_body(body) == naive.scan_body(body) is not None
+        assert scan_tokens(body) == naive.scan_tokens(body) is not None
 
 
-@pytest.mark.parametrize("place", range(0, 40, 3))
 @pytest.mark.parametrize("byte", [0x00, 0x1F, 0x80, 0xC0, 0xED, 0xF5, 0xFF])
-def test_a_byte_that_no_string_may_have_is_found_anywhere(place: int, byte: int) -> None:
-    text = b"a" * place + bytes([byte]) + b"a" * (40 - place)
-    for body in (b'{"prompt":"%b"}' % text, b'{"other":["%b"]}' % text, b'{"%b":1}' % text):
-        assert scan_body(body) is None
-        assert naive.scan_body(body) is None
+def test_a_byte_that_no_string_may_have_is_found_anywhere(byte: int) -> None:
+    for place in range(0, 40, 3):
+        text = b"a" * place + bytes([byte]) + b"a" * (40 - place)
+        for body in (b'{"prompt":"%b"}' % text, b'{"other":["%b"]}' % text, b'{"%b":1}' % text):
+            assert scan_body(body) is None
+            assert naive.scan_body(body) is None
 
 
 @pytest.mark.parametrize(("depth", "scanned"), [(MOST_DEPTH - 1, True), (MOST_DEPTH, False)])

@@ -120,12 +120,6 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             slow_ms=state.prefill.slow_ms * self.answer_tokens,
         )
 
-    def memory_wait_of(self, state: WorkerState) -> float:
-        """Return `memory_wait_ms` with what the request shares there counted once."""
-        overlap = self.overlaps.get(state.worker, 0)
-        shared = state.loads.shared_blocks(self.keys, overlap)
-        return self.memory_wait_ms(state, state.loads.active_blocks + self.request_blocks - shared)
-
     def memory_wait_ms(self, state: WorkerState, decode_blocks: int) -> float:
         """Return how long the request will wait for others to leave, ms: 0 below the margin.
 

@@ -4,8 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.actors.messages import WorkerHeartbeat, WorkerLoad
+from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerLoad
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.info import AdapterReport
 
 
 def test_cache_usage_is_a_fraction_and_zero_when_the_total_is_unknown() -> None:
@@ -28,6 +29,14 @@ def test_the_share_of_cached_tokens_is_told_or_made_of_two_counts() -> None:
 
     assert counted.report().prefix_hit_rate == 0.25
     assert WorkerLoad(cache_hit_tokens=3).report().prefix_hit_rate == 0.0
+
+
+def test_adapters_are_reported_where_the_engine_says_how_many_it_holds() -> None:
+    full = WorkerLoad(adapter_slots=2, adapters=("a", "b")).report().adapters
+    unnamed = WorkerLoad(adapter_slots=2).report().adapters
+
+    assert WorkerLoad(adapters=("a",)).report().adapters == AdapterReport()
+    assert (full, unnamed) == (AdapterReport(2, ("a", "b")), AdapterReport(2, ()))
 
 
 BEAT = WorkerHeartbeat(
@@ -69,3 +78,15 @@ def test_a_connector_is_written_only_where_one_is_named() -> None:
 
     assert "connector" not in plain
     assert msgspec.msgpack.decode(named, type=WorkerHeartbeat).connector == "shared"
+
+
+@pytest.mark.parametrize(
+    ("more", "decides"),
+    [({}, True), ({"follower": True}, False), ({"follower": True, "picker": True}, True)],
+)
+def test_a_follower_decides_nothing_unless_it_is_a_picker(
+    more: dict[str, Any], decides: bool
+) -> None:
+    beat = RouterHeartbeat(router="r", bucket="b", url="http://r:1", ready=True, epoch=1, **more)
+
+    assert beat.decides is decides

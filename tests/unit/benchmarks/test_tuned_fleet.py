@@ -1,5 +1,7 @@
 """The whole tuner in virtual time, in small: `benchmarks.quality.bench_tuner` has it in large."""
 
+import pytest
+
 from benchmarks.quality.phases import BLOCK, PHASES, join
 from benchmarks.quality.tuned_fleet import TunedFleet
 from kvmesh.core.tuning.loop import LoopOptions
@@ -24,6 +26,7 @@ OPTIONS = LoopOptions(
 )
 
 
+@pytest.mark.nightly
 def test_a_load_that_changes_is_searched_anew_and_never_keeps_weights_of_another() -> None:
     requests = join([PHASES["prefill-heavy"](1400, 11.0, 4), PHASES["decode-heavy"](1500, 25.0, 4)])
     fleet = TunedFleet(

@@ -7,6 +7,7 @@ import pytest
 
 from kvmesh.app.mesh import home_store
 from kvmesh.app.mesh.home_store import HomeStore
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.plane import event_plane
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.errors import TransportError
@@ -15,7 +16,6 @@ from kvmesh.settings.roles import NatsSettings
 from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Eventually
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,10 @@ async def started(
 
 
 async def test_homes_are_shared_told_at_the_end_and_bounded(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
+    stack: contextlib.AsyncExitStack,
+    nats_server: NatsServer,
+    eventually: Eventually,
+    namespace: str,
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     one, store = await started(stack, event_plane(nats, "tool"))

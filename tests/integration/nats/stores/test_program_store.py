@@ -8,10 +8,10 @@ import pytest
 
 from kvmesh.app.mesh import program_store
 from kvmesh.app.mesh.program_store import ProgramStore
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.plane import event_plane
 from kvmesh.settings.roles import NatsSettings
 from tests.conftest import Eventually
-from tests.nats_container import Served
 from tests.unit.core.programs.test_sharing import Replica, key_of
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ ALIVE = {"r0": 1, "r1": 1}
 
 async def shared(
     stack: contextlib.AsyncExitStack,
-    server: Served,
+    server: NatsServer,
     place: str,
     replica: Replica,
     alive: Mapping[str, int] = ALIVE,
@@ -37,7 +37,10 @@ async def shared(
 
 
 async def test_replicas_share_programs_and_a_new_one_knows_them_from_the_start(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
+    stack: contextlib.AsyncExitStack,
+    nats_server: NatsServer,
+    eventually: Eventually,
+    namespace: str,
 ) -> None:
     place = f"{namespace}/shared"
     one, two, late, other = Replica("r0"), Replica("r1"), Replica("r2"), Replica("r3")
@@ -63,7 +66,7 @@ async def test_replicas_share_programs_and_a_new_one_knows_them_from_the_start(
 
 async def test_a_restarted_replica_ends_the_turns_of_its_life_before(
     stack: contextlib.AsyncExitStack,
-    nats_server: Served,
+    nats_server: NatsServer,
     eventually: Eventually,
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -5,12 +5,12 @@ import contextlib
 import pytest
 
 from kvmesh.app.mesh.session_store import SessionStore
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.plane import event_plane
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.settings.roles import NatsSettings
 from tests.conftest import Eventually
-from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -18,7 +18,7 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
 async def replica(
-    stack: contextlib.AsyncExitStack, server: Served, name: str, ttl_s: float = 3600.0
+    stack: contextlib.AsyncExitStack, server: NatsServer, name: str, ttl_s: float = 3600.0
 ) -> tuple[Sessions, SessionStore]:
     sessions = Sessions(SessionOptions(affinity="soft", ttl_s=ttl_s))
     namespace, bucket = name.split("/")
@@ -32,7 +32,10 @@ async def replica(
 
 
 async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
+    stack: contextlib.AsyncExitStack,
+    nats_server: NatsServer,
+    eventually: Eventually,
+    namespace: str,
 ) -> None:
     one, store = await replica(stack, nats_server, f"{namespace}/shared")
     two, _ = await replica(stack, nats_server, f"{namespace}/shared")
@@ -54,7 +57,10 @@ async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
 
 
 async def test_what_was_bound_last_is_told_at_the_end(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
+    stack: contextlib.AsyncExitStack,
+    nats_server: NatsServer,
+    eventually: Eventually,
+    namespace: str,
 ) -> None:
     one, store = await replica(stack, nats_server, f"{namespace}/ending")
     two, _ = await replica(stack, nats_server, f"{namespace}/ending")
@@ -66,7 +72,10 @@ async def test_what_was_bound_last_is_told_at_the_end(
 
 
 async def test_the_store_forgets_what_nobody_uses(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
+    stack: contextlib.AsyncExitStack,
+    nats_server: NatsServer,
+    eventually: Eventually,
+    namespace: str,
 ) -> None:
     one, _ = await replica(stack, nats_server, f"{namespace}/fleeting", ttl_s=1.0)
     one.bind("a" * 32, W1, 0.0)

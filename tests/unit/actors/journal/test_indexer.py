@@ -103,6 +103,18 @@ def test_what_is_read_is_exact_once_the_history_is_caught_up() -> None:
     assert indexer.caught_up
 
 
+def test_a_tail_that_catches_up_again_forgets_nobody_that_was_heard() -> None:
+    driver = Driver()
+
+    driver.tell(WorkerSeen(heartbeat()))
+    driver.tell(CaughtUp(1))
+    driver.now = 61.0
+    driver.tell(Tick("check"))
+
+    assert (driver.blocks(), driver.trust()) == (2, Trust.EXACT)
+    assert driver.indexer.caught_up
+
+
 def test_a_restarted_replica_waits_a_moment_for_the_workers_it_knows() -> None:
     driver = Driver()
 

@@ -2,7 +2,7 @@
 
 import json
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -246,8 +246,3 @@ def random_chat(seed: int) -> Chat:
         body["messages"].append(last)
         body |= {"continue_final_message": True, "add_generation_prompt": False}
     return body
-
-
-def random_chats(seeds: Iterable[int]) -> list[Chat]:
-    """Return a chat per seed."""
-    return [random_chat(seed) for seed in seeds]

@@ -41,16 +41,16 @@ def test_what_no_rule_names_asks_for_operate(path: str, role: Role | None) -> No
     assert role_for(path) == role
 
 
-@pytest.mark.parametrize("path", [*sorted(OPEN_PATHS), *PATHS, *BELOW, "/anything"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_may_have_its_paths_and_operate_all(path: str, role: Role) -> None:
-    wanted = role_for(path)
-    if wanted in {None, role} or role == "operate":
-        check_role(path, (role,))
-        return
-    with pytest.raises(RequestError, match=f"--role {wanted}") as raised:
-        check_role(path, (role,))
-    assert raised.value.status == 403
+def test_a_role_may_have_its_paths_and_operate_all(role: Role) -> None:
+    for path in (*OPEN_PATHS, *PATHS, *BELOW, "/anything"):
+        wanted = role_for(path)
+        if wanted in {None, role} or role == "operate":
+            check_role(path, (role,))
+            continue
+        with pytest.raises(RequestError, match=f"--role {wanted}") as raised:
+            check_role(path, (role,))
+        assert raised.value.status == 403
 
 
 def test_no_role_may_have_nothing() -> None:

@@ -112,6 +112,12 @@ def test_a_partial_block_has_no_hash_but_its_tokens_count() -> None:
     assert not BlockHashes([1, 2], 16).upto(5)
 
 
+def test_ids_that_are_not_kept_are_none_behind_a_block() -> None:
+    hashes = BlockHashes.of([1, 2], 16)
+
+    assert hashes.behind(1, 4) is None
+
+
 @pytest.mark.parametrize("text", ["", "abc" * 40, "a\u0105" * 60, "\U0001f600" * 90])
 def test_a_strings_code_points_are_tokens(text: str) -> None:
     expected = sequence_hashes([*map(ord, text)], 16)

@@ -182,7 +182,6 @@ def test_a_stream_of_messages_tells_its_tool(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [EventStream, new_event_stream])
-@pytest.mark.parametrize("pad", range(36))
 @pytest.mark.parametrize(
     "word",
     [
@@ -193,10 +192,12 @@ def test_a_stream_of_messages_tells_its_tool(make: Make) -> None:
         b'"error":{"message":"m"}',
     ],
 )
-def test_words_are_found_wherever_they_stand(make: Make, pad: int, word: bytes) -> None:
-    stream, reads = make(), find_usage(b"{%b}" % word)
+def test_words_are_found_wherever_they_stand(make: Make, word: bytes) -> None:
+    reads = find_usage(b"{%b}" % word)
 
-    stream.feed(b'data: {"%b":1,%b}\n\n' % (b"x" * pad, word))
+    for pad in range(36):
+        stream = make()
+        stream.feed(b'data: {"%b":1,%b}\n\n' % (b"x" * pad, word))
 
-    assert stream.usage == reads
-    assert stream.errors == (b'"error"' in word)
+        assert stream.usage == reads, pad
+        assert stream.errors == (b'"error"' in word), pad

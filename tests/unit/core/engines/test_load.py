@@ -21,3 +21,12 @@ def test_a_figure_may_be_in_a_label() -> None:
     gauges.take(Gauge("total_blocks", label="blocks"), 1.0, {"blocks": "None"})
 
     assert (gauges.block_size, gauges.total_blocks) == (16, 0)
+
+
+def test_names_of_adapters_are_those_of_the_latest_sample() -> None:
+    gauges, gauge = Gauges(), Gauge("adapters", label="running")
+
+    gauges.take(gauge, 2.0, {"running": "a, b,,"})
+    gauges.take(gauge, 1.0, {"running": "old"})
+
+    assert gauges.adapters == {"running": ("a", "b")}

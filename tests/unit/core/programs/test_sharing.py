@@ -104,6 +104,26 @@ def test_what_was_in_the_table_at_the_start_is_as_old_as_it_is(
     assert two.agent("a").began_s == pytest.approx(469.0)
 
 
+def test_an_agent_began_when_the_first_of_all_replicas_saw_it(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    two.begin("a", now=3.0)
+    two.end("a", now=4.0)
+    two.begin("a", now=5.0)
+    one.begin("a", now=5.0)
+
+    one.hears(two.told(5.0), now=5.0)
+    early = one.agent("a").began_s
+    two.end("a", now=12.0)
+    [(key, value)] = two.told(12.0).items()
+    younger = decode_news(value)
+    record = msgspec.structs.replace(younger.record, age_s=0.0)
+    one.hears({key: encode_news("r1", 1, UNIX_S, record)}, now=13.0)
+
+    assert (early, one.agent("a").began_s) == (3.0, 3.0)
+
+
 def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("a")
@@ -210,6 +230,40 @@ def test_what_is_on_its_way_to_the_table_is_not_told_twice(pair: tuple[Replica, 
     one.hears(early)
 
     assert one.told() == {}
+
+
+def test_of_two_words_on_their_way_the_second_is_still_to_come(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    one.begin("a")
+    first = one.told()
+    one.end("a", now=1.0)
+    second = one.told(1.0)
+    two.begin("a")
+    older = two.told()
+
+    one.hears(first, 1.0)
+    one.hears(older, 1.0)
+
+    assert one.told(1.0) == {}, "the second word will stand in the table"
+    one.hears(second, 1.0)
+    one.hears(older, 1.0)
+    assert set(one.told(1.0)) == {key_of("a")}
+
+
+def test_a_turn_of_another_is_told_again_as_the_others(pair: tuple[Replica, Replica]) -> None:
+    one, two = pair
+    two.begin("a")
+    two.end("a")
+    one.hears(two.told())
+    one.begin("a", now=1.0)
+    two.hears(one.told(1.0), 1.0)
+
+    two.sharing.tell_again(2.0)
+
+    [again] = two.told(2.0).values()
+    assert (decode_news(again).replica, decode_news(again).record.phase) == ("r0", "running")
 
 
 def test_what_may_be_lost_with_the_plane_is_told_again(pair: tuple[Replica, Replica]) -> None:

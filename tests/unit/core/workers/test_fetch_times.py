@@ -156,6 +156,8 @@ def test_rows_that_cannot_be_are_left_out() -> None:
 
     times.hear("r1", [FetchRow("a", place, ms, samples) for place, ms, samples in odd], 0.0)
 
+    times.hear("r1", [], 0.0)
+
     for place in (HOST, PEER):
         assert times.report(A, place, COMPUTE, 0.0).samples == 0.0
 

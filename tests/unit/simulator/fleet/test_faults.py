@@ -335,8 +335,11 @@ EVERY_POLICY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", EVERY_POLICY)
-@pytest.mark.parametrize("kind", ["500", "reset", "garbage", "empty-body", "no-tokens"])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [("500", policy) for policy in EVERY_POLICY]
+    + [(kind, "kv") for kind in ("reset", "garbage", "empty-body", "no-tokens")],
+)
 def test_an_engine_that_fails_everything_at_once_gets_a_handful_of_requests(
     kind: str, policy: str
 ) -> None:

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from kvmesh.core.admission.queue import QueuePolicy
+from kvmesh.core.cost.targets import Targets
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import PROFILES
 from kvmesh_lab.report.outcome import RequestOutcome
@@ -347,6 +348,18 @@ def test_a_held_request_counts_its_time_to_first_token_from_when_it_was_sent() -
     first, second, third = sorted(one.ttft_ms or 0.0 for one in outcomes)
     assert {one.sent_ms for one in outcomes} == {0.0}
     assert 0.0 < first < second < third
+
+
+def test_what_hardly_meets_its_targets_is_refused() -> None:
+    requests = families(40, gap_ms=1.0)
+    options = msgspec.structs.replace(
+        fleet(requests, engines=1).options, targets=Targets(ttft_ms=0.001)
+    )
+
+    refused = [one for one in fleet(requests, options=options).run() if one.error]
+
+    assert len(refused) >= 30
+    assert not any(one.ttft_ms for one in refused)
 
 
 def test_an_engine_that_something_else_woke_is_not_woken_again() -> None:

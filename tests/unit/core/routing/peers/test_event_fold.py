@@ -305,3 +305,12 @@ def test_a_booking_at_a_worker_whose_name_found_no_room_has_the_state_asked_for(
 
     assert not replica.peers.hear("q", message(named(0, "w"), placed(1, 0, AMOUNTS)), 0.0)
     assert replica.ids("q") == []
+
+
+def test_a_booking_that_moves_to_a_worker_without_a_name_is_none_any_more(compiled: bool) -> None:
+    replica = replica_of(compiled)
+    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
+
+    assert not replica.peers.hear("p", message(placed(9, 5, AMOUNTS), first_seq=4), 1.0)
+
+    assert (replica.ids("p"), replica.sequences.loads(W).active_requests) == ([], 0)

@@ -9,13 +9,14 @@ FULL, WINDOW = 0, 1
 
 
 class Fixture:
-    """Blocks 1 -> 2 -> 3 of a full group and a window of one block."""
+    """Blocks 1 -> 2 -> 3 of a full group and of a window of so many tokens, or of states."""
 
-    def __init__(self) -> None:
-        self.groups = Groups(None, drops=False)
+    def __init__(self, window: int = 17, *, states: bool = False) -> None:
+        self.groups = Groups(None, drops=states)
         full = EngineStored((1,), None, bytes(64), 16, kind="full_attention")
-        window = EngineStored((1,), None, bytes(64), 16, 0, 1, "sliding_window", window=17)
-        self.groups.learn([full, window])
+        kind = "mamba" if states else "sliding_window"
+        other = EngineStored((1,), None, bytes(64), 16, 0, 1, kind, window=window)
+        self.groups.learn([full, other])
         self.tree = Boundaries()
         above: Boundary | None = None
         for key in (1, 2, 3):
@@ -48,6 +49,32 @@ def test_a_block_is_an_end_while_all_groups_hold_what_a_hit_needs() -> None:
     assert on.hits.settle() == [Removed(pack_hashes((3, 2)))]
     assert on.hits.take_ends() == ([Removed(pack_hashes((3,)), ENDS)], [])
     assert (len(on.hits), on.hits.statistics().hidden) == (1, 1)
+
+
+def test_a_window_of_two_blocks_ends_where_both_are_held() -> None:
+    on = Fixture(window=33)
+    on.hold(FULL, 1, 2, 3)
+    on.hold(WINDOW, 1, 2, 3)
+    on.hits.settle()
+    on.hits.take_ends()
+
+    on.hold(WINDOW, 1, count=-1)
+    on.hits.settle()
+
+    assert on.hits.take_ends() == ([Removed(pack_hashes((1, 2)), ENDS)], [])
+
+
+def test_a_hit_that_drops_a_block_ends_behind_the_state_that_it_needs() -> None:
+    on = Fixture(states=True)
+    on.hold(FULL, 1, 2, 3)
+    on.hold(WINDOW, 1)
+    on.hits.settle()
+    assert on.hits.take_ends() == ([], [ends(2)])
+
+    on.hold(WINDOW, 1, count=-1)
+    on.hits.settle()
+
+    assert on.hits.take_ends() == ([Removed(pack_hashes((2,)), ENDS)], [])
 
 
 def test_a_tier_that_is_new_takes_what_is_held() -> None:
