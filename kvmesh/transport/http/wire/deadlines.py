@@ -10,6 +10,12 @@ from typing import Final, Protocol
 from kvmesh.tasks import guarded
 
 NEVER: Final = math.inf
+REST_S: Final = 1.0
+FAR_S: Final = 2.0
+"""An item with less to its deadline does not rest."""
+
+RESTING: Final = -2
+"""The `spoke` of an item at rest."""
 
 
 class Timer(Protocol):
@@ -33,7 +39,7 @@ class TimerLoop(Protocol):
 
 
 class Timed(Protocol):
-    """Something with a deadline. `spoke` belongs to the wheel; -1 is "not on it"."""
+    """Something with a deadline. `spoke` belongs to the wheel; -1: not on it, -2: at rest."""
 
     deadline_s: float
     spoke: int
@@ -42,16 +48,22 @@ class Timed(Protocol):
         """Act: the deadline passed. Set a new one, or it is called again next round."""
         ...
 
+    def is_idle(self) -> bool:
+        """Return whether nothing but its deadline is to come until it calls the wheel's `wake`."""
+        ...
+
     def crash(self, error: Exception) -> None:
         """Give up for what `on_deadline` raised. Must not raise."""
         ...
 
 
 class DeadlineWheel:
-    """Looks at 1/`spokes` of its items each tick, so at each item once per round.
+    """Looks at 1/`spokes` of its items each tick, so at each item once per round; at those found
+    idle once in `REST_S`, until `wake`, so that a process without requests sleeps.
 
-    `now_s` is the loop's clock as of the last tick: never ahead, at most a tick behind. A deadline
-    set from it fires between one tick early and one round late. O(items) per round, 0.1 us each.
+    `now_s` is the loop's clock as of the last tick: never ahead, at most a tick behind while an
+    item is not idle. A deadline set from it fires between one tick early and one round late, that
+    of an idle item up to `REST_S` late. O(items) per round, 0.1 us each.
     """
 
     def __init__(
@@ -69,10 +81,12 @@ class DeadlineWheel:
         self._count = 0
         self.on_tick: Callable[[], None] | None = None
         self._timer: Timer | None = None
+        self._resting: set[Timed] = set()
+        self._rest_timer: Timer | None = None
         self.now_s = loop.time()
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + len(self._resting)
 
     def add(self, item: Timed) -> None:
         """Watch `item` until `discard`; the wheel only turns while it has items."""
@@ -86,19 +100,30 @@ class DeadlineWheel:
                 self.on_tick()
             self._timer = self._loop.call_later(self._tick_s, self._turn)
 
+    def wake(self, item: Timed) -> None:
+        """Watch an item at rest as often as any: call it when its `spoke` is `RESTING`, before a
+        deadline is set from `now_s`.
+        """
+        self._resting.discard(item)
+        self.add(item)
+
     def discard(self, item: Timed) -> None:
         """Forget `item`; no error when it is not watched."""
-        if item.spoke >= 0:
+        if item.spoke == RESTING:
+            self._resting.discard(item)
+            item.spoke = -1
+        elif item.spoke >= 0:
             self._spokes[item.spoke].discard(item)
             item.spoke = -1
             self._count -= 1
 
     def close(self) -> None:
         """Stop turning and forget all items."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for spoke in self._spokes:
+        for timer in (self._timer, self._rest_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._rest_timer = None
+        for spoke in (*self._spokes, self._resting):
             for item in spoke:
                 item.spoke = -1
             spoke.clear()
@@ -110,11 +135,30 @@ class DeadlineWheel:
         self._hand = (self._hand + 1) % len(self._spokes)
         if self.on_tick is not None:
             guarded("deadline", self.on_tick)()
-        for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
+        spoke, far_s = self._spokes[self._hand], now + FAR_S
+        for item in [item for item in spoke if item.deadline_s <= now]:
             if item.spoke >= 0:
                 self._expire(item, now)
+        for item in [one for one in spoke if far_s < one.deadline_s < NEVER and one.is_idle()]:
+            self._rest(item)
         if self._count and self._timer is None:
             self._timer = self._loop.call_later(self._tick_s, self._turn)
+
+    def _rest(self, item: Timed) -> None:
+        self.discard(item)
+        item.spoke = RESTING
+        self._resting.add(item)
+        if self._rest_timer is None:
+            self._rest_timer = self._loop.call_later(REST_S, self._turn_resting)
+
+    def _turn_resting(self) -> None:
+        self._rest_timer = None
+        self.now_s = now = self._loop.time()
+        for item in [item for item in self._resting if item.deadline_s <= now]:
+            if item.spoke == RESTING:
+                self._expire(item, now)
+        if self._resting:
+            self._rest_timer = self._loop.call_later(REST_S, self._turn_resting)
 
     def _expire(self, item: Timed, now: float) -> None:
         try:
@@ -171,6 +215,10 @@ class ForwardClock:
         self.expires_at_s = NEVER if deadline_s is None else wheel.now_s + deadline_s
         self._comment_at_s = wheel.now_s + self._comments_s
         self.deadline_s = min(self.expires_at_s, self._comment_at_s)
+
+    def is_idle(self) -> bool:
+        """Return False: a request waits."""
+        return False
 
     def stop(self) -> None:
         """Watch no longer."""
