@@ -6,8 +6,6 @@ after a pause that grows, or the process ends with a non-zero code.
 """
 
 import asyncio
-import os
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, ParamSpec
 
@@ -19,7 +17,6 @@ STEADY_S: Final = 60.0
 
 GRID_S: Final = 0.25
 _EARLY: Final = 0.1
-_PHASES: Final = 997
 
 TASK: Final = "kvmesh_task"
 FATAL: Final = "kvmesh_fatal"
@@ -117,12 +114,13 @@ class Jobs:
 
 
 def to_next(period_s: float) -> float:
-    """Return the seconds to this process's next multiple of `period_s`, 0.1 to 1.1 periods.
+    """Return the seconds until the event loop's clock shows a multiple of `period_s`: 0.1 to 1.1
+    periods.
 
     Loops that sleep so wake up together: a process at rest wakes up for all of them at once, not
-    for each. Processes of one machine do at different times.
+    for each.
     """
-    left_s = period_s - (time.monotonic() + _phase_s()) % period_s
+    left_s = period_s - asyncio.get_running_loop().time() % period_s
     return left_s if left_s > _EARLY * period_s else left_s + period_s
 
 
@@ -132,12 +130,8 @@ def near(delay_s: float) -> float:
     """
     if delay_s < GRID_S:
         return delay_s
-    off_s = (time.monotonic() + delay_s + _phase_s()) % GRID_S
+    off_s = (asyncio.get_running_loop().time() + delay_s) % GRID_S
     return delay_s - off_s if off_s <= GRID_S / 2 else delay_s - off_s + GRID_S
-
-
-def _phase_s() -> float:
-    return os.getpid() % _PHASES / _PHASES
 
 
 async def wait_set(event: asyncio.Event, timeout_s: float) -> None:

@@ -15,7 +15,7 @@ from kvmesh.core.health.poison_guard import PoisonGuard
 from kvmesh.core.health.record import Stage, Standing
 from kvmesh.core.members.membership import DRAINING, Membership
 from kvmesh.observe import get_logger
-from kvmesh.tasks import keep_running, to_next
+from kvmesh.tasks import keep_running
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S = 0.5
@@ -141,7 +141,7 @@ class FailureCare:
     async def _look_after(self) -> None:
         """Let old failures cost less, and log who is left out and who is back, for ever."""
         while True:
-            await asyncio.sleep(to_next(LOOK_S))
+            await asyncio.sleep(LOOK_S)
             if self._settle is not None:
                 self._settle(self._clock())
             self.failures.keep(self._membership.members())

@@ -10,7 +10,7 @@ import msgspec
 
 from kvmesh.core.health.health import Answer
 from kvmesh.errors import KvMeshError, SlowError
-from kvmesh.tasks import attempt, to_next, wait_set
+from kvmesh.tasks import attempt, wait_set
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -74,7 +74,7 @@ class Prober:
                             asking = attempt("ask members", partial(self._ask, probe))
                             task = group.create_task(asking)
                             self._asking[probe.member] = task
-                    await wait_set(self._woken, to_next(LOOK_S))
+                    await wait_set(self._woken, LOOK_S)
                     self._woken.clear()
         finally:
             self._asking.clear()

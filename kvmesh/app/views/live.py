@@ -16,7 +16,7 @@ from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.observe import get_logger
-from kvmesh.tasks import to_next, wait_set
+from kvmesh.tasks import wait_set
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -126,7 +126,7 @@ class LiveFeed:
         """Refresh the view and feed the clients, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await wait_set(self._wake, to_next(self._view.tick_s))
+            await wait_set(self._wake, self._view.tick_s)
             self._wake.clear()
             try:
                 await self._tick(loop.time())

@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         """Feed the reader, then serve what became whole."""
         if self._lingering:
             return
-        if self.spoke == RESTING:
+        if self.spoke <= RESTING:
             self._listener.wheel.wake(self)
         reader = self._reader
         before = reader.phase

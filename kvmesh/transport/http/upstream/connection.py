@@ -93,7 +93,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._attempt = attempt
         self._sink = sink
         self._responded = False
-        if self.spoke == RESTING:
+        if self.spoke <= RESTING:
             self._wheel.wake(self)
         self._bodiless = bodiless = request.method == "HEAD"
         if bodiless or not self._reader.fresh:

@@ -15,7 +15,10 @@ FAR_S: Final = 2.0
 """An item with less to its deadline does not rest."""
 
 RESTING: Final = -2
-"""The `spoke` of an item at rest."""
+"""The `spoke` of an item at rest is this, less the spoke it will be on again."""
+
+_MOST_TURNS: Final = 4096
+"""Turns that are made up for one by one, so that the clock is as if they had been."""
 
 
 class Timer(Protocol):
@@ -39,7 +42,7 @@ class TimerLoop(Protocol):
 
 
 class Timed(Protocol):
-    """Something with a deadline. `spoke` belongs to the wheel; -1: not on it, -2: at rest."""
+    """Something with a deadline. `spoke` belongs to the wheel; -1: not on it, below: at rest."""
 
     deadline_s: float
     spoke: int
@@ -83,7 +86,7 @@ class DeadlineWheel:
         self._timer: Timer | None = None
         self._resting: set[Timed] = set()
         self._rest_timer: Timer | None = None
-        self.now_s = loop.time()
+        self.now_s = self._turned_s = loop.time()
 
     def __len__(self) -> int:
         return self._count + len(self._resting)
@@ -91,25 +94,45 @@ class DeadlineWheel:
     def add(self, item: Timed) -> None:
         """Watch `item` until `discard`; the wheel only turns while it has items."""
         self._next_spoke = (self._next_spoke + 1) % len(self._spokes)
-        item.spoke = self._next_spoke
-        self._spokes[item.spoke].add(item)
+        self._enter(item, self._next_spoke)
+
+    def _enter(self, item: Timed, spoke: int) -> None:
+        item.spoke = spoke
+        self._spokes[spoke].add(item)
         self._count += 1
-        if self._timer is None:
+        if self._timer is None and self._resting:
+            self._catch_up()
+        elif self._timer is None:
             self.now_s = self._loop.time()
             if self.on_tick is not None:
                 self.on_tick()
             self._timer = self._loop.call_later(self._tick_s, self._turn)
 
     def wake(self, item: Timed) -> None:
-        """Watch an item at rest as often as any: call it when its `spoke` is `RESTING`, before a
-        deadline is set from `now_s`.
+        """Watch an item at rest as often as any: call it when its `spoke` is at most `RESTING`,
+        before a deadline is set from `now_s`.
         """
+        self._enter(item, RESTING - item.spoke)
         self._resting.discard(item)
-        self.add(item)
+
+    def _catch_up(self) -> None:
+        """Stand as if the wheel had turned all the time."""
+        now = self._loop.time()
+        turns = int((now - self._turned_s) / self._tick_s)
+        self._hand = (self._hand + turns) % len(self._spokes)
+        if turns > _MOST_TURNS:
+            self._turned_s += turns * self._tick_s
+        else:
+            for _ in range(turns):
+                self._turned_s += self._tick_s
+        self.now_s = self._turned_s
+        if self.on_tick is not None:
+            self.on_tick()
+        self._timer = self._loop.call_later(self._turned_s + self._tick_s - now, self._turn)
 
     def discard(self, item: Timed) -> None:
         """Forget `item`; no error when it is not watched."""
-        if item.spoke == RESTING:
+        if item.spoke <= RESTING:
             self._resting.discard(item)
             item.spoke = -1
         elif item.spoke >= 0:
@@ -131,7 +154,7 @@ class DeadlineWheel:
 
     def _turn(self) -> None:
         self._timer = None
-        self.now_s = now = self._loop.time()
+        self.now_s = self._turned_s = now = self._loop.time()
         self._hand = (self._hand + 1) % len(self._spokes)
         if self.on_tick is not None:
             guarded("deadline", self.on_tick)()
@@ -145,17 +168,18 @@ class DeadlineWheel:
             self._timer = self._loop.call_later(self._tick_s, self._turn)
 
     def _rest(self, item: Timed) -> None:
+        spoke = item.spoke
         self.discard(item)
-        item.spoke = RESTING
+        item.spoke = RESTING - spoke
         self._resting.add(item)
         if self._rest_timer is None:
             self._rest_timer = self._loop.call_later(REST_S, self._turn_resting)
 
     def _turn_resting(self) -> None:
         self._rest_timer = None
-        self.now_s = now = self._loop.time()
+        now = self._loop.time()
         for item in [item for item in self._resting if item.deadline_s <= now]:
-            if item.spoke == RESTING:
+            if item.spoke <= RESTING:
                 self._expire(item, now)
         if self._resting:
             self._rest_timer = self._loop.call_later(REST_S, self._turn_resting)
