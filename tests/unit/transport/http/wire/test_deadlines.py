@@ -239,3 +239,36 @@ def test_nothing_rests_that_is_due_soon_or_never_or_of_a_closed_wheel() -> None:
     assert late.spoke <= RESTING
     wheel.close()
     assert (late.spoke, len(wheel), loop.due) == (-1, 0, [])
+
+
+def test_a_wheel_that_slept_turns_as_one_that_never_did() -> None:
+    fired: list[list[float]] = []
+    for idle in (False, True):
+        wheel, loop = wheel_and_loop()
+        stays, busy = Item(1000.0), Item(1000.0)
+        stays.idle = busy.idle = idle
+        wheel.add(stays)
+        wheel.add(busy)
+        loop.run(7.13)
+        if idle:
+            wheel.wake(busy)
+        busy.deadline_s = wheel.now_s + 0.35
+        loop.run(5)
+        fired.append(busy.fired)
+
+    assert len(fired[0]) == 1
+    assert fired[0] == fired[1]
+
+
+def test_a_long_sleep_is_made_up_for_at_once() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(10_000.0)
+    item.idle = True
+    wheel.add(item)
+    loop.run(2)
+    loop.due.clear()
+    loop.run(5000)
+
+    wheel.wake(item)
+
+    assert 0.0 <= loop.now - wheel.now_s <= 0.1 + 1e-6
