@@ -5,7 +5,7 @@ machine without NATS and `--help` is quick.
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
@@ -28,7 +28,7 @@ from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spel
 
 COMMANDS = {
     "up": (
-        "entries:up",
+        "up:up",
         "Serve a whole mesh on this machine: NATS, engines, routers, one front door.",
     ),
     "router": (
@@ -152,6 +152,7 @@ def launch(
     config: Annotated[ExistingTomlPath | None, Parameter(help=CONFIG_HELP)] = None,
 ) -> object:
     """Read the settings, strongest first: flags, KVMESH_* variables, the file, defaults."""
+    app.config = (ENVIRONMENT,)
     if config is not None:
         found = read_toml(config)
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
@@ -169,6 +170,21 @@ def launch(
         return app(join_loose(line, error.unused_tokens or ()))
     except CycloptsError:
         return app(line)  # once more, to print what is wrong and exit
+
+
+def prepare(tokens: Sequence[str]) -> Callable[[], object]:
+    """Return what runs a command line whose settings are read now; what is wrong with them is said
+    when it is called, as `main` says it.
+    """
+    try:
+        app.config = (ENVIRONMENT,)
+        function, bound, _ = app.parse_args(
+            read_spellings(tokens), exit_on_error=False, print_error=False
+        )
+    except (CycloptsError, KvMeshError):
+        return main
+    run = partial(function, *bound.args, **bound.kwargs)
+    return partial(say_errors, run)
 
 
 def check_installed(tokens: Sequence[str]) -> None:
@@ -262,12 +278,22 @@ def main() -> None:
     """Run the command line; a kvmesh error is one line on standard error and exit code 2."""
     # Loading a command makes objects enough for two full collections, 50 ms each, but no garbage.
     gc.set_threshold(GC_WHILE_LOADING)
+    say_errors(run_line)
+
+
+def run_line() -> None:
+    """Run the command of this process's command line."""
+    if needs_meta(sys.argv[1:], os.environ):
+        check_installed(sys.argv[1:])  # --help of it is answered without `launch`
+        app.meta()
+    else:
+        launch(*sys.argv[1:])
+
+
+def say_errors(run: Callable[[], object]) -> None:
+    """Call `run`; a kvmesh error is one line on standard error and exit code 2."""
     try:
-        if needs_meta(sys.argv[1:], os.environ):
-            check_installed(sys.argv[1:])  # --help of it is answered without `launch`
-            app.meta()
-        else:
-            launch(*sys.argv[1:])
+        run()
     except KvMeshError as error:
         sys.stderr.write(f"kvmesh: {error}\n")
         sys.exit(2)

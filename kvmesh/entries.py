@@ -9,7 +9,6 @@ from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
     RouterSettings,
-    UpSettings,
     WorkerSettings,
 )
 from kvmesh.settings.types import Flat
@@ -45,13 +44,6 @@ def worker(*, settings: Annotated[WorkerSettings, Flat]) -> None:
     from kvmesh.app.worker.command import command  # noqa: PLC0415  not for --help
 
     command(settings)
-
-
-def up(*, settings: Annotated[UpSettings, Flat] | None = None) -> None:
-    """Serve a whole mesh on this machine: NATS, engines, routers, one front door."""
-    from kvmesh.app.ops.up import command  # noqa: PLC0415  not for --help
-
-    command(settings or UpSettings())
 
 
 def load_logs() -> None:

@@ -15,6 +15,9 @@ CANCEL_AGAIN_S: Final = 10.0
 STEADY_S: Final = 60.0
 """Work that ran for so long begins again after the shortest pause."""
 
+GRID_S: Final = 0.25
+_EARLY: Final = 0.1
+
 TASK: Final = "kvmesh_task"
 FATAL: Final = "kvmesh_fatal"
 """Keys of a report's context: the name to count under, and whether the process shall end."""
@@ -108,6 +111,41 @@ class Jobs:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             report(self._name, error)
+
+
+def to_next(period_s: float) -> float:
+    """Return the seconds until the event loop's clock shows a multiple of `period_s`: 0.1 to 1.1
+    periods.
+
+    Loops that sleep so wake up together: a process at rest wakes up for all of them at once, not
+    for each.
+    """
+    left_s = period_s - asyncio.get_running_loop().time() % period_s
+    return left_s if left_s > _EARLY * period_s else left_s + period_s
+
+
+def near(delay_s: float) -> float:
+    """Return a delay that ends at a multiple of `GRID_S`, at most half of it from `delay_s`: for
+    timers of 0.25 s and more that are to go off together, with those of `to_next`.
+    """
+    if delay_s < GRID_S:
+        return delay_s
+    off_s = (asyncio.get_running_loop().time() + delay_s) % GRID_S
+    return delay_s - off_s if off_s <= GRID_S / 2 else delay_s - off_s + GRID_S
+
+
+async def wait_set(event: asyncio.Event, timeout_s: float) -> None:
+    """Return when `event` is set, after `timeout_s` at the latest: then it is set, too.
+
+    For a loop that runs as long as its process: `wait_for` makes a task each time.
+    """
+    if event.is_set():
+        return
+    timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
 
 
 async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:

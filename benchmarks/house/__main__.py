@@ -1,7 +1,8 @@
 """`python -m benchmarks.house [FOLDER ...]`: how big the parts of source trees are.
 
 Without a folder the table is of kvmesh and kvmesh_lab, and what a warm chat passes in a router is
-traced, too.
+traced, too. Before it stand the house's figures, beside those recorded: a unit test fails where one
+has grown by more than 2 %. `--write` records those of now.
 """
 
 import argparse
@@ -10,7 +11,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from benchmarks.house.figures import (
+    LAB,
+    ROOT,
+    Record,
+    as_rows,
+    find_dead,
+    grown,
+    measure_house,
+    read_record,
+    write_record,
+)
 from benchmarks.house.imports import find_cycles, find_longest_chain, import_graph
+from benchmarks.house.native import NativeTree
 from benchmarks.house.tree import (
     MOST_ARGUMENTS,
     MOST_DOTS,
@@ -83,6 +96,24 @@ def trace_line() -> str:
     return f"a warm chat: {found.calls} calls, {found.functions} functions, {found.files} files"
 
 
+def show_figures(*, write: bool) -> None:
+    """Print the house's figures, and record them with `write`."""
+    record, now = read_record(), measure_house()
+    if write:
+        record = Record(record.commit, record.before, now)
+        write_record(record)
+    print(as_table(as_rows(record, now)), "", sep="\n")
+    for line in grown(record.now, now):
+        print(f"grown: {line}")
+
+
+def list_dead() -> None:
+    """Print each name in a comment that nothing has."""
+    files = [*read_tree(ROOT / "kvmesh"), *read_tree(ROOT / LAB)]
+    for place, name in find_dead(ROOT, files, NativeTree(ROOT / "kvmesh/native")):
+        print(f"{place}: {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
     parser.add_argument(
@@ -91,7 +122,13 @@ def main() -> None:
     parser.add_argument("--reaches", action="store_true", help="list every reach, too")
     parser.add_argument("--chain", action="store_true", help="print the longest chain, too")
     parser.add_argument("--no-trace", action="store_true", help="trace no chat")
+    parser.add_argument("--write", action="store_true", help="record the figures of now")
+    parser.add_argument("--dead", action="store_true", help="list names of what is not there, too")
     options = parser.parse_args()
+    if not options.folders:
+        show_figures(write=options.write)
+    if options.dead:
+        list_dead()
     folders: list[Path] = [path.resolve() for path in options.folders] or [*PACKAGES]
     print(as_table([[*HEAD], *map(describe, folders)]))
     for root in folders:

@@ -11,6 +11,7 @@ import msgspec
 from kvmesh.actors.kernel import Actor, Append, Effect, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import Appended, BusMessage, Started
 from kvmesh.ports import Bus, Journal
+from kvmesh.tasks import near
 
 Carrier = Callable[[str, Effect], None]
 """Carries out one effect for the named actor; answers, if any, come by `AioDriver.answer`."""
@@ -274,7 +275,7 @@ class AioDriver:
             return
         number = self._next_timer = self._next_timer + 1
         self._timers[number] = self._loop.call_later(
-            effect.after_s, self._ring, number, actor, effect.message
+            near(effect.after_s), self._ring, number, actor, effect.message
         )
 
     def _ring(self, number: int, actor: str, message: Message) -> None:

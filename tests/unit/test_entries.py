@@ -1,6 +1,7 @@
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -22,7 +23,9 @@ import rich
 @pytest.mark.parametrize("name", [name for name, (place, _) in COMMANDS.items() if ":" in place])
 def test_each_entry_says_what_the_command_line_says(name: str) -> None:
     place, text = COMMANDS[name]
-    function = getattr(of_lab if name in OF_LAB else entries, place.partition(":")[2])
+    module, _, function_name = place.partition(":")
+    package = of_lab.__package__ if name in OF_LAB else entries.__package__
+    function = getattr(import_module(f"{package}.{module}"), function_name)
 
     assert inspect.getdoc(function) == text
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kvmesh.app.ops.up import command as run_up
-from kvmesh.cli import OF_LAB
+from kvmesh.cli import OF_LAB, prepare
 from kvmesh.errors import ConfigError
 from kvmesh.lab import PACKAGE, require_lab
 from kvmesh.settings.roles import UpSettings
@@ -52,7 +52,7 @@ def test_what_needs_a_missing_laboratory_says_what_to_install() -> None:
 @pytest.mark.usefixtures("without_lab")
 def test_a_mesh_of_simulated_engines_is_refused_before_anything_is_started() -> None:
     with pytest.raises(ConfigError, match=r"`kvmesh up` .*: pip install kvmesh-lab"):
-        run_up(UpSettings())
+        run_up(UpSettings(), prepare)
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("trace.jsonl", "--seed", "1")])

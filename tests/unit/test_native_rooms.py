@@ -1,30 +1,22 @@
 """The rooms of the compiled core, `kvmesh/native/ROOM`: what each may include and call.
 
-The order is `[tool.kvmesh.native]` in pyproject.toml: rooms of one line do not know each other. A
-name counts as used wherever it stands outside comments and texts, but where it is the file's own.
+The order is `[tool.kvmesh.native]` in pyproject.toml: rooms of one line do not know each other.
+What a file names is read by `benchmarks.house.native`.
 """
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.house.imports import Graph, find_cycles
+from benchmarks.house.imports import find_cycles
+from benchmarks.house.native import INCLUDE, NativeTree
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "kvmesh/native"
 MOST_FILES = 15
-NO_CODE = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-NAMED = r"[ *](\w+)(?:\[\w*\])* ?[=;(]"
-SHARED = re.compile(
-    r"^(?!(?:static|typedef|extern|struct|enum|union)\b)[A-Za-z_][\w *]*" + NAMED, re.MULTILINE
-)
-OWN = re.compile(r"^static [\w *]*?" + NAMED, re.MULTILINE)
-LOCAL = re.compile(r"\b(?!return\b)[A-Za-z_]\w*(?: +\**| *\*+)(\w+)(?= ?[,;=)\[])")
-USED = re.compile(r"(?<![\w.>])[a-zA-Z_]\w*\b")
 
 
 @cache
@@ -41,11 +33,13 @@ def order() -> dict[str, int]:
 
 
 @cache
-def files() -> dict[str, str]:
+def tree() -> NativeTree:
+    return NativeTree(NATIVE)
+
+
+def files() -> Mapping[str, str]:
     """Return the text of each file, by its path below `native/`."""
-    return {
-        path.relative_to(NATIVE).as_posix(): path.read_text() for path in NATIVE.rglob("*.[ch]")
-    }
+    return tree().files
 
 
 def room_of(file: str) -> str:
@@ -56,29 +50,6 @@ def may_know(file: str, other: str) -> bool:
     """Return whether a file may know another one; module.c, in no room, knows all."""
     mine, others = room_of(file), room_of(other)
     return not mine or mine == others or order()[mine] < order()[others]
-
-
-@cache
-def shared() -> dict[str, str]:
-    """Return which file defines each function, type and table that others can name."""
-    return {
-        name: file
-        for file, text in files().items()
-        if file.endswith(".c")
-        for name in SHARED.findall(NO_CODE.sub("", text))
-    }
-
-
-def uses(file: str) -> Iterator[str]:
-    """Yield the names of other files that a file uses."""
-    code = NO_CODE.sub("", files()[file])
-    code = re.sub(r"^extern [^;]*;|^#.*$", "", code, flags=re.MULTILINE)
-    if file.endswith(".h"):  # declarations use nothing, functions in place do
-        code = "".join(re.findall(r"^static inline .*?^}", code, re.MULTILINE | re.DOTALL))
-    own = {*OWN.findall(code), *LOCAL.findall(code)}
-    for name in sorted({*USED.findall(code)} - own):
-        if shared().get(name, file) != file:
-            yield name
 
 
 def test_each_room_has_its_place_and_a_header_that_says_its_story() -> None:
@@ -111,24 +82,17 @@ def test_a_room_includes_headers_only_of_rooms_below_it() -> None:
 
 def test_a_room_calls_and_names_only_what_rooms_below_it_define() -> None:
     wrong = [
-        f"{file}: {name} of {shared()[name]}"
+        f"{file}: {name} of {tree().shared[name]}"
         for file in files()
-        for name in uses(file)
-        if not may_know(file, shared()[name])
+        for name in tree().uses(file)
+        if not may_know(file, tree().shared[name])
     ]
 
     assert not wrong
 
 
 def test_no_files_of_a_room_call_each_other() -> None:
-    """Types do not count: whoever checks for one names the file whose methods call it."""
-    graph: Graph = {
-        file: {shared()[name] for name in uses(file) if not name.endswith("_type")}
-        for file in files()
-        if file.endswith(".c")
-    }
-
-    assert find_cycles(graph) == []
+    assert find_cycles(tree().calls()) == []
 
 
 def test_each_file_is_compiled_under_a_name_of_its_own() -> None:

@@ -12,6 +12,7 @@ RULE: Final = {
     "app/process/running.py": "waits for each task it makes and raises what it raised",
     "runtime/aio.py": "the actors' timers: a ring only queues a message",
     "testing/memory/control.py": "awaited by who asks",
+    "app/process/fork_server.py": "the reader, whose callback is guarded",
     "app/front/span_export.py": "a thread a batch, awaited for so long; nobody waits at the end",
     "app/pick/addresses.py": "a look-up: awaited, and reported when it is done",
     "app/pick/unwatched.py": "one timer, guarded, set anew whatever a request in it raises",

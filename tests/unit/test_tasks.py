@@ -6,14 +6,18 @@ import pytest
 
 from kvmesh.tasks import (
     FATAL,
+    GRID_S,
     TASK,
     Jobs,
     attempt,
     end_tasks,
     guarded,
     keep_running,
+    near,
     report,
     supervise,
+    to_next,
+    wait_set,
 )
 from tests.conftest import Contexts
 
@@ -202,3 +206,46 @@ async def test_jobs_given_up_before_they_began_leave_nothing(reported: Contexts)
     await jobs.close()
 
     assert not reported
+
+
+@pytest.mark.parametrize("period_s", [0.25, 0.5, 1.0, 3.0])
+async def test_loops_of_one_process_wake_up_together(
+    monkeypatch: pytest.MonkeyPatch, period_s: float
+) -> None:
+    times = [1000.0 + step / 7 * period_s for step in range(40)]
+
+    ends: set[float] = set()
+    for now in times:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
+        delay_s = to_next(period_s)
+        assert 0.1 * period_s < delay_s <= 1.1001 * period_s
+        ends.add(round((now + delay_s) % period_s, 6) % period_s)
+
+    assert len(ends) == 1
+
+
+async def test_a_long_timer_moves_to_the_grid_and_a_short_one_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: set[float] = set()
+    for step in range(40):
+        now = 1000.0 + step / 7
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
+        delay_s = near(1.0)
+        assert abs(delay_s - 1.0) <= GRID_S / 2 + 1e-9
+        ends.add(round((now + delay_s) % GRID_S, 6) % GRID_S)
+
+    assert len(ends) == 1
+    assert near(0.1) == 0.1
+
+
+async def test_an_event_is_waited_for_no_longer_than_said() -> None:
+    event = asyncio.Event()
+
+    await wait_set(event, 0.001)
+
+    assert event.is_set()
+    await wait_set(event, 60.0)
+    event.clear()
+    asyncio.get_running_loop().call_soon(event.set)
+    await wait_set(event, 60.0)

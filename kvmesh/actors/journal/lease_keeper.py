@@ -10,7 +10,10 @@ from kvmesh.core.journal.lease import TTL_S, Lease
 
 
 class LeaseKeeper:
-    """One request at a time; an unknown outcome is settled by reading the key back."""
+    """One request at a time; an unknown outcome is settled by reading the key back.
+
+    While another holds the lease its key is read, and written once it is free: one request a turn.
+    """
 
     def __init__(self, key: str, holder: str, wishes: PendingEffects) -> None:
         self.lease = Lease(holder)
@@ -20,7 +23,44 @@ class LeaseKeeper:
 
     def renew(self, now: float, granted: Callable[[float], Iterable[Effect]]) -> Iterable[Effect]:
         """Take the lease or renew it; `granted(now)` goes on when that succeeded."""
-        return () if self._asking else self._write(now, granted, over=False)
+        if self._asking:
+            return ()
+        if self.lease.is_others:
+            return self._look(granted)
+        return self._write(now, granted, over=False)
+
+    def _look(self, granted: Callable[[float], Iterable[Effect]]) -> Iterable[Effect]:
+        self._asking = True
+
+        def on_read(answer: Message, answered_s: float) -> Iterable[Effect]:
+            self._asking = False
+            return self._found(answer, answered_s, granted, over=False)
+
+        return (self._wishes.make(partial(ReadKey, self._key), on_read),)
+
+    def _found(
+        self,
+        answer: Message,
+        now: float,
+        granted: Callable[[float], Iterable[Effect]],
+        *,
+        over: bool,
+    ) -> Iterable[Effect]:
+        """Take what stands in the key; write it if that makes it free, unless it was `over`."""
+        lease = self.lease
+        if not isinstance(answer, KeyRead):
+            lease.lost()
+            return ()
+        others = lease.is_others
+        news = lease.refused(answer.value, answer.revision, now)
+        # At once: who writes garbage each second would be first each time.
+        free = lease.expected is not None or (others and answer.value is None)
+        retry = self._write(now, granted, over=True) if free and not over else ()
+        if not news:
+            return retry
+        fields: Fields = {"key": self._key, "bytes": len(answer.value or b"")}
+        told = Log("error", "lease names no holder, it is free after its time", fields)
+        return (told, *retry)
 
     def _write(
         self, now: float, granted: Callable[[float], Iterable[Effect]], *, over: bool
@@ -49,18 +89,7 @@ class LeaseKeeper:
 
         def on_refused(answer: Message, answered_s: float) -> Iterable[Effect]:
             self._asking = False
-            if not isinstance(answer, KeyRead):
-                lease.lost()
-                return ()
-            news = lease.refused(answer.value, answer.revision, answered_s)
-            # At once: who writes garbage each second would be first each time.
-            again = lease.expected is not None and not over
-            retry = self._write(answered_s, granted, over=True) if again else ()
-            if not news:
-                return retry
-            fields: Fields = {"key": self._key, "bytes": len(answer.value or b"")}
-            told = Log("error", "lease names no holder, it is free after its time", fields)
-            return (told, *retry)
+            return self._found(answer, answered_s, granted, over=over)
 
         def on_found(answer: Message, answered_s: float) -> Iterable[Effect]:
             del answered_s

@@ -10,7 +10,7 @@ import msgspec
 
 from kvmesh.core.health.health import Answer
 from kvmesh.errors import KvMeshError, SlowError
-from kvmesh.tasks import attempt
+from kvmesh.tasks import attempt, wait_set
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -74,10 +74,7 @@ class Prober:
                             asking = attempt("ask members", partial(self._ask, probe))
                             task = group.create_task(asking)
                             self._asking[probe.member] = task
-                    try:
-                        await asyncio.wait_for(self._woken.wait(), LOOK_S)
-                    except TimeoutError:
-                        continue
+                    await wait_set(self._woken, LOOK_S)
                     self._woken.clear()
         finally:
             self._asking.clear()

@@ -8,6 +8,7 @@ from typing import Final
 from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.own import OwnFormula, OwnStatistics
 from kvmesh.observe import get_logger
+from kvmesh.tasks import to_next
 
 LOOK_S: Final = 1.0
 
@@ -32,7 +33,7 @@ class FormulaWatch:
         """Look once a second, for ever."""
         while True:
             self.look(time.monotonic())
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(to_next(LOOK_S))
 
     def statistics(self) -> dict[tuple[str, ...], OwnStatistics]:
         """Return the counts of each formula, by its name."""

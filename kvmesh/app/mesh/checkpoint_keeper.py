@@ -21,7 +21,7 @@ from kvmesh.core.journal.checkpoint_schedule import CheckpointSchedule, Kept, na
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import Control, ObjectStore
-from kvmesh.tasks import Jobs
+from kvmesh.tasks import Jobs, to_next
 
 LOOK_S: Final = 0.25
 RETRY_S: Final = 2.0
@@ -78,7 +78,7 @@ class CheckpointKeeper:
         """Look until cancelled."""
         try:
             while True:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(to_next(LOOK_S))
                 await self._look(control, objects)
         finally:
             await self._jobs.close()

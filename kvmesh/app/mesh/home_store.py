@@ -13,7 +13,9 @@ from kvmesh.ports import EventPlane, SharedTable
 from kvmesh.tasks import end_tasks, supervise
 
 TELL_EVERY_S: Final = 0.02
-"""A conversation's next turn comes long after: so many homes may be told at once."""
+"""A conversation's next turn comes long after: what comes so soon after the first news is told with
+it.
+"""
 
 MOST_AT_ONCE: Final = 512
 """Homes told in one turn of the event loop."""
@@ -35,6 +37,8 @@ class HomeStore:
         self._homes = homes
         self._plane = plane
         self._caught_up = asyncio.Event()
+        self._woken = asyncio.Event()
+        homes.on_news = self._woken.set
         self._stack = contextlib.AsyncExitStack()
         self._table: SharedTable | None = None
         self._log = get_logger()
@@ -66,9 +70,13 @@ class HomeStore:
         self._table = await self._open()
         following = await self._table.follow(self)
         self._stack.push_async_callback(following.close)
+        self._woken.set()
         while True:
+            await self._woken.wait()
             await asyncio.sleep(TELL_EVERY_S)
             self._tell(MOST_AT_ONCE)
+            if not self._homes.news:
+                self._woken.clear()
 
     async def _open(self) -> SharedTable:
         options, said = self._homes.options, ""

@@ -11,10 +11,12 @@ from kvmesh.core.programs.sharing import ProgramSharing
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import EventPlane, SharedTable
-from kvmesh.tasks import end_tasks, supervise
+from kvmesh.tasks import end_tasks, supervise, wait_set
 
 TELL_EVERY_S: Final = 0.02
-"""A turn that waits at one replica for another's end waits so much longer."""
+"""A turn that waits at one replica for another's end waits so much longer: what comes so soon after
+the first news is told with it.
+"""
 
 MOST_AT_ONCE: Final = 512
 """Agents told in one turn of the event loop."""
@@ -49,6 +51,8 @@ class ProgramStore:
         self._alive = alive
         self._read = asyncio.Event()
         self._begun = asyncio.Event()
+        self._woken = asyncio.Event()
+        sharing.on_news(self._woken.set)
         self._stack = contextlib.AsyncExitStack()
         self._table: SharedTable | None = None
         self._said_s = -SAY_EVERY_S
@@ -95,15 +99,23 @@ class ProgramStore:
             following = await table.follow(self)
             self._stack.push_async_callback(following.close)
             self._table = table
+        self._woken.set()
         settle_s = time.monotonic() + SETTLE_EVERY_S
         while True:
-            await asyncio.sleep(TELL_EVERY_S)
+            await wait_set(self._woken, settle_s - time.monotonic())
+            if self.sharing.has_news():
+                await asyncio.sleep(TELL_EVERY_S)
             now = time.monotonic()
-            if now >= settle_s and self._plane.connected:
+            if now >= settle_s:
                 settle_s = now + SETTLE_EVERY_S
-                if ended := self.sharing.settle(self._alive(), now):
-                    self._log.info("turns ended with their replica", turns=ended)
+                self._settle(now)
             self._tell(MOST_AT_ONCE)
+            if not self.sharing.has_news():
+                self._woken.clear()
+
+    def _settle(self, now: float) -> None:
+        if self._plane.connected and (ended := self.sharing.settle(self._alive(), now)):
+            self._log.info("turns ended with their replica", turns=ended)
 
     async def _open(self) -> SharedTable:
         said = ""

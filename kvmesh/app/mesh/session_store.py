@@ -12,7 +12,9 @@ from kvmesh.ports import SharedTable
 from kvmesh.tasks import supervise
 
 TELL_EVERY_S: Final = 0.02
-"""A session's next request comes long after: so many bindings may be told at once."""
+"""A session's next request comes long after: what comes so soon after the first news is told with
+it.
+"""
 
 READ_S: Final = 10.0
 """How long a start waits for the bindings of before."""
@@ -25,6 +27,8 @@ class SessionStore:
         self._sessions = sessions
         self._table = table
         self._caught_up = asyncio.Event()
+        self._woken = asyncio.Event()
+        sessions.on_news = self._woken.set
         self._stack = contextlib.AsyncExitStack()
         self._log = get_logger()
 
@@ -55,8 +59,11 @@ class SessionStore:
         self._caught_up.set()
 
     async def _tell(self) -> None:
+        self._woken.set()
         while True:
+            await self._woken.wait()
             await asyncio.sleep(TELL_EVERY_S)
+            self._woken.clear()
             self._flush()
 
     def _flush(self) -> None:

@@ -18,12 +18,13 @@ from kvmesh.app.envoy.server import EnvoyServer, find_envoy
 from kvmesh.app.nats.keys import write_hash_secret
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.mesh_place import LOCALHOST, hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.process.fork_server import ForkServer, Prepare
 from kvmesh.app.process.program import Server
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.process.running_mesh import EnginePlace, RunningMesh, announced
 from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, KvMeshError
-from kvmesh.lab import require_lab
+from kvmesh.lab import is_lab_installed, require_lab
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import NatsSettings, UpSettings
@@ -39,6 +40,24 @@ STREAM_VARIABLE, NAMESPACE_VARIABLE = "KVMESH_STREAM_MAX_BYTES", "KVMESH_NAMESPA
 READY_TIMEOUT_S = 60.0
 HASHES_KEY = "hash.secret"
 """The file of the hash secret in --data-dir."""
+
+
+LOADED = (
+    "kvmesh.cli",
+    "kvmesh.entries",
+    "kvmesh.observe",
+    "kvmesh.app.router.command",
+    "kvmesh.app.meta.command",
+    "kvmesh.app.worker.command",
+    "kvmesh.app.front.otlp_environment",
+    "kvmesh.app.nats.plane",
+    "kvmesh.transport.zmq.subscriber",
+    "kvmesh_lab.entries",
+    "kvmesh_lab.mocker.command",
+    "kvmesh.transport.nats.link.broker",
+    "encodings.idna",
+)
+"""What the processes of a mesh have in common, each loaded once."""
 
 
 class LocalMesh(msgspec.Struct, frozen=True):
@@ -210,11 +229,14 @@ def mesh_ports(settings: UpSettings) -> list[int]:
     return ports if shown is None else [*ports, shown]
 
 
-async def serve(settings: UpSettings, stop: Stop) -> None:
+async def serve(settings: UpSettings, stop: Stop, forks: ForkServer | None = None) -> None:
     """Start everything, print where it is, restart what dies, stop it all at the end."""
     console = Console(stderr=True)
     async with contextlib.AsyncExitStack() as stack:
-        plan, nats_url, children = await start_mesh(settings, stack)
+        if forks is not None:
+            forks.listen()
+            stack.push_async_callback(forks.close)
+        plan, nats_url, children = await start_mesh(settings, stack, forks)
         waiting = asyncio.ensure_future(wait_for_ready(children, READY_TIMEOUT_S))
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -233,7 +255,7 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
 
 
 async def start_mesh(
-    settings: UpSettings, stack: contextlib.AsyncExitStack
+    settings: UpSettings, stack: contextlib.AsyncExitStack, forks: ForkServer | None = None
 ) -> tuple[LocalMesh, str, list[Child]]:
     """Start every process, not ready yet, and keep it running until `stack` ends; return the plan,
     the URL of NATS and the processes. Raises `ConfigError` before anything is started.
@@ -249,7 +271,9 @@ async def start_mesh(
     log_dir = settings.data_dir / "logs"
     log_dir.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {DIE_WITH_PARENT: "1"}
-    children = [Child(spec, environment, log_dir) for spec in plan.all()]
+    if forks is not None:
+        forks.read(spec.args for spec in plan.all())
+    children = [Child(spec, environment, log_dir, forks=forks) for spec in plan.all()]
     for child in children:
         await child.start()
         stack.push_async_callback(child.stop)
@@ -379,12 +403,17 @@ def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url
     )
 
 
-def command(settings: UpSettings) -> None:
-    """Serve a whole mesh on this machine: NATS, engines, routers, one front door."""
+def command(settings: UpSettings, prepare: Prepare) -> None:
+    """Serve a whole mesh on this machine: NATS, engines, routers, one front door.
+
+    `prepare` reads the command lines of its processes.
+    """
     configure_logging(settings.log.log_level, settings.log.log_format, role="up")
     get_logger().debug("starting", engines=settings.engines, buckets=settings.buckets)
 
+    forks = ForkServer(LOADED, prepare) if is_lab_installed() else None
+
     async def main(stop: Stop) -> None:
-        await serve(settings, stop)
+        await serve(settings, stop, forks)
 
     run(main)

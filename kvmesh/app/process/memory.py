@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from kvmesh.observe import get_logger
+from kvmesh.tasks import to_next
 
 MOST_BODIES: Final = 1024**3
 BODY_SHARE: Final = 4
@@ -95,7 +96,7 @@ async def give_back_memory() -> None:
         return
     low = resident_bytes()
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(to_next(LOOK_S))
         low = min(low, now := resident_bytes())
         if now >= low + GROWN_BYTES:
             await asyncio.to_thread(libc.malloc_trim, 0)

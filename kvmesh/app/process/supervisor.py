@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import os
 import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
+from kvmesh.app.process.fork_server import ForkServer
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.tasks import end_tasks, supervise
@@ -48,9 +50,36 @@ class RestartDelay:
         return delay_s
 
 
+class ChildProcess(Protocol):
+    """A process that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Return its id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Return the code it ended with, negative for a signal; None while it runs."""
+        ...
+
+    async def wait(self) -> int:
+        """Return the code it ended with."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        ...
+
+    def kill(self) -> None:
+        """End it."""
+        ...
+
+
 class Child:
-    """One supervised process. Its output goes to `<log_dir>/<name>.log`, without a folder to where
-    this process's goes. It is killed when it has not ended `terminate_s` after it was asked to.
+    """One supervised process, forked by `forks` while that serves, else started as a program. Its
+    output goes to `<log_dir>/<name>.log`, without a folder to where this process's goes. It is
+    killed when it has not ended `terminate_s` after it was asked to.
 
     Until it is `proven` to start, an exit with a code of its own is final: `refused` is that code,
     and its words tell why. A wrong setting would be as wrong at the next start.
@@ -63,12 +92,14 @@ class Child:
         log_dir: Path | None,
         *,
         terminate_s: float = TERMINATE_S,
+        forks: ForkServer | None = None,
     ) -> None:
         self.spec = spec
         self.restarts = 0
         self.proven = False
         self.refused = 0
-        self.process: Process | None = None
+        self.process: ChildProcess | None = None
+        self._forks = forks
         self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
         self._environment = environment
         self._terminate_s = terminate_s
@@ -88,6 +119,11 @@ class Child:
             if self._log_path is not None:
                 log_file = files.enter_context(self._log_path.open("ab"))
                 self._log_start = log_file.tell()
+            if self._forks is not None and self._forks.serves:
+                self.process = await self._forks.spawn(
+                    self.spec.args, self._environment, self._log_path
+                )
+                return
             self.process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=DEVNULL,

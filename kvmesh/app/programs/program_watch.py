@@ -7,6 +7,7 @@ from typing import Final
 from kvmesh.app.programs.program_rows import Programs, look
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.governor import Governor
+from kvmesh.tasks import to_next
 
 LOOK_EVERY_S: Final = 1.0
 
@@ -31,7 +32,7 @@ class ProgramWatch:
         """Look again and again, until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(to_next(LOOK_EVERY_S))
 
     async def refresh(self) -> None:
         """Look at all programs now; others get their turn between."""

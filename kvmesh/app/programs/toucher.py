@@ -20,7 +20,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import ProgramSettings
-from kvmesh.tasks import Jobs, keep_running
+from kvmesh.tasks import Jobs, keep_running, to_next
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request
@@ -120,7 +120,7 @@ class Toucher:
             while True:
                 for touch in self.plan():
                     jobs.start(self.send(touch))
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(to_next(LOOK_EVERY_S))
         finally:
             await jobs.close()
 

@@ -79,7 +79,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.tasks import keep_running
+from kvmesh.tasks import keep_running, to_next
 
 HOUSEKEEPING_S = 1.0
 SERVES: Final = {"router": "router serves", "picker": "picker serves"}
@@ -353,7 +353,7 @@ class RouterServer:
         """
         sequences = self.scheduler.sequences
         while True:
-            await asyncio.sleep(HOUSEKEEPING_S)
+            await asyncio.sleep(to_next(HOUSEKEEPING_S))
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)

@@ -31,6 +31,7 @@ from kvmesh.core.flows.flow import Flow, FlowTable, SlidingFlow, error_class
 from kvmesh.core.flows.problem_log import ProblemLog, ProblemRow
 from kvmesh.core.health.health import Health
 from kvmesh.core.members.membership import DRAINING
+from kvmesh.tasks import to_next
 
 COUNT_EVERY_S: Final = 0.25
 LOOK_EVERY_S: Final = 1.0
@@ -78,7 +79,7 @@ class TrafficWatch:
             now = self._context.clock()
             if now - self._looked_s >= LOOK_EVERY_S:
                 self.look(now)
-            await asyncio.sleep(COUNT_EVERY_S)
+            await asyncio.sleep(to_next(COUNT_EVERY_S))
 
     async def catch_up(self) -> None:
         """Count what ended; others get their turn between. Of more than `MOST_COUNTED` requests

@@ -1,7 +1,6 @@
 """Server-sent events for dashboards: the whole state once, then a snapshot a second and changes."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.observe import get_logger
+from kvmesh.tasks import wait_set
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -126,9 +126,7 @@ class LiveFeed:
         """Refresh the view and feed the clients, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._view.tick_s):
-                    await self._wake.wait()
+            await wait_set(self._wake, self._view.tick_s)
             self._wake.clear()
             try:
                 await self._tick(loop.time())

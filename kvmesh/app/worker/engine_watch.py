@@ -11,6 +11,7 @@ from kvmesh.actors.engine_messages import EngineAnswers, EngineServes
 from kvmesh.app.engines.load_feed import LoadFeed
 from kvmesh.app.engines.probe import read_models
 from kvmesh.observe import get_logger
+from kvmesh.tasks import to_next
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.zmq.subscriber import EventSubscription
@@ -60,7 +61,7 @@ class EngineWatch:
         """Look until cancelled."""
         asked_s = time.monotonic()
         while True:
-            await asyncio.sleep(self._engine.interval_s)
+            await asyncio.sleep(to_next(self._engine.interval_s))
             healthy = await self._is_healthy()
             if healthy:
                 await self._loads.look(self._pool)

@@ -1,6 +1,7 @@
 """Which buckets got a beginning before: learned here, told to the other meta-routers."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -48,12 +49,14 @@ class Homes:
     """Buckets by key, those used last at the end; of this meta-router and, by `learn`, of others.
 
     `news` are what others should hear of, in the form of `SharedTable`; whoever tells them takes
-    them out. Where nobody does it has no more than `max_homes` either.
+    them out, and sets `on_news`, which is called at each. Where nobody does it has no more than
+    `max_homes` either.
     """
 
     def __init__(self, options: HomeOptions) -> None:
         self.options = options
         self.news: dict[str, str] = {}
+        self.on_news: Callable[[], None] | None = None
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
     def __len__(self) -> int:
@@ -164,6 +167,8 @@ class Homes:
             return
         home.told, home.told_s = True, now
         self.news[place.hex()] = _ENDED * home.ended + ",".join(home.buckets)
+        if self.on_news is not None:
+            self.on_news()
 
 
 def _place(key: int) -> bytes:

@@ -44,6 +44,11 @@ class Lease:
         return self._free if self._revision is None else self._revision
 
     @property
+    def is_others(self) -> bool:
+        """Return whether something stood in the key when it was last read, and not this name."""
+        return self._revision is None and self._seen is not None
+
+    @property
     def taken(self) -> int | None:
         """Return the revision at which the key has this candidate's name; None if it has not."""
         return self._revision

@@ -110,7 +110,7 @@ class Governor:
 
     Tell it of every placement (`chosen`) and end of a turn (`ended`), whether it was held or not.
     `news` are agents that siblings should hear of, where it is `shared` with some; whoever tells
-    them empties it.
+    them empties it, and sets `on_news`, which is called at each.
     """
 
     def __init__(self, options: GovernorOptions, fleet: Fleet) -> None:
@@ -119,6 +119,7 @@ class Governor:
         self.shared = True
         self.waiting: dict[str, Turn] = {}
         self.news: dict[str, AgentRecord] = {}
+        self.on_news: Callable[[], None] | None = None
         self.pace = Pace()
         self.pauses = PauseModel()
         self.ends = TurnsLeft()
@@ -550,6 +551,12 @@ class Governor:
             del self._of_tenant[tenant]
         return held
 
+    def share(self, key: str, record: AgentRecord) -> None:
+        """Have the siblings hear of an agent."""
+        self.news[key] = record
+        if self.on_news is not None:
+            self.on_news()
+
     def _forget(self, agent: Agent) -> None:
         self.ends.learn(agent.client, agent.turns)
         self._seats.drop(agent)
@@ -562,5 +569,5 @@ class Governor:
         seat = self._seats.find(agent.key)
         agent.seated = seat is not None and seat.worker == agent.worker
         if self.shared:
-            self.news[agent.key] = agent.record(now)
+            self.share(agent.key, agent.record(now))
         self._stale = True

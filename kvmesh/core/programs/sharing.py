@@ -1,7 +1,7 @@
 """One replica's part in the shared table of agents: what it tells, and what it makes of others'."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -51,6 +51,14 @@ class ProgramSharing:
         self._absent: dict[str, float] = {}
         self._told = self._told_bytes = self._heard = self._refused = self._orphaned = 0
 
+    def on_news(self, call: Callable[[], None]) -> None:
+        """Have `call` called whenever there is something to tell."""
+        self._governor.on_news = call
+
+    def has_news(self) -> bool:
+        """Return whether there is something to tell."""
+        return bool(self._governor.news)
+
     def take(self, most: int, now: float, unix_s: float) -> Iterator[tuple[str, bytes]]:
         """Yield at most `most` keys and values to write, the news told first.
 
@@ -94,7 +102,7 @@ class ProgramSharing:
         if behind:
             # Two wrote at a time, and the older record stands in the table now: for the next start.
             if key not in self._in_flight:
-                self._governor.news.setdefault(key, agent.record(now))
+                self._tell(key, agent.record(now))
         elif own or news.record.phase not in ("running", "waiting"):
             self._under_way.pop(key, None)
         else:
@@ -106,7 +114,7 @@ class ProgramSharing:
         for key in self._own:
             agent = self._governor.table.find(key)
             if agent is not None:
-                self._governor.news.setdefault(key, agent.record(now))
+                self._tell(key, agent.record(now))
 
     def settle(self, alive: Mapping[str, int], now: float) -> int:
         """End the turns that were under way at replicas, or lives of them, that are no more; return
@@ -138,6 +146,10 @@ class ProgramSharing:
             self._told, self._told_bytes, self._heard, self._refused, self._orphaned
         )
 
+    def _tell(self, key: str, record: AgentRecord) -> None:
+        if key not in self._governor.news:
+            self._governor.share(key, record)
+
     def _arrived(self, key: str) -> None:
         self._in_flight[key] -= 1
         if not self._in_flight[key]:
@@ -166,4 +178,4 @@ class ProgramSharing:
             agent.record(now), revision=record.revision + 1, phase="paused", since_s=0.0
         )
         self._hear(key, ended, now)
-        self._governor.news[key] = ended
+        self._governor.share(key, ended)

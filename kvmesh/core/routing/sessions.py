@@ -1,6 +1,7 @@
 """Which worker serves each session: conversations stay where they began."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -60,13 +61,14 @@ def session_key(session: str, tenant: str = "") -> str:
 class Sessions:
     """Bindings by `session_key`, of this replica and, through `learn`, of its peers.
 
-    `news` are bindings peers should hear of; whoever tells them empties it. Where nobody does it
-    has no more than `max_sessions` either.
+    `news` are bindings peers should hear of; whoever tells them empties it, and sets `on_news`,
+    which is called at each. Where nobody does it has no more than `max_sessions` either.
     """
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
         self.news: dict[str, WorkerId] = {}
+        self.on_news: Callable[[], None] | None = None
         self._bindings: OrderedDict[str, _Binding] = OrderedDict()
         self._kept = self._moved = self._began = 0
 
@@ -86,7 +88,7 @@ class Sessions:
         if binding is None:
             self._began += 1
             self._enter(key, worker, now)
-            self.news[key] = worker
+            self._tell(key, worker)
             return
         binding.used_s = now
         self._bindings.move_to_end(key)
@@ -98,7 +100,7 @@ class Sessions:
             if now - binding.told_s < _FRESH_SHARE * self.options.ttl_s:
                 return
         binding.told_s = now
-        self.news[key] = worker
+        self._tell(key, worker)
 
     def learn(self, key: str, worker: WorkerId, now: float) -> None:
         """Take a binding from the shared store: the last one written counts, for all replicas. What
@@ -113,6 +115,11 @@ class Sessions:
     def statistics(self) -> SessionStatistics:
         """Return the present counts."""
         return SessionStatistics(len(self._bindings), self._kept, self._moved, self._began)
+
+    def _tell(self, key: str, worker: WorkerId) -> None:
+        self.news[key] = worker
+        if self.on_news is not None:
+            self.on_news()
 
     def _enter(self, key: str, worker: WorkerId, now: float) -> None:
         self._bindings[key] = _Binding(worker, now)

@@ -155,6 +155,10 @@ class Connection(asyncio.Protocol):
         self._dispatch(self.session.unblock())
         self.flush_soon()
 
+    def is_idle(self) -> bool:
+        """Return False: gateways keep few connections, with a stream on each."""
+        return False
+
     def on_deadline(self, now: float) -> None:
         """Cut what stalls, close what is idle, forgive what was spent."""
         session = self.session

@@ -8,6 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from benchmarks.house.figures import as_rows, read_record
 from benchmarks.house.tree import PACKAGES
 
 ROOT = Path(__file__).parents[3]
@@ -52,9 +53,16 @@ def rooms() -> list[str]:
     return lines
 
 
+def figures() -> list[str]:
+    """Return the house's figures as they are recorded, beside those before."""
+    rows = as_rows(read_record())
+    head, *lines = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, "|---|---|---|", *lines]
+
+
 def render(page: str) -> str:
     """Return the page with its tables as they should be."""
-    for table in (packages(), layers(), rooms()):
+    for table in (packages(), layers(), rooms(), figures()):
         found = re.search(rf"^{re.escape(table[0])}\n(?:\|.*\n)*", page, flags=re.MULTILINE)
         assert found is not None, f"{PAGE}: no table begins with {table[0]}"
         page = page[: found.start()] + "\n".join(table) + "\n" + page[found.end() :]

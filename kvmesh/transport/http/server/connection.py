@@ -10,7 +10,7 @@ from kvmesh.transport.http.server.half_close import HalfClosed
 from kvmesh.transport.http.server.listener import Listener
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
-from kvmesh.transport.http.wire.deadlines import NEVER
+from kvmesh.transport.http.wire.deadlines import NEVER, RESTING
 from kvmesh.transport.http.wire.problem import Problem
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -98,6 +98,8 @@ class Connection(asyncio.Protocol):
         """Feed the reader, then serve what became whole."""
         if self._lingering:
             return
+        if self.spoke <= RESTING:
+            self._listener.wheel.wake(self)
         reader = self._reader
         before = reader.phase
         try:
@@ -151,6 +153,11 @@ class Connection(asyncio.Protocol):
         self.deadline_s = NEVER
         if exchange.on_resume is not None:
             exchange.scope.enter(exchange.on_resume)
+
+    def is_idle(self) -> bool:
+        """Return whether its client sends nothing, nothing is sent, and none of it is under way."""
+        at_work = self._exchange is not None or self._writing_paused or self._lingering
+        return not at_work and self._reader.phase is IDLE and not self.transport.is_closing()
 
     def on_deadline(self, now: float) -> None:
         """Act on what took too long in the present phase."""

@@ -22,7 +22,7 @@ from kvmesh.transport.http.upstream.response_reader import (
     HEAD,
     ResponseReader,
 )
-from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
+from kvmesh.transport.http.wire.deadlines import NEVER, RESTING, DeadlineWheel
 from kvmesh.transport.http.wire.headers import HeadPattern
 from kvmesh.transport.http.wire.sockets import tune
 
@@ -93,6 +93,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._attempt = attempt
         self._sink = sink
         self._responded = False
+        if self.spoke <= RESTING:
+            self._wheel.wake(self)
         self._bodiless = bodiless = request.method == "HEAD"
         if bodiless or not self._reader.fresh:
             self._reader.begin(expect_body=not bodiless)
@@ -279,6 +281,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._closed(exc)
         self._home.lost(self)
         self._reader.close()
+
+    def is_idle(self) -> bool:
+        """Return whether no request is on it."""
+        return self._sink is None
 
     def on_deadline(self, now: float) -> None:
         """Give up on a silent upstream, or close a connection idle for too long."""

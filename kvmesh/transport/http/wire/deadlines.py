@@ -10,6 +10,15 @@ from typing import Final, Protocol
 from kvmesh.tasks import guarded
 
 NEVER: Final = math.inf
+REST_S: Final = 1.0
+FAR_S: Final = 2.0
+"""An item with less to its deadline does not rest."""
+
+RESTING: Final = -2
+"""The `spoke` of an item at rest is this, less the spoke it will be on again."""
+
+_MOST_TURNS: Final = 4096
+"""Turns that are made up for one by one, so that the clock is as if they had been."""
 
 
 class Timer(Protocol):
@@ -33,7 +42,7 @@ class TimerLoop(Protocol):
 
 
 class Timed(Protocol):
-    """Something with a deadline. `spoke` belongs to the wheel; -1 is "not on it"."""
+    """Something with a deadline. `spoke` belongs to the wheel; -1: not on it, below: at rest."""
 
     deadline_s: float
     spoke: int
@@ -42,16 +51,22 @@ class Timed(Protocol):
         """Act: the deadline passed. Set a new one, or it is called again next round."""
         ...
 
+    def is_idle(self) -> bool:
+        """Return whether nothing but its deadline is to come until it calls the wheel's `wake`."""
+        ...
+
     def crash(self, error: Exception) -> None:
         """Give up for what `on_deadline` raised. Must not raise."""
         ...
 
 
 class DeadlineWheel:
-    """Looks at 1/`spokes` of its items each tick, so at each item once per round.
+    """Looks at 1/`spokes` of its items each tick, so at each item once per round; at those found
+    idle once in `REST_S`, until `wake`, so that a process without requests sleeps.
 
-    `now_s` is the loop's clock as of the last tick: never ahead, at most a tick behind. A deadline
-    set from it fires between one tick early and one round late. O(items) per round, 0.1 us each.
+    `now_s` is the loop's clock as of the last tick: never ahead, at most a tick behind while an
+    item is not idle. A deadline set from it fires between one tick early and one round late, that
+    of an idle item up to `REST_S` late. O(items) per round, 0.1 us each.
     """
 
     def __init__(
@@ -69,36 +84,69 @@ class DeadlineWheel:
         self._count = 0
         self.on_tick: Callable[[], None] | None = None
         self._timer: Timer | None = None
-        self.now_s = loop.time()
+        self._resting: set[Timed] = set()
+        self._rest_timer: Timer | None = None
+        self.now_s = self._turned_s = loop.time()
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + len(self._resting)
 
     def add(self, item: Timed) -> None:
         """Watch `item` until `discard`; the wheel only turns while it has items."""
         self._next_spoke = (self._next_spoke + 1) % len(self._spokes)
-        item.spoke = self._next_spoke
-        self._spokes[item.spoke].add(item)
+        self._enter(item, self._next_spoke)
+
+    def _enter(self, item: Timed, spoke: int) -> None:
+        item.spoke = spoke
+        self._spokes[spoke].add(item)
         self._count += 1
-        if self._timer is None:
+        if self._timer is None and self._resting:
+            self._catch_up()
+        elif self._timer is None:
             self.now_s = self._loop.time()
             if self.on_tick is not None:
                 self.on_tick()
             self._timer = self._loop.call_later(self._tick_s, self._turn)
 
+    def wake(self, item: Timed) -> None:
+        """Watch an item at rest as often as any: call it when its `spoke` is at most `RESTING`,
+        before a deadline is set from `now_s`.
+        """
+        self._enter(item, RESTING - item.spoke)
+        self._resting.discard(item)
+
+    def _catch_up(self) -> None:
+        """Stand as if the wheel had turned all the time."""
+        now = self._loop.time()
+        turns = int((now - self._turned_s) / self._tick_s)
+        self._hand = (self._hand + turns) % len(self._spokes)
+        if turns > _MOST_TURNS:
+            self._turned_s += turns * self._tick_s
+        else:
+            for _ in range(turns):
+                self._turned_s += self._tick_s
+        self.now_s = self._turned_s
+        if self.on_tick is not None:
+            self.on_tick()
+        self._timer = self._loop.call_later(self._turned_s + self._tick_s - now, self._turn)
+
     def discard(self, item: Timed) -> None:
         """Forget `item`; no error when it is not watched."""
-        if item.spoke >= 0:
+        if item.spoke <= RESTING:
+            self._resting.discard(item)
+            item.spoke = -1
+        elif item.spoke >= 0:
             self._spokes[item.spoke].discard(item)
             item.spoke = -1
             self._count -= 1
 
     def close(self) -> None:
         """Stop turning and forget all items."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for spoke in self._spokes:
+        for timer in (self._timer, self._rest_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._rest_timer = None
+        for spoke in (*self._spokes, self._resting):
             for item in spoke:
                 item.spoke = -1
             spoke.clear()
@@ -106,15 +154,35 @@ class DeadlineWheel:
 
     def _turn(self) -> None:
         self._timer = None
-        self.now_s = now = self._loop.time()
+        self.now_s = self._turned_s = now = self._loop.time()
         self._hand = (self._hand + 1) % len(self._spokes)
         if self.on_tick is not None:
             guarded("deadline", self.on_tick)()
-        for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
+        spoke, far_s = self._spokes[self._hand], now + FAR_S
+        for item in [item for item in spoke if item.deadline_s <= now]:
             if item.spoke >= 0:
                 self._expire(item, now)
+        for item in [one for one in spoke if far_s < one.deadline_s < NEVER and one.is_idle()]:
+            self._rest(item)
         if self._count and self._timer is None:
             self._timer = self._loop.call_later(self._tick_s, self._turn)
+
+    def _rest(self, item: Timed) -> None:
+        spoke = item.spoke
+        self.discard(item)
+        item.spoke = RESTING - spoke
+        self._resting.add(item)
+        if self._rest_timer is None:
+            self._rest_timer = self._loop.call_later(REST_S, self._turn_resting)
+
+    def _turn_resting(self) -> None:
+        self._rest_timer = None
+        now = self._loop.time()
+        for item in [item for item in self._resting if item.deadline_s <= now]:
+            if item.spoke <= RESTING:
+                self._expire(item, now)
+        if self._resting:
+            self._rest_timer = self._loop.call_later(REST_S, self._turn_resting)
 
     def _expire(self, item: Timed, now: float) -> None:
         try:
@@ -171,6 +239,10 @@ class ForwardClock:
         self.expires_at_s = NEVER if deadline_s is None else wheel.now_s + deadline_s
         self._comment_at_s = wheel.now_s + self._comments_s
         self.deadline_s = min(self.expires_at_s, self._comment_at_s)
+
+    def is_idle(self) -> bool:
+        """Return False: a request waits."""
+        return False
 
     def stop(self) -> None:
         """Watch no longer."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import to_next
 from kvmesh.transport.nats.journal.jetstream import (
     STREAM_NOT_FOUND,
     ApiError,
@@ -37,7 +38,7 @@ class StreamKeeper:
     async def run(self) -> None:
         """Look every 3 s, for ever."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(to_next(LOOK_S))
             if self._connection.connected:
                 await asyncio.gather(*(self._look(config) for config in self._configs))
 

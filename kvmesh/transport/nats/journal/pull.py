@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 import nats.errors
 
+from kvmesh.tasks import near
 from kvmesh.transport.nats.journal.jetstream import NANOSECONDS, Ignored, JetStream
 
 HEARTBEAT_S = 1.0
@@ -180,7 +181,7 @@ class PullConsumer:
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + HEARTBEAT_S / 2
+        due_s = loop.time() + near(HEARTBEAT_S / 2)
 
         def check() -> None:
             if not self._live:

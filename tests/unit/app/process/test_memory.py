@@ -105,7 +105,7 @@ async def test_a_process_that_has_grown_gives_memory_back(monkeypatch: pytest.Mo
         return sizes[libc.looks - 1] * MB
 
     monkeypatch.setattr(memory, "_glibc", lambda: libc)
-    monkeypatch.setattr(memory, "LOOK_S", 0.0)
+    monkeypatch.setattr(memory, "LOOK_S", 0.001)
     monkeypatch.setattr(memory, "resident_bytes", resident)
 
     with pytest.raises(asyncio.CancelledError):

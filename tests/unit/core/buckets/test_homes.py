@@ -60,6 +60,17 @@ def test_news_are_new_homes_and_what_was_told_long_ago() -> None:
     assert news() == {"0000000000000007": "a"}
 
 
+def test_who_tells_the_news_is_called_at_each() -> None:
+    homes, called = Homes(HomeOptions(ttl_s=TTL_S)), list[int]()
+    homes.on_news = lambda: called.append(len(homes.news))
+
+    homes.note(255, "a", 0.0)
+    homes.note(255, "a", 1.0)
+    homes.note(7, "a", 1.0)
+
+    assert called == [1, 2]
+
+
 def test_what_is_not_shared_is_told_nobody() -> None:
     homes = Homes(HomeOptions(shared=False))
 

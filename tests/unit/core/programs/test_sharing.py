@@ -139,6 +139,20 @@ def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Re
     assert statistics.told_bytes == len(told[key_of("a")])
 
 
+def test_who_tells_the_news_is_called_at_each(pair: tuple[Replica, Replica]) -> None:
+    one, _ = pair
+    called: list[bool] = []
+    one.sharing.on_news(lambda: called.append(one.sharing.has_news()))
+
+    one.begin("a")
+    one.told()
+    one.sharing.tell_again(0.0)
+
+    assert called == [True, True]
+    one.told()
+    assert not one.sharing.has_news()
+
+
 def test_one_that_cannot_be_encoded_takes_no_others_along(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("a")

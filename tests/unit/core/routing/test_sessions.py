@@ -72,6 +72,18 @@ def test_only_what_others_do_not_know_is_news() -> None:
     assert sessions.statistics().moved == 1
 
 
+def test_who_tells_the_news_is_called_at_each() -> None:
+    sessions, called = Sessions(SessionOptions(ttl_s=100.0)), list[int]()
+    sessions.on_news = lambda: called.append(len(sessions.news))
+
+    sessions.bind("a", W1, 0.0)
+    sessions.bind("a", W1, 1.0)
+    sessions.bind("b", W1, 1.0)
+    sessions.bind("a", W2, 1.0)
+
+    assert called == [1, 2, 2]
+
+
 def test_the_last_binding_written_counts() -> None:
     sessions = Sessions(SessionOptions())
     key = session_key("a")

@@ -1,12 +1,12 @@
 from collections.abc import Callable
 
 from kvmesh.tasks import TASK
-from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
+from kvmesh.transport.http.wire.deadlines import NEVER, REST_S, RESTING, DeadlineWheel
 from tests.conftest import Contexts
 
 
 class Loop:
-    """A clock that only the test moves; knows one timer."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -24,7 +24,8 @@ class Loop:
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
-        while self.due and self.due[0][0] <= end:
+        while self.due and min(due for due, _ in self.due) <= end:
+            self.due.sort(key=lambda due: due[0])
             self.now, callback = self.due.pop(0)
             callback()
         self.now = end
@@ -37,6 +38,10 @@ class Item:
         self.fired: list[float] = []
         self.again_s = again_s
         self.crashes: list[Exception] = []
+        self.idle = False
+
+    def is_idle(self) -> bool:
+        return self.idle
 
     def on_deadline(self, now: float) -> None:
         self.fired.append(now)
@@ -178,3 +183,92 @@ def test_a_closed_wheel_is_silent() -> None:
 
     assert item.fired == []
     assert item.spoke == -1
+
+
+def test_the_wheel_sleeps_while_all_its_items_are_idle() -> None:
+    wheel, loop = wheel_and_loop()
+    items = [Item(130.0) for _ in range(5)]
+    for item in items:
+        item.idle = True
+        wheel.add(item)
+
+    loop.run(2)
+    before = wheel.now_s
+    loop.run(REST_S / 2)
+
+    assert all(item.spoke <= RESTING for item in items)
+    assert len(wheel) == 5
+    assert wheel.now_s - before <= REST_S
+    assert [due - loop.now <= REST_S for due, _ in loop.due] == [True]
+
+
+def test_an_idle_item_expires_and_one_that_is_woken_is_watched_again() -> None:
+    wheel, loop = wheel_and_loop()
+    idle, woken, gone = Item(110.0), Item(110.0), Item(110.0)
+    for item in (idle, woken, gone):
+        item.idle = True
+        wheel.add(item)
+    loop.run(2)
+
+    wheel.wake(woken)
+    woken.idle, woken.deadline_s = False, wheel.now_s + 0.5
+    wheel.discard(gone)
+    loop.run(1.5)
+
+    assert len(woken.fired) == 1
+    assert len(wheel) == 2
+    loop.run(10)
+    assert 110.0 <= idle.fired[0] <= 110.0 + REST_S
+    assert gone.fired == []
+
+
+def test_nothing_rests_that_is_due_soon_or_never_or_of_a_closed_wheel() -> None:
+    wheel, loop = wheel_and_loop()
+    soon, never = Item(101.9), Item(NEVER)
+    soon.idle = never.idle = True
+    wheel.add(soon)
+    wheel.add(never)
+
+    loop.run(1)
+
+    assert min(soon.spoke, never.spoke) > RESTING
+    late = Item(130.0)
+    late.idle = True
+    wheel.add(late)
+    loop.run(2)
+    assert late.spoke <= RESTING
+    wheel.close()
+    assert (late.spoke, len(wheel), loop.due) == (-1, 0, [])
+
+
+def test_a_wheel_that_slept_turns_as_one_that_never_did() -> None:
+    fired: list[list[float]] = []
+    for idle in (False, True):
+        wheel, loop = wheel_and_loop()
+        stays, busy = Item(1000.0), Item(1000.0)
+        stays.idle = busy.idle = idle
+        wheel.add(stays)
+        wheel.add(busy)
+        loop.run(7.13)
+        if idle:
+            wheel.wake(busy)
+        busy.deadline_s = wheel.now_s + 0.35
+        loop.run(5)
+        fired.append(busy.fired)
+
+    assert len(fired[0]) == 1
+    assert fired[0] == fired[1]
+
+
+def test_a_long_sleep_is_made_up_for_at_once() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(10_000.0)
+    item.idle = True
+    wheel.add(item)
+    loop.run(2)
+    loop.due.clear()
+    loop.run(5000)
+
+    wheel.wake(item)
+
+    assert 0.0 <= loop.now - wheel.now_s <= 0.1 + 1e-6
