@@ -11,15 +11,12 @@ import msgspec
 
 from kvmesh._native import Record, Ring, RoundRobinShadow, Totals
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.engines.sse import Usage
-from kvmesh.core.insight.decision_record import State, thin
+from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.trace_rows import keep_record
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
-from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
 from kvmesh.core.workers.left_out import LeftOut
 
