@@ -117,12 +117,10 @@ def test_an_agent_for_traces_and_node_local_dns_are_reached_where_the_values_say
     assert "node-local-dns:53/udp" in rows("observability")
     without = table(render(changed(values, networkPolicy__dns__nodeLocal__enabled=False)))
     assert not [line for line in without if line.startswith("node-local-dns")]
-    with pytest.raises(HelmRenderError, match=r"networkPolicy\.otlp\.enabled"):
-        render(changed(values, networkPolicy__otlp__enabled=False))
 
 
 def test_traces_to_an_unnamed_collector_go_to_its_port_alone() -> None:
-    otlp = {"enabled": True, "port": 4317, "namespaceLabels": {}, "podLabels": {}}
+    otlp = {"endpoint": "http://c:4317", "namespaceLabels": {}, "podLabels": {}}
     manifests = render(changed(example("observability"), networkPolicy__otlp=otlp))
     policies = Policies(manifests, NAMESPACES, blocks_have_pods=False)
     (router,) = [one for one in members(manifests) if one.name == "router-chat"]

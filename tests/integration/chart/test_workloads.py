@@ -68,7 +68,7 @@ def test_without_buckets_there_is_one_called_as_kvmesh_calls_it() -> None:
 
 def test_what_a_bucket_says_wins_over_the_defaults_and_false_is_said_too() -> None:
     values = {
-        "settings": {"kv_events": True, "slo-ttft-ms": 2000, "stream_max_age_s": 86400000},
+        "settings": {"kv_events": True, "max-backlog-ms": 2000, "max_body_bytes": 86400000},
         "bucketDefaults": {"replicas": 3, "drainS": 60},
         "buckets": {
             "chat": {"podDisruptionBudget": {"enabled": False}, "settings": {"kv_events": False}},
@@ -88,14 +88,14 @@ def test_what_a_bucket_says_wins_over_the_defaults_and_false_is_said_too() -> No
         "kvmesh-meta-router",
     }
     shared = named(manifests, "ConfigMap")["kvmesh-mesh"]["data"]
-    assert shared["KVMESH_SLO_TTFT_MS"] == "2000"
-    assert shared["KVMESH_STREAM_MAX_AGE_S"] == "86400000", "no number is written with an exponent"
+    assert shared["KVMESH_MAX_BACKLOG_MS"] == "2000"
+    assert shared["KVMESH_MAX_BODY_BYTES"] == "86400000", "no number is written with an exponent"
 
 
 def test_pods_of_routers_follow_a_changed_setting_and_engines_keep_their_caches() -> None:
     engines = {"vllm": {"model": QWEN}}
     before, after = (
-        dict(pods(render({"engines": engines, "settings": {"predict_ttl_s": seconds}})))
+        dict(pods(render({"engines": engines, "settings": {"approx_ttl_s": seconds}})))
         for seconds in (5, 6)
     )
 

@@ -50,10 +50,9 @@
 {{- $data := dict -}}
 {{- if eq .Values.mode "mesh" -}}
 {{- $_ := set $data "KVMESH_NATS_URL" (include "kvmesh.natsUrl" .) -}}
-{{- with .Values.nats.monitorUrl -}}{{- $_ := set $data "KVMESH_NATS_MONITOR_URL" . -}}{{- end -}}
 {{- if .Values.nats.auth.enabled -}}
 {{- if eq .Values.nats.auth.kind "nkey" -}}
-{{- $_ := set $data "KVMESH_NATS_NKEY_SEED" "/run/secrets/kvmesh/nats.nk" -}}
+{{- $_ := set $data "KVMESH_NATS_CREDS" "/run/secrets/kvmesh/nats.nk" -}}
 {{- else -}}
 {{- $_ := set $data "KVMESH_NATS_CREDS" "/run/secrets/kvmesh/nats.creds" -}}
 {{- end -}}
@@ -64,6 +63,9 @@
 {{- end -}}
 {{- $_ := set $data "KVMESH_STREAM_REPLICAS" (include "kvmesh.streamReplicas" .) -}}
 {{- $_ := set $data "KVMESH_STREAM_MAX_BYTES" (printf "%d" (int64 .Values.nats.streams.maxBytes)) -}}
+{{- end -}}
+{{- with .Values.networkPolicy.otlp.endpoint -}}
+{{- $_ := set $data "OTEL_EXPORTER_OTLP_ENDPOINT" . -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $data (include "kvmesh.variables" .Values.settings | fromJson)) -}}
 {{- end -}}
