@@ -147,11 +147,11 @@ def test_traces_to_an_unnamed_collector_go_to_its_port_alone() -> None:
         ("secure", {"auth__tls__certManager__enabled": False}, r"existingSecret"),
         (
             "secure",
-            {"auth__tls__clientCaSecret": "ca", "metaRouter": {"adminPort": {"enabled": False}}},
+            {"auth__tls__clientCaSecret": "ca", "metaRouter": {"adminPort": None}},
             r"enable adminPort",
         ),
         ("gateway", {"gateway__httpRoute__parentRefs": []}, r"parentRefs"),
-        ("gateway", {"buckets__chat__picker__enabled": False}, r"no bucket has a picker"),
+        ("gateway", {"buckets__chat__picker__replicas": 0}, r"no bucket has a picker"),
         ("secure", {"gateway__ingress__hosts": []}, r"gateway\.ingress\.hosts"),
     ],
 )

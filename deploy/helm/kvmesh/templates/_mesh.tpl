@@ -134,7 +134,7 @@ restartPolicy: OnFailure
 automountServiceAccountToken: false
 securityContext:
   {{- include "kvmesh.podSecurity" . | nindent 2 }}
-{{- include "kvmesh.scheduling" (dict "root" $ "of" (dict "tolerations" .Values.nats.tolerations "nodeSelector" .Values.nats.nodeSelector "alone" true)) }}
+{{- include "kvmesh.scheduling" (dict "root" $ "of" (dict "pod" (dict "tolerations" .Values.nats.pod.tolerations "nodeSelector" .Values.nats.pod.nodeSelector) "alone" true)) }}
 containers:
   - name: streams
     image: {{ include "kvmesh.image" $ | quote }}
@@ -158,7 +158,7 @@ containers:
     volumeMounts:
       {{- . | nindent 6 }}
     {{- end }}
-{{- with include "kvmesh.natsVolumes" (dict "root" $ "secret" .Values.nats.auth.secrets.admin) | trim }}
+{{- with include "kvmesh.natsVolumes" (dict "root" $ "secret" (printf "%s-admin" .Values.nats.auth.secretPrefix)) | trim }}
 volumes:
   {{- . | nindent 2 }}
 {{- end }}
