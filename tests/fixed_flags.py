@@ -6,14 +6,17 @@ of its own and must not wait, or count on what is predicted, starts it by this.
 
 from cyclopts import Parameter
 
-from kvmesh.settings import spellings, types
 
-types.Fixed = Parameter()  # before the settings are read
-vars(spellings)["REMOVED"] = {}
+def main() -> None:
+    """Run the command line. Nothing of it may be loaded before."""
+    from kvmesh.settings import spellings, types  # noqa: PLC0415  not where this is only imported
 
-from kvmesh.cli import main  # noqa: E402  behind what it reads
+    types.Fixed = Parameter()
+    vars(spellings)["REMOVED"] = {}
+    from kvmesh.cli import main as run  # noqa: PLC0415  behind what it reads
 
-__all__ = ["main"]
+    run()
+
 
 if __name__ == "__main__":
     main()
