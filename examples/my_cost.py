@@ -2,7 +2,7 @@
 
 The same file runs in the router, as a shadow, in the simulator and its search for weights:
 
-    kvmesh router   --kv-cost examples/my_cost.py:my_cost --kv-weight per_request=3
+    kvmesh router   --kv-cost examples/my_cost.py:my_cost:per_request=3
     kvmesh router   --shadow-policy kv:examples/my_cost.py:my_cost
     kvmesh simulate TRACE --policy kv,kv:examples/my_cost.py:my_cost
     kvmesh simulate TRACE --tune examples/my_cost.py:my_cost

@@ -5,7 +5,7 @@ machine without NATS and `--help` is quick.
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
@@ -24,7 +24,7 @@ from cyclopts.types import ExistingTomlPath
 
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.lab import DISTRIBUTION, PACKAGE, is_lab_installed, require_lab
-from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spellings
+from kvmesh.settings.spellings import REMOVED, SERVING, check_removed, join_loose, read_spellings
 
 COMMANDS = {
     "up": (
@@ -155,13 +155,15 @@ def launch(
     app.config = (ENVIRONMENT,)
     if config is not None:
         found = read_toml(config)
+        if SERVING.intersection(tokens[:1]):
+            check_keys(found, str(config))
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
         file = Dict(found, source=str(config), use_commands_as_keys=False)
         app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
     check_installed(tokens)
     if tokens and tokens[0] in COMMANDS:
         name_unknown(os.environ)
-    if tokens[:1] in (("router",), ("picker",)):
+    if SERVING.intersection(tokens[:1]):
         check_environment(os.environ)
     line = read_spellings(tokens)
     try:
@@ -206,11 +208,11 @@ def name_unknown(variables: Mapping[str, str]) -> None:
 
 
 def check_environment(variables: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a variable of a removed setting that is to change anything."""
+    """Raise `ConfigError` for a variable of a removed setting."""
     for name in REMOVED:
         variable = f"KVMESH_{name.replace('-', '_').upper()}"
         if variable in variables:
-            is_removed(name, variables[variable], variable)
+            check_removed(name, variable)
 
 
 def is_own(name: str) -> bool:
@@ -219,11 +221,10 @@ def is_own(name: str) -> bool:
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Return the settings of a TOML file, without those that were removed and change nothing.
+    """Return the settings of a TOML file.
 
     Raises `ConfigError` naming file, line and column when `path` is not TOML, and when it has
-    tables: a setting in one called like a command would count for nothing. The same for a setting
-    that was removed.
+    tables: a setting in one called like a command would count for nothing.
     """
     import tomllib  # noqa: PLC0415  takes 6 ms, and few starts read a file
 
@@ -234,11 +235,20 @@ def read_toml(path: Path) -> dict[str, object]:
     for key, value in found.items():
         if isinstance(value, dict):
             raise ConfigError(f"{path}: [{key}]: settings stand in no table; leave that line out")
-    return {
-        key: value
-        for key, value in found.items()
-        if not is_removed(key.replace("_", "-"), str(value), f"{path}: {key}")
-    }
+    return found
+
+
+def check_keys(keys: Iterable[str], path: str) -> None:
+    """Raise `ConfigError` for a setting that was removed, and for a constant, which cyclopts leaves
+    out.
+    """
+    from kvmesh.settings.variables import constants  # noqa: PLC0415  few starts read a file
+
+    known = constants()
+    for key in keys:
+        check_removed(key.replace("_", "-"), f"{path}: {key}")
+        if key.replace("-", "_") in known:
+            raise ConfigError(f"{path}: {key}: this command has no such setting")
 
 
 def fill_in(

@@ -52,7 +52,7 @@ def follower(name: str, *flags: str) -> Peer:
     def command(port: int, workers: Sequence[str], _: Path) -> list[str]:
         named = [f"--worker=w{number}={url}" for number, url in enumerate(workers)]
         own = [f"--http-port={port}", "--log-level=warning", *flags]
-        return [sys.executable, "-m", "kvmesh", "router", *own, *named]
+        return [sys.executable, "-m", "tests.fixed_flags", "router", *own, *named]
 
     return Peer(name, command)
 

@@ -73,7 +73,7 @@ def fleet(cost: str, mode: str, folder: Path) -> Iterator[Started]:
         arguments = ["kvmesh", "router", "--http-port", str(ports[-1]), "--kv-cost", cost]
         for one in started:
             arguments += ["--worker", f"http://127.0.0.1:{one.port}"]
-        arguments += ["--auto-tune", mode, "--log-format", "json"]
+        arguments += ["--auto-tune", mode]
         for name, value in TUNING.items():
             arguments += [f"--auto-tune-{name}", value]
         router = Started(arguments, ports[-1], folder / "router.log")

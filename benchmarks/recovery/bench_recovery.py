@@ -119,7 +119,7 @@ class OurRouter:
     def _start(self) -> Started:
         port = free_port()
         arguments = ["kvmesh", "router", "--bucket", BUCKET, "--nats-url", self._url]
-        arguments += ["--http-port", str(port), "--log-format", "json"]
+        arguments += ["--http-port", str(port)]
         return Started(arguments, port, self._folder / "router.log")
 
 

@@ -72,7 +72,7 @@ class Role:
         """Return what one start took."""
         port = free_port()
         line = [one.replace("PORT", str(port)) for one in self._arguments]
-        arguments = ["kvmesh", *line, "--log-format", "json"]
+        arguments = ["kvmesh", *line]
         process = Started(arguments, port, self._folder / "start.log", self._tree)
         try:
             ready_s = process.wait(self._ready)

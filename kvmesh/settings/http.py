@@ -1,13 +1,14 @@
 """Settings of HTTP: the front door, and the way to the next hop."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kvmesh.settings.types import NonNegative, Port, Positive, Seconds
+from kvmesh.settings.types import Fixed, NonNegative, Port, Positive
+from kvmesh.transport.http.server.limits import HttpLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +19,10 @@ class HttpSettings:
     """Address to listen on."""
     http_port: Port = 8000
     """Port to listen on; 0 takes a free one."""
-    admin_port: Port | None = None
-    """Port of its own for /metrics, /v1/status and /admin/…, which the front door then does not
-    serve, and for the dashboard, /health and /ready besides; it asks for no API key. Default: the
-    front door serves them."""
-    admin_host: str = "127.0.0.1"
-    """Address of --admin-port."""
+    admin_port: str = ""
+    """[HOST:]PORT of its own for /metrics, /v1/status and /admin/…, which the front door then does
+    not serve, and for the dashboard, /health and /ready besides; it asks for no API key. Without
+    HOST only this machine reaches it. Default: the front door serves them."""
     dashboard_port: Port | None = None
     """Port of its own for the dashboard and its login, at --http-host, with the same keys and
     certificate; the front door then serves neither, and no page shares the origin of what engines
@@ -33,18 +32,6 @@ class HttpSettings:
     this machine's address on its default route in place of 0.0.0.0 and ::."""
     max_body_bytes: Positive = 64 * 1024**2
     """Largest request body taken, bytes; more is answered 413."""
-    max_total_body_bytes: Positive | None = None
-    """Bytes of all request bodies held at once; a request beyond it is answered 503. Default: a
-    quarter of the memory this process may have (its cgroup's limit, or the machine's), 1 GiB at
-    most."""
-    max_body_items: Positive = 1 << 18
-    """Values in the JSON of one request body at most: objects, lists, strings, keys; four numbers
-    (token ids) count as one. More is answered 413, before it is decoded."""
-    max_connections: Positive = 16_384
-    """Client connections at most, so streams at most; more are answered 503. Half of what the
-    limit of open files (`ulimit -Hn`) allows, if that is less."""
-    max_header_bytes: Positive = 64 * 1024
-    """Largest head of a request, bytes; more is answered 431."""
     drain_s: NonNegative = 30.0
     """On SIGTERM, seconds open streams may go on before they are cut."""
     tls_cert: Path | None = None
@@ -62,6 +49,8 @@ class HttpSettings:
     session_secret_file: Path | None = None
     """File with a secret (`openssl rand -hex 32`) that seals browsers' logins: processes behind one
     address that share it know each other's. Default: each its own, until it ends."""
+    limits: Annotated[HttpLimits, Fixed] = field(default_factory=HttpLimits)
+    """Other bounds of what clients send. Total body bytes are lowered to what the memory allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +67,6 @@ class SidecarHttpSettings:
 class UpstreamSettings:
     """Deadlines and retries towards the next hop."""
 
-    connect_timeout_s: Seconds = 2.0
-    """Seconds to open a connection."""
-    first_byte_timeout_s: Seconds = 1800.0
-    """Seconds from the request's last byte to the answer's first; a whole answer's comes behind its
-    last token."""
-    idle_timeout_s: Seconds = 120.0
-    """Seconds an answer may pause between two chunks."""
     max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
     """Further workers tried when one fails before its first byte."""
     upstream_allow: tuple[str, ...] = ()
@@ -98,6 +80,4 @@ class UpstreamSettings:
     upstream_ca: Path | None = None
     """CA bundle that signs https next hops; default: the system's."""
     upstream_cert: Path | None = None
-    """PEM certificate chain to show https next hops (mTLS)."""
-    upstream_cert_key: Path | None = None
-    """PEM private key of --upstream-cert."""
+    """PEM file with the certificate chain to show https next hops (mTLS), and its private key."""

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.settings.types import Flat, NonNegative, Port, Streams
+from kvmesh.settings.types import Flat, NonNegative, Port
 
 Alternatives = Annotated[int, Parameter(validator=Number(gte=0, lte=8))]
 
@@ -28,9 +28,6 @@ class GrpcSettings:
     """PEM private key of --grpc-tls-cert."""
     grpc_tls_client_ca: Path | None = None
     """PEM bundle of CAs; only gateways with a certificate they signed may ask (mTLS)."""
-    grpc_max_streams: Streams = 4096
-    """Requests of gateways followed at a time on one connection; the gateway opens another one for
-    more."""
     notice_s: NonNegative = 3.0
     """On SIGTERM, seconds during which gRPC health says NOT_SERVING and requests are still taken:
     time for gateways to turn to another picker. Then --drain-s for those that are open."""

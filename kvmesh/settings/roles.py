@@ -7,18 +7,17 @@ the variable in `--help`, takes `--x/--no-x`, and names the spelling a bad value
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from kvmesh.core.buckets.homes import DEFAULT_MAX_HOMES
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
-from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
-from kvmesh.core.journal.replica import MOST_WORKERS
+from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.settings.http import HttpSettings, SidecarHttpSettings, UpstreamSettings
 from kvmesh.settings.kube import PoolSettings
 from kvmesh.settings.requests import (
+    WAIT_FOR_WORKER_S,
     AdmissionSettings,
     DecisionSettings,
     FailureSettings,
@@ -28,21 +27,32 @@ from kvmesh.settings.requests import (
     StreamSettings,
     TenantSettings,
 )
-from kvmesh.settings.scaling import ScalingSettings
 from kvmesh.settings.split import ConnectorSettings, SplitSettings
 from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
     BlockSize,
-    Count,
+    Fixed,
     Flat,
-    Members,
     NonNegative,
     Port,
     Positive,
     Seconds,
-    Share,
     Temperature,
 )
+
+PREDICT_TTL_S: Final = 5.0
+"""Engines publish a prompt's blocks when they have computed them, which takes a busy engine some
+seconds; longer, and what an engine does not cache is counted as cached."""
+
+PREFILL_THRESHOLD: Final = 256
+"""Tokens: the prefill of fewer takes a decode worker less time than asking another worker."""
+
+PARITY_SAMPLE: Final = 1000
+"""A token of load in a thousand prompts; another tokenizer shows in the first three."""
+
+SNAPSHOT_MESSAGES: Final = 100_000
+SNAPSHOT_S: Final = 300.0
+"""A replica that starts reads what the journal has since: seconds of it, not minutes."""
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -52,14 +62,14 @@ class LogSettings:
     """How a process speaks."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level written. Per-request lines (what each worker would cost) and lines of each batch
-    of KV events are debug."""
-    log_format: Literal["auto", "console", "json"] = "auto"
+    """Least level written, as text on a terminal, as JSON elsewhere. Per-request lines (what each
+    worker would cost) and lines of each batch of KV events are debug."""
+    log_format: Annotated[Literal["auto", "console", "json"], Fixed] = "auto"
     """console for people, json for machines; auto: console on a terminal."""
-    otlp_endpoint: str = ""
+    otlp_endpoint: Annotated[str, Fixed] = ""
     """Where routers send traces over OTLP/HTTP, e.g. http://collector:4318; default:
     $OTEL_EXPORTER_OTLP_ENDPOINT, else none. The other OTEL_ variables count, too."""
-    otlp_sample: Share | None = None
+    otlp_sample: Annotated[float | None, Fixed] = None
     """Share of requests that are traced, 0 to 1; a client's `traceparent` decides for its own.
     Default: what $OTEL_TRACES_SAMPLER says, else all."""
 
@@ -73,22 +83,16 @@ class NatsSettings:
     namespace: str = "kvmesh"
     """First word of every subject: meshes with different names share a server unseen."""
     nats_creds: Path | None = None
-    """Credentials file (JWT and seed)."""
-    nats_nkey_seed: Path | None = None
-    """File that holds an nkey seed."""
+    """File to log in by: credentials (JWT and seed), or an nkey seed alone."""
     nats_trust: Path | None = None
     """trust.json of `kvmesh nats-accounts`: the members' public keys. Heartbeats, commands, leases
     and manifests that none of them signed who may are then refused. Read again when it changes."""
     nats_tls_ca: Path | None = None
     """CA bundle that signs the server's certificate; turns TLS on."""
-    nats_monitor_url: str = ""
-    """Monitoring URL: is what the server acknowledges synced? default: port 8222 of its host."""
     stream_replicas: Positive = 1
     """Copies of each stream, bucket and object; 3 on a three-node cluster."""
     stream_max_bytes: Positive = 2 * 1024**3
     """Bound of a bucket's event stream, bytes; the oldest messages go first."""
-    stream_max_age_s: Positive = 24 * 3600
-    """Age at which an event message is discarded, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +103,11 @@ class CostSettings:
     """kv: by cached prefix and load. The others ignore caches; direct obeys x-kvmesh-worker-id."""
     kv_cost: str = "predicted-time"
     """Cost formula of mode kv, by name; `kvmesh simulate` compares them. With weights of its own:
-    COST:name=number:…, as `kvmesh simulate --tune COST` finds them. FILE.py:FUNCTION is one of
-    your own: a Python function of (candidate, fleet, weights), tried at start."""
-    kv_weight: tuple[str, ...] = ()
-    """A weight of the formula, name=number; repeat. One that it lacks is refused with the list of
-    those it has and their ranges."""
+    COST:name=number:…, as `kvmesh simulate --tune COST` finds them; one that it lacks is refused
+    with the list of those it has and their ranges. FILE.py:FUNCTION is one of your own: a Python
+    function of (candidate, fleet, weights), tried at start."""
     kv_overlap_score_weight: NonNegative | None = None
-    """The same as --kv-weight overlap_score_weight=NUMBER; default: the formula's own."""
+    """The weight overlap_score_weight of the formula; default: the formula's own."""
     router_temperature: Temperature = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
     kv_cache_block_size: BlockSize = None
@@ -117,27 +119,25 @@ class CostSettings:
     and `kvmesh nats-accounts` make it. Default: alone, a random one; in a mesh none."""
     approx_ttl_s: Annotated[Seconds, Parameter(alias="--router-ttl-secs")] = 120.0
     """Without events: seconds a routed prefix is believed cached."""
-    host_tier_weight: Share | None = None
+    host_tier_weight: Annotated[float | None, Fixed] = None
     """What a block cached in an engine's host memory counts for, always; on the device it counts 1.
     Default: by how long bringing it to the device takes, which is learned; 0.75 before that."""
-    disk_tier_weight: Share | None = None
+    disk_tier_weight: Annotated[float | None, Fixed] = None
     """The same of blocks on disk, or farther away; 0.25 before it is learned."""
-    prefill_threshold: Count = 256
+    prefill_threshold: Annotated[int, Fixed] = PREFILL_THRESHOLD
     """With prefill workers: prompts with fewer uncached tokens at a decode worker stay there."""
-    predict_ttl_s: NonNegative = 5.0
+    predict_ttl_s: Annotated[float, Fixed] = PREDICT_TTL_S
     """With events: seconds a routed prefix counts as cached until events confirm it; 0 is off."""
-    index_max_blocks: Positive = DEFAULT_MAX_BLOCKS
-    """Hard bound of the index, (worker, block) entries; least recently matched leaves go first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotSettings:
     """When the index is written to the object store; one replica of a bucket does."""
 
-    snapshot_messages: Annotated[Positive, Parameter(alias="--router-snapshot-threshold")] = 100_000
+    snapshot_messages: Annotated[int, Fixed] = SNAPSHOT_MESSAGES
     """Journal messages after which a snapshot is due."""
-    snapshot_interval_s: Seconds = 300.0
-    """Seconds after which a snapshot is due, if anything changed."""
+    snapshot_interval_s: Annotated[float, Fixed] = SNAPSHOT_S
+    """Seconds after which one is due, if anything changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,32 +166,14 @@ class RouterSettings:
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
     dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT], or inference-pool: the pods of
     --inference-pool; repeat."""
-    max_workers: Members = MOST_WORKERS
-    """Workers known at a time, by heartbeats, events or --discover; beyond it a newcomer is refused
-    (`kvmesh_refused_heartbeats`), and no known worker is dropped for it."""
-    probe_panic: bool = True
-    """Alone: when no engine answers its probes, but some only too late, requests go to those all
-    the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""
     tokenizer: Path | None = None
     """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
     the engine's ids turn out to be others: then chats count as its /tokenize reported of their
     earlier messages."""
     tokenizer_engine: EngineKind = DEFAULT_KIND
     """Whose way of filling the chat template to follow: that of the engines served."""
-    parity_sample: Count = 1000
-    """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
-    the first three of a model always; none while requests are held; 0: never."""
-    vocab_size: Count = 0
-    """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
-    vocabulary of --tokenizer."""
-    seed: int = 0
-    """Seed of random choices; 0 takes one from the system."""
     client_overrides: bool = True
     """Let requests choose policy, worker, labels and priority with x-kvmesh-… or `kvmesh`."""
-    other_paths: Literal["pass", "refuse"] = "pass"
-    """What is done with paths whose prompt this router does not know, those of /v1/ (audio, files)
-    and those that engines serve outside it (/tokenize, /rerank, /score, /pooling, /version, /ping):
-    passed on by load alone, or answered 404."""
     model_policy: tuple[str, ...] = ()
     """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
     Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +),
@@ -210,21 +192,19 @@ class RouterSettings:
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
     tune: Annotated[TuneSettings, Flat] = field(default_factory=TuneSettings)
-    scaling: Annotated[ScalingSettings, Flat] = field(default_factory=ScalingSettings)
     pool: Annotated[PoolSettings, Flat] = field(default_factory=PoolSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HomeSettings:
-    """Where conversations and sessions are, as meta-routers remember and share it."""
-
-    home_ttl_s: Positive = 3600
-    """Seconds after which the bucket of an unused conversation or session is forgotten."""
-    max_homes: Positive = DEFAULT_MAX_HOMES
-    """Beginnings of conversations, and sessions, whose bucket is remembered; those longest unused
-    go first. About 0.3 KB each."""
+    parity_sample: Annotated[int, Fixed] = PARITY_SAMPLE
+    """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
+    the first three of a model always; none while requests are held; 0: never."""
+    vocab_size: Annotated[int, Fixed] = 0
+    """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
+    vocabulary of --tokenizer."""
+    scaling: Annotated[ScalingOptions, Fixed] = field(default_factory=ScalingOptions)
+    """From when on workers count as full. See docs/operate/autoscaling.md."""
+    seed: Annotated[int, Fixed] = 0
+    """Seed of random choices; 0 takes one from the system."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,17 +227,13 @@ class MetaRouterSettings:
     replica: tuple[str, ...] = ()
     """Static replica `bucket=http://host:port`; repeat. Then no NATS is used, and round-robin goes
     by hash of the conversation, so that several meta-routers agree."""
-    wait_for_replica_s: NonNegative = 10.0
-    """Seconds a request waits while no replica may be given one, before it is answered 503."""
-    session_header: str = SessionSettings.session_header
-    """Header that names the session; else the body's kvmesh.session, or a header of a known client
-    (docs/reference/api.md)."""
-    home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
     tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+    wait_for_replica_s: Annotated[float, Fixed] = WAIT_FOR_WORKER_S
+    """Seconds a request waits while no replica may be given one, before it is answered 503."""
 
 
 @dataclass(frozen=True, kw_only=True)

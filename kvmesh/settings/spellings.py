@@ -37,50 +37,56 @@ FIXED: Final[Mapping[str, tuple[bool, str]]] = {
 of turning it.
 """
 
-REMOVED: Final[Mapping[str, tuple[str, str]]] = {
-    "http-processes": (
-        "1",
-        (
-            "a router is one process; leave this out, and use more cores by more replicas of the"
-            " bucket: `kvmesh up --replicas N`, or `kvmesh router` N times with an --http-port each"
-            ' behind any balancer, as docs/operate/tuning.md says under "More than one core"'
-        ),
-    ),
+REMOVED: Final[Mapping[str, str]] = {
+    "http-processes": "use more cores by --processes",
+    "log-format": "leave it out: logs are text on a terminal, JSON elsewhere",
+    "admin-host": "--admin-port takes HOST:PORT",
+    "upstream-cert-key": "put the key into the file of --upstream-cert, behind the chain",
+    "nats-nkey-seed": "--nats-creds takes the file of an nkey seed, too",
+    "kv-weight": "write the weight behind the formula: --kv-cost predicted-time:NAME=NUMBER",
+    "queue-fairness": "write --queue-policy locality",
+    "tenant-isolation": "--tenant-secret-file alone keeps tenants apart",
+    "slo-ttft-ms": "write --slo ttft-ms=NUMBER",
+    "slo-tpot-ms": "write --slo tpot-ms=NUMBER",
+    "tenant-slo": "write --slo tenant=GLOB,ttft-ms=NUMBER",
+    "otlp-endpoint": "set the variable OTEL_EXPORTER_OTLP_ENDPOINT",
+    "otlp-sample": "set the variables OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG",
 }
-"""Settings of `kvmesh router` that are no more: the one value that still says what is, and what to
-do instead of any other.
-"""
+"""Settings that are no more, and what to write instead."""
 
-MOST_SHOWN: Final = 64
-"""Characters of a value that a message repeats."""
+UNUSED: Final = "router-snapshot-threshold"
+"""A published flag that is taken with its number and left out: when a snapshot is due is known."""
+
+SERVING: Final = frozenset({"router", "picker", "meta-router", "worker"})
+"""The commands that had them."""
 
 _OFF: Final = frozenset({"false", "no"})
 
 
 def read_spellings(tokens: Sequence[str]) -> list[str]:
     """Return a command line as the commands read it: a switch and its word joined
-    (`--kv-events false` is `--kv-events=false`), switches of `FIXED` and settings of `REMOVED` left
-    out.
+    (`--kv-events false` is `--kv-events=false`), switches of `FIXED` left out.
 
     What stands behind `--` is left alone. Raises `ConfigError` when one of `FIXED` is turned, and
-    when one of `REMOVED` is to change anything.
+    for one of `REMOVED`.
     """
     end = tokens.index("--") if "--" in tokens else len(tokens)
+    if f"--{UNUSED}" in tokens[:end]:
+        at = tokens.index(f"--{UNUSED}")
+        return read_spellings([*tokens[:at], *tokens[at + 2 :]])
+    if SERVING.intersection(tokens[:1]):
+        for token in tokens[:end]:
+            name = token.partition("=")[0]
+            if name.startswith("--"):
+                check_removed(name.removeprefix("--").removeprefix("no-"), name)
     joined = [token for token in _join(tokens[:end]) if not _is_idle(token)]
     return [*joined, *tokens[end:]]
 
 
-def is_removed(name: str, value: str, place: str) -> bool:
-    """Return whether the setting `name` is one of `REMOVED`, at the value that changes nothing.
-
-    Raises `ConfigError`, which begins with `place` and the value, when it has another.
-    """
-    if name not in REMOVED:
-        return False
-    stands, remedy = REMOVED[name]
-    if value != stands:
-        raise ConfigError(f"{place} {value[:MOST_SHOWN]!r}: {remedy}")
-    return True
+def check_removed(name: str, place: str) -> None:
+    """Raise `ConfigError`, which begins with `place`, for a setting `name` of `REMOVED`."""
+    if name in REMOVED:
+        raise ConfigError(f"{place}: there is no such setting any more; {REMOVED[name]}")
 
 
 def join_loose(tokens: Sequence[str], loose: Sequence[str]) -> list[str]:
@@ -93,7 +99,7 @@ def join_loose(tokens: Sequence[str], loose: Sequence[str]) -> list[str]:
 def _join(tokens: Sequence[str], words: frozenset[str] = SWITCH_WORDS) -> Iterator[str]:
     flag = ""
     for token in tokens:
-        if flag and (token.lower() in words or flag.removeprefix("--") in REMOVED):
+        if flag and token.lower() in words:
             yield f"{flag}={token}"
             flag = ""
             continue
@@ -108,11 +114,11 @@ def _join(tokens: Sequence[str], words: frozenset[str] = SWITCH_WORDS) -> Iterat
 
 def _is_idle(token: str) -> bool:
     name, _, word = token.removeprefix("--").partition("=")
-    if token.startswith("--") and is_removed(name, word, f"--{name}"):
-        return True
     on = word.lower() not in _OFF
     if name.startswith("no-"):
         name, on = name.removeprefix("no-"), not on
+    if name == UNUSED:
+        return True
     if not token.startswith("--") or name not in FIXED:
         return False
     place, remedy = FIXED[name]

@@ -11,9 +11,8 @@ class SplitSettings:
     """When prefill and decode of a request are split. Page: docs/workloads/prefill-decode.md."""
 
     prefill_split: Literal["adaptive", "always"] = "adaptive"
-    """Of prompts with --prefill-threshold uncached tokens and more, adaptive: splits those for
-    which prefilling elsewhere and moving the KV cache costs less time than at the decode worker;
-    always: all."""
+    """Of prompts with 256 uncached tokens and more at a decode worker, adaptive: splits those for
+    which prefilling elsewhere and moving the KV cache costs less time than there; always: all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class MeshProcess:
         arguments: Sequence[str],
         log_path: Path,
         log_format: str = "console",
-        program: Sequence[str] = ("-m", "kvmesh"),
+        program: Sequence[str] = ("-m", "tests.fixed_flags"),
     ) -> None:
         self.name = name
         self.url = url

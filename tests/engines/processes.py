@@ -102,8 +102,8 @@ class Process:
 
 
 def kvmesh(*arguments: str, log: Path) -> Process:
-    """Return a kvmesh command as a process."""
-    return Process([sys.executable, "-m", "kvmesh", *arguments], log, {})
+    """Return a kvmesh command as a process; its constants are flags, too."""
+    return Process([sys.executable, "-m", "tests.fixed_flags", *arguments], log, {})
 
 
 def _die_with_parent() -> None:

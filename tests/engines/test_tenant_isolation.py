@@ -1,4 +1,4 @@
-"""Two tenants of a real engine: what one learns of the other's prompts with --tenant-isolation.
+"""Two tenants of a real engine: what one learns of the other's prompts with --tenant-secret-file.
 
 One engine, two routers over it: one keeps tenants apart, one does not. Times are of a machine that
 does other things, too; the areas under the curve are printed.
@@ -89,7 +89,7 @@ def doors(
     secret.write_text(secrets.token_hex(32))
     options = ("--worker", f"w0={engine.url}", "--tokenizer", str(model), "--api-keys", str(keys))
     common = (*options, "--predict-ttl-s", "0", "--parity-sample", "0")
-    kept = ("--tenant-isolation", "--tenant-secret-file", str(secret))
+    kept = ("--tenant-secret-file", str(secret))
     routers = [
         router(directory / "shared.log", shared, common),
         router(directory / "apart.log", apart, (*common, *kept)),

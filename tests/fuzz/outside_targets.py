@@ -32,9 +32,7 @@ from kvmesh_lab.traces.trace import parse_trace
 T = TypeVar("T")
 
 PATHS: Final = [path for path, one in ENDPOINTS.items() if one.prompt is not None]
-WISHES: Final = WishReader(
-    WishOptions(tenant_header="x-tenant", session_header="x-kvmesh-session"), ModelPolicies(())
-)
+WISHES: Final = WishReader(WishOptions(tenant_header="x-tenant"), ModelPolicies(()))
 KEY_DIGITS: Final = 32
 MOST_ENDPOINTS: Final = 4096
 """More data-parallel ranks no engine has: what lists more wants to fill our memory."""

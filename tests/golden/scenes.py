@@ -24,6 +24,7 @@ from kvmesh.settings.requests import (
 )
 from kvmesh.settings.roles import CostSettings, RouterMode, RouterSettings
 from kvmesh.settings.split import SplitSettings
+from kvmesh.transport.http.server.limits import HttpLimits
 from tests.golden.fleet import ROUTER_PORT, Kept, Worker
 from tests.golden.play import Ask, Scene
 
@@ -90,7 +91,7 @@ def _settings(**parts: Any) -> RouterSettings:
         http=HttpSettings(
             http_port=ROUTER_PORT,
             drain_s=0.0,
-            max_total_body_bytes=1 << 26,
+            limits=HttpLimits(max_total_body_bytes=1 << 26),
             **parts.pop("http", {}),
         ),
         **parts,
@@ -391,7 +392,7 @@ def scenes() -> list[Scene]:
         _scene(
             "targets",
             partial(_load, 23, 60, gap_s=0.004),
-            slo=SloSettings(slo_ttft_ms=400.0, slo_tpot_ms=50.0),
+            slo=SloSettings(slo=("ttft-ms=400,tpot-ms=50",)),
         ),
         _scene(
             "programs off",
@@ -412,7 +413,7 @@ def scenes() -> list[Scene]:
         _scene(
             "tenants apart",
             partial(_load, 33, 60, WISHES["tenant"], _forms),
-            tenant=TenantSettings(tenant_isolation=True, tenant_secret_file=FILES / "secret"),
+            tenant=TenantSettings(tenant_secret_file=FILES / "secret"),
         ),
         _scene("prefill and decode", partial(_load, 34, 60), **SPLIT),
         _scene("prefill and decode, failures", partial(_load, 35, 40, _fails), **SPLIT),
@@ -459,7 +460,7 @@ def scenes() -> list[Scene]:
 
 def _of_bodies() -> list[Scene]:
     """Return what depends on more of a body than its text: the salt, parts, tools, a template."""
-    apart = TenantSettings(tenant_isolation=True, tenant_secret_file=FILES / "secret")
+    apart = TenantSettings(tenant_secret_file=FILES / "secret")
     model = FILES / "model"
     return [
         _scene("one tier, bodies", partial(_load, 43, 90, body=_forms), ONE_TIER),

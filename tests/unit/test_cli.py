@@ -45,7 +45,7 @@ def test_command_help_shows_default_and_environment_name_of_a_flag() -> None:
 
 SEED_FLAGS = """--router-mode --kv-cache-block-size --router-temperature --kv-events --no-kv-events
 --kv-overlap-score-weight --http-port --block-size --use-kv-events --no-use-kv-events
---router-snapshot-threshold --router-ttl-secs --bucket"""
+--router-ttl-secs --bucket"""
 
 
 def test_router_takes_the_seed_flags_as_spelled() -> None:
@@ -142,35 +142,32 @@ def test_a_setting_called_like_a_command_is_checked(tmp_path: Path) -> None:
     assert "mocker.toml" in err
 
 
-@pytest.mark.parametrize("key", ["http-processes", "http_processes"])
-def test_a_removed_setting_in_a_file_is_named_with_what_to_do(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("kv-weight", "there is no such setting any more; write the weight"),
+        ("kv_weight", "there is no such setting any more; write the weight"),
+        ("parity-sample", "this command has no such setting"),
+        ("predict_ttl_s", "this command has no such setting"),
+    ],
+)
+def test_a_removed_setting_in_a_file_is_named_with_what_to_do(
+    tmp_path: Path, key: str, told: str
+) -> None:
     path = tmp_path / "router.toml"
     path.write_text(f"{key} = 2\n")
 
     code, _, err = run_cli("router", "--config", str(path))
 
     assert code == 2
-    assert f"kvmesh: {path}: {key} '2': a router is one process" in err
+    assert f"kvmesh: {path}: {key}: {told}" in err
 
 
 def test_a_removed_setting_in_the_environment_is_named_with_what_to_do() -> None:
-    code, _, err = run_cli("router", environment={"KVMESH_HTTP_PROCESSES": "4"})
+    code, _, err = run_cli("router", environment={"KVMESH_KV_WEIGHT": "a=4"})
 
     assert code == 2
-    assert "kvmesh: KVMESH_HTTP_PROCESSES '4': a router is one process" in err
-
-
-def test_a_removed_setting_that_changes_nothing_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "router.toml"
-    path.write_text('http-processes = 1\nworker = "no url"\n')
-    variables = {"KVMESH_HTTP_PROCESSES": "1"}
-
-    code, _, err = run_cli(
-        "router", "--config", str(path), "--http-processes", "1", environment=variables
-    )
-
-    assert code == 2
-    assert "kvmesh: --worker 'no url'" in err
+    assert "kvmesh: KVMESH_KV_WEIGHT: there is no such setting any more; write" in err
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:

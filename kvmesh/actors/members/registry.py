@@ -115,7 +115,7 @@ class Registry:
         self._worker_count = self._router_count = self._outdated = 0
         self._garbage = Refusals()
         most, workers_in = options.max_workers, workers.membership
-        self._worker_room = Room(workers_in, most, "workers", "raise --max-workers")
+        self._worker_room = Room(workers_in, most, "workers", "make more buckets")
         self._router_room = Room(routers, options.max_routers, "routers", "rotate a router's key")
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:

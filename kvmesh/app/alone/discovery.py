@@ -234,7 +234,7 @@ class Discovery:
                 "too many workers listed",
                 listed=len(texts),
                 kept=len(kept),
-                remedy="raise --max-workers",
+                remedy="make more buckets",
             )
         return sorted(kept)
 

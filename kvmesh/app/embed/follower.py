@@ -16,6 +16,7 @@ from kvmesh.app.embed.reservation import BookingOptions, Reservation
 from kvmesh.app.front.front import upstream_pool, url_guard
 from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.process.hash_secret import mesh_secret
+from kvmesh.app.process.memory import index_bound, memory_limit
 from kvmesh.app.process.running import first_of
 from kvmesh.app.serve.routing_context import target_of
 from kvmesh.core.blocks.events import WorkerId
@@ -73,7 +74,7 @@ class Follower(ClosedByBlock):
         self._url = url
         self._settings = settings
         self._root = namespace_root(secret=secret)
-        self._index = KvIndex(max_blocks=settings.cost.index_max_blocks)
+        self._index = KvIndex(max_blocks=index_bound(memory_limit()))
         self._scheduler = scheduler = Scheduler(
             RouterOptions(block_size=block_size),
             random.Random(),  # noqa: S311 - a choice, no secret

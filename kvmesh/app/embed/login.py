@@ -10,12 +10,11 @@ from kvmesh.settings.roles import NatsSettings
 class NatsLogin(msgspec.Struct, frozen=True, kw_only=True):
     """How a program logs in at the mesh's NATS server; empty: as anybody.
 
-    `namespace`: first word of every subject. `nkey_seed`, `creds`, `tls_ca`, `trust`: the files
-    that `--nats-nkey-seed`, `--nats-creds`, `--nats-tls-ca` and `--nats-trust` name.
+    `namespace`: first word of every subject. `creds`, `tls_ca`, `trust`: the files that
+    `--nats-creds`, `--nats-tls-ca` and `--nats-trust` name.
     """
 
     namespace: str = "kvmesh"
-    nkey_seed: Path | None = None
     creds: Path | None = None
     tls_ca: Path | None = None
     trust: Path | None = None
@@ -26,7 +25,6 @@ class NatsLogin(msgspec.Struct, frozen=True, kw_only=True):
             nats_url=nats_url,
             namespace=self.namespace,
             nats_creds=self.creds,
-            nats_nkey_seed=self.nkey_seed,
             nats_tls_ca=self.tls_ca,
             nats_trust=self.trust,
         )

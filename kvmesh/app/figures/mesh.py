@@ -115,7 +115,7 @@ JOURNAL: Final = Table[JournalFacts](
     Figure("counter", "kvmesh_journal_garbage_messages", lambda one: one.folded.garbage,
            "Messages that could not be read."),
     Figure("counter", "kvmesh_journal_crowded_messages", lambda one: one.folded.crowded,
-           "Messages of workers beyond --max-workers."),
+           "Messages of workers beyond 4,096."),
     Figure("counter", "kvmesh_journal_redelivered_messages",
            lambda one: one.folded.redelivered,
            "Messages that came twice."),
@@ -170,7 +170,7 @@ HEARTBEATS: Final = Table[RegistryStatistics](
     Figure("counter", "kvmesh_refused_heartbeats", lambda one: {
                "garbage": one.garbage, "outdated": one.outdated, "url": one.refused,
                "crowded": one.crowded},
-           "Heartbeats that did not count, by why; crowded: of newcomers beyond --max-workers.",
+           "Heartbeats that did not count, by why; crowded: of newcomers beyond 4,096.",
            ("why",)),
 )
 

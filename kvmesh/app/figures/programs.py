@@ -23,7 +23,7 @@ PROGRAMS: Final = Table[ProgramWatch](
                "released": one.governor.statistics().released - one.governor.statistics().late,
                "late": one.governor.statistics().late},
            "Turns that were held, by how that ended: their program fit, or the bound of "
-           "--program-wait-s was reached.", ("how",)),
+           "a wait was reached.", ("how",)),
     Figure("summary", "kvmesh_program_waits_seconds", lambda one: (
                one.governor.statistics().released, one.governor.statistics().waited_s),
            "How long turns were held that went on."),
@@ -31,7 +31,7 @@ PROGRAMS: Final = Table[ProgramWatch](
            "How long the turn that is held longest waits now."),
     Figure("gauge", "kvmesh_program_wait_bound_seconds",
            lambda one: one.governor.options.max_wait_s,
-           "--program-wait-s: no turn is held for longer."),
+           "program_wait_s: no turn is held for longer."),
     Figure("counter", "kvmesh_program_evicted_tokens",
            lambda one: one.governor.statistics().lost_tokens,
            "Tokens of live programs' contexts that engines evicted: the signal of thrash."),
@@ -47,11 +47,11 @@ PROGRAMS: Final = Table[ProgramWatch](
 TOUCHES: Final = Table[TouchFigures](
     Figure("counter", "kvmesh_program_touches", lambda one: {
                "done": one.done, "failed": one.failed},
-           "Contexts that were sent to their engine again for one token (--re-touch).", ("how",)),
+           "Contexts sent to their engine again for one token (--program-turns touch).", ("how",)),
     Figure("counter", "kvmesh_program_touch_computed_tokens", lambda one: one.computed_tokens,
            "Prompt tokens that engines computed for that: they were no longer cached."),
     Figure("gauge", "kvmesh_program_prompt_bytes", lambda one: one.prompt_bytes,
-           "Prompts that are kept for it, bytes; at most --re-touch-bytes."),
+           "Prompts that are kept for it, bytes; at most 64 MiB."),
 )
 
 PRESSURES: Final = Table[WorkerPressure](

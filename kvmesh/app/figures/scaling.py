@@ -73,11 +73,11 @@ def _use(
 SCALING: Final = Table[Saturation](
     Figure("gauge", "kvmesh_saturation", lambda one: one.share,
            "How full the usable workers are together, by what fills them: predicted wait of a new "
-           "request against --scale-backlog-s, KV memory of requests that run, contexts of live "
+           "request against a second, KV memory of requests that run, contexts of live "
            "programs against all KV memory, places for requests, requests held here. 1 is full.",
            ("cause",)),
     Figure("gauge", "kvmesh_wanted_workers", lambda one: one.wanted,
-           "How many workers it would take for a saturation of --scale-target, by cause. Those that"
+           "How many workers it would take for a saturation of 0.8, by cause. Those that"
            " hold requests back add up (held); of the others replicas say the same.", ("cause",)),
     Figure("gauge", "kvmesh_usable_workers", lambda one: one.workers,
            "Workers that may get requests."),

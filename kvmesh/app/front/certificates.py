@@ -9,10 +9,12 @@ from kvmesh.errors import ConfigError
 Named = tuple[str, Path | None]
 """A setting and the file it names."""
 
+SAME_FILE: Final[Named] = ("", None)
+
 _KEY: Final = b"PRIVATE KEY-----"
 
 
-def load_certificate(context: ssl.SSLContext, cert: Named, key: Named) -> None:
+def load_certificate(context: ssl.SSLContext, cert: Named, key: Named = SAME_FILE) -> None:
     """Load the PEM chain of `cert` and the private key of `key`, or of the same file without one.
 
     Raises `ConfigError` naming the file that cannot be used, and the setting that is missing.
@@ -23,9 +25,8 @@ def load_certificate(context: ssl.SSLContext, cert: Named, key: Named) -> None:
         if path is not None:
             _read(flag, path)
     if key_path is None and _KEY not in _read(cert_flag, cert_path):
-        raise ConfigError(
-            f"{cert_flag} {cert_path} holds no private key: name its file with {key_flag} FILE"
-        )
+        remedy = f"name its file with {key_flag} FILE" if key_flag else "put it behind the chain"
+        raise ConfigError(f"{cert_flag} {cert_path} holds no private key: {remedy}")
     try:
         context.load_cert_chain(cert_path, key_path)
     except (OSError, ssl.SSLError) as error:

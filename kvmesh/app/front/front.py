@@ -23,7 +23,6 @@ from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.secret_file import read_credential, read_secret
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.incoming import E, Incoming
-from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
@@ -134,19 +133,19 @@ class FrontDoor:
             handler, screen = cors, cors.screen
         open_files = raise_open_files_limit()
         possible = connections_within(open_files)
-        if possible < settings.max_connections:
+        limits = settings.limits
+        if possible < limits.max_connections:
             get_logger().warning(
-                "fewer connections than --max-connections: raise the limit of open files",
+                "fewer connections than a front door takes: raise the limit of open files",
                 max_connections=possible,
                 open_files=open_files,
             )
         bodies = _body_bytes(settings)
-        limits = HttpLimits(
+        limits = msgspec.structs.replace(
+            limits,
             max_body_bytes=min(settings.max_body_bytes, bodies),
-            max_body_items=settings.max_body_items,
             max_total_body_bytes=bodies,
-            max_connections=min(settings.max_connections, possible),
-            max_header_bytes=settings.max_header_bytes,
+            max_connections=min(limits.max_connections, possible),
         )
         self.server = HttpServer(handler, limits=limits, screen=screen)
 
@@ -173,19 +172,10 @@ class FrontDoor:
 def _body_bytes(settings: HttpSettings) -> int:
     """Return the bytes of request bodies that may be held at once, and say so."""
     limit = memory_limit()
-    bodies = body_budget(limit)
-    given = settings.max_total_body_bytes
-    if given is not None:
-        if given > limit // 2:
-            get_logger().warning(
-                "--max-total-body-bytes is over half of the memory: lower it, or raise the limit",
-                max_total_body_bytes=given,
-                memory_limit=limit,
-            )
-        bodies = given
+    bodies = min(body_budget(limit), settings.limits.max_total_body_bytes)
     if bodies < settings.max_body_bytes:
         get_logger().warning(
-            "bodies of --max-body-bytes do not fit in --max-total-body-bytes: the largest is now",
+            "bodies of --max-body-bytes do not fit in a quarter of the memory: the largest is now",
             max_body_bytes=bodies,
             memory_limit=limit,
         )
@@ -235,20 +225,15 @@ def _read_tls(settings: HttpSettings) -> ssl.SSLContext:
 
 def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
     """Return the TLS context towards the next hop; None for the default one."""
-    ca, cert, key = settings.upstream_ca, settings.upstream_cert, settings.upstream_cert_key
+    ca, cert = settings.upstream_ca, settings.upstream_cert
     if ca is None and cert is None:
-        if key is not None:
-            raise ConfigError(
-                f"--upstream-cert-key {key} is set without --upstream-cert: name the certificate "
-                "chain with --upstream-cert FILE, or leave it out"
-            )
         return None
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"--upstream-ca {ca}: {error}") from error
     if cert is not None:
-        load_certificate(context, ("--upstream-cert", cert), ("--upstream-cert-key", key))
+        load_certificate(context, ("--upstream-cert", cert))
     return context
 
 
@@ -277,9 +262,6 @@ def upstream_pool(
 
     return UpstreamPool(
         options=UpstreamOptions(
-            connect_timeout_s=settings.connect_timeout_s,
-            first_byte_timeout_s=settings.first_byte_timeout_s,
-            idle_timeout_s=settings.idle_timeout_s,
             authorization=credential,
             also=also,
             why_not_peer=why_not_peer,

@@ -11,12 +11,16 @@ import msgspec
 
 from kvmesh.app.front.front import FrontDoor, Routes
 from kvmesh.app.process.place import own_place
+from kvmesh.bounds import shown, whole_number
 from kvmesh.core.admission.access import LOGIN_PATHS
+from kvmesh.errors import ConfigError
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.problem import Problem
 
+MAX_PORT: Final = 65535
+LOCALHOST: Final = "127.0.0.1"
 _NOT_FOUND: Final = 404
 _TEMPORARY_REDIRECT: Final = 307
 
@@ -61,27 +65,37 @@ async def _admin_routes(
     settings: HttpSettings, routes: Routes, stack: contextlib.AsyncExitStack
 ) -> Routes:
     """Return where admin paths belong: `routes`, or those of a listener on --admin-port."""
-    if settings.admin_port is None:
+    if not settings.admin_port:
         return routes
     own = Routes()
+    host, port = admin_address(settings.admin_port)
     listener = dataclasses.replace(
         settings,
-        http_host=settings.admin_host,
-        http_port=settings.admin_port,
+        http_host=host,
+        http_port=port,
         advertise_url="",
         tls_cert=None,
         tls_key=None,
         tls_client_ca=None,
         api_keys=None,
         cors_origin=(),
-        admin_port=None,
+        admin_port="",
         dashboard_port=None,
     )
-    door = FrontDoor(listener, own, flags=("--admin-port", "--admin-host"))
+    door = FrontDoor(listener, own, flags=("--admin-port", "--admin-port"))
     await _open(door, stack, "admin port serves")
     for path in ("/v1/status", "/metrics"):
         routes.add("GET", path, partial(_elsewhere, "admin"))
     return own
+
+
+def admin_address(text: str) -> tuple[str, int]:
+    """Return host and port of `[HOST:]PORT`, loopback's without a host. Raises `ConfigError`."""
+    host, _, number = text.rpartition(":")
+    port = whole_number(number, 0, MAX_PORT)
+    if port is None:
+        raise ConfigError(f"--admin-port {shown(text)}: write [HOST:]PORT, e.g. 0.0.0.0:8001")
+    return host.removeprefix("[").removesuffix("]") or LOCALHOST, port
 
 
 async def _dashboard_routes(
@@ -105,7 +119,7 @@ async def _dashboard_routes(
         http_port=settings.dashboard_port,
         advertise_url="",
         cors_origin=(),
-        admin_port=None,
+        admin_port="",
         dashboard_port=None,
     )
     flags = "--dashboard-port", "--http-host"

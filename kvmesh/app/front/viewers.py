@@ -78,4 +78,6 @@ class VeiledPlan:
 def viewers_of(settings: RouterSettings | MetaRouterSettings, tenant_header: str) -> Viewers:
     """Return what says whose requests a client of a front door may see."""
     checked = settings.http.api_keys is not None
-    return Viewers(tenant_header, apart=settings.tenant.tenant_isolation, checked=checked)
+    return Viewers(
+        tenant_header, apart=settings.tenant.tenant_secret_file is not None, checked=checked
+    )

@@ -26,6 +26,10 @@ from kvmesh.observe import get_logger
 from kvmesh.settings.kube import PoolSettings
 from kvmesh.tasks import end_tasks, supervise
 
+RELIST_S: Final = 300.0
+"""Everything is listed again after so long, whatever the watches reported: one that misses a change
+without ending is not known of, and a list of a pool takes some KB."""
+
 MOST_NAMED: Final = 3
 """Objects that cannot be read named in a warning; the others are counted."""
 
@@ -48,7 +52,7 @@ class PoolWatch:
     the endpoints. `unserved`, if set, returns the pods that no request can be sent to.
     """
 
-    def __init__(self, name: PoolName, api: KubeApi, relist_s: float) -> None:
+    def __init__(self, name: PoolName, api: KubeApi, relist_s: float = RELIST_S) -> None:
         self.name = name
         self.found = PoolEndpoints()
         self.synced = asyncio.Event()
@@ -222,9 +226,7 @@ class PoolWatch:
 
 def watch_pool(settings: PoolSettings) -> PoolWatch:
     """Return the watch of --inference-pool, which runs nothing yet. Raises `ConfigError`."""
-    return PoolWatch(
-        parse_pool(settings.inference_pool), connect(settings.kube_context), settings.kube_relist_s
-    )
+    return PoolWatch(parse_pool(settings.inference_pool), connect())
 
 
 def parse_pool(text: str) -> PoolName:

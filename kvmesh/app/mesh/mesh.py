@@ -79,7 +79,7 @@ class RouterMesh:
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self.indexer = Indexer(
-            IndexReplica(index, max_workers=settings.max_workers),
+            IndexReplica(index),
             IndexerOptions(
                 router=router_id,
                 bucket=settings.bucket,

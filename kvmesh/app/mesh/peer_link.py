@@ -93,7 +93,6 @@ class PeerLink:
                 routers_to=("replica_sync", *options.listeners),
                 kv_events=settings.kv_events,
                 secret_mark=router.secret_mark,
-                max_workers=settings.max_workers,
             ),
             scheduler.workers if options.hears_workers else nobody,
             self.peers,

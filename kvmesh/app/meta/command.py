@@ -98,8 +98,6 @@ class MetaServer:
         self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
         self._refusals = UrlRefusals(self._guard)
         homes = HomeOptions(
-            ttl_s=settings.home.home_ttl_s,
-            max_homes=settings.home.max_homes,
             shared=not settings.replica,
         )
         policy, own = bucket_policy(settings)
@@ -109,7 +107,7 @@ class MetaServer:
         )
         self._reader = BucketReader(
             self.meta.table,
-            SessionNames(settings.session_header, TENANT_HEADER),
+            SessionNames(TENANT_HEADER),
             rules=bool(rules),
             isolation=isolation_of(settings.tenant, TENANT_HEADER),
         )

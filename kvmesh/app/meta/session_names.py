@@ -12,6 +12,7 @@ from kvmesh.app.prompts.turn_names import (
     OPENCODE_PARENT,
     PARENT,
     PROGRAM,
+    SESSION,
     SMG,
 )
 from kvmesh.core.chat.inference import Extension
@@ -36,8 +37,8 @@ class SessionNames:
     header, the body's `kvmesh.session` or `kvmesh.program`, and `SESSION_HEADERS` counts.
     """
 
-    def __init__(self, session_header: str, tenant_header: str) -> None:
-        self._own = session_header.lower().encode()
+    def __init__(self, tenant_header: str) -> None:
+        self._own = SESSION
         self._tenant = tenant_header.encode()
         self._known = frozenset((self._own, self._tenant, *SESSION_HEADERS, *PARENT_HEADERS))
 

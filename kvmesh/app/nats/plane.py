@@ -31,8 +31,6 @@ def nats_plane(settings: NatsSettings, role: str, *names: str) -> NatsPlane:
             connection=connection_options(settings, role, *names),
             replicas=settings.stream_replicas,
             max_bytes=settings.stream_max_bytes,
-            max_age_s=settings.stream_max_age_s,
-            monitoring_url=settings.nats_monitor_url,
         )
     )
 
@@ -44,7 +42,6 @@ def connection_options(settings: NatsSettings, role: str, *names: str) -> NatsOp
         url=settings.nats_url or NATS_URL,
         name=" ".join((role, *names[1:])),
         creds=settings.nats_creds,
-        nkey_seed=settings.nats_nkey_seed,
         tls_ca=settings.nats_tls_ca,
         inbox_prefix=inbox_prefix(account, *names) if account in WITH_ACCOUNT else "_INBOX",
         adapts_streams=role != FOLLOWER,

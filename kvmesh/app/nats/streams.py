@@ -9,12 +9,13 @@ from typing import Annotated
 
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats.plane import nats_plane
+from kvmesh.core.buckets.homes import HomeOptions
+from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import check_name
-from kvmesh.settings.requests import SessionSettings
-from kvmesh.settings.roles import HomeSettings, LogSettings, NatsSettings
-from kvmesh.settings.types import Flat, Positive
+from kvmesh.settings.roles import LogSettings, NatsSettings
+from kvmesh.settings.types import Flat
 from kvmesh.transport.nats.plane import NatsPlane
 
 
@@ -27,10 +28,7 @@ class StreamsOptions:
     admin_keys: Path | None = None
     """The directory in which `kvmesh nats-accounts` keeps seeds or credentials: admin.BUCKET.nk (or
     .creds) makes a bucket's streams, admin.nk the meta-routers' table. Default: one login, of
-    --nats-nkey-seed or --nats-creds, for all, on a server with one account."""
-    session_ttl_s: Positive = SessionSettings.session_ttl_s
-    """As the routers' --session-ttl-s."""
-    home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
+    --nats-creds, for all, on a server with one account."""
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 
@@ -44,14 +42,15 @@ async def make_streams(options: StreamsOptions) -> None:
     logins = {
         bucket: login_as_admin(options, check_name(bucket, "--bucket")) for bucket in options.bucket
     }
-    homes = login_as_admin(options, "")
+    meta = login_as_admin(options, "")
     for bucket, settings in logins.items():
         async with connected(settings) as plane:
-            await plane.declare(bucket, options.session_ttl_s)
+            await plane.declare(bucket, int(SessionOptions().ttl_s))
         stream = Subjects(options.nats.namespace, bucket).stream()
         get_logger().info("streams ready", bucket=bucket, stream=stream)
-    async with connected(homes) as plane:
-        await plane.homes(options.home.home_ttl_s, options.home.max_homes)
+    async with connected(meta) as plane:
+        homes = HomeOptions()
+        await plane.homes(int(homes.ttl_s), homes.max_homes)
 
 
 def login_as_admin(options: StreamsOptions, bucket: str) -> NatsSettings:
@@ -63,10 +62,9 @@ def login_as_admin(options: StreamsOptions, bucket: str) -> NatsSettings:
         return options.nats
     stem = f"admin.{bucket}" if bucket else "admin"
     creds, seed = options.admin_keys / f"{stem}.creds", options.admin_keys / f"{stem}.nk"
-    if creds.is_file():
-        return replace(options.nats, nats_creds=creds, nats_nkey_seed=None)
-    if seed.is_file():
-        return replace(options.nats, nats_creds=None, nats_nkey_seed=seed)
+    for path in (creds, seed):
+        if path.is_file():
+            return replace(options.nats, nats_creds=path)
     whose = f"bucket {bucket}" if bucket else "the meta-routers' table"
     raise ConfigError(
         f"--admin-keys {options.admin_keys}: no {stem}.nk nor {stem}.creds for {whose}: run kvmesh "

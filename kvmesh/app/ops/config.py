@@ -24,6 +24,7 @@ from kvmesh.settings.roles import (
     UpSettings,
     WorkerSettings,
 )
+from kvmesh.settings.types import is_fixed
 
 Role = Literal["router", "picker", "meta-router", "worker", "mocker", "up"]
 ROLES: Mapping[Role, type] = {
@@ -97,6 +98,8 @@ def describe(settings: type) -> Iterator[tuple[str, str, object]]:
     """
     texts = attribute_texts(settings)
     for field in fields(settings):
+        if is_fixed(field):
+            continue
         default = default_of(field)
         if is_dataclass(default) and not isinstance(default, type):
             yield from describe(type(default))

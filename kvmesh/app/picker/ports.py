@@ -28,7 +28,6 @@ from kvmesh.core.routing.split.sidecars import SIDECARS
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
-from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.grpc.health import HealthService
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.server import GrpcServer
@@ -96,7 +95,7 @@ class PickerPorts:
             routes.add_prefix(path, self._refuse)
         routes.add_prefix("/v1/", self._refuse)
         self._health = HealthService(PickerHealth(serving.why_not))
-        handler = _mounted(gateway, settings)
+        handler = _mounted(gateway)
         self._server = self._make_server(handler, addresses, serving.priority_of)
 
     def figures(self) -> Iterable[Source]:
@@ -170,7 +169,6 @@ class PickerPorts:
         # HTTP's own words.
         bodies, most = views.limits, GrpcLimits()
         limits = GrpcLimits(
-            max_streams=self._grpc.grpc_max_streams,
             max_message_bytes=min(
                 max(most.max_message_bytes, bodies.max_body_bytes + SLACK_BYTES), MOST_MESSAGE_BYTES
             ),
@@ -187,12 +185,11 @@ class PickerPorts:
         )
 
 
-def _mounted(gateway: Gateway[PickExchange], settings: RouterSettings) -> Handler:
+def _mounted(gateway: Gateway[PickExchange]) -> Handler:
     """Return what has questions decided: by all of a request, or by its head alone."""
-    others = settings.other_paths == "pass"
     whole, unread = PathRoutes[PickExchange](), PathRoutes[PickExchange]()
-    gateway.mount(whole, others=others)
-    gateway.mount_unread(unread, others=others)
+    gateway.mount(whole)
+    gateway.mount_unread(unread)
 
     def decide(exchange: PickExchange) -> None:
         (unread if exchange.unread else whole)(exchange)

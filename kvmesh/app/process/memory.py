@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
 from kvmesh.observe import get_logger
 from kvmesh.tasks import to_next
 
@@ -14,6 +15,10 @@ MOST_BODIES: Final = 1024**3
 BODY_SHARE: Final = 4
 """A body is held once as it came, and once more while it is put together or sent on; what routing
 makes of bodies besides is bounded apart from their number (`app.prompts.reading_threads`)."""
+
+INDEX_SHARE: Final = 4
+PAIR_BYTES: Final = 24
+"""Measured: 18 to 24 bytes (benchmarks/fleet/bends.md)."""
 
 LOOK_S: Final = 2.0
 GROWN_BYTES: Final = 8 << 20
@@ -40,6 +45,13 @@ def body_budget(limit: int) -> int:
     quarter of it, at most 1 GiB.
     """
     return max(1, min(MOST_BODIES, limit // BODY_SHARE))
+
+
+def index_bound(limit: int) -> int:
+    """Return the (worker, block) pairs that an index may have where `limit` is all memory: what a
+    quarter of it holds, at most `DEFAULT_MAX_BLOCKS`.
+    """
+    return max(1, min(DEFAULT_MAX_BLOCKS, limit // INDEX_SHARE // PAIR_BYTES))
 
 
 def _limits(root: Path) -> Iterator[int]:

@@ -29,6 +29,8 @@ from kvmesh.transport.http.wire.headers import Headers
 
 LOOK_EVERY_S: Final = 0.5
 ANSWER_S: Final = 30.0
+PROMPT_BYTES: Final = 64 << 20
+"""Agents' last prompts that are kept, to be sent again: a thousand of 64 KB."""
 
 MOST_WAIT_MS: Final = 200.0
 """A worker with a longer backlog is left alone: a touch would come late, and be in the way."""
@@ -198,7 +200,7 @@ def toucher_of(
     if settings.re_touch == "off" or settings.program_turns == "off":
         return None
     touches = Touches(TouchOptions(), governor.table, GovernedFleet(scheduler))
-    return Toucher(touches, scheduler, target, pool, time.monotonic, settings.re_touch_bytes)
+    return Toucher(touches, scheduler, target, pool, time.monotonic, PROMPT_BYTES)
 
 
 def touching(toucher: Toucher | None) -> list[Awaitable[None]]:

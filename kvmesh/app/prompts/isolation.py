@@ -86,7 +86,7 @@ def refuse_foreign(fields: dict[str, msgspec.Raw]) -> None:
         if bytes(fields.get(name, _NULL)) != _NULL or name in within:
             raise RequestError(
                 f"{name} is not for clients of this router: it keeps tenants apart "
-                "(--tenant-isolation), and engines do not ask whose state it names; leave it out",
+                "(--tenant-secret-file), and engines do not ask whose state it names; leave it out",
                 param=name,
                 status=403,
             )
@@ -104,22 +104,19 @@ def _plain(raw: bytes) -> bytes:
 
 def isolation_of(settings: TenantSettings, header: str) -> Isolation | None:
     """Return what keeps tenants apart, None where nothing shall. Raises `ConfigError`."""
-    if not settings.tenant_isolation:
-        for flag, path in (
-            ("--tenant-secret-file", settings.tenant_secret_file),
-            ("--tenant-sharing-file", settings.tenant_sharing_file),
-        ):
-            if path is not None:
-                raise ConfigError(f"{flag} {path} is set without --tenant-isolation; give both")
+    path = settings.tenant_secret_file
+    if path is None:
+        if (sharing := settings.tenant_sharing_file) is not None:
+            raise ConfigError(
+                f"--tenant-sharing-file {sharing} is set without --tenant-secret-file; give both"
+            )
         return None
     if not header:
-        raise ConfigError("--tenant-isolation needs the name of a --tenant-header")
-    path = settings.tenant_secret_file
+        raise ConfigError("--tenant-secret-file needs the name of a --tenant-header")
     secret = read_secret(path, "--tenant-secret-file")
     if len(secret) < SHORTEST_HASH_SECRET:
-        has = f"{path} holds {len(secret)} bytes" if path is not None else "is not set"
         raise ConfigError(
-            f"--tenant-isolation: --tenant-secret-file {has}; give a secret of at least "
+            f"--tenant-secret-file {path} holds {len(secret)} bytes; give a secret of at least "
             f"{SHORTEST_HASH_SECRET} bytes, one for all routers of the mesh: "
             "openssl rand -hex 32 > tenant.secret"
         )

@@ -10,6 +10,7 @@ from kvmesh.app.prompts.turn_names import (
     NAMING_HEADERS,
     NO_HINTS,
     OWN_HEADERS,
+    SESSION,
     Hints,
     Told,
     TurnNames,
@@ -110,13 +111,12 @@ MOST_KNOWN_BYTES: Final = 512
 class WishOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`obeyed` False: clients may not choose policy, worker, labels or urgency.
 
-    `tenant_header` and `session_header` are the names of the headers that tell them. `targets`
+    `tenant_header` names the header that tells the tenant. `targets`
     are those of requests that name none.
     """
 
     obeyed: bool = True
     tenant_header: str = ""
-    session_header: str = ""
     targets: TargetDefaults = NO_DEFAULTS
 
 
@@ -126,7 +126,7 @@ class WishReader:
     def __init__(self, options: WishOptions, policies: ModelPolicies) -> None:
         self._obeyed = options.obeyed
         self._tenant = options.tenant_header.lower().encode()
-        self._session = options.session_header.lower().encode()
+        self._session = SESSION
         self._policies = policies
         self._targets = options.targets
         others = {self._tenant, self._session, b"content-encoding"} - {b""}

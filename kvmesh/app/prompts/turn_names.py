@@ -22,6 +22,7 @@ from kvmesh.errors import RequestError
 MAX_PROGRAM: Final = 256
 """Bytes of an agent's or program's name."""
 
+SESSION: Final = b"x-kvmesh-session"
 PROGRAM: Final = b"x-kvmesh-program"
 PARENT: Final = b"x-kvmesh-program-parent"
 FINAL: Final = b"x-kvmesh-program-final"

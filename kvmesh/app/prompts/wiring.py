@@ -14,7 +14,7 @@ from kvmesh.app.prompts.tokenizer import (
     TokenizerOptions,
     load_tokenizer,
 )
-from kvmesh.core.cost.targets import TargetDefaults, Targets, parse_tenant_targets
+from kvmesh.core.cost.targets import TargetDefaults, parse_default_targets
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
@@ -25,6 +25,7 @@ from kvmesh.settings.requests import SloSettings
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.upstream.messages import UpstreamOptions
 
 
 def check_of(settings: RouterSettings, pool: UpstreamPool, holder: Holder) -> TokenCheck:
@@ -62,7 +63,6 @@ def reader_of(
             WishOptions(
                 obeyed=settings.client_overrides,
                 tenant_header=settings.admission.tenant_header,
-                session_header=settings.session.session_header,
                 targets=target_defaults(settings.slo),
             ),
             # `router_options` has checked their formulas, of files too.
@@ -79,15 +79,13 @@ def reader_of(
 
 def target_defaults(settings: SloSettings) -> TargetDefaults:
     """Return the targets of requests that name none. Raises `ConfigError`."""
-    general = Targets(settings.slo_ttft_ms or None, settings.slo_tpot_ms or None)
-    return TargetDefaults(general, [parse_tenant_targets(one) for one in settings.tenant_slo])
+    return TargetDefaults(tenants=[parse_default_targets(one) for one in settings.slo])
 
 
 def forward_options(settings: RouterSettings) -> ForwardOptions:
     """Return how requests are forwarded by these settings."""
     return ForwardOptions(
         max_retries=settings.upstream.max_retries,
-        retry_statuses=frozenset(settings.failure.retry_statuses),
         reads_usage=True,
         deadline_s=settings.stream.request_timeout_s or None,
         comments_s=settings.stream.sse_comment_s or None,
@@ -99,6 +97,6 @@ def split_options(settings: RouterSettings) -> SplitOptions:
     return SplitOptions(
         threshold_tokens=settings.cost.prefill_threshold,
         max_retries=settings.upstream.max_retries,
-        timeout_s=settings.upstream.first_byte_timeout_s,
+        timeout_s=UpstreamOptions().first_byte_timeout_s,
         adaptive=settings.split.prefill_split == "adaptive",
     )

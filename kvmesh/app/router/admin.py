@@ -21,7 +21,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
 ANY_WORKERS = "workers=any"
-UNSALTED = "tenants may share its cached blocks in spite of --tenant-isolation"
+UNSALTED = "tenants may share its cached blocks in spite of --tenant-secret-file"
 
 
 class AdminMesh(Protocol):

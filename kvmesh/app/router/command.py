@@ -29,6 +29,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.hash_secret import mesh_secret, own_secret
+from kvmesh.app.process.memory import index_bound, memory_limit
 from kvmesh.app.process.place import own_place
 from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop, first_of, run
@@ -49,7 +50,6 @@ from kvmesh.app.router.mesh_choice import (
 from kvmesh.app.router.program_part import ProgramPart
 from kvmesh.app.router.router_options import (
     router_options,
-    scaling_options,
     session_options,
     shadow_policies,
 )
@@ -72,7 +72,6 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
-from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError
@@ -97,7 +96,7 @@ class RouterServer:
         cost = settings.cost
         self.routed = new_approx(thinned=True)
         self.heard = new_approx(graded=True)
-        self.index = KvIndex(max_blocks=cost.index_max_blocks)
+        self.index = KvIndex(max_blocks=index_bound(memory_limit()))
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
         self.scheduler = Scheduler(
@@ -119,10 +118,9 @@ class RouterServer:
             if self._keeps_secret
             else mesh_secret(cost.hash_secret_file, settings.nats.nats_url or LOCAL_NATS)
         )
-        self.scheduler.judge.options = SloOptions(settings.slo.slo_refuse_below)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
-        self._programs = ProgramPart(settings.program, self.scheduler)
+        self._programs = ProgramPart(settings.program.expanded(), self.scheduler)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -197,7 +195,11 @@ class RouterServer:
             routing=routing,
             decisions=decisions,
             gate=AdmissionGate(
-                routing, settings.admission, time.monotonic, self.mesh.tell, settings.program
+                routing,
+                settings.admission.expanded(sheds=self._door.role == "picker"),
+                time.monotonic,
+                self.mesh.tell,
+                settings.program.expanded(),
             ),
             tracer=tracer_for(
                 settings.log.otlp_endpoint, self._door.role, settings.log.otlp_sample
@@ -208,7 +210,7 @@ class RouterServer:
             ask_suspects=self._care.wake,
             debug=debug,
             alternatives=self._alternatives(),
-            scaling=scaling_options(settings.scaling),
+            scaling=settings.scaling,
         )
 
     def _why_not(self) -> str:
@@ -305,8 +307,7 @@ class RouterServer:
             self.settings, self.router_id, check, adapters, seconds, secret=self._secret
         )
         reader.keeps_secret = self._keeps_secret
-        if not self.settings.decision.watch_prompts:
-            reader.looks = context.looks_at
+        reader.looks = context.looks_at
         reader.names_turns = lambda: context.gate.follows
         reader.follow(context.scheduler.overlaps.looks_ahead)
         self.router.resized.append(reader.resize)

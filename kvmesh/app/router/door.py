@@ -100,7 +100,7 @@ class HttpDoor:
             splits,
             serving.viewers,
         )
-        gateway.mount(routes, others=settings.other_paths == "pass")
+        gateway.mount(routes)
         tenant_header = settings.admission.tenant_header
         self._front = FrontDoor(settings.http, routes, tenant_header=tenant_header)
 

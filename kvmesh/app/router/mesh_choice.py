@@ -96,7 +96,7 @@ def _own_workers(
     static = StaticWorkers(
         parse_workers(settings.worker, empty=listed),
         parts.router,
-        StaticOptions(settings.bucket, parts.secret, settings.probe_panic),
+        StaticOptions(settings.bucket, parts.secret),
         parts.index if settings.kv_events else None,
         pool,
     )
@@ -105,7 +105,7 @@ def _own_workers(
         sources: list[Source] = [parse_source(text) for text in named]
         if parts.pool is not None:
             sources.append(PoolSource(parts.pool))
-        discovery = Discovery(sources, settings.worker, parts.guard, most=settings.max_workers)
+        discovery = Discovery(sources, settings.worker, parts.guard)
         if parts.pool is not None:
             parts.pool.listeners.append(discovery.look_now)
         static.discover_by(discovery)

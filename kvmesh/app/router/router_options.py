@@ -11,18 +11,15 @@ from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, DISK, ELSEWHERE, HO
 from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
-from kvmesh.core.routing.policy import parse_policy, read_assignment
+from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
-from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
 from kvmesh.settings.requests import ProgramSettings, SessionSettings
 from kvmesh.settings.roles import CostSettings, RouterSettings
-from kvmesh.settings.scaling import ScalingSettings
 
-_TENANTS_SHARE: Final = 4
-"""One tenant's part of the agents that are followed is 1 / this."""
+OVERLAP: Final = "overlap_score_weight"
 
 
 def named_formulas(settings: RouterSettings) -> Formulas:
@@ -43,27 +40,15 @@ def session_options(settings: SessionSettings) -> SessionOptions:
     assert settings.session_affinity != "off"
     return SessionOptions(
         affinity=settings.session_affinity,
-        ttl_s=settings.session_ttl_s,
-        slack_ms=settings.session_slack_ms,
     )
 
 
-def scaling_options(settings: ScalingSettings) -> ScalingOptions:
-    """Return from when on workers count as full."""
-    return ScalingOptions(settings.scale_backlog_s, settings.scale_target)
-
-
 def governor_options(settings: ProgramSettings) -> GovernorOptions:
-    """Return how programs take turns; one tenant has a quarter of the places at most, so that names
-    made up by one leave room for the others.
-    """
+    """Return how programs take turns."""
     return GovernorOptions(
         turns=settings.program_turns == "on",
         max_wait_s=settings.program_wait_s,
         fill=settings.program_fill,
-        ttl_s=settings.program_ttl_s,
-        max_agents=settings.max_programs,
-        max_agents_per_tenant=max(1, settings.max_programs // _TENANTS_SHARE),
     )
 
 
@@ -90,21 +75,13 @@ def router_options(settings: RouterSettings) -> RouterOptions:
 def _options(cost: CostSettings, formulas: Formulas) -> RouterOptions:
     block_size = cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
     named = parse_policy(f"kv:{cost.kv_cost}", block_size, formulas)
-    given = [
-        (f"--kv-weight {text}", *read_assignment(text, "--kv-weight")) for text in cost.kv_weight
-    ]
+    weights = dict(named.weights)
     if cost.kv_overlap_score_weight is not None:
-        place = "--kv-overlap-score-weight"
-        given.append((place, "overlap_score_weight", cost.kv_overlap_score_weight))
-    weights, table = dict(named.weights), formulas.plain(named.cost).cost.weights
-    for place, name, number in given:
-        table.make({name: number}, f"{place}: --kv-cost {named.cost}")
-        if name in weights:
-            raise ConfigError(
-                f"{place}: the weight {name} is given twice: give it once, by --kv-cost, "
-                "--kv-weight or --kv-overlap-score-weight"
-            )
-        weights[name] = number
+        place, table = "--kv-overlap-score-weight", formulas.plain(named.cost).cost.weights
+        table.make({OVERLAP: cost.kv_overlap_score_weight}, f"{place}: --kv-cost {named.cost}")
+        if OVERLAP in weights:
+            raise ConfigError(f"{place}: --kv-cost gives {OVERLAP}, too: give it once")
+        weights[OVERLAP] = cost.kv_overlap_score_weight
     return msgspec.structs.replace(
         named,
         mode=cost.router_mode,

@@ -1,4 +1,4 @@
-"""Turns of programs: who may be placed as they are scanned, whose turn a request is, how long it waits."""
+"""Turns of programs: who may be placed at once, whose turn a request is, how long it waits."""
 
 from math import inf
 from typing import Final

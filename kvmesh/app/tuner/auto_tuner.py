@@ -21,7 +21,13 @@ from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.tuning import TuneSettings
 from kvmesh.tasks import Jobs, keep_running
 
-MIB: Final = 1 << 20
+TRACE_S: Final = 600.0
+"""Requests that a search plays, and that GET /admin/trace downloads: longer ago they are of a load
+that may have changed."""
+
+TRACE_BYTES: Final = 32 << 20
+"""Beyond it only a part of the prefix families is kept."""
+
 LOOK_S: Final = 2.0
 LOOKS: Final = 10
 """Looks in the time a load is observed, at least."""
@@ -34,7 +40,7 @@ class AutoTuner:
 
     def __init__(
         self,
-        settings: TuneSettings,
+        options: LoopOptions,
         context: RoutingContext,
         policies: Policies,
         replicas: Callable[[], tuple[RouterHeartbeat, ...]],
@@ -46,19 +52,19 @@ class AutoTuner:
         self._kv_events = kv_events
         self.ring = TraceRing(
             context.scheduler.options.block_size,
-            window_s=settings.auto_tune_window_s,
-            max_bytes=settings.auto_tune_memory_mib * MIB,
+            window_s=TRACE_S,
+            max_bytes=TRACE_BYTES,
         )
         context.decisions.ring = self.ring
         self._loop = TuningLoop(
-            loop_options(settings),
+            options,
             context.scheduler,
             self.ring,
             context.decisions.shadows,
             policies,
             context.clock(),
         )
-        self._look_s = max(LEAST_LOOK_S, min(LOOK_S, settings.auto_tune_observe_s / LOOKS))
+        self._look_s = max(LEAST_LOOK_S, min(LOOK_S, options.tuner.observe_s / LOOKS))
         self._child = SearchChild()
         self._jobs = Jobs("auto-tune search")
         self._told = 0
@@ -139,15 +145,17 @@ def make_tuner(
     context: RoutingContext,
     policies: Policies,
     replicas: Callable[[], tuple[RouterHeartbeat, ...]],
+    options: LoopOptions | None = None,
 ) -> AutoTuner | None:
-    """Return the tuner that the settings ask for; None: none.
+    """Return the tuner that the settings ask for, as careful as the `options` say; None: none.
 
     Raises `ConfigError` where its searches cannot run: they are those of kvmesh-lab.
     """
     if settings.tune.auto_tune == "off":
         return None
     require_lab(f"--auto-tune {settings.tune.auto_tune}")
-    return AutoTuner(settings.tune, context, policies, replicas, kv_events=settings.kv_events)
+    tune = loop_options(settings.tune) if options is None else options
+    return AutoTuner(tune, context, policies, replicas, kv_events=settings.kv_events)
 
 
 def running(tuner: AutoTuner | None) -> list[Coroutine[Any, Any, None]]:
@@ -156,19 +164,8 @@ def running(tuner: AutoTuner | None) -> list[Coroutine[Any, Any, None]]:
 
 
 def loop_options(settings: TuneSettings) -> LoopOptions:
-    """Return the options that the flags name."""
-    return LoopOptions(
-        tuner=TunerOptions(
-            apply=settings.auto_tune == "apply",
-            least_requests=settings.auto_tune_requests,
-            observe_s=settings.auto_tune_observe_s,
-            min_gain=settings.auto_tune_gain,
-            shadow_s=settings.auto_tune_shadow_s,
-            shadow_decisions=min(settings.auto_tune_requests, TunerOptions().shadow_decisions),
-            pause_s=min(TunerOptions().pause_s, settings.auto_tune_rest_s),
-            rest_s=settings.auto_tune_rest_s,
-            retune_s=settings.auto_tune_every_s,
-        ),
-        trial_requests=settings.auto_tune_trial_requests,
-        search_s=settings.auto_tune_search_s,
-    )
+    """Return how weights are tuned by these settings."""
+    tuner = TunerOptions(apply=settings.auto_tune == "apply")
+    if settings.auto_tune_observe_s is not None:
+        tuner = msgspec.structs.replace(tuner, observe_s=settings.auto_tune_observe_s)
+    return LoopOptions(tuner=tuner)

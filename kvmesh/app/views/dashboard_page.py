@@ -120,7 +120,7 @@ class ViewPages:
             found = await self._view.find(request_id, viewer)
             if found is None:
                 raise RequestError(
-                    f"request {request_id!r} is not known: routers keep the newest --decision-log"
+                    f"request {request_id!r} is not known: routers keep the newest"
                     " requests, and lose them when they restart",
                     status=404,
                 )

@@ -110,7 +110,7 @@ class Recorder(msgspec.Struct, frozen=True):
         if weighed < decision.considered:
             note = (
                 f"considered {decision.considered} workers, kept the terms of {weighed}: "
-                "--explain-per-s decisions a second are kept whole, the newest of them"
+                "so many decisions a second are kept whole, the newest of them"
             )
         if record.estimated:
             note += (

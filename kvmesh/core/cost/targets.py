@@ -10,7 +10,8 @@ from kvmesh.bounds import MAX_NAME, MAX_SECONDS, is_name, real_number, shown
 from kvmesh.errors import ConfigError
 
 MAX_MS: Final = 1000.0 * MAX_SECONDS
-_KEYS: Final = ("tenant", "slo-ttft-ms", "slo-tpot-ms")
+_KEYS: Final = ("tenant", "ttft-ms", "tpot-ms")
+EVERYBODY: Final = "*"
 _MOST_CACHED: Final = 1024
 
 
@@ -71,19 +72,21 @@ class TargetDefaults:
 NO_DEFAULTS: Final = TargetDefaults()
 
 
-def parse_tenant_targets(text: str, place: str = "--tenant-slo") -> tuple[str, Targets]:
-    """Return tenant's glob and targets, written `tenant=acme*,slo-ttft-ms=2000,slo-tpot-ms=50`.
+def parse_default_targets(text: str, place: str = "--slo") -> tuple[str, Targets]:
+    """Return tenants' glob and targets, written `tenant=acme*,ttft-ms=2000,tpot-ms=50`; without a
+    tenant they are everybody's.
 
-    0 is no target, also where there is one for all. Raises `ConfigError` with value and remedy.
+    0 is no target. Raises `ConfigError` with value and remedy.
     """
     where = f"{place} {text!r}"
     fields = key_values(text, _KEYS, where)
-    if "tenant" not in fields or len(fields) == 1:
-        raise ConfigError(f"{where}: write tenant=GLOB and slo-ttft-ms or slo-tpot-ms")
-    if not is_name(fields["tenant"]):
+    glob = fields.pop("tenant", EVERYBODY)
+    if not fields:
+        raise ConfigError(f"{where}: give ttft-ms or tpot-ms")
+    if not is_name(glob):
         raise ConfigError(f"{where}: a tenant's name has at most {MAX_NAME} characters")
     ttft_ms, tpot_ms = (parse_target(fields.get(key), f"{where}: {key}") for key in _KEYS[1:])
-    return fields["tenant"], Targets(ttft_ms or None, tpot_ms or None)
+    return glob, Targets(ttft_ms or None, tpot_ms or None)
 
 
 def parse_target(text: str | None, where: str) -> float | None:

@@ -25,7 +25,7 @@ NEW_HOME: Final = 0.5
 
 HIDDEN: Final = (
     "what workers hold is not shown: tenants share cached blocks here, so it would reveal others'"
-    " prompts; --tenant-isolation, or a key that may operate, shows it"
+    " prompts; --tenant-secret-file, or a key that may operate, shows it"
 )
 
 

@@ -115,7 +115,7 @@ class IndexReplica:
         if not self.has_room(worker):
             self._crowded += 1
             self._remember()
-            return Folded(refused=f"{self._max_workers} workers are known: see --max-workers")
+            return Folded(refused=f"{self._max_workers} workers are known, the most there may be")
         admission = self._ordering.admit(worker, batch)
         events = admission.events
         if admission.fence:

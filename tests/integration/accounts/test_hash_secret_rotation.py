@@ -81,7 +81,7 @@ async def test_a_rotation_loses_no_index_and_keeps_requests_at_their_worker_mean
             yield server, client
 
     def sidecar(secret: Path) -> Any:
-        login = NatsLogin(nkey_seed=seeds / "worker.code.w7.nk")
+        login = NatsLogin(creds=seeds / "worker.code.w7.nk")
         options = RegisterOptions(
             worker_id="w7", model="mock", hash_secret_file=secret, login=login
         )

@@ -143,7 +143,7 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
     await engine.start()
 
     def login(who: str) -> NatsLogin:
-        return NatsLogin(nkey_seed=seed(mesh, who))
+        return NatsLogin(creds=seed(mesh, who))
 
     as_worker = RegisterOptions(worker_id="w7", login=login("worker.code.w7"))
     as_router = FollowOptions(name="r1", login=login("router.code.r1"))
@@ -180,7 +180,7 @@ async def test_real_processes_work_with_the_rights_they_have(
         stack.push_async_callback(engine.stop)
 
         def nats(who: str) -> tuple[str, ...]:
-            return ("--nats-url", mesh.server.url, "--nats-nkey-seed", str(seed(mesh, who)))
+            return ("--nats-url", mesh.server.url, "--nats-creds", str(seed(mesh, who)))
 
         worker = Process(
             *(stack, tmp_path, "worker", "--engine-url", engine.url, "--bucket", "code"),
@@ -250,7 +250,7 @@ async def test_a_picker_works_with_a_routers_key(mesh: LockedMesh, tmp_path: Pat
         stack.push_async_callback(engine.stop)
 
         def nats(who: str) -> tuple[str, ...]:
-            return ("--nats-url", mesh.server.url, "--nats-nkey-seed", str(seed(mesh, who)))
+            return ("--nats-url", mesh.server.url, "--nats-creds", str(seed(mesh, who)))
 
         worker = Process(
             *(stack, tmp_path, "worker", "--engine-url", engine.url, "--bucket", "code"),

@@ -39,13 +39,11 @@ async def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 def copied(mesh: LockedMesh, label: str) -> NatsSettings:
     """Return how a thief logs in who has a copy of the key."""
     settings = mesh.settings(label)
-    path = settings.nats_creds or settings.nats_nkey_seed
+    path = settings.nats_creds
     assert path is not None
     stolen = mesh.options.out / f"stolen{path.suffix}"
     shutil.copy(path, stolen)
-    if mesh.options.operator:
-        return replace(settings, nats_creds=stolen)
-    return replace(settings, nats_nkey_seed=stolen)
+    return replace(settings, nats_creds=stolen)
 
 
 @pytest.mark.parametrize("label", KEYS)

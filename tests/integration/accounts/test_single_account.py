@@ -36,7 +36,7 @@ class Old:
         self._stack = stack
 
     async def login(self, label: str) -> NatsConnection:
-        settings = replace(self._settings, nats_nkey_seed=seed(self._out, label))
+        settings = replace(self._settings, nats_creds=seed(self._out, label))
         connection = NatsConnection(connection_options(settings, *label.split(".")))
         await connection.connect()
         self._stack.push_async_callback(connection.close)
@@ -52,7 +52,7 @@ async def old(tmp_path: Path) -> AsyncIterator[Old]:
         await server.start()
         stack.push_async_callback(server.stop)
         settings = NatsSettings(nats_url=server.url, stream_max_bytes=32 * 1024**2)
-        admin = replace(settings, nats_nkey_seed=seed(out, "admin"))
+        admin = replace(settings, nats_creds=seed(out, "admin"))
         await make_streams(StreamsOptions(bucket=("chat", "code"), nats=admin))
         yield Old(settings, out, stack)
 

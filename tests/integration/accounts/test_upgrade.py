@@ -45,7 +45,7 @@ class Mesh:
             await reload(self.server, self.folder / "nats.log")
 
     async def process(self, label: str, *words: str) -> Process:
-        login = ("--nats-url", self.server.url, "--nats-nkey-seed", str(seed(self.out, label)))
+        login = ("--nats-url", self.server.url, "--nats-creds", str(seed(self.out, label)))
         folder = self.folder / label
         folder.mkdir()
         process = Process(self.stack, folder, *words, *login)
@@ -83,7 +83,7 @@ async def test_one_account_becomes_many_while_processes_run(
     stack.push_async_callback(mesh.server.stop)
     stack.push_async_callback(mesh.client.aclose)
     nats = NatsSettings(nats_url=mesh.server.url, stream_max_bytes=STREAM_BYTES)
-    old_admin = replace(nats, nats_nkey_seed=seed(mesh.out, "admin"))
+    old_admin = replace(nats, nats_creds=seed(mesh.out, "admin"))
     await make_streams(StreamsOptions(bucket=("code",), nats=old_admin))
     engine = Mocker(
         MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")

@@ -9,7 +9,6 @@ import pytest
 
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router as live_router
 from tests.integration.support.live_router import router_without_nats
 
 pytestmark = pytest.mark.integration
@@ -174,16 +173,3 @@ async def test_other_paths_are_passed_on(router: httpx.AsyncClient) -> None:
 
     assert answer.status_code == 404
     assert answer.headers["x-kvmesh-worker"] in {"w0", "w1"}
-
-
-async def test_other_paths_are_refused_where_that_is_set(engines: list[Mocker]) -> None:
-    async with (
-        live_router([one.url for one in engines], other_paths="refuse") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
-        refused = await client.post("/v1/unheard-of", json={})
-        model = await client.get("/v1/models/mock")
-
-    assert (refused.status_code, model.status_code) == (404, 200)
-    assert "--other-paths is refuse" in refused.json()["error"]["message"]
-    assert "x-kvmesh-worker" not in refused.headers

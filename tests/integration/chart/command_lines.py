@@ -126,7 +126,11 @@ def _parse(arguments: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -
 def variables_of(command: str) -> set[str]:
     """Return the variables that `kvmesh COMMAND` reads."""
     found = app[command]
-    names = {name for one in found.assemble_argument_collection() for name in one.names}
+    names = {
+        name
+        for one in found.assemble_argument_collection().filter_by(parse=True)
+        for name in one.names
+    }
     return {
         PREFIX + name.removeprefix("--").replace("-", "_").upper()
         for name in names

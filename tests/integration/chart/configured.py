@@ -36,12 +36,19 @@ def configured(manifests: list[Manifest]) -> Iterator[Wish]:
     own = members(manifests)
     for source, (_, template) in zip(own, pods(manifests), strict=True):
         for container in filter(is_ours, containers(template)):
-            settings = parse_line(read_line(container, manifests))
-            for url in urls(settings):
+            line = read_line(container, manifests)
+            settings = parse_line(line)
+            traces = line.variables.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+            for url in (*urls(settings), *filter(None, [traces] * sends_traces(settings))):
                 for target, port in ends(url, own, manifests):
                     yield source, target, port, url
             yield from of_pool(settings, source, own, manifests)
     yield from of_siblings(own)
+
+
+def sends_traces(settings: Any) -> bool:
+    """Return whether a process with these settings sends spans."""
+    return isinstance(getattr(settings, "router", settings), RouterSettings | MetaRouterSettings)
 
 
 def urls(settings: Any) -> Iterator[str]:
@@ -51,10 +58,6 @@ def urls(settings: Any) -> Iterator[str]:
         role = settings.get("options", settings)
     role = getattr(role, "router", role)
     found: list[str] = role.nats.nats_url.split(",") if hasattr(role, "nats") else []
-    if isinstance(role, RouterSettings):  # they ask whether what is acknowledged is synced
-        found.append(role.nats.nats_monitor_url)
-    if isinstance(role, RouterSettings | MetaRouterSettings):
-        found.append(role.log.otlp_endpoint)
     if not hasattr(role, "engine_url"):
         for worker in getattr(role, "worker", ()):
             url, *options = worker.partition("=")[2].split(",")

@@ -118,8 +118,6 @@ def test_an_agent_for_traces_and_node_local_dns_are_reached_where_the_values_say
     assert "node-local-dns:53/udp" in rows("observability")
     without = table(render(changed(values, networkPolicy__dns__nodeLocal__enabled=False)))
     assert not [line for line in without if line.startswith("node-local-dns")]
-    with pytest.raises(HelmRenderError, match=r"networkPolicy\.otlp\.enabled"):
-        render(changed(values, networkPolicy__otlp__enabled=False))
 
 
 def test_events_of_eight_ranks_pass_and_of_a_ninth_none() -> None:
@@ -130,7 +128,7 @@ def test_events_of_eight_ranks_pass_and_of_a_ninth_none() -> None:
 
 
 def test_traces_to_an_unnamed_collector_go_to_its_port_alone() -> None:
-    otlp = {"enabled": True, "port": 4317, "namespaceLabels": {}, "podLabels": {}}
+    otlp = {"endpoint": "http://c:4317", "namespaceLabels": {}, "podLabels": {}}
     manifests = render(changed(example("observability"), networkPolicy__otlp=otlp))
     policies = Policies(manifests, NAMESPACES, blocks_have_pods=False)
     (router,) = [one for one in members(manifests) if one.name == "router-chat"]
@@ -157,11 +155,11 @@ def test_traces_to_an_unnamed_collector_go_to_its_port_alone() -> None:
         ("secure", {"auth__tls__certManager__enabled": False}, r"existingSecret"),
         (
             "secure",
-            {"auth__tls__clientCaSecret": "ca", "metaRouter": {"adminPort": {"enabled": False}}},
+            {"auth__tls__clientCaSecret": "ca", "metaRouter": {"adminPort": None}},
             r"enable adminPort",
         ),
         ("gateway", {"gateway__httpRoute__parentRefs": []}, r"parentRefs"),
-        ("gateway", {"buckets__chat__picker__enabled": False}, r"no bucket has a picker"),
+        ("gateway", {"buckets__chat__picker__replicas": 0}, r"no bucket has a picker"),
         ("secure", {"gateway__ingress__hosts": []}, r"gateway\.ingress\.hosts"),
     ],
 )

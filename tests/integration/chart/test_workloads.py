@@ -68,10 +68,10 @@ def test_without_buckets_there_is_one_called_as_kvmesh_calls_it() -> None:
 
 def test_what_a_bucket_says_wins_over_the_defaults_and_false_is_said_too() -> None:
     values = {
-        "settings": {"kv_events": True, "slo-ttft-ms": 2000, "stream_max_age_s": 86400000},
+        "settings": {"kv_events": True, "max-backlog-ms": 2000, "max_body_bytes": 86400000},
         "bucketDefaults": {"replicas": 3, "drainS": 60},
         "buckets": {
-            "chat": {"podDisruptionBudget": {"enabled": False}, "settings": {"kv_events": False}},
+            "chat": {"maxUnavailable": None, "settings": {"kv_events": False}},
             "code": None,
         },
     }
@@ -88,14 +88,14 @@ def test_what_a_bucket_says_wins_over_the_defaults_and_false_is_said_too() -> No
         "kvmesh-meta-router",
     }
     shared = named(manifests, "ConfigMap")["kvmesh-mesh"]["data"]
-    assert shared["KVMESH_SLO_TTFT_MS"] == "2000"
-    assert shared["KVMESH_STREAM_MAX_AGE_S"] == "86400000", "no number is written with an exponent"
+    assert shared["KVMESH_MAX_BACKLOG_MS"] == "2000"
+    assert shared["KVMESH_MAX_BODY_BYTES"] == "86400000", "no number is written with an exponent"
 
 
 def test_pods_of_routers_follow_a_changed_setting_and_engines_keep_their_caches() -> None:
     engines = {"vllm": {"model": QWEN}}
     before, after = (
-        dict(pods(render({"engines": engines, "settings": {"predict_ttl_s": seconds}})))
+        dict(pods(render({"engines": engines, "settings": {"approx_ttl_s": seconds}})))
         for seconds in (5, 6)
     )
 
@@ -125,7 +125,7 @@ def test_pods_of_routers_follow_a_changed_setting_and_engines_keep_their_caches(
         ({"nats": {"mode": "dependency"}}, "nats-server.enabled must be true"),
         ({"nats": {"replicas": 2}}, "/nats/replicas"),
         ({"tokenizer": {"source": "volume"}}, "source volume needs `volume`"),
-        ({"tokenizer": {"source": "image"}}, "needs `image.reference`"),
+        ({"tokenizer": {"source": "image"}}, "needs `image`"),
         ({"tokenizer": {"source": "init"}}, "source init needs `init.model`"),
         (
             {"engines": {"a": {"kind": "existing", "existing": {"service": "vllm"}}}}
@@ -150,7 +150,7 @@ def test_values_that_cannot_work_are_rejected_with_the_remedy(values: Values, wo
 def test_no_service_sets_a_setting() -> None:
     """A Service called kvmesh-http would set KVMESH_HTTP_PORT=tcp://…"""
     engines = {"http": {"kind": "mocker"}, "s": {"kind": "statefulset", "model": QWEN}}
-    found = pods(render({"engines": engines, "buckets": {"chat": {"picker": {"enabled": True}}}}))
+    found = pods(render({"engines": engines, "buckets": {"chat": {"picker": {"replicas": 2}}}}))
 
     assert [name for name, one in found if one["spec"].get("enableServiceLinks") is not False] == []
 
@@ -166,10 +166,10 @@ def test_no_service_sets_a_setting() -> None:
             {"persistentVolumeClaim": {"claimName": "models"}},
         ),
         (
-            {"source": "image", "image": {"reference": "registry/qwen:1"}},
+            {"source": "image", "image": "registry/qwen:1"},
             {"image": {"reference": "registry/qwen:1", "pullPolicy": "IfNotPresent"}},
         ),
-        ({"source": "configMap", "configMap": {"name": "t"}}, {"configMap": {"name": "t"}}),
+        ({"source": "configMap", "configMap": "t"}, {"configMap": {"name": "t"}}),
         ({"source": "init"}, {"emptyDir": {"sizeLimit": "256Mi"}}),
     ],
 )
@@ -226,7 +226,6 @@ def test_the_init_container_downloads_what_the_model_has(hub: str, tmp_path: Pat
     token.write_text("secret\n")
     tokenizer: Values = {
         "source": "init",
-        "mountPath": str(tmp_path / "models"),
         "directory": "qwen",
     }
     tokenizer |= {"init": {"endpoint": hub, "tokenSecret": {"name": "hub"}}}
@@ -237,7 +236,8 @@ def test_the_init_container_downloads_what_the_model_has(hub: str, tmp_path: Pat
     script = script.replace("time.sleep(2**attempt)", "time.sleep(0)")
     assert str(token) in script
 
-    command = [sys.executable, "-c", script, *init["args"]]
+    arguments = [one.replace("/models", str(tmp_path / "models")) for one in init["args"]]
+    command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
 
     found = {one.name: one.read_text() for one in (tmp_path / "models/qwen").iterdir()}
@@ -389,7 +389,7 @@ def test_a_standalone_router_is_given_engines_as_it_reads_them() -> None:
 
 
 def test_each_existing_engine_gets_one_sidecar_elsewhere() -> None:
-    existing = {"leaderWorkerSet": {"name": "big", "service": "big", "replicas": 2}}
+    existing = {"statefulSet": {"name": "big", "replicas": 2}}
     engines = {"big": {"kind": "existing", "existing": existing}}
     manifests = render({"engines": engines} | WITHOUT_POLICIES)
 
@@ -509,7 +509,7 @@ def hash_keys(values: Values) -> set[tuple[str, str, str]]:
 
 def test_routers_pickers_and_sidecars_of_a_bucket_hash_by_its_secret() -> None:
     mesh: Values = {
-        "buckets": {"chat": {"picker": {"enabled": True}}, "code": {}},
+        "buckets": {"chat": {"picker": {"replicas": 2}}, "code": {}},
         "engines": {
             "a": {"kind": "mocker", "bucket": "chat"},
             "b": {"kind": "mocker", "bucket": "code"},
@@ -535,7 +535,7 @@ def test_routers_pickers_and_sidecars_of_a_bucket_hash_by_its_secret() -> None:
 
 @pytest.mark.parametrize("mode", ["mesh", "standalone"])
 def test_the_dashboard_has_a_port_of_its_own_where_the_values_say_so(mode: str) -> None:
-    own = {"dashboardPort": {"enabled": True, "port": 8055}}
+    own = {"dashboardPort": 8055}
     values: Values = {"mode": mode, "metaRouter": own, "buckets": {"chat": own}}
     name = "kvmesh-meta-router"
     if mode == "standalone":

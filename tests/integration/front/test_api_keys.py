@@ -181,7 +181,7 @@ async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
     assert [one["worker"] for one in overview["workers"]] == ["w0"]
 
 
-async def test_only_signed_clients_may_connect(engine: Engine) -> None:
+async def test_only_signed_clients_may_connect(engine: Engine, tmp_path: Path) -> None:
     cert, key = TLS / "cert.pem", TLS / "key.pem"
     http = HttpSettings(
         http_host="localhost",
@@ -200,14 +200,15 @@ async def test_only_signed_clients_may_connect(engine: Engine) -> None:
         async with httpx.AsyncClient(verify=trusting, timeout=60) as client:
             with pytest.raises(httpx.TransportError):
                 await client.get(f"{url}/v1/models")
+        both = tmp_path / "both.pem"
+        both.write_bytes(cert.read_bytes() + key.read_bytes())
         meta = MetaServer(
             MetaRouterSettings(
                 replica=(f"default={url}",),
                 http=HttpSettings(http_port=free_port()),
                 upstream=UpstreamSettings(
                     upstream_ca=cert,
-                    upstream_cert=cert,
-                    upstream_cert_key=key,
+                    upstream_cert=both,
                 ),
             )
         )

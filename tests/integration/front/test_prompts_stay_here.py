@@ -71,7 +71,7 @@ def test_no_prompt_is_logged_or_written_and_no_redirect_followed(
     command = [
         sys.executable,
         "-m",
-        "kvmesh",
+        "tests.fixed_flags",
         "router",
         "--no-kv-events",
         "--worker",

@@ -212,7 +212,7 @@ async def test_times_and_cached_tokens_tell_of_others_prompts_only_without_isola
 
 async def test_an_engine_of_no_kind_that_takes_a_salt_is_warned_of(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("0123456789abcdef")
-    kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
+    kept = TenantSettings(tenant_secret_file=tmp_path / "secret")
     unknown = ReplayEndpoint(workers=1)
     async with (
         tenants("router, no keys", tmp_path, apart=True) as door,
@@ -232,7 +232,7 @@ async def test_a_prompt_split_between_two_workers_is_split_by_the_tenants_own_bl
     tmp_path: Path,
 ) -> None:
     (tmp_path / "secret").write_text("0123456789abcdef")
-    kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
+    kept = TenantSettings(tenant_secret_file=tmp_path / "secret")
     async with engines("prefill", "decode") as mockers, routed(mockers, tenant=kept) as client:
 
         async def ask(tenant: str) -> tuple[bool, int]:
@@ -253,7 +253,7 @@ async def test_a_prompt_split_between_two_workers_is_split_by_the_tenants_own_bl
 
 async def test_a_path_at_which_an_engine_takes_no_salt_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("0123456789abcdef")
-    kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
+    kept = TenantSettings(tenant_secret_file=tmp_path / "secret")
     pages = {"/v1/models": b'{"data": [{"id": "mock"}]}', "/server_info": b'{"page_size": 16}'}
 
     def answer(exchange: Exchange) -> None:

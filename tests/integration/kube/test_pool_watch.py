@@ -53,7 +53,7 @@ async def followed(
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(tmp_path, port)))
     monkeypatch.setattr(mirror, "PAUSE_S", 0.05)
     monkeypatch.setattr(mirror, "PAUSE_MAX_S", 0.2)
-    watch = watch_pool(PoolSettings(inference_pool="llm/chat", kube_relist_s=600.0))
+    watch = watch_pool(PoolSettings(inference_pool="llm/chat"))
     running = asyncio.ensure_future(watch.run())
     yield server, watch
     running.cancel()

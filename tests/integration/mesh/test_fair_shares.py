@@ -94,7 +94,7 @@ async def replicas(
     nats_server: NatsServer, namespace: str, engine: Mocker, tmp_path: Path
 ) -> AsyncIterator[list[MeshProcess]]:
     flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_server.url]
-    flags += ["--namespace", namespace, "--max-backlog-ms", "10", "--queue-fairness", "locality"]
+    flags += ["--namespace", namespace, "--max-backlog-ms", "10", "--queue-policy", "locality"]
     flags += ["--quantum-tokens", str(QUANTUM)]
     processes = [
         MeshProcess(

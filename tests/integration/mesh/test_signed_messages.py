@@ -54,7 +54,7 @@ class Mesh:
     def settings(self, who: str, *, trust: bool = True) -> NatsSettings:
         return NatsSettings(
             nats_url=self.server.url,
-            nats_nkey_seed=self.seed(who),
+            nats_creds=self.seed(who),
             nats_trust=self.trust if trust else None,
             stream_max_bytes=32 * 1024**2,
         )
@@ -203,7 +203,7 @@ async def test_a_wrong_clock_is_named_with_its_skew(mesh: Mesh, eventually: Any)
     ears, heard = await mesh.plane("router.code.r1"), Heard()
     await ears.bus.subscribe(CODE.heartbeats(), heard)
     worker = await mesh.plane("worker.code.w7")
-    seed = read_seed(None, mesh.seed("worker.code.w7"))
+    seed = read_seed(mesh.seed("worker.code.w7"))
     assert seed is not None
     slow = Signer("kvmesh", seed, wall_ns=lambda: time.time_ns() - 600_000_000_000)
     worker.connection.signing.signer = slow
@@ -244,7 +244,7 @@ async def test_a_new_key_counts_when_the_trust_file_has_it(mesh: Mesh, eventuall
     worker = await mesh.plane("worker.code.w7")
     mesh.seed("worker.code.w7").unlink()
     members = keyed_members(options(mesh.out))
-    seed = read_seed(None, mesh.seed("worker.code.w7"))
+    seed = read_seed(mesh.seed("worker.code.w7"))
     assert seed is not None
 
     def speaks() -> bool:
@@ -296,7 +296,7 @@ async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
 
 async def test_a_trust_file_needs_a_key_and_must_be_one(mesh: Mesh, tmp_path: Path) -> None:
     alone = NatsSettings(nats_url=mesh.server.url, nats_trust=mesh.trust)
-    with pytest.raises(ConfigError, match="needs --nats-nkey-seed or --nats-creds"):
+    with pytest.raises(ConfigError, match="needs --nats-creds"):
         await nats_plane(alone, "router", "code", "r1").connect()
     mesh.trust = tmp_path / "none.json"
     with pytest.raises(ConfigError, match=r"--nats-trust .*none.json: No such file"):
@@ -333,8 +333,8 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     stuck = await keys.get(lease)
     assert stuck is not None
     assert stuck.value == b""
-    as_worker = NatsLogin(nkey_seed=mesh.seed("worker.code.w7"), trust=mesh.trust)
-    as_router = NatsLogin(nkey_seed=mesh.seed("router.code.f1"), trust=mesh.trust)
+    as_worker = NatsLogin(creds=mesh.seed("worker.code.w7"), trust=mesh.trust)
+    as_router = NatsLogin(creds=mesh.seed("router.code.f1"), trust=mesh.trust)
     async with (
         router(
             [],

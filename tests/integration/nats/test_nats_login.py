@@ -52,7 +52,7 @@ async def test_a_wrong_password_is_told_at_once(
 
 
 async def test_a_missing_key_file_is_a_configuration_error(tmp_path: Path) -> None:
-    for option in ("creds", "nkey_seed", "tls_ca"):
+    for option in ("creds", "tls_ca"):
         options: dict[str, Any] = {option: tmp_path / "absent"}
         with pytest.raises(ConfigError, match="absent"):
             await NatsConnection(NatsOptions(**options)).connect()

@@ -91,7 +91,7 @@ async def test_48_requests_at_once_are_spread_as_by_a_published_formula(
     urls = [engine.url for engine in engines]
 
     # A prefix of 60 blocks is worth three requests, however slowly those 48 come in.
-    cost = CostSettings(kv_cost=EXAMPLE, kv_weight=("per_request=20",))
+    cost = CostSettings(kv_cost=f"{EXAMPLE}:per_request=20")
     async with router(urls, cost=cost) as url:
         own = await burst(url, engines, "my_cost.py:my_cost")
         published = await burst(url, engines, "prefill-decode")
@@ -203,7 +203,7 @@ async def test_clients_may_name_a_loaded_formula_and_no_file(engines: list[Gated
 
 
 async def test_a_weight_beyond_its_range_ends_the_start() -> None:
-    cost = CostSettings(kv_cost=EXAMPLE, kv_weight=("hit=11",))
+    cost = CostSettings(kv_cost=f"{EXAMPLE}:hit=11")
 
     with pytest.raises(ConfigError, match="weight hit is 11: use a number from 0 to 10"):
         async with router(["http://127.0.0.1:1"], cost=cost):

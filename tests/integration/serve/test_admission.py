@@ -21,6 +21,7 @@ from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, ProgramSettings, StreamSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings
+from kvmesh.transport.http.server.limits import HttpLimits
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 from tests.integration.support.live_router import (
@@ -268,9 +269,10 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
     engine: GatedEngine, eventually: Eventually
 ) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kvmesh", "router", "--no-kv-events", f"--worker=w0={engine.url}"),
+        *(sys.executable, "-m", "tests.fixed_flags", "router", "--no-kv-events"),
+        f"--worker=w0={engine.url}",
         *("--http-port=0", "--max-backlog-ms=100", "--busy-prefill-tokens=100"),
-        *("--drain-s=4", "--log-format=json"),
+        "--drain-s=4",
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -309,7 +311,7 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
 
 async def test_connections_and_heads_are_bounded_as_set(engine: GatedEngine) -> None:
     port = free_port()
-    http = HttpSettings(http_port=port, max_connections=2, max_header_bytes=2000)
+    http = HttpSettings(http_port=port, limits=HttpLimits(max_connections=2, max_header_bytes=2000))
     server = RouterServer(
         RouterSettings(kv_events=False, worker=(f"w0={engine.url}",), http=http, seed=1)
     )

@@ -83,7 +83,7 @@ async def test_a_held_request_is_refused_before_it_would_be_late(
     engine: GatedEngine, eventually: Eventually
 ) -> None:
     admission = AdmissionSettings(max_backlog_ms=100.0, busy_prefill_tokens=100)
-    slo = SloSettings(tenant_slo=("tenant=fast,slo-ttft-ms=2500",))
+    slo = SloSettings(slo=("tenant=fast,ttft-ms=2500",))
     async with (
         router([engine.url], admission=admission, slo=slo) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,

@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import CostSettings
 from tests.integration.support.live_router import router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
@@ -84,15 +83,13 @@ async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("marked", [False, True])
-@pytest.mark.parametrize("watched", [False, True])
 async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
-    engines: list[str], *, watched: bool, marked: bool
+    engines: list[str], *, marked: bool
 ) -> None:
     """Workers with labels or taints are not plain."""
     workers = engines if marked else [engine.partition(",")[0] for engine in engines]
     settings: dict[str, Any] = {
         "cost": CostSettings(router_mode="round-robin"),
-        "decision": DecisionSettings(watch_prompts=watched),
         "parity_sample": 0,
     }
     text = "Hello, is anybody there? " * 20
@@ -115,7 +112,7 @@ async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
     told = sorted((row["policy"], row["estimated"], row["prompt_tokens"]) for row in rows)
     plain = explained["prompt_tokens"]
     assert plain > len(text)
-    blind = ("round-robin", False, plain) if watched else ("round-robin", True, size // 4)
+    blind = ("round-robin", True, size // 4)
     assert told == [("predicted-time", False, plain), blind, blind]
-    assert ("estimated from the size of the body" in detail["note"]) is not watched
-    assert bool(overview["prefixes"]) is watched
+    assert "estimated from the size of the body" in detail["note"]
+    assert not overview["prefixes"]

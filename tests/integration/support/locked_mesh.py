@@ -109,14 +109,13 @@ class LockedMesh:
     def settings(self, label: str) -> NatsSettings:
         out = self.options.out
         if self.options.operator:
-            key = {"nats_creds": out / "creds" / f"{label}.creds"}
+            creds = out / "creds" / f"{label}.creds"
         else:
-            key = {"nats_nkey_seed": out / "seeds" / f"{label}.nk"}
+            creds = out / "seeds" / f"{label}.nk"
         return NatsSettings(
             nats_url=self.server.url,
             stream_max_bytes=STREAM_BYTES,
-            nats_creds=key.get("nats_creds"),
-            nats_nkey_seed=key.get("nats_nkey_seed"),
+            nats_creds=creds,
         )
 
     async def login(self, label: str, *names: str) -> NatsConnection:

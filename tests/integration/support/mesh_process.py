@@ -17,7 +17,7 @@ class Process:
     async def start(self) -> None:
         with self.log.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "kvmesh", *self.words, "--log-format", "json"),
+                *(sys.executable, "-m", "kvmesh", *self.words),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

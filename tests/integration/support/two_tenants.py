@@ -94,7 +94,7 @@ async def tenants(
         kept = TenantSettings()
         if apart:
             (folder / "secret").write_text("0123456789abcdef")
-            kept = TenantSettings(tenant_isolation=True, tenant_secret_file=folder / "secret")
+            kept = TenantSettings(tenant_secret_file=folder / "secret")
         if sharing:
             (folder / "sharing.toml").write_text(sharing)
             kept = dataclasses.replace(kept, tenant_sharing_file=folder / "sharing.toml")

@@ -94,7 +94,7 @@ class Started:
         self.log = folder / "log"
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *line, "--log-format=json", str(self._path)],
+                [sys.executable, "-c", PROGRAM, *line, str(self._path)],
                 stderr=log,
                 env=os.environ | {"KVMESH_DIE_WITH_PARENT": "1"},
             )

@@ -51,7 +51,7 @@ class Fleet:
         """Start a process, which must not run, as a build of that version."""
         assert role not in self._running or not self._running[role].alive
         port = self._ports.get(role, 0)
-        program: tuple[str, ...] = ("-m", "kvmesh")
+        program: tuple[str, ...] = ("-m", "tests.fixed_flags")
         if version != "now":
             program = ("-m", "tests.integration.versions.launch", version)
         self._running[role] = process = MeshProcess(

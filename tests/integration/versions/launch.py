@@ -34,7 +34,7 @@ def become(version: str) -> None:
 def main() -> None:
     version = sys.argv.pop(1)
     become(version)
-    from kvmesh.cli import main as run  # noqa: PLC0415  behind what it is to find
+    from tests.fixed_flags import main as run  # noqa: PLC0415  behind what it is to find
 
     run()
 

@@ -225,7 +225,7 @@ async def test_an_admin_port_takes_the_admin_paths() -> None:
         RouterSettings(
             kv_events=False,
             worker=(f"w0={engine.url}",),
-            http=HttpSettings(http_port=port, admin_port=admin),
+            http=HttpSettings(http_port=port, admin_port=str(admin)),
         )
     )
     async with (
@@ -252,7 +252,7 @@ async def test_a_meta_routers_admin_port_answers_probes_too() -> None:
     server = MetaServer(
         MetaRouterSettings(
             replica=("chat=http://127.0.0.1:1",),
-            http=HttpSettings(http_port=port, admin_port=admin),
+            http=HttpSettings(http_port=port, admin_port=str(admin)),
         )
     )
     async with (

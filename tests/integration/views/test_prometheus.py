@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,14 @@ def running(log: Path, *words: str | Path, **environment: str) -> Iterator[None]
         process.wait(30)
 
 
+def take_snapshots(log: Path) -> None:
+    nats_url = re.search(r"nats://[0-9.:]+", log.read_text())
+    assert nats_url is not None
+    for bucket in BUCKETS:
+        take = (sys.executable, "-m", "kvmesh", "snapshot", "take", bucket)
+        subprocess.run([*take, "--nats-url", nats_url[0]], check=True, timeout=60)
+
+
 def configuration(folder: Path, base: int) -> Path:
     """Write compose's configuration with the ports of a `kvmesh up` in place of its names.
 
@@ -92,12 +101,14 @@ async def test_every_expression_has_an_answer_and_no_alarm_fires(folder: Path) -
         *(f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"),
     ]
     with (
-        running(folder / "up.log", *up, KVMESH_SNAPSHOT_INTERVAL_S="3"),
+        running(folder / "up.log", *up),
         running(folder / "prometheus.log", *prometheus),
     ):
         async with httpx.AsyncClient(timeout=60) as client:
             door, api = f"http://127.0.0.1:{base}", f"http://127.0.0.1:{port}/api/v1"
             await until_ready(client, door)
+            await converse(client, door)
+            await asyncio.to_thread(take_snapshots, folder / "up.log")
             missing: dict[str, str] = {}
             deadline = time.monotonic() + 120
             while time.monotonic() < deadline:

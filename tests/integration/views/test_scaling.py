@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.settings.requests import AdmissionSettings
-from kvmesh.settings.scaling import ScalingSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
@@ -59,7 +59,7 @@ async def test_load_fills_the_workers_and_the_idle_one_leaves_first() -> None:
         await engine.start()
     urls = [engine.url for engine in engines]
     async with (
-        live_router.router(urls, scaling=ScalingSettings(scale_backlog_s=0.5)) as url,
+        live_router.router(urls, scaling=ScalingOptions(backlog_s=0.5)) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         at_rest = await samples(client)
@@ -90,7 +90,7 @@ async def test_what_is_held_wants_more_workers() -> None:
     held = AdmissionSettings(max_backlog_ms=1.0, max_wait_s=60.0)
     async with (
         live_router.router(
-            [engine.url], admission=held, scaling=ScalingSettings(scale_backlog_s=0.01)
+            [engine.url], admission=held, scaling=ScalingOptions(backlog_s=0.01)
         ) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):

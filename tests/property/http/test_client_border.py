@@ -71,7 +71,7 @@ def body_of(sent: dict[str, str], extension: dict[str, str]) -> bytes:
 
 
 def read(asked: Asked) -> RouteRequest:
-    options = WishOptions(tenant_header="x-kvmesh-tenant", session_header="x-kvmesh-session")
+    options = WishOptions(tenant_header="x-kvmesh-tenant")
     reader = Reader(
         PromptReader(ByteTokenizer(), 16), "r0", wishes=WishReader(options, ModelPolicies())
     )

@@ -87,7 +87,7 @@ def test_invented_workers_do_not_displace_one_that_lives() -> None:
     assert flooded.registry.statistics().crowded == FLOOD - MOST + 1
     assert sum("message refused" in logs(one) for one in said) == 1, "said once in a while"
     assert flooded.registry.warnings(1.0) == (
-        f"workers beyond {MOST} are refused: raise --max-workers",
+        f"workers beyond {MOST} are refused: make more buckets",
     )
 
 

@@ -1,8 +1,10 @@
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from cyclopts import App, CycloptsError
 
+from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.types import (
     BlockSize,
     Count,
@@ -11,12 +13,11 @@ from kvmesh.settings.types import (
     Positive,
     Seconds,
     Share,
-    Status,
-    Streams,
     Temperature,
+    is_fixed,
 )
 
-WHOLE: list[Any] = [Port, Positive, Count, BlockSize, Status, Streams]
+WHOLE: list[Any] = [Port, Positive, Count, BlockSize]
 KINDS: list[Any] = [*WHOLE, NonNegative, Seconds, Share, Temperature]
 
 
@@ -42,7 +43,8 @@ def test_plain_numbers_are_taken(kind: Any) -> None:
     assert read(kind, "1") == 1
 
 
-def test_more_streams_than_a_connection_can_have_are_refused() -> None:
-    with pytest.raises(CycloptsError):
-        read(Streams, "99999999999")
-    assert read(Streams, "1048576") == 1 << 20
+def test_a_constant_is_no_setting() -> None:
+    assert {one.name for one in fields(FailureSettings) if is_fixed(one)} == {
+        "retry_budget",
+        "wait_for_worker_s",
+    }

@@ -15,7 +15,7 @@ ROLES = ("up", "router", "picker", "meta-router", "worker", "mocker")
 def flags(command: App) -> Iterator[str]:
     """Yield the flags of a command and of those below it, as they stand in a variable."""
     if command.default_command is not None:
-        for argument in command.assemble_argument_collection():
+        for argument in command.assemble_argument_collection().filter_by(parse=True):
             for name in argument.names:
                 if name.startswith("--") and not name.startswith("--empty-"):
                     yield name[2:].upper().replace("-", "_")

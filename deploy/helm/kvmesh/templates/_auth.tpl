@@ -111,9 +111,9 @@
 {{/* "true" where the front door has a port of its own for metrics and probes. */}}
 {{- define "kvmesh.auth.adminPort" -}}
 {{- if eq .component "meta-router" -}}
-{{- if .root.Values.metaRouter.adminPort.enabled -}}true{{- end -}}
+{{- if .root.Values.metaRouter.adminPort -}}true{{- end -}}
 {{- else if and (eq .component "router") (ne .root.Values.mode "mesh") -}}
-{{- range include "kvmesh.buckets" .root | fromJson -}}{{- if .adminPort.enabled -}}true{{- end -}}{{- end -}}
+{{- range include "kvmesh.buckets" .root | fromJson -}}{{- if .adminPort -}}true{{- end -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -16,7 +16,7 @@
 {{- define "kvmesh.existingEndpoints" -}}
 {{- $engine := .engine -}}
 {{- $all := $engine.existing.endpoints -}}
-{{- range list $engine.existing.statefulSet $engine.existing.leaderWorkerSet -}}
+{{- range list $engine.existing.statefulSet -}}
 {{- if .name -}}
 {{- $of := . -}}
 {{- range $number := until (int .replicas) -}}

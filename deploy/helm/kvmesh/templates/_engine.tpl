@@ -138,10 +138,10 @@ labels:
   {{- if and (not .node) (include "kvmesh.hasSidecar" .) }}
   kvmesh/nats-client: "true"
   {{- end }}
-  {{- with merge (dict) .engine.podLabels .root.Values.commonLabels }}
+  {{- with merge (dict) (.engine.pod.labels | default dict) .root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- $annotations := merge (dict) .engine.podAnnotations .root.Values.commonAnnotations }}
+{{- $annotations := merge (dict) (.engine.pod.annotations | default dict) .root.Values.commonAnnotations }}
 {{- /* No checksum of settings: an engine would lose its cache for a setting of routers. */}}
 {{- if and (include "kvmesh.alone" .root) .engine.kvEvents.enabled (ne .engine.engine "sglang") }}
 {{- $_ := set $annotations "kvmesh/worker-options" (printf "zmq=tcp://{ip}:%d,replay=tcp://{ip}:%d" (int .engine.kvEvents.port) (int .engine.kvEvents.replayPort)) }}

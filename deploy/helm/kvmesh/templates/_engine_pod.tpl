@@ -7,16 +7,16 @@
 automountServiceAccountToken: false
 # Longer than preStop may take.
 terminationGracePeriodSeconds: {{ add (int $engine.drainS) 30 }}
-{{- if and $mocker (not $engine.podSecurityContext) }}
+{{- if and $mocker (not $engine.pod.podSecurityContext) }}
 securityContext:
   {{- include "kvmesh.podSecurity" . | nindent 2 }}
 {{- else }}
-{{- with $engine.podSecurityContext }}
+{{- with $engine.pod.podSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
-{{- with $engine.runtimeClassName }}
+{{- with $engine.pod.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
 {{- include "kvmesh.scheduling" (dict "root" .root "of" (merge (dict "alone" true) $engine)) }}
@@ -47,7 +47,7 @@ containers:
       - {{ toRawJson . }}
       {{- end }}
     {{- end }}
-    {{- with $engine.envFrom }}
+    {{- with $engine.pod.envFrom }}
     envFrom:
       {{- toYaml . | nindent 6 }}
     {{- end }}
@@ -66,11 +66,11 @@ containers:
       {{- else if and (eq $engine.engine "vllm") (eq $connector "mooncake") }}
       - {name: VLLM_MOONCAKE_BOOTSTRAP_PORT, value: "{{ int $engine.kvTransfer.sideChannelPort }}"}
       {{- end }}
-      {{- with $engine.env }}
+      {{- with $engine.pod.env }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
     {{- else }}
-    {{- with $engine.env }}
+    {{- with $engine.pod.env }}
     env:
       {{- toYaml . | nindent 6 }}
     {{- end }}
@@ -97,7 +97,7 @@ containers:
     {{- end }}
     {{- $resources := deepCopy $engine.resources }}
     {{- if and (gt (int $engine.gpus) 0) (not $mocker) }}
-    {{- $resources = mergeOverwrite (dict "limits" (dict $engine.gpuResource (int $engine.gpus | toString))) $resources }}
+    {{- $resources = mergeOverwrite (dict "limits" (dict "nvidia.com/gpu" (int $engine.gpus | toString))) $resources }}
     {{- end }}
     {{- if and $mocker (not $resources) }}
     {{- $resources = dict "requests" (dict "cpu" "200m" "memory" "256Mi") "limits" (dict "memory" "1Gi") }}
@@ -106,17 +106,17 @@ containers:
     resources:
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- if and $mocker (not $engine.securityContext) }}
+    {{- if and $mocker (not $engine.pod.securityContext) }}
     securityContext:
       {{- include "kvmesh.containerSecurity" . | nindent 6 }}
     {{- else }}
-    {{- with $engine.securityContext }}
+    {{- with $engine.pod.securityContext }}
     securityContext:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     {{- end }}
-    {{- $mounts := $engine.extraVolumeMounts }}
-    {{- $volumes := $engine.extraVolumes }}
+    {{- $mounts := ($engine.pod.volumeMounts | default list) }}
+    {{- $volumes := ($engine.pod.volumes | default list) }}
     {{- if and $engine.sharedMemory (not $mocker) }}
     {{- $mounts = append $mounts (dict "name" "shared-memory" "mountPath" "/dev/shm") }}
     {{- $volumes = append $volumes (dict "name" "shared-memory" "emptyDir" (dict "medium" "Memory" "sizeLimit" $engine.sharedMemory)) }}

@@ -4,7 +4,7 @@
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $name := .Chart.Name -}}
 {{- if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
@@ -93,7 +93,7 @@ annotations:
 
 {{- define "kvmesh.image" -}}
 {{- with .Values.image -}}
-{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
+{{- .repository }}{{ ternary "@" ":" (hasPrefix "sha256:" .tag) }}{{ .tag | default $.Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
 
@@ -144,11 +144,11 @@ annotations:
   "KVMESH_ADVERTISE_URL" "nothing: pods have their addresses" "KVMESH_ENGINE_URL" "engines" "KVMESH_ROLE" "engines.NAME.role"
   "KVMESH_KV_CONNECTOR" "engines.NAME.kvTransfer.connector" "KVMESH_BOOTSTRAP_PORT" "engines.NAME.kvTransfer.sideChannelPort"
   "KVMESH_KV_EVENTS_ENDPOINT" "engines.NAME.kvEvents.port" "KVMESH_KV_REPLAY_ENDPOINT" "engines.NAME.kvEvents.replayPort"
-  "KVMESH_HTTP_HOST" "nothing: pods listen on all addresses" "KVMESH_HTTP_PORT" "service.port (containers listen on 8000), or sidecar.httpPort"
-  "KVMESH_ADMIN_HOST" "adminPort" "KVMESH_ADMIN_PORT" "adminPort" "KVMESH_DASHBOARD_PORT" "dashboardPort" "KVMESH_DRAIN_S" "drainS" "KVMESH_TOKENIZER" "tokenizer"
+  "KVMESH_HTTP_HOST" "nothing: pods listen on all addresses" "KVMESH_HTTP_PORT" "service.port (containers listen on 8000), or nothing: a sidecar's is 9400"
+  "KVMESH_ADMIN_PORT" "adminPort" "KVMESH_DASHBOARD_PORT" "dashboardPort" "KVMESH_DRAIN_S" "drainS" "KVMESH_TOKENIZER" "tokenizer"
   "KVMESH_WORKER" "buckets.NAME.workers" "KVMESH_DISCOVER" "discovery" "KVMESH_INFERENCE_POOL" "gateway.inferencePool"
-  "KVMESH_NOTICE_S" "picker.noticeS" "KVMESH_NATS_URL" "nats.url" "KVMESH_NATS_MONITOR_URL" "nats.monitorUrl"
-  "KVMESH_NATS_CREDS" "nats.auth" "KVMESH_NATS_NKEY_SEED" "nats.auth" "KVMESH_NATS_TRUST" "nats.auth" "KVMESH_NATS_TLS_CA" "nats.tls"
+  "KVMESH_NOTICE_S" "nothing: it is 5" "KVMESH_NATS_URL" "nats.url"
+  "KVMESH_NATS_CREDS" "nats.auth" "KVMESH_NATS_TRUST" "nats.auth" "KVMESH_NATS_TLS_CA" "nats.tls"
   "KVMESH_STREAM_REPLICAS" "nats.streams.replicas" "KVMESH_STREAM_MAX_BYTES" "nats.streams.maxBytes"
   "KVMESH_API_KEYS" "auth.apiKeys" "KVMESH_SESSION_SECRET_FILE" "auth.session" "KVMESH_ADMIN_TOKEN_FILE" "auth.adminToken" "KVMESH_UPSTREAM_KEY_FILE" "auth.upstreamKey"
   "KVMESH_HASH_SECRET_FILE" "auth.hashSecret" "KVMESH_TENANT_SECRET_FILE" "auth.tenantSecret"
@@ -198,6 +198,7 @@ capabilities: {drop: [ALL]}
 
 {{/* Where a pod may run: dict root, component, [bucket], of (a map with nodeSelector, tolerations, affinity …). */}}
 {{- define "kvmesh.scheduling" -}}
+{{- $pod := .of.pod | default dict -}}
 {{- /* A Service called kvmesh-http would set KVMESH_HTTP_PORT. */}}
 enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
@@ -206,22 +207,22 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-{{- with .of.priorityClassName }}
+{{- with $pod.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .of.nodeSelector }}
+{{- with $pod.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .of.tolerations }}
+{{- with $pod.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .of.affinity }}
+{{- with $pod.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- if not (or .of.affinity .of.alone) }}
+{{- if not (or $pod.affinity .of.alone) }}
 topologySpreadConstraints:
   {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - topologyKey: {{ $key }}

@@ -50,10 +50,9 @@
 {{- $data := dict -}}
 {{- if eq .Values.mode "mesh" -}}
 {{- $_ := set $data "KVMESH_NATS_URL" (include "kvmesh.natsUrl" .) -}}
-{{- with .Values.nats.monitorUrl -}}{{- $_ := set $data "KVMESH_NATS_MONITOR_URL" . -}}{{- end -}}
 {{- if .Values.nats.auth.enabled -}}
 {{- if eq .Values.nats.auth.kind "nkey" -}}
-{{- $_ := set $data "KVMESH_NATS_NKEY_SEED" "/run/secrets/kvmesh/nats.nk" -}}
+{{- $_ := set $data "KVMESH_NATS_CREDS" "/run/secrets/kvmesh/nats.nk" -}}
 {{- else -}}
 {{- $_ := set $data "KVMESH_NATS_CREDS" "/run/secrets/kvmesh/nats.creds" -}}
 {{- end -}}
@@ -64,6 +63,9 @@
 {{- end -}}
 {{- $_ := set $data "KVMESH_STREAM_REPLICAS" (include "kvmesh.streamReplicas" .) -}}
 {{- $_ := set $data "KVMESH_STREAM_MAX_BYTES" (printf "%d" (int64 .Values.nats.streams.maxBytes)) -}}
+{{- end -}}
+{{- with .Values.networkPolicy.otlp.endpoint -}}
+{{- $_ := set $data "OTEL_EXPORTER_OTLP_ENDPOINT" . -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $data (include "kvmesh.variables" .Values.settings | fromJson)) -}}
 {{- end -}}
@@ -132,7 +134,7 @@ restartPolicy: OnFailure
 automountServiceAccountToken: false
 securityContext:
   {{- include "kvmesh.podSecurity" . | nindent 2 }}
-{{- include "kvmesh.scheduling" (dict "root" $ "of" (dict "tolerations" .Values.nats.tolerations "nodeSelector" .Values.nats.nodeSelector "alone" true)) }}
+{{- include "kvmesh.scheduling" (dict "root" $ "of" (dict "pod" (dict "tolerations" .Values.nats.pod.tolerations "nodeSelector" .Values.nats.pod.nodeSelector) "alone" true)) }}
 containers:
   - name: streams
     image: {{ include "kvmesh.image" $ | quote }}
@@ -156,7 +158,7 @@ containers:
     volumeMounts:
       {{- . | nindent 6 }}
     {{- end }}
-{{- with include "kvmesh.natsVolumes" (dict "root" $ "secret" .Values.nats.auth.secrets.admin) | trim }}
+{{- with include "kvmesh.natsVolumes" (dict "root" $ "secret" (printf "%s-admin" .Values.nats.auth.secretPrefix)) | trim }}
 volumes:
   {{- . | nindent 2 }}
 {{- end }}

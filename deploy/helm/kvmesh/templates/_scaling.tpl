@@ -18,7 +18,7 @@ spec:
         target: {type: Utilization, averageUtilization: {{ int .of.targetCpu }}}
   behavior:
     # Each replica holds a whole index: slow to leave, so that a lull does not throw it away.
-    scaleDown: {stabilizationWindowSeconds: {{ int .of.scaleDownWindowS }}}
+    scaleDown: {stabilizationWindowSeconds: 600}
 {{- else }}
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
@@ -31,7 +31,7 @@ spec:
   advanced:
     horizontalPodAutoscalerConfig:
       behavior:
-        scaleDown: {stabilizationWindowSeconds: {{ int .of.scaleDownWindowS }}}
+        scaleDown: {stabilizationWindowSeconds: 600}
   triggers:
     {{- if .of.triggers }}
     {{- toYaml .of.triggers | nindent 4 }}

@@ -33,7 +33,7 @@
     {{- end }}
     - {name: KVMESH_BUCKET, value: {{ $engine.bucket | quote }}}
     - {name: KVMESH_HTTP_HOST, value: 0.0.0.0}
-    - {name: KVMESH_HTTP_PORT, value: "{{ int $engine.sidecar.httpPort }}"}
+    - {name: KVMESH_HTTP_PORT, value: "9400"}
     {{- if not $engine.kvEvents.enabled }}
     - {name: KVMESH_KV_EVENTS, value: "false"}
     {{- end }}
@@ -51,7 +51,7 @@
     {{- end }}
     {{- include "kvmesh.auth.env" $own | nindent 4 }}
     {{- include "kvmesh.env" (list $engine.sidecar.settings) | nindent 4 }}
-  ports: [{name: sidecar, containerPort: {{ int $engine.sidecar.httpPort }}}]
+  ports: [{name: sidecar, containerPort: 9400}]
   # No readiness probe: an engine serves on while its sidecar waits for NATS.
   startupProbe:
     httpGet: {path: /health, port: sidecar}
@@ -82,7 +82,7 @@
 {{- $suffix := ternary "nk" "creds" (eq $nats.auth.kind "nkey") }}
 - name: nats-key
   secret:
-    secretName: {{ $nats.auth.secrets.worker }}
+    secretName: {{ $nats.auth.secretPrefix }}-worker
     # The engine's container runs as whoever it wants, so the pod has no common group. The keys of other buckets are
     # not to be seen from here.
     defaultMode: 0444

@@ -7,9 +7,9 @@
 {{- if eq $tokenizer.source "volume" -}}
 {{- if not $tokenizer.volume -}}{{- fail (printf "%s: source volume needs `volume`, e.g. persistentVolumeClaim: {claimName: models}" $place) -}}{{- end -}}
 {{- else if eq $tokenizer.source "image" -}}
-{{- if not $tokenizer.image.reference -}}{{- fail (printf "%s: source image needs `image.reference`" $place) -}}{{- end -}}
+{{- if not $tokenizer.image -}}{{- fail (printf "%s: source image needs `image`" $place) -}}{{- end -}}
 {{- else if eq $tokenizer.source "configMap" -}}
-{{- if not $tokenizer.configMap.name -}}{{- fail (printf "%s: source configMap needs `configMap.name`" $place) -}}{{- end -}}
+{{- if not $tokenizer.configMap -}}{{- fail (printf "%s: source configMap needs `configMap`" $place) -}}{{- end -}}
 {{- else if eq $tokenizer.source "init" -}}
 {{- if not $tokenizer.init.model -}}
 {{- $name := .name -}}
@@ -17,7 +17,7 @@
 {{- if and (eq .bucket $name) .model (not $tokenizer.init.model) -}}{{- $_ := set $tokenizer.init "model" .model -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if not (or $tokenizer.init.model $tokenizer.init.command) -}}{{- fail (printf "%s: source init needs `init.model`, e.g. Qwen/Qwen2.5-7B-Instruct" $place) -}}{{- end -}}
+{{- if not $tokenizer.init.model -}}{{- fail (printf "%s: source init needs `init.model`, e.g. Qwen/Qwen2.5-7B-Instruct" $place) -}}{{- end -}}
 {{- end -}}
 {{- toJson $tokenizer -}}
 {{- end -}}
@@ -26,14 +26,14 @@
 {{- $tokenizer := include "kvmesh.tokenizer.checked" . | fromJson -}}
 {{- if ne $tokenizer.source "none" }}
 - name: KVMESH_TOKENIZER
-  value: {{ printf "%s/%s" $tokenizer.mountPath $tokenizer.directory | trimSuffix "/" }}
+  value: {{ printf "%s/%s" "/models" $tokenizer.directory | trimSuffix "/" }}
 {{- end }}
 {{- end -}}
 
 {{- define "kvmesh.tokenizer.mounts" -}}
 {{- $tokenizer := include "kvmesh.tokenizer.checked" . | fromJson -}}
 {{- if ne $tokenizer.source "none" }}
-- {name: tokenizer, mountPath: {{ $tokenizer.mountPath }}, readOnly: true}
+- {name: tokenizer, mountPath: /models, readOnly: true}
 {{- end }}
 {{- end -}}
 
@@ -44,10 +44,10 @@
   {{- toYaml $tokenizer.volume | nindent 2 }}
 {{- else if eq $tokenizer.source "image" }}
 - name: tokenizer
-  image: {reference: {{ $tokenizer.image.reference | quote }}, pullPolicy: {{ $tokenizer.image.pullPolicy }}}
+  image: {reference: {{ $tokenizer.image | quote }}, pullPolicy: {{ .root.Values.image.pullPolicy }}}
 {{- else if eq $tokenizer.source "configMap" }}
 - name: tokenizer
-  configMap: {name: {{ $tokenizer.configMap.name }}}
+  configMap: {name: {{ $tokenizer.configMap }}}
 {{- else if eq $tokenizer.source "init" }}
 - name: tokenizer
   emptyDir: {sizeLimit: 256Mi}
@@ -67,16 +67,8 @@
 {{- if eq $tokenizer.source "init" }}
 {{- $init := $tokenizer.init }}
 - name: tokenizer
-  image: {{ $init.image | default (include "kvmesh.image" .root) | quote }}
+  image: {{ include "kvmesh.image" .root | quote }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  {{- if $init.command }}
-  command:
-    {{- toYaml $init.command | nindent 4 }}
-  {{- with $init.args }}
-  args:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- else }}
   command:
     - python3
     - -c
@@ -84,21 +76,26 @@
       {{- .root.Files.Get "files/fetch_tokenizer.py" | nindent 6 }}
   args:
     - {{ printf "%s/%s/resolve/%s" ($init.endpoint | trimSuffix "/") $init.model $init.revision | quote }}
-    - {{ printf "%s/%s" $tokenizer.mountPath $tokenizer.directory | trimSuffix "/" | quote }}
-    {{- range $init.files }}
-    - {{ . | quote }}
-    {{- end }}
-  {{- end }}
+    - {{ printf "%s/%s" "/models" $tokenizer.directory | trimSuffix "/" | quote }}
+    # The first must be there; others that the model does not have are skipped.
+    - tokenizer.json
+    - tokenizer_config.json
+    - config.json
+    - generation_config.json
+    - special_tokens_map.json
+    - chat_template.jinja
+    - chat_template.json
   {{- with $init.env }}
   env:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   resources:
-    {{- toYaml $init.resources | nindent 4 }}
+    requests: {cpu: 50m, memory: 64Mi}
+    limits: {memory: 256Mi}
   securityContext:
     {{- include "kvmesh.containerSecurity" . | nindent 4 }}
   volumeMounts:
-    - {name: tokenizer, mountPath: {{ $tokenizer.mountPath }}}
+    - {name: tokenizer, mountPath: /models}
     {{- if $init.tokenSecret.name }}
     - {name: hub-token, mountPath: /run/secrets/kvmesh-hub, readOnly: true}
     {{- end }}

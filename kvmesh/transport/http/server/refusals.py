@@ -28,7 +28,7 @@ def why_too_much(size: JsonSize, limits: HttpLimits) -> Problem | None:
     if size.items > limits.max_body_items:
         text = (
             f"the body has more than {limits.max_body_items} values (objects, lists, strings; "
-            f"{NUMBERS_A_VALUE} numbers count as one): send fewer, or have --max-body-items raised"
+            f"{NUMBERS_A_VALUE} numbers count as one): send fewer"
         )
         return Problem(413, text, code="too_many_items")
     if size.deepest > limits.max_body_depth:

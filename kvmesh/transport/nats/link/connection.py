@@ -41,6 +41,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     arrive; permissions may demand one of its own (`_INBOX_w7`). `buffer_bytes` bounds what may
     wait to be sent; `first_connect_s` how long `connect` tries before it raises. Without
     `adapts_streams` it makes streams that are missing, and leaves others' settings alone.
+    `creds` is a file of credentials (JWT and seed), or of an nkey seed alone.
     What it says on subjects of `namespace` is signed with its nkey; what it hears is checked by
     the file `trust`, without one by nothing.
     """
@@ -48,7 +49,6 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str = "nats://127.0.0.1:4222"
     name: str = "kvmesh"
     creds: Path | None = None
-    nkey_seed: Path | None = None
     tls_ca: Path | None = None
     inbox_prefix: str = "_INBOX"
     buffer_bytes: int = 16 * 1024**2
@@ -123,8 +123,8 @@ class NatsConnection:
         attempt: asyncio.Future[None] | None = None
         try:
             options = self.options
-            login.check_files(options.creds, options.nkey_seed, options.tls_ca, self.shown_url)
-            seed = read_seed(options.creds, options.nkey_seed)
+            login.check_files(options.creds, options.tls_ca, self.shown_url)
+            seed = read_seed(options.creds)
             self.signing.begin(options.namespace, seed, options.trust, serves=self.patient)
             with login.config_errors(self.shown_url):
                 attempt = asyncio.ensure_future(self.client.connect(**self._arguments()))
@@ -250,7 +250,7 @@ class NatsConnection:
             "flush_timeout": FLUSH_TIMEOUT_S,
             "inbox_prefix": options.inbox_prefix,
         }
-        arguments |= login.login_arguments(options.creds, options.nkey_seed, options.tls_ca)
+        arguments |= login.login_arguments(options.creds, options.tls_ca)
         return arguments
 
     async def _end(self, attempt: asyncio.Future[None] | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import nats.errors
 
 from kvmesh.errors import ConfigError, TransportError
+from kvmesh.transport.nats.trust.nkey import seed_in_creds
 
 NEEDED_PAYLOAD: Final = 512 * 1024
 """Snapshot chunks are this long, journal messages and bookings shorter."""
@@ -26,26 +27,21 @@ FATAL_ERRORS: Final = (
 _DENIED: Final = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
-def check_files(
-    creds: Path | None, nkey_seed: Path | None, tls_ca: Path | None, server: str
-) -> None:
+def check_files(creds: Path | None, tls_ca: Path | None, server: str) -> None:
     """Raise `ConfigError` for one of these files that is not there."""
-    for path in (creds, nkey_seed, tls_ca):
+    for path in (creds, tls_ca):
         if path is not None and not path.is_file():
             raise ConfigError(f"{path}: no such file, needed to log in to {server}")
 
 
-def login_arguments(
-    creds: Path | None, nkey_seed: Path | None, tls_ca: Path | None
-) -> dict[str, Any]:
-    """Return nats-py's arguments for these files. Raises `OSError` for an unusable certificate."""
+def login_arguments(creds: Path | None, tls_ca: Path | None) -> dict[str, Any]:
+    """Return nats-py's arguments for these files. Raises `OSError` for an unusable file."""
     arguments: dict[str, Any] = {}
     if tls_ca is not None:
         arguments["tls"] = ssl.create_default_context(cafile=str(tls_ca))
     if creds is not None:
-        arguments["user_credentials"] = str(creds)
-    if nkey_seed is not None:
-        arguments["nkeys_seed"] = str(nkey_seed)
+        whole = seed_in_creds(creds.read_bytes()) is not None
+        arguments["user_credentials" if whole else "nkeys_seed"] = str(creds)
     return arguments
 
 

@@ -135,7 +135,7 @@ class Guard:
     def _unknown(self) -> str:
         return (
             f"--nats-trust {self._path}: lacks this process's own key {self._own_key}: other "
-            "processes refuse what it says; run kvmesh nats-accounts again, or fix --nats-nkey-seed"
+            "processes refuse what it says; run kvmesh nats-accounts again, or fix --nats-creds"
         )
 
 

@@ -49,7 +49,7 @@ def judge(
     costs ten times as much as all the rest.
     """
     if not message.seal:
-        text = "it has no signature: give its sender --nats-nkey-seed or --nats-creds, or update it"
+        text = "it has no signature: give its sender --nats-creds, or update it"
         return Refusal("unsigned", text)
     try:
         seal = parse_seal(message.seal)

@@ -33,20 +33,22 @@ def raw_key(text: str) -> bytes:
     return data[1:-2]
 
 
-def read_seed(creds: Path | None, nkey_seed: Path | None) -> SigningKey | None:
-    """Return the secret key in the seed's file, or else in the credentials'; None without files.
+def seed_in_creds(data: bytes) -> bytes | None:
+    """Return the text of the seed in credentials; None: they are none, it is a seed alone."""
+    found = _IN_CREDS.search(data)
+    return found[1] if found else None
+
+
+def read_seed(path: Path | None) -> SigningKey | None:
+    """Return the secret key in a file of credentials, or of a seed alone; None without a file.
 
     Raises `ConfigError` naming the file for one that holds no seed.
     """
-    path = nkey_seed or creds
     if path is None:
         return None
     try:
         data = path.read_bytes()
-        if nkey_seed is None:
-            found = _IN_CREDS.search(data)
-            data = found[1] if found else b""
-        _, raw = nkeys.decode_seed(bytes(data.strip()))
+        _, raw = nkeys.decode_seed(bytes((seed_in_creds(data) or data).strip()))
         return SigningKey(bytes(raw))
     except (OSError, nkeys.NkeysError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: holds no nkey seed of a user: {error!r}") from error

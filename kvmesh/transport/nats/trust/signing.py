@@ -41,7 +41,7 @@ class Signing:
             return
         if self.signer is None:
             raise ConfigError(
-                f"--nats-trust {trust}: needs --nats-nkey-seed or --nats-creds to sign with, or "
+                f"--nats-trust {trust}: needs --nats-creds to sign with, or "
                 "others would refuse what this process says"
             )
         self.guard = Guard(namespace, trust, self.signer.key, self._log)

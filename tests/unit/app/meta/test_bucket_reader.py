@@ -17,7 +17,7 @@ SESSION = (b"x-kvmesh-session", b"lunch")
 
 def read(tenant: str, *, apart: bool, **more: Any) -> BucketRequest:
     isolation = Isolation(TenantSalts(b"0123456789abcdef"), "x-kvmesh-tenant") if apart else None
-    sessions = SessionNames("x-kvmesh-session", "x-kvmesh-tenant")
+    sessions = SessionNames("x-kvmesh-tenant")
     reader = BucketReader(BucketTable(Membership()), sessions, rules=False, isolation=isolation)
     body = json.dumps({"messages": [{"role": "user", "content": "secret " * 100}], **more}).encode()
     headers = [(b"x-kvmesh-tenant", tenant.encode()), SESSION]

@@ -8,10 +8,10 @@ from kvmesh.transport.http.server.request import Request
 OWN = "x-kvmesh-session"
 
 
-def read(*, header: str = OWN, body: str | None = None, **given: str) -> tuple[int, ...]:
+def read(*, body: str | None = None, **given: str) -> tuple[int, ...]:
     lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
     request = Request("POST", b"/v1/chat/completions", lines)
-    return SessionNames(header, "x-kvmesh-tenant").read(request, Extension(session=body))
+    return SessionNames("x-kvmesh-tenant").read(request, Extension(session=body))
 
 
 def test_a_session_has_one_key_however_it_is_named() -> None:
@@ -19,7 +19,7 @@ def test_a_session_has_one_key_however_it_is_named() -> None:
 
     assert len(named) == 1
     assert 0 <= named[0] < 1 << 64
-    assert read(body="s") == read(header="X-Chat", x_chat=" s ") == named
+    assert read(body="s") == named
     assert read(x_kvmesh_session="t") != named
     assert read() == read(x_kvmesh_session=" ") == read(body="") == read(x_kvmesh_tenant="t") == ()
 
@@ -53,5 +53,5 @@ def test_tenants_may_use_the_same_names() -> None:
 def test_any_bytes_are_a_name() -> None:
     odd = Request("POST", b"/", [(b"x-session-id", b"\xff\xfe")])
 
-    assert len(SessionNames(OWN, "x-kvmesh-tenant").read(odd)) == 1
+    assert len(SessionNames("x-kvmesh-tenant").read(odd)) == 1
     assert msgspec.json.encode(read(body="\udcff")[0])

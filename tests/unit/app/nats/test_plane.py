@@ -31,18 +31,11 @@ def test_each_process_hears_answers_where_its_account_may(
 
 
 def test_how_a_process_logs_in_is_passed_on() -> None:
-    settings = NatsSettings(
-        nats_url="tls://n:1", nats_creds=Path("c"), nats_nkey_seed=Path("s"), nats_tls_ca=Path("ca")
-    )
+    settings = NatsSettings(nats_url="tls://n:1", nats_creds=Path("c"), nats_tls_ca=Path("ca"))
 
     options = connection_options(settings, "router", "code", "r1")
 
-    assert (options.url, options.creds, options.nkey_seed, options.tls_ca) == (
-        "tls://n:1",
-        Path("c"),
-        Path("s"),
-        Path("ca"),
-    )
+    assert (options.url, options.creds, options.tls_ca) == ("tls://n:1", Path("c"), Path("ca"))
 
 
 async def test_a_plane_that_is_not_connected_waits_for_nothing_yet() -> None:

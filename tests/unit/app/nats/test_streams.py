@@ -12,18 +12,18 @@ def test_each_bucket_is_made_by_its_own_admin(tmp_path: Path) -> None:
     (tmp_path / "admin.chat.nk").touch()
     (tmp_path / "admin.code.creds").touch()
     (tmp_path / "admin.code.nk").touch()
-    settings = NatsSettings(nats_url="nats://there", nats_nkey_seed=Path("other"))
+    settings = NatsSettings(nats_url="nats://there", nats_creds=Path("other"))
     options = StreamsOptions(bucket=(), admin_keys=tmp_path, nats=settings)
 
     chat, code = login_as_admin(options, "chat"), login_as_admin(options, "code")
 
-    assert (chat.nats_nkey_seed, chat.nats_creds) == (tmp_path / "admin.chat.nk", None)
-    assert (code.nats_nkey_seed, code.nats_creds) == (None, tmp_path / "admin.code.creds")
+    assert chat.nats_creds == tmp_path / "admin.chat.nk"
+    assert code.nats_creds == tmp_path / "admin.code.creds"
     assert chat.nats_url == "nats://there"
 
 
 def test_without_a_directory_one_login_makes_all() -> None:
-    settings = NatsSettings(nats_nkey_seed=Path("admin.nk"))
+    settings = NatsSettings(nats_creds=Path("admin.nk"))
 
     assert login_as_admin(StreamsOptions(bucket=(), nats=settings), "chat") is settings
 

@@ -149,10 +149,12 @@ def test_the_bodys_priority_is_vllms_where_the_smaller_goes_first() -> None:
     assert reader().read(request(x_kvmesh_priority="9"), body(priority=5)).priority == 9
 
 
-def test_tenant_and_session_come_in_headers_of_any_name() -> None:
-    read = reader(tenant_header="X-Team", session_header="x-chat").read
+def test_the_tenant_comes_in_a_header_of_any_name() -> None:
+    read = reader(tenant_header="X-Team").read
 
-    wishes = read(request(x_team=" search ", x_chat="abc"), body(kvmesh={"session": "other"}))
+    wishes = read(
+        request(x_team=" search ", x_kvmesh_session="abc"), body(kvmesh={"session": "other"})
+    )
 
     assert (wishes.tenant, wishes.session) == ("search", session_key("abc", "search"))
     assert read(request(), body(kvmesh={"session": "abc"})).session == session_key("abc")
@@ -253,7 +255,6 @@ def wishes_of(one: WishReader, asked: Request, body_of: Any) -> RequestWishes | 
 @pytest.mark.parametrize("policies", [(), (ModelPolicy(model="m*", router_mode="random"),)])
 def test_wishes_that_were_read_before_are_those_of_the_same_words(policies: Any) -> None:
     rng, options = random.Random(len(policies)), {"tenant_header": "x-kvmesh-tenant"}
-    options["session_header"] = "x-kvmesh-session"
     one = reader(*policies, **options)
     for _ in range(3000):
         heads = {name: rng.choice(values) for name, values in SAID if rng.random() < 0.2}

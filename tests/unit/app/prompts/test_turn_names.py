@@ -16,7 +16,7 @@ from kvmesh.transport.http.server.request import Request
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 UUID = "0199a213-81c0-7800-8aa1-bbab2a035a53"
 READER = WishReader(
-    WishOptions(tenant_header="x-kvmesh-tenant", session_header="x-kvmesh-session"),
+    WishOptions(tenant_header="x-kvmesh-tenant"),
     ModelPolicies(()),
 )
 

@@ -14,8 +14,7 @@ def settings(cost: CostSettings) -> RouterSettings:
 
 def test_a_formula_may_bring_weights_of_its_own() -> None:
     cost = CostSettings(
-        kv_cost="predicted-time:contention=0.2",
-        kv_weight=("followers=0.25",),
+        kv_cost="predicted-time:contention=0.2:followers=0.25",
         kv_overlap_score_weight=2.0,
         router_temperature=0.1,
     )
@@ -51,19 +50,20 @@ def test_a_models_weight_is_one_that_its_formula_has(cost: str, policy: str, wor
     ("cost", "words"),
     [
         (CostSettings(kv_cost="predicted-time:contension=1"), "'contension' is none of"),
+        (CostSettings(kv_cost="predicted-time:contention"), "'contention' is not name=number"),
         (
-            CostSettings(kv_weight=("contension=1",)),
-            r"--kv-weight contension=1: --kv-cost predicted-time: .*'contension' here; it has o",
+            CostSettings(kv_cost="predicted-time:contention=2e6"),
+            "contention is 2e.06: use a number",
         ),
-        (CostSettings(kv_weight=("contention",)), "--kv-weight: 'contention' is not name=number"),
-        (CostSettings(kv_weight=("contention=2e6",)), "contention is 2e.06: use a number from 0"),
         (
             CostSettings(kv_cost="lmetric", kv_overlap_score_weight=1.0),
             "--kv-overlap-score-weight: --kv-cost lmetric: .* it has no weights",
         ),
         (
-            CostSettings(kv_weight=("overlap_score_weight=1",), kv_overlap_score_weight=1.0),
-            "overlap_score_weight is given twice",
+            CostSettings(
+                kv_cost="predicted-time:overlap_score_weight=1", kv_overlap_score_weight=1.0
+            ),
+            "--kv-cost gives overlap_score_weight, too: give it once",
         ),
     ],
 )

@@ -16,38 +16,39 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.trace_ring import TraceRow
 from kvmesh.core.rollout.change import PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
+from kvmesh.core.tuning.loop import LoopOptions
+from kvmesh.core.tuning.tuner import TunerOptions
 from kvmesh.settings.roles import CostSettings, RouterSettings
 from kvmesh.settings.tuning import TuneSettings
 from tests.conftest import Eventually
 
 pytestmark = pytest.mark.integration
 
-TUNE = TuneSettings(
-    auto_tune="propose",
-    auto_tune_observe_s=0.2,
-    auto_tune_requests=100,
-    auto_tune_search_s=0.3,
-    auto_tune_rest_s=60.0,
+OPTIONS = LoopOptions(
+    tuner=TunerOptions(
+        observe_s=0.2, least_requests=100, shadow_decisions=100, pause_s=30.0, rest_s=60.0
+    ),
+    search_s=0.3,
 )
 
 
 class Parts:
     """A router's context and its tuner, with two workers."""
 
-    def __init__(self, tune: TuneSettings = TUNE, beats: tuple[RouterHeartbeat, ...] = ()) -> None:
+    def __init__(self, beats: tuple[RouterHeartbeat, ...] = ()) -> None:
         settings = RouterSettings(
             router_id="r1",
             kv_events=False,
             worker=("a=http://127.0.0.1:1", "b=http://127.0.0.1:2"),
             cost=CostSettings(kv_cost="prefill-decode"),
-            tune=tune,
+            tune=TuneSettings(auto_tune="propose"),
         )
         server = RouterServer(settings)
         self.context: RoutingContext = server._context()
         for name in ("a", "b"):
             server.scheduler.workers.membership.add(name, time.monotonic())
         self.share = PolicyShare(server.router, "r1", lambda: beats)
-        made = make_tuner(settings, self.context, self.share, lambda: beats)
+        made = make_tuner(settings, self.context, self.share, lambda: beats, OPTIONS)
         assert made is not None
         self.tuner: AutoTuner = made
 
@@ -159,10 +160,8 @@ def test_without_the_setting_there_is_no_tuner_and_no_trace() -> None:
 
 
 def test_settings_become_options() -> None:
-    options = loop_options(
-        TuneSettings(auto_tune="apply", auto_tune_requests=50, auto_tune_rest_s=5.0)
-    )
+    options = loop_options(TuneSettings(auto_tune="apply", auto_tune_observe_s=5.0))
 
     assert options.tuner.apply
-    assert (options.tuner.shadow_decisions, options.tuner.pause_s) == (50, 5.0)
+    assert (options.tuner.observe_s, options.tuner.least_requests) == (5.0, 500)
     assert options.search_s == 60.0

@@ -4,7 +4,7 @@ from kvmesh.core.cost.targets import (
     NO_TARGETS,
     TargetDefaults,
     Targets,
-    parse_tenant_targets,
+    parse_default_targets,
     targets_of,
 )
 from kvmesh.errors import ConfigError
@@ -63,28 +63,28 @@ def test_made_up_tenants_are_not_remembered_without_end() -> None:
 
 
 def test_a_tenants_targets_are_read() -> None:
-    assert parse_tenant_targets("tenant=acme*, slo-ttft-ms=2000,slo-tpot-ms=50") == (
+    assert parse_default_targets("tenant=acme*, ttft-ms=2000,tpot-ms=50") == (
         "acme*",
         Targets(2000.0, 50.0),
     )
-    assert parse_tenant_targets("tenant=batch,slo-ttft-ms=0") == ("batch", NO_TARGETS)
+    assert parse_default_targets("tenant=batch,ttft-ms=0") == ("batch", NO_TARGETS)
+    assert parse_default_targets("tpot-ms=40") == ("*", Targets(None, 40.0))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("acme", "no key=value"),
-        ("tenant=acme", "slo-ttft-ms or slo-tpot-ms"),
-        ("slo-ttft-ms=5", "tenant=GLOB"),
-        ("tenant=acme,slo-ttft-ms=", "no key=value"),
+        ("tenant=acme", "ttft-ms or tpot-ms"),
+        ("tenant=acme,ttft-ms=", "no key=value"),
         ("tenant=acme,slo=5", "no key=value"),
-        ("tenant=acme,slo-ttft-ms=5,slo-ttft-ms=6", "given twice"),
-        ("tenant=acme,slo-ttft-ms=soon", "use milliseconds"),
-        ("tenant=acme,slo-tpot-ms=-1", "use milliseconds"),
-        ("tenant=acme,slo-tpot-ms=1e300", "use milliseconds"),
-        (f"tenant={'a' * 600},slo-tpot-ms=1", "at most 512 characters"),
+        ("tenant=acme,ttft-ms=5,ttft-ms=6", "given twice"),
+        ("tenant=acme,ttft-ms=soon", "use milliseconds"),
+        ("tenant=acme,tpot-ms=-1", "use milliseconds"),
+        ("tenant=acme,tpot-ms=1e300", "use milliseconds"),
+        (f"tenant={'a' * 600},tpot-ms=1", "at most 512 characters"),
     ],
 )
 def test_targets_that_cannot_be_read_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        parse_tenant_targets(text)
+        parse_default_targets(text)

@@ -63,7 +63,7 @@ async def test_a_file_without_a_seed_is_named(tmp_path: Path) -> None:
     seed.write_text("SUAxxx")
 
     with pytest.raises(ConfigError, match=r"seed: holds no nkey seed"):
-        await NatsConnection(NatsOptions(nkey_seed=seed)).connect()
+        await NatsConnection(NatsOptions(creds=seed)).connect()
 
 
 async def test_a_url_that_is_none_is_a_configuration_error() -> None:

@@ -13,7 +13,7 @@ metadata:
   {{- include "kvmesh.metadata" . | nindent 2 }}
 spec:
   secretName: {{ .name }}
-  duration: {{ .root.Values.auth.tls.certManager.duration }}
+  duration: 2160h
   privateKey: {algorithm: ECDSA, size: 256, rotationPolicy: Always}
   usages: [digital signature, key encipherment, server auth]
   dnsNames:
@@ -41,7 +41,7 @@ spec:
 {{- define "kvmesh.pickerBuckets" -}}
 {{- $out := list -}}
 {{- range $name, $bucket := include "kvmesh.buckets" . | fromJson -}}
-{{- if $bucket.picker.enabled -}}{{- $out = append $out $name -}}{{- end -}}
+{{- if $bucket.picker.replicas -}}{{- $out = append $out $name -}}{{- end -}}
 {{- end -}}
 {{- $out | sortAlpha | join " " -}}
 {{- end -}}

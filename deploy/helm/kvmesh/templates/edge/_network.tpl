@@ -72,11 +72,9 @@ kvmesh/bucket: {{ . }}
 
 {{- define "kvmesh.net.otlp" -}}
 {{- $otlp := .Values.networkPolicy.otlp -}}
-{{- if and .Values.settings.otlp_endpoint (not $otlp.enabled) -}}
-{{- fail "settings.otlp_endpoint is set, but networkPolicy.otlp.enabled is not: traces would reach nobody" -}}
-{{- end -}}
-{{- if $otlp.enabled }}
-- ports: [{port: {{ $otlp.port }}}]
+{{- if $otlp.endpoint }}
+{{- $host := (urlParse $otlp.endpoint).host }}
+- ports: [{port: {{ if contains ":" $host }}{{ regexFind "[0-9]+$" $host }}{{ else }}{{ ternary 443 80 (hasPrefix "https" $otlp.endpoint) }}{{ end }}}]
   {{- with include "kvmesh.net.named" $otlp | trim }}
   to:
     {{- . | nindent 4 }}

@@ -40,10 +40,10 @@ def test_a_seed_is_read_from_its_file_or_from_credentials(tmp_path: Path) -> Non
     seed.write_bytes(SEED + b"\n")
     creds.write_text(CREDS)
 
-    found = [read_seed(None, seed), read_seed(creds, None), read_seed(creds, seed)]
+    found = [read_seed(seed), read_seed(creds)]
 
     assert {one and user_key(bytes(one.verify_key)) for one in found} == {KEY}
-    assert read_seed(None, None) is None
+    assert read_seed(None) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"SUAxxx", b"\xff\x00", KEY.encode(), b"S" * 58])
@@ -51,11 +51,10 @@ def test_a_file_without_a_seed_is_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "w.nk"
     path.write_bytes(data)
 
-    for creds, seed in ((None, path), (path, None)):
-        with pytest.raises(ConfigError, match=r"w\.nk: holds no nkey seed"):
-            read_seed(creds, seed)
+    with pytest.raises(ConfigError, match=r"w\.nk: holds no nkey seed"):
+        read_seed(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absent"):
-        read_seed(None, tmp_path / "absent")
+        read_seed(tmp_path / "absent")

@@ -51,5 +51,5 @@ def test_with_both_what_is_not_signed_counts_no_more(tmp_path: Path) -> None:
 
 
 def test_a_trust_file_without_a_key_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs --nats-nkey-seed or --nats-creds"):
+    with pytest.raises(ConfigError, match="needs --nats-creds"):
         Signing(get_logger()).begin("kvmesh", None, tmp_path / KEYS["w0"])
