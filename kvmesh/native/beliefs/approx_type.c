@@ -1,8 +1,7 @@
 /* Approx: what Python sees of approx.c, named and answering as core.overlap.approx.ApproxIndex. */
+#include "base/shell.h"
 #include "beliefs/approx.h"
 #include "index/prompt.h"
-
-#include <structmember.h>
 
 #define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
 
@@ -213,10 +212,6 @@ static PyObject *last_argument(PyObject *const *args, Py_ssize_t nargs, PyObject
     return nargs + named > before ? args[before] : NULL;
 }
 
-PyDoc_STRVAR(record_doc, "record(worker, hashes, now, ttl_s=None)\n\n"
-"Believe the blocks of `hashes`, root first, cached at `worker` from `now` on. `ttl_s` is for this\n"
-"prompt. What ended before `now` is dropped on the way, a slice at a time.");
-
 static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
                                     PyObject *names) {
     double now, ttl_s = self->ttl_s;
@@ -231,9 +226,6 @@ static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssiz
     given_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
-
-PyDoc_STRVAR(record_graded_doc, "record_graded(worker, graded, blocks, now, ttl_s=None)\n\n"
-"Believe a prompt of so many blocks, of which the graded hashes are given, cached at `worker`.");
 
 static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
                                            PyObject *names) {
@@ -252,9 +244,6 @@ static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, 
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(expire_doc, "expire(now, budget=None) -> bool\n\n"
-"Drop what ended before or at `now`, at most `budget` entries; True when nothing of it is left.");
-
 static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
                                     PyObject *names) {
     double now;
@@ -272,9 +261,6 @@ static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssiz
     int done = approx_expire(self, now, budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
-
-PyDoc_STRVAR(revoke_doc, "revoke(worker, hashes)\n\n"
-"Take the news that `worker` holds these packed blocks no longer, nor what follows them.");
 
 static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
@@ -317,8 +303,7 @@ static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *approx_workers(Approx *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *approx_workers(Approx *self, PyObject *Py_UNUSED(nothing)) {
     return PyDict_Keys(self->leases);
 }
 
@@ -450,9 +435,6 @@ static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
     return groups;
 }
 
-PyDoc_STRVAR(find_known_doc, "find_known(hashes) -> list\n\n"
-"Return what `find_groups` does, of a sequence of hashes that are all there: `approx_find`.");
-
 static PyObject *approx_find_known(Approx *self, PyObject *hashes) {
     Given given = {.count = 0};
     int failed = read_sequence(&given, hashes) < 0 ||
@@ -481,8 +463,7 @@ static PyObject *approx_find_matches(Approx *self, PyObject *hashes) {
     return matches;
 }
 
-static PyObject *approx_statistics(Approx *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *approx_statistics(Approx *self, PyObject *Py_UNUSED(nothing)) {
     return PyObject_CallFunction(self->statistics, "nKLLLLL", PyDict_GET_SIZE(self->leases),
                                  (unsigned long long)self->table->blocks, self->entries,
                                  self->expired, self->pruned, self->displaced, self->revoked);
@@ -497,43 +478,25 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
-
 static PyMethodDef methods[] = {
-    {"record", FAST(approx_record_call), METH_FASTCALL | METH_KEYWORDS, record_doc},
-    {"record_graded", FAST(approx_record_graded_call), METH_FASTCALL | METH_KEYWORDS,
-     record_graded_doc},
-    {"expire", FAST(approx_expire_call), METH_FASTCALL | METH_KEYWORDS, expire_doc},
-    {"revoke", FAST(approx_revoke_call), METH_FASTCALL, revoke_doc},
-    {"remove_worker", (PyCFunction)approx_remove_call, METH_O,
-     "remove_worker(worker)\n\nForget everything believed of `worker`."},
-    {"sweep", (PyCFunction)approx_sweep_call, METH_O,
-     "sweep(budget) -> bool\n\nClean up after removals; True when nothing is left."},
-    {"workers", (PyCFunction)approx_workers, METH_NOARGS,
-     "workers() -> list\n\nReturn the workers that something was recorded for."},
-    {"blocks", (PyCFunction)approx_blocks_call, METH_O,
-     "blocks(worker) -> int\n\nReturn how many blocks `worker` is believed to hold."},
-    {"sizes", (PyCFunction)approx_sizes, METH_O,
-     "sizes(workers) -> list[int]\n\nReturn how many blocks each is believed to hold."},
-    {"find_matches", (PyCFunction)approx_find_matches, METH_O,
-     "find_matches(hashes) -> dict\n\nReturn the prefix believed cached per worker that has any."},
-    {"find_groups", (PyCFunction)approx_find_groups, METH_O,
-     "find_groups(hashes) -> list\n\nReturn disjoint (depth, workers), deepest first."},
-    {"find_known", (PyCFunction)approx_find_known, METH_O, find_known_doc},
-    {"statistics", (PyCFunction)approx_statistics, METH_NOARGS,
-     "statistics()\n\nReturn sizes and counts."},
+    METHOD_KEYWORDS("record", approx_record_call),
+    METHOD_KEYWORDS("record_graded", approx_record_graded_call),
+    METHOD_KEYWORDS("expire", approx_expire_call),
+    METHOD_FASTCALL("revoke", approx_revoke_call),
+    METHOD_O("remove_worker", approx_remove_call),
+    METHOD_O("sweep", approx_sweep_call),
+    METHOD_NOARGS("workers", approx_workers),
+    METHOD_O("blocks", approx_blocks_call),
+    METHOD_O("sizes", approx_sizes),
+    METHOD_O("find_matches", approx_find_matches),
+    METHOD_O("find_groups", approx_find_groups),
+    METHOD_O("find_known", approx_find_known),
+    METHOD_NOARGS("statistics", approx_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject approx_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Approx",
-    .tp_doc = "An index of what workers probably hold: what was sent to them lately.",
-    .tp_basicsize = sizeof(Approx),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = approx_new,
-    .tp_dealloc = (destructor)approx_dealloc,
-    .tp_traverse = (traverseproc)approx_traverse,
+    GC_TYPE("Approx", Approx, approx),
     .tp_clear = (inquiry)approx_forget,
     .tp_members = members,
     .tp_methods = methods,

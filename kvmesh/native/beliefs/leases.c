@@ -1,4 +1,5 @@
 /* One worker's believed blocks and when they end, see leases.h. */
+#include "base/shell.h"
 #include "beliefs/leases.h"
 
 #define MOST_LEASES (1U << 28)
@@ -485,10 +486,5 @@ static void leases_dealloc(Leases *self) {
 }
 
 PyTypeObject leases_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Leases",
-    .tp_doc = "One worker's believed blocks.",
-    .tp_basicsize = sizeof(Leases),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)leases_dealloc,
+    INNER_TYPE("Leases", Leases, leases),
 };

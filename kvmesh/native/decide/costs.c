@@ -2,10 +2,10 @@
  * over columns of numbers, one of each term, to the same last bit as its function in Python, hence no
  * fused multiply and add. No formula is written in C.
  */
+#include "base/shell.h"
 #include "decide/costs.h"
 
 #include <string.h>
-
 
 typedef struct {
     double number;
@@ -203,11 +203,5 @@ static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 }
 
 PyTypeObject formula_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Formula",
-    .tp_doc = "A cost formula's program.",
-    .tp_basicsize = sizeof(Formula),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = formula_new,
-    .tp_dealloc = (destructor)formula_dealloc,
+    TYPE("Formula", Formula, formula),
 };

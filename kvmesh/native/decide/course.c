@@ -1,8 +1,8 @@
 /* Course: a mode, a formula and its weights, by which requests are decided. */
+#include "base/shell.h"
 #include "decide/decide.h"
 
 #include <string.h>
-#include <structmember.h>
 
 static const char *const modes[MODES] = {
     [MODE_KV] = "kv",
@@ -97,14 +97,7 @@ static PyMemberDef course_members[] = {
 };
 
 PyTypeObject course_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Course",
-    .tp_doc = "What requests are decided by.",
-    .tp_basicsize = sizeof(Course),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = course_new,
-    .tp_dealloc = (destructor)course_dealloc,
-    .tp_traverse = (traverseproc)course_traverse,
+    GC_TYPE("Course", Course, course),
     .tp_clear = (inquiry)course_clear,
     .tp_members = course_members,
 };

@@ -1,10 +1,9 @@
 /* EngineCache: an engine's batches in, prefix-closed events out, over `Residents`; in Python it is
  * tests/reference/engines/cache.py. Nothing of it runs while it runs: a call from within one of its own is
  * refused. */
+#include "base/shell.h"
 #include "engines/engines.h"
 #include "engines/residents.h"
-
-#include <structmember.h>
 
 typedef struct {
     PyObject_HEAD
@@ -182,11 +181,6 @@ static int shows_groups(const EngineCache *self) {
     return 0;
 }
 
-PyDoc_STRVAR(take_doc, "take(payload) -> list | None\n\n"
-"Fold one batch as the engine published it, and return the events that follow; None, and nothing\n"
-"changed, if the pure decoder has to read it, or it shows several groups: then call `fold`, or\n"
-"`hand_over`. About 0.4 us a block.");
-
 static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     Py_buffer view;
     if (check_whole(self) < 0 || begin(self) < 0) {
@@ -204,12 +198,7 @@ static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     return events;
 }
 
-PyDoc_STRVAR(hand_over_doc, "hand_over() -> tuple\n\n"
-"Return group, block size, blocks and counts as core.engines.kv_events.residency.Handover has them,\n"
-"and hold nothing.");
-
-static PyObject *cache_hand_over(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_hand_over(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
@@ -222,9 +211,6 @@ static PyObject *cache_hand_over(EngineCache *self, PyObject *nothing) {
     self->busy = 0;
     return handover;
 }
-
-PyDoc_STRVAR(fold_doc, "fold(batch) -> list\n\n"
-"Fold a core.engines.engine_events.EngineBatch, and return the events that follow.");
 
 static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
     if (check_whole(self) < 0 || begin(self) < 0) {
@@ -252,13 +238,11 @@ static PyObject *clear(EngineCache *self, int complete) {
     return events;
 }
 
-static PyObject *cache_lose(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_lose(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     return clear(self, 0);
 }
 
-static PyObject *cache_restart(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_restart(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     self->residents.size_confirmed = 0;
     return clear(self, 1);
 }
@@ -275,8 +259,7 @@ static int dump_into(EngineCache *self, PyObject *events) {
     return failed ? -1 : 0;
 }
 
-static PyObject *cache_dump(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_dump(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
@@ -288,12 +271,7 @@ static PyObject *cache_dump(EngineCache *self, PyObject *nothing) {
     return events;
 }
 
-PyDoc_STRVAR(save_doc, "save() -> tuple\n\n"
-"Return group, or -1, block size, tiers and blocks as core.engines.kv_events.saved_cache has them.\n"
-"O(blocks).");
-
-static PyObject *cache_save(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_save(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
@@ -325,10 +303,6 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
     return loaded;
 }
 
-PyDoc_STRVAR(add_doc, "add(blocks) -> list | None\n\n"
-"Hold blocks as `save` returned them beside what is held, and return the events that follow; None,\n"
-"and nothing is held any more, for bytes that are none. O(blocks).");
-
 static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
     Py_buffer view;
     if (check_whole(self) < 0 || PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE) < 0) {
@@ -358,9 +332,6 @@ static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(references_doc, "references(engine_hash) -> int | None\n\n"
-"Return how often the nearest tier stored a block, None for one that is not known.");
-
 static PyObject *cache_references(EngineCache *self, PyObject *number) {
     uint64_t hash = PyLong_AsUnsignedLongLong(number);
     if (hash == UINT64_MAX && PyErr_Occurred()) {
@@ -370,10 +341,6 @@ static PyObject *cache_references(EngineCache *self, PyObject *number) {
     return block == NO_RECORD ? Py_NewRef(Py_None)
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
 }
-
-PyDoc_STRVAR(load_doc, "load(group, block_size, tiers, blocks) -> list | None\n\n"
-"Hold what `save` returned in place of what is held, and return the events that follow; None, and\n"
-"nothing is held, for blocks that are none. O(blocks).");
 
 static PyObject *cache_load(EngineCache *self, PyObject *args) {
     long long group, size;
@@ -427,12 +394,7 @@ static PyObject *closures_of(const Contents *contents, long long *visible) {
     return closures;
 }
 
-PyDoc_STRVAR(statistics_doc, "statistics() -> tuple\n\n"
-"Return unknown fields, unknown tags, visible blocks, the counts of ResidencyStatistics and a list of\n"
-"those of ClosureStatistics.");
-
-static PyObject *cache_statistics(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_statistics(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     const ResidentCounts *counts = &self->residents.counts;
     long long visible;
     PyObject *closures = closures_of(&self->residents.contents, &visible);
@@ -445,14 +407,12 @@ static PyObject *cache_statistics(EngineCache *self, PyObject *nothing) {
                          counts->mismatched_blocks, counts->crowded, closures);
 }
 
-static PyObject *cache_block_size(EngineCache *self, void *nothing) {
-    (void)nothing;
+static PyObject *cache_block_size(EngineCache *self, void *Py_UNUSED(nothing)) {
     long long size = self->residents.block_size;
     return PyLong_FromLongLong(size < 0 ? 0 : size);
 }
 
-static PyObject *cache_group(EngineCache *self, void *nothing) {
-    (void)nothing;
+static PyObject *cache_group(EngineCache *self, void *Py_UNUSED(nothing)) {
     const Residents *residents = &self->residents;
     return residents->has_group ? PyLong_FromLongLong(residents->group) : Py_NewRef(Py_None);
 }
@@ -470,30 +430,22 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)cache_take, METH_O, take_doc},
-    {"fold", (PyCFunction)cache_fold, METH_O, fold_doc},
-    {"hand_over", (PyCFunction)cache_hand_over, METH_NOARGS, hand_over_doc},
-    {"lose", (PyCFunction)cache_lose, METH_NOARGS, "lose() -> list\n\nHold nothing: batches are gone."},
-    {"restart", (PyCFunction)cache_restart, METH_NOARGS, "restart() -> list\n\nThe engine began anew."},
-    {"dump", (PyCFunction)cache_dump, METH_NOARGS,
-     "dump() -> list\n\nReturn events that store all that is visible, nearest tier first. O(blocks)."},
-    {"save", (PyCFunction)cache_save, METH_NOARGS, save_doc},
-    {"load", (PyCFunction)cache_load, METH_VARARGS, load_doc},
-    {"add", (PyCFunction)cache_add, METH_O, add_doc},
-    {"references", (PyCFunction)cache_references, METH_O, references_doc},
-    {"statistics", (PyCFunction)cache_statistics, METH_NOARGS, statistics_doc},
+    METHOD_O("take", cache_take),
+    METHOD_O("fold", cache_fold),
+    METHOD_NOARGS("hand_over", cache_hand_over),
+    METHOD_NOARGS("lose", cache_lose),
+    METHOD_NOARGS("restart", cache_restart),
+    METHOD_NOARGS("dump", cache_dump),
+    METHOD_NOARGS("save", cache_save),
+    {"load", AS_FUNCTION(cache_load), METH_VARARGS, NULL},
+    METHOD_O("add", cache_add),
+    METHOD_O("references", cache_references),
+    METHOD_NOARGS("statistics", cache_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject engine_cache_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.EngineCache",
-    .tp_doc = "One engine's batches in, prefix-closed events out.",
-    .tp_basicsize = sizeof(EngineCache),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = cache_new,
-    .tp_dealloc = (destructor)cache_dealloc,
-    .tp_traverse = (traverseproc)cache_traverse,
+    GC_TYPE("EngineCache", EngineCache, cache),
     .tp_methods = methods,
     .tp_members = members,
     .tp_getset = getters,

@@ -1,5 +1,6 @@
 /* GroupTable: what core.engines.kv_events.groups.compiled calls, over group_table.h. Nothing of it runs while
  * it runs: a call from within one of its own is refused. */
+#include "base/shell.h"
 #include "groups/group_table.h"
 #include "groups/groups.h"
 
@@ -134,9 +135,6 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
     return failed ? -1 : 0;
 }
 
-PyDoc_STRVAR(find_doc, "find(hash) -> tuple | None\n\n"
-"Return key, root and units of the prefix that an engine's hash names.");
-
 static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
     uint64_t number = PyLong_AsUnsignedLongLong(hash);
     if (number == UINT64_MAX && PyErr_Occurred()) {
@@ -151,9 +149,6 @@ static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
     return Py_BuildValue("KKk", (unsigned long long)group_key(table, node), (unsigned long long)root,
                          (unsigned long)column_get(&table->depths, node));
 }
-
-PyDoc_STRVAR(store_doc, "store(slot, tier, span, times, hashes, ends, before, root, path) -> int\n\n"
-"Count blocks; return how many did not fit.");
 
 static PyObject *table_store(GroupTableObject *self, PyObject *args) {
     Py_ssize_t slot;
@@ -190,9 +185,6 @@ static PyObject *table_store(GroupTableObject *self, PyObject *args) {
     long long crowded = group_store(&self->table, &store);
     return end(self, crowded < 0 ? NULL : PyLong_FromLongLong(crowded), 1);
 }
-
-PyDoc_STRVAR(remove_doc, "remove(slot, tier, hashes) -> int\n\n"
-"Count blocks less; return how many were not held there.");
 
 static PyObject *table_remove(GroupTableObject *self, PyObject *args) {
     Py_ssize_t slot;
@@ -232,8 +224,7 @@ static PyObject *table_open(GroupTableObject *self, PyObject *tier) {
     return end(self, checked(events, failed), 1);
 }
 
-static PyObject *table_settle(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_settle(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     if (begin(self) < 0) {
         return NULL;
     }
@@ -242,8 +233,7 @@ static PyObject *table_settle(GroupTableObject *self, PyObject *nothing) {
     return end(self, checked(events, failed), 1);
 }
 
-static PyObject *table_take_ends(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     if (begin(self) < 0) {
         return NULL;
     }
@@ -256,8 +246,7 @@ static PyObject *table_take_ends(GroupTableObject *self, PyObject *nothing) {
     return end(self, both, 1);
 }
 
-static PyObject *table_dump(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_dump(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     if (begin(self) < 0) {
         return NULL;
     }
@@ -298,9 +287,6 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     return 0;
 }
 
-PyDoc_STRVAR(settle_rule_doc, "settle_rule(groups, align, drop)\n\n"
-"Work out anew what is held means; groups are (role, step, need), those known first.");
-
 static PyObject *table_settle_rule(GroupTableObject *self, PyObject *args) {
     PyObject *groups;
     unsigned long align, drop;
@@ -326,8 +312,7 @@ static PyObject *table_settle_rule(GroupTableObject *self, PyObject *args) {
     return end(self, failed ? NULL : Py_NewRef(Py_None), 1);
 }
 
-static PyObject *table_clear(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_clear(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     self->broken = 0;
     if (begin(self) < 0) {
         return NULL;
@@ -336,11 +321,7 @@ static PyObject *table_clear(GroupTableObject *self, PyObject *nothing) {
     return end(self, Py_NewRef(Py_None), 0);
 }
 
-PyDoc_STRVAR(counts_doc, "counts() -> tuple\n\n"
-"Return blocks, prefixes, blocks of each group, and of each tier those held, hidden and forgotten.");
-
-static PyObject *table_counts(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     const GroupTable *table = &self->table;
     PyObject *groups = PyList_New(0), *tiers = PyList_New(0);
     int failed = groups == NULL || tiers == NULL;
@@ -364,28 +345,20 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *nothing) {
 }
 
 static PyMethodDef methods[] = {
-    {"find", (PyCFunction)table_find, METH_O, find_doc},
-    {"store", (PyCFunction)table_store, METH_VARARGS, store_doc},
-    {"remove", (PyCFunction)table_remove, METH_VARARGS, remove_doc},
-    {"open", (PyCFunction)table_open, METH_O, "open(tier) -> list\n\nFollow a tier; return what it holds."},
-    {"settle", (PyCFunction)table_settle, METH_NOARGS, "settle() -> list\n\nReturn what the last change led to."},
-    {"take_ends", (PyCFunction)table_take_ends, METH_NOARGS,
-     "take_ends() -> tuple\n\nReturn the ends that are none any more, and the new ones."},
-    {"dump", (PyCFunction)table_dump, METH_NOARGS, "dump() -> list\n\nReturn events that store all. O(blocks)."},
-    {"settle_rule", (PyCFunction)table_settle_rule, METH_VARARGS, settle_rule_doc},
-    {"clear", (PyCFunction)table_clear, METH_NOARGS, "clear()\n\nForget every block."},
-    {"counts", (PyCFunction)table_counts, METH_NOARGS, counts_doc},
+    METHOD_O("find", table_find),
+    {"store", AS_FUNCTION(table_store), METH_VARARGS, NULL},
+    {"remove", AS_FUNCTION(table_remove), METH_VARARGS, NULL},
+    METHOD_O("open", table_open),
+    METHOD_NOARGS("settle", table_settle),
+    METHOD_NOARGS("take_ends", table_take_ends),
+    METHOD_NOARGS("dump", table_dump),
+    {"settle_rule", AS_FUNCTION(table_settle_rule), METH_VARARGS, NULL},
+    METHOD_NOARGS("clear", table_clear),
+    METHOD_NOARGS("counts", table_counts),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject group_table_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.GroupTable",
-    .tp_doc = "What every cache group of an engine holds, and where a hit may end.",
-    .tp_basicsize = sizeof(GroupTableObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = table_new,
-    .tp_dealloc = (destructor)table_dealloc,
-    .tp_traverse = (traverseproc)table_traverse,
+    GC_TYPE("GroupTable", GroupTableObject, table),
     .tp_methods = methods,
 };

@@ -3,8 +3,8 @@
  * Taking bytes makes objects, which may run the collector and with it any finaliser. `busy` keeps
  * those out: no method runs while another does.
  */
+#include "base/shell.h"
 #include "http2/h2_session.h"
-#include <structmember.h>
 
 static const uint8_t drain_ping[8] = "kvmesh\0\1";
 
@@ -165,14 +165,12 @@ static PyObject *grant_method(Session *self, PyObject *given) {
     return leave(self, failed);
 }
 
-static PyObject *block_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *block_method(Session *self, PyObject *Py_UNUSED(unused)) {
     self->blocked = 1;
     Py_RETURN_NONE;
 }
 
-static PyObject *unblock_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *unblock_method(Session *self, PyObject *Py_UNUSED(unused)) {
     PyObject *events = PyList_New(0);
     if (events == NULL || enter(self) < 0) {
         Py_XDECREF(events);
@@ -182,8 +180,7 @@ static PyObject *unblock_method(Session *self, PyObject *unused) {
     return leave_with(self, send_waiting(self, events), events);
 }
 
-static PyObject *drain_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (self->over || self->draining) {
         Py_RETURN_NONE;
     }
@@ -196,8 +193,7 @@ static PyObject *drain_method(Session *self, PyObject *unused) {
     return leave(self, failed ? -1 : 0);
 }
 
-static PyObject *calm_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *calm_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (enter(self) < 0) {
         return NULL;
     }
@@ -216,8 +212,7 @@ static PyObject *calm_method(Session *self, PyObject *unused) {
     return leave(self, failed);
 }
 
-static PyObject *take_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *take_method(Session *self, PyObject *Py_UNUSED(unused)) {
     Buffer *out = &self->out;
     PyObject *taken = PyBytes_FromStringAndSize((char *)out->at, (Py_ssize_t)out->size);
     if (taken != NULL && out->size > 0) {
@@ -234,9 +229,8 @@ static int limits_are_sound(const SessionLimits *limits) {
            limits->waiting_bytes >= 0 && limits->idle_frames >= 0 && limits->early_resets >= 0;
 }
 
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
     SessionLimits limits;
-    (void)keywords;
     if (!PyArg_ParseTuple(args, "nnnnnnnn", &limits.streams, &limits.message_bytes,
                           &limits.header_bytes, &limits.stream_window, &limits.connection_window,
                           &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets)) {
@@ -277,31 +271,23 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
-
 static PyMethodDef methods[] = {
-    {"receive", (PyCFunction)receive_method, METH_O, "Take bytes of the peer, return what they say."},
-    {"send", FAST(send_method), "Queue messages, return the bytes that wait."},
-    {"finish", FAST(finish_method), "Queue the last messages and the trailers."},
-    {"reset", FAST(reset_method), "Give a stream up at once."},
-    {"hold", (PyCFunction)hold_method, METH_O, "Grant a stream no more window."},
-    {"grant", (PyCFunction)grant_method, METH_O, "Grant a stream its window again."},
-    {"block", (PyCFunction)block_method, METH_NOARGS, "Keep data of streams here."},
-    {"unblock", (PyCFunction)unblock_method, METH_NOARGS, "Let data of streams go out again."},
-    {"drain", (PyCFunction)drain_method, METH_NOARGS, "Ask for no more streams."},
-    {"calm", (PyCFunction)calm_method, METH_NOARGS, "Count what moves nothing from 0 again."},
-    {"take", (PyCFunction)take_method, METH_NOARGS, "Return the bytes to send."},
+    METHOD_O("receive", receive_method),
+    METHOD_FASTCALL("send", send_method),
+    METHOD_FASTCALL("finish", finish_method),
+    METHOD_FASTCALL("reset", reset_method),
+    METHOD_O("hold", hold_method),
+    METHOD_O("grant", grant_method),
+    METHOD_NOARGS("block", block_method),
+    METHOD_NOARGS("unblock", unblock_method),
+    METHOD_NOARGS("drain", drain_method),
+    METHOD_NOARGS("calm", calm_method),
+    METHOD_NOARGS("take", take_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject session_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.GrpcSession",
-    .tp_doc = "One HTTP/2 connection of a gRPC server, without its socket.",
-    .tp_basicsize = sizeof(Session),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = session_new,
-    .tp_dealloc = (destructor)session_dealloc,
+    TYPE("GrpcSession", Session, session),
     .tp_members = members,
     .tp_methods = methods,
 };

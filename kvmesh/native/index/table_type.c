@@ -1,9 +1,8 @@
 /* Table: what Python sees of table.c, and of what an index does with tables. Bytes behind the last whole
  * block of a run are ignored.
  */
+#include "base/shell.h"
 #include "index/index.h"
-
-#include <structmember.h>
 
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     if (PyTuple_GET_SIZE(args) || (kwargs != NULL && PyDict_GET_SIZE(kwargs))) {
@@ -44,9 +43,6 @@ static void table_dealloc(Table *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-PyDoc_STRVAR(admit_doc, "admit(worker, bit) -> Holding\n\n"
-"Return the holding of `worker`, made when there is none.");
-
 static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 2) {
         return PyErr_Format(PyExc_TypeError, "admit takes 2 arguments, not %zd", nargs);
@@ -83,9 +79,6 @@ static int open_run(PyObject *const *args, Py_ssize_t run_at, Py_buffer *view) {
     return PyObject_GetBuffer(args[run_at], view, PyBUF_SIMPLE);
 }
 
-PyDoc_STRVAR(store_doc, "store(holding, run)\n\n"
-"Add packed blocks; those already held change nothing. 50 ns a block.");
-
 static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
     if (nargs != 2) {
@@ -98,9 +91,6 @@ static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t narg
     PyBuffer_Release(&view);
     return failed ? NULL : Py_NewRef(Py_None);
 }
-
-PyDoc_STRVAR(extend_doc, "extend(holding, parent, run) -> bool\n\n"
-"Add blocks behind `parent` (0: the root), as `store`; False, and no change, when it is not held.");
 
 static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
@@ -119,9 +109,6 @@ static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nar
     return failed ? NULL : PyBool_FromLong(known);
 }
 
-PyDoc_STRVAR(remove_doc, "remove(holding, run) -> list[int]\n\n"
-"Take packed blocks away; return those that were not held. 50 ns a block.");
-
 static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
     if (nargs != 2) {
@@ -139,16 +126,6 @@ static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nar
     return missing;
 }
 
-PyDoc_STRVAR(fold_ends_doc,
-"fold_ends(holding, data, epoch, first_seq, room, (table, holding)) -> tuple | None\n\n"
-"Do the same where ends are ordinary too; return (tuple, ends told, taken back that were none).");
-
-PyDoc_STRVAR(fold_doc, "fold(holding, data, epoch, first_seq, room) -> tuple | None\n\n"
-"Apply an ordinary journal message, see kvmesh.core.index.block_table.");
-
-PyDoc_STRVAR(holds_doc, "holds(bit, block) -> bool\n\n"
-"Return whether the worker with that bit holds `block`.");
-
 static PyObject *table_holds(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     uint64_t block;
     if (nargs != 2) {
@@ -158,8 +135,6 @@ static PyObject *table_holds(Table *self, PyObject *const *args, Py_ssize_t narg
     int known = slot < 0 ? -1 : read_block(args[1], &block);
     return known < 0 ? NULL : PyBool_FromLong(known && table_held_by(self, block, (uint32_t)slot));
 }
-
-PyDoc_STRVAR(mask_doc, "mask(block) -> int\n\nReturn the mask of those who hold a block, 0: nobody.");
 
 static PyObject *table_mask(Table *self, PyObject *object) {
     uint64_t block;
@@ -171,64 +146,37 @@ static PyObject *table_mask(Table *self, PyObject *object) {
     return entry == NULL ? PyLong_FromLong(0) : Py_XNewRef(sets_mask(&self->sets, entry->set));
 }
 
-static PyObject *table_size(Table *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_size(Table *self, PyObject *Py_UNUSED(nothing)) {
     return PyLong_FromUnsignedLongLong(self->blocks);
 }
-
-PyDoc_STRVAR(move_doc, "move(run, mask, target)\n\n"
-"Move blocks, which nobody alive outside `mask` holds here, into another Table.");
-
-PyDoc_STRVAR(clear_bits_doc, "clear_bits(number, dead, place) -> tuple[int, int]\n\n"
-"Clear the bits of `dead` in a slice of one shard, the first one at place 0; return about how many blocks\n"
-"it had, and the place of the next one, 0 behind the last. 0.7 ms.");
-
-PyDoc_STRVAR(pieces_doc, "pieces() -> list[object]\n\n"
-"Forget every block; return what holds the memory, one thing a shard, to be let go piece by piece.\n"
-"While a view is open nothing is forgotten, and the things hold nothing.");
 
 static PyMemberDef members[] = {
     {"holdings", T_OBJECT_EX, offsetof(Table, holdings), READONLY, "worker -> Holding"},
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
-
 static PyMethodDef methods[] = {
-    {"admit", FAST(table_admit), METH_FASTCALL, admit_doc},
-    {"store", FAST(table_store), METH_FASTCALL, store_doc},
-    {"extend", FAST(table_extend), METH_FASTCALL, extend_doc},
-    {"remove", FAST(table_remove), METH_FASTCALL, remove_doc},
-    {"fold", FAST(table_fold), METH_FASTCALL, fold_doc},
-    {"fold_ends", FAST(table_fold_ends), METH_FASTCALL, fold_ends_doc},
-    {"holds", FAST(table_holds), METH_FASTCALL, holds_doc},
-    {"mask", (PyCFunction)table_mask, METH_O, mask_doc},
-    {"move", FAST(table_move), METH_FASTCALL, move_doc},
-    {"size", (PyCFunction)table_size, METH_NOARGS, "size() -> int\n\nReturn how many blocks are held."},
-    {"clear_bits", FAST(table_clear_bits), METH_FASTCALL, clear_bits_doc},
-    {"freeze", (PyCFunction)table_freeze, METH_NOARGS,
-     "freeze() -> Frozen\n\nReturn this table as it is now. O(shards)."},
-    {"find_drops", FAST(table_find_drops), METH_FASTCALL,
-     "find_drops(hashes, live, older=None) -> list[tuple[int, int]]\n\n"
-     "Return where along a prompt workers drop out, see kvmesh.core.index.search."},
-    {"view", FAST(table_view), METH_FASTCALL,
-     "view(older, names, live) -> View\n\n"
-     "Return what a search needs of this table and an older one or None. O(workers)."},
-    {"pieces", (PyCFunction)table_pieces, METH_NOARGS, pieces_doc},
-    {"loader", (PyCFunction)table_loader, METH_O,
-     "loader(masks) -> Loader\n\nReturn what fills this table from the parts of a snapshot."},
+    METHOD_FASTCALL("admit", table_admit),
+    METHOD_FASTCALL("store", table_store),
+    METHOD_FASTCALL("extend", table_extend),
+    METHOD_FASTCALL("remove", table_remove),
+    METHOD_FASTCALL("fold", table_fold),
+    METHOD_FASTCALL("fold_ends", table_fold_ends),
+    METHOD_FASTCALL("holds", table_holds),
+    METHOD_O("mask", table_mask),
+    METHOD_FASTCALL("move", table_move),
+    METHOD_NOARGS("size", table_size),
+    METHOD_FASTCALL("clear_bits", table_clear_bits),
+    METHOD_NOARGS("freeze", table_freeze),
+    METHOD_FASTCALL("find_drops", table_find_drops),
+    METHOD_FASTCALL("view", table_view),
+    METHOD_NOARGS("pieces", table_pieces),
+    METHOD_O("loader", table_loader),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject table_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Table",
-    .tp_doc = "Block hash -> set of the workers that hold it, for one tier.",
-    .tp_basicsize = sizeof(Table),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = table_new,
-    .tp_dealloc = (destructor)table_dealloc,
-    .tp_traverse = (traverseproc)table_traverse,
+    GC_TYPE("Table", Table, table),
     .tp_clear = (inquiry)table_forget,
     .tp_members = members,
     .tp_methods = methods,

@@ -1,4 +1,5 @@
 /* What happens to a table now and then: blocks are moved or cleaned, or all of them given back. */
+#include "base/shell.h"
 #include "index/index.h"
 
 /* Return the set of an entry and a mask together; NO_SET with MemoryError set. */
@@ -235,8 +236,7 @@ static PyObject *piece_of(Table *self, Shard *shard) {
     return piece;
 }
 
-PyObject *table_pieces(Table *self, PyObject *nothing) {
-    (void)nothing;
+PyObject *table_pieces(Table *self, PyObject *Py_UNUSED(nothing)) {
     PyObject *pieces = PyList_New(SHARDS);
     for (int number = 0; pieces != NULL && number < SHARDS; number++) {
         Shard *shard = self->shards + number;

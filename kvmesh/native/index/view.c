@@ -1,7 +1,6 @@
 /* View: an index as a search needs it, see view.h; and what it finds, as Python objects. */
+#include "base/shell.h"
 #include "index/view.h"
-
-#include <structmember.h>
 
 #include "index/prompt.h"
 
@@ -203,9 +202,6 @@ static int put_drop(const View *self, const Drop *drop, PyObject *matches) {
     return failed ? -1 : 0;
 }
 
-PyDoc_STRVAR(find_matches_doc, "find_matches(hashes) -> dict[str, int]\n\n"
-"Return the cached prefix length, in blocks, of every worker that holds any of a prompt.");
-
 static PyObject *view_find_matches(View *self, PyObject *hashes) {
     Drops found = take_spare();
     Cut own, *cut = take_cut(self, &own);
@@ -255,9 +251,6 @@ static PyObject *list_groups(const View *self, const Drops *found) {
     return groups;
 }
 
-PyDoc_STRVAR(find_groups_doc, "find_groups(hashes) -> list[tuple[int, tuple[str, ...]]]\n\n"
-"Return the same by depth, deepest first; a worker is in one group.");
-
 static PyObject *view_find_groups(View *self, PyObject *hashes) {
     Drops found = take_spare();
     Cut own, *cut = take_cut(self, &own);
@@ -282,10 +275,6 @@ static PyObject *list_chains(const View *self, const Cut *cut) {
     return chains;
 }
 
-PyDoc_STRVAR(find_hits_doc,
-"find_hits(hashes) -> tuple[list[tuple[int, tuple[str, ...]]], dict[str, int]]\n\n"
-"Return the groups, and whose hit is shorter than the blocks they hold: how many those are.");
-
 static PyObject *view_find_hits(View *self, PyObject *hashes) {
     Drops found = take_spare();
     Cut own, *cut = take_cut(self, &own);
@@ -300,10 +289,7 @@ static PyObject *view_find_hits(View *self, PyObject *hashes) {
     return Py_BuildValue("NN", groups, chains);
 }
 
-PyDoc_STRVAR(sizes_doc, "sizes() -> list[int]\n\nReturn how many blocks the worker of each slot holds.");
-
-static PyObject *view_sizes(View *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *view_sizes(View *self, PyObject *Py_UNUSED(nothing)) {
     Py_ssize_t count = PyTuple_GET_SIZE(self->names);
     PyObject *sizes = PyList_New(count);
     for (Py_ssize_t slot = 0; sizes != NULL && slot < count; slot++) {
@@ -317,8 +303,7 @@ static PyObject *view_sizes(View *self, PyObject *nothing) {
     return sizes;
 }
 
-static PyObject *view_live(View *self, void *closure) {
-    (void)closure;
+static PyObject *view_live(View *self, void *Py_UNUSED(closure)) {
     return mask_int(self->live, self->live_words);
 }
 
@@ -335,19 +320,15 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"find_matches", (PyCFunction)view_find_matches, METH_O, find_matches_doc},
-    {"find_groups", (PyCFunction)view_find_groups, METH_O, find_groups_doc},
-    {"find_hits", (PyCFunction)view_find_hits, METH_O, find_hits_doc},
-    {"sizes", (PyCFunction)view_sizes, METH_NOARGS, sizes_doc},
+    METHOD_O("find_matches", view_find_matches),
+    METHOD_O("find_groups", view_find_groups),
+    METHOD_O("find_hits", view_find_hits),
+    METHOD_NOARGS("sizes", view_sizes),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject view_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.View",
-    .tp_doc = "What a search needs of an index: tables, and the worker of each slot.",
-    .tp_basicsize = sizeof(View),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    SLOTS("View", sizeof(View), Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_dealloc = (destructor)view_dealloc,
     .tp_traverse = (traverseproc)view_traverse,
     .tp_members = members,

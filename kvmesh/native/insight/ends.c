@@ -1,4 +1,5 @@
 /* RequestEnds: how requests ended, by outcome and by the class of what the client got. */
+#include "base/shell.h"
 #include "insight/totals.h"
 
 /* In the order of transport.http.server.scope.End. */
@@ -28,8 +29,7 @@ static PyObject *add_method(RequestEnds *self, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
-static PyObject *counts_method(RequestEnds *self, PyObject *none) {
-    (void)none;
+static PyObject *counts_method(RequestEnds *self, PyObject *Py_UNUSED(none)) {
     PyObject *rows = PyList_New(0);
     for (int outcome = 0; rows != NULL && outcome < OUTCOMES; outcome++) {
         for (int class = 0; rows != NULL && class < STATUS_CLASSES; class++) {
@@ -45,18 +45,12 @@ static PyObject *counts_method(RequestEnds *self, PyObject *none) {
 }
 
 static PyMethodDef methods[] = {
-    {"add", (PyCFunction)(void (*)(void))add_method, METH_FASTCALL, "Count an end."},
-    {"counts", (PyCFunction)counts_method, METH_NOARGS,
-     "Return (outcome, class of the status, how many)."},
+    METHOD_FASTCALL("add", add_method),
+    METHOD_NOARGS("counts", counts_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject request_ends_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.RequestEnds",
-    .tp_doc = "How requests ended.",
-    .tp_basicsize = sizeof(RequestEnds),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("RequestEnds", RequestEnds),
     .tp_methods = methods,
 };

@@ -1,7 +1,6 @@
 /* Histogram and TokenCounts: counts that a request adds to in passing. */
+#include "base/shell.h"
 #include "insight/totals.h"
-
-#include <structmember.h>
 
 void histogram_observe(Histogram *self, double value) {
     Py_ssize_t low = 0, high = self->size;
@@ -26,10 +25,9 @@ static PyObject *observe_method(Histogram *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static PyObject *cumulative_method(Histogram *self, PyObject *none) {
+static PyObject *cumulative_method(Histogram *self, PyObject *Py_UNUSED(none)) {
     long long count = 0;
     PyObject *rows = PyList_New(0);
-    (void)none;
     for (Py_ssize_t i = 0; rows != NULL && i <= self->size; i++) {
         count += self->counts[i];
         PyObject *row = Py_BuildValue("dL", i < self->size ? self->upper[i] : Py_HUGE_VAL, count);
@@ -89,20 +87,13 @@ static PyMemberDef histogram_members[] = {
 };
 
 static PyMethodDef histogram_methods[] = {
-    {"observe", (PyCFunction)observe_method, METH_O, "Count a value."},
-    {"cumulative", (PyCFunction)cumulative_method, METH_NOARGS,
-     "Return how many values were at most each bound."},
+    METHOD_O("observe", observe_method),
+    METHOD_NOARGS("cumulative", cumulative_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject histogram_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Histogram",
-    .tp_doc = "How often values of each size came.",
-    .tp_basicsize = sizeof(Histogram),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = histogram_new,
-    .tp_dealloc = (destructor)histogram_dealloc,
+    TYPE("Histogram", Histogram, histogram),
     .tp_members = histogram_members,
     .tp_methods = histogram_methods,
 };
@@ -116,11 +107,6 @@ static PyMemberDef token_members[] = {
 };
 
 PyTypeObject token_counts_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.TokenCounts",
-    .tp_doc = "Prompt tokens of served answers.",
-    .tp_basicsize = sizeof(TokenCounts),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("TokenCounts", TokenCounts),
     .tp_members = token_members,
 };

@@ -1,5 +1,6 @@
 /* PrefixCounts: how often prompts began alike, by depth, older ones counting less. */
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "insight/readers.h"
 
 #include <math.h>
@@ -182,13 +183,11 @@ static PyObject *weight_method(PrefixCounts *self, PyObject *given) {
     return now == -1.0 && PyErr_Occurred() ? NULL : PyFloat_FromDouble(weight_of(self, now));
 }
 
-static PyObject *total_method(PrefixCounts *self, PyObject *none) {
-    (void)none;
+static PyObject *total_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     return PyFloat_FromDouble(self->total);
 }
 
-static PyObject *rows_method(PrefixCounts *self, PyObject *none) {
-    (void)none;
+static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     PyObject *rows = PyList_New(0);
     for (uint32_t i = 0; rows != NULL && i < self->count; i++) {
         Node node = self->nodes[i]; /* making objects may run anything */
@@ -239,20 +238,14 @@ static void counts_dealloc(PrefixCounts *self) {
 }
 
 static PyMethodDef methods[] = {
-    {"record", (PyCFunction)(void (*)(void))record_method, METH_FASTCALL, "Count a prompt."},
-    {"weight", (PyCFunction)weight_method, METH_O, "Return what a request of a moment counts."},
-    {"total", (PyCFunction)total_method, METH_NOARGS, "Return what all requests count."},
-    {"rows", (PyCFunction)rows_method, METH_NOARGS, "Return the nodes in the order they came."},
+    METHOD_FASTCALL("record", record_method),
+    METHOD_O("weight", weight_method),
+    METHOD_NOARGS("total", total_method),
+    METHOD_NOARGS("rows", rows_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject prefix_counts_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.PrefixCounts",
-    .tp_doc = "How often prompts began alike, by depth.",
-    .tp_basicsize = sizeof(PrefixCounts),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = counts_new,
-    .tp_dealloc = (destructor)counts_dealloc,
+    TYPE("PrefixCounts", PrefixCounts, counts),
     .tp_methods = methods,
 };

@@ -1,8 +1,8 @@
 /* Record: one request's decision and what became of it. */
+#include "base/shell.h"
 #include "insight/records.h"
 
 #include <math.h>
-#include <structmember.h>
 
 static PyObject *overlap_name, *blocks_name, *considered_name, *best_name, *by_cache_name,
     *prompt_name, *size_name, *capacity_name, *rate_name, *worker_name, *policy_name, *chosen_name,
@@ -167,12 +167,11 @@ int record_take(Record *self, PyObject *decision) {
     return 0;
 }
 
-static PyObject *record_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *record_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     static char *names[] = {"request_id", "decision", "hashes", "decided_s", NULL};
     PyObject *request_id, *decision, *hashes;
     long long blocks;
     double now;
-    (void)type;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "SOOd", names, &request_id, &decision, &hashes,
                                      &now) ||
         read_number(hashes, count_name, &blocks) < 0) {
@@ -196,14 +195,12 @@ static PyObject *record_take_decision(Record *self, PyObject *decision) {
     return record_take(self, decision) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *record_forget(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_forget(Record *self, PyObject *Py_UNUSED(none)) {
     record_forget_hashes(self);
     Py_RETURN_NONE;
 }
 
-static PyObject *record_known(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
     if (self->blocks != NULL) {
         Py_ssize_t size = self->block_count * (Py_ssize_t)sizeof *self->blocks;
         PyObject *bytes = PyBytes_FromStringAndSize((const char *)self->blocks, size);
@@ -245,13 +242,11 @@ PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
     return made;
 }
 
-static PyObject *record_terms(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_terms(Record *self, PyObject *Py_UNUSED(none)) {
     return terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen);
 }
 
-static PyObject *record_weighed(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_weighed(Record *self, PyObject *Py_UNUSED(none)) {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list != NULL && i < self->weighed; i++) {
         PyObject *terms = terms_tuple(PyTuple_GET_ITEM(self->workers, i), &self->weighed_terms[i]);
@@ -264,15 +259,13 @@ static PyObject *record_weighed(Record *self, PyObject *none) {
     return list;
 }
 
-static PyObject *record_fleet(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_fleet(Record *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("LLLLLd", self->max_waiting, self->min_prefill_tokens,
                          self->max_overlap_blocks, self->min_requests, self->max_requests,
                          self->total_work);
 }
 
-static PyObject *get_decision(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_decision(Record *self, void *Py_UNUSED(closure)) {
     if (self->decision == NULL && self->maker != NULL) {
         PyObject *maker = Py_NewRef(self->maker);
         PyObject *made = PyObject_CallOneArg(maker, (PyObject *)self);
@@ -306,8 +299,7 @@ static PyObject *call_class(const char *module_name, const char *name, PyObject 
     return made;
 }
 
-static PyObject *get_reported(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_reported(Record *self, void *Py_UNUSED(closure)) {
     if (self->reported == NULL && self->has_usage) {
         PyObject *args = self->usage_cached == UNKNOWN
                              ? Py_BuildValue("LLO", self->usage_prompt, self->usage_completion, Py_None)
@@ -346,13 +338,11 @@ int record_report(Record *self, PyObject *usage) {
     return 0;
 }
 
-static int set_reported(Record *self, PyObject *usage, void *closure) {
-    (void)closure;
+static int set_reported(Record *self, PyObject *usage, void *Py_UNUSED(closure)) {
     return record_report(self, usage == NULL ? Py_None : usage);
 }
 
-static PyObject *get_forecast(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_forecast(Record *self, void *Py_UNUSED(closure)) {
     if (self->forecast == NULL && self->forecast_samples != UNKNOWN) {
         PyObject *args = Py_BuildValue("dLL", self->forecast_tokens, self->forecast_samples,
                                        self->forecast_family);
@@ -371,23 +361,19 @@ static int set_object(Record *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static PyObject *get_failures(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_failures(Record *self, void *Py_UNUSED(closure)) {
     return self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures);
 }
 
-static PyObject *get_tenant(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_tenant(Record *self, void *Py_UNUSED(closure)) {
     return self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant);
 }
 
-static PyObject *get_state(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_state(Record *self, void *Py_UNUSED(closure)) {
     return PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]);
 }
 
-static PyObject *get_ttft_ms(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_ttft_ms(Record *self, void *Py_UNUSED(closure)) {
     if (isnan(self->first_token_s)) {
         Py_RETURN_NONE;
     }
@@ -408,14 +394,12 @@ static int set_time(Record *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static PyObject *get_robin(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_robin(Record *self, void *Py_UNUSED(closure)) {
     return self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
                                                : PyLong_FromLongLong(self->round_robin_blocks);
 }
 
-static int set_robin(Record *self, PyObject *value, void *closure) {
-    (void)closure;
+static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     long long blocks = value == NULL || value == Py_None ? UNKNOWN : PyLong_AsLongLong(value);
     if (PyErr_Occurred()) {
         return -1;
@@ -480,22 +464,17 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)record_take_decision, METH_O, "Stand for this decision from now on."},
-    {"known_hashes", (PyCFunction)record_known, METH_NOARGS, "Return the prompt's hashes."},
-    {"forget_hashes", (PyCFunction)record_forget, METH_NOARGS, "Let the prompt's hashes go."},
-    {"terms", (PyCFunction)record_terms, METH_NOARGS, "Return the chosen Candidate's arguments."},
-    {"weighed", (PyCFunction)record_weighed, METH_NOARGS,
-     "Return the score and the Candidate's arguments of each that is kept."},
-    {"fleet", (PyCFunction)record_fleet, METH_NOARGS, "Return the Fleet's arguments."},
+    METHOD_O("take", record_take_decision),
+    METHOD_NOARGS("known_hashes", record_known),
+    METHOD_NOARGS("forget_hashes", record_forget),
+    METHOD_NOARGS("terms", record_terms),
+    METHOD_NOARGS("weighed", record_weighed),
+    METHOD_NOARGS("fleet", record_fleet),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject record_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Record",
-    .tp_doc = "One request's decision and what became of it.",
-    .tp_basicsize = sizeof(Record),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    SLOTS("Record", sizeof(Record), 0),
     .tp_new = record_make,
     .tp_dealloc = (destructor)record_dealloc,
     .tp_members = members,

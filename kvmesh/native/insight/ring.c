@@ -1,7 +1,6 @@
 /* Ring: the last records, and what of them is still to be read. */
+#include "base/shell.h"
 #include "insight/records.h"
-
-#include <structmember.h>
 
 enum { MAX_ENDED = 1 << 14 }; /* ends that wait to be read */
 
@@ -234,18 +233,15 @@ static PyObject *none_for_null(Record *record) {
     return record == NULL ? Py_NewRef(Py_None) : (PyObject *)record;
 }
 
-static PyObject *next_decided_method(Ring *self, PyObject *none) {
-    (void)none;
+static PyObject *next_decided_method(Ring *self, PyObject *Py_UNUSED(none)) {
     return none_for_null(ring_next_decided(self));
 }
 
-static PyObject *next_ended_method(Ring *self, PyObject *none) {
-    (void)none;
+static PyObject *next_ended_method(Ring *self, PyObject *Py_UNUSED(none)) {
     return none_for_null(ring_next_ended(self));
 }
 
-static PyObject *waiting_method(Ring *self, PyObject *none) {
-    (void)none;
+static PyObject *waiting_method(Ring *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("Ln", self->number - self->cursor, self->ended_count);
 }
 
@@ -349,35 +345,25 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
-
 static PyMethodDef methods[] = {
-    {"append", (PyCFunction)append_method, METH_O, "Take a new record in."},
-    {"take_again", (PyCFunction)take_again_method, METH_VARARGS,
-     "Have a record stand for another decision."},
-    {"may_weigh_all", (PyCFunction)may_weigh_method, METH_O,
-     "Return whether the next decision shall keep every candidate."},
-    {"first_token", FAST(first_token_method), "Note that a record's answer begins."},
-    {"end", FAST(end_method), "Note a record's end."},
-    {"next_decided", (PyCFunction)next_decided_method, METH_NOARGS, "Return the next to read."},
-    {"next_ended", (PyCFunction)next_ended_method, METH_NOARGS, "Return the next that ended."},
-    {"waiting", (PyCFunction)waiting_method, METH_NOARGS, "Return how much is not read yet."},
-    {"find", (PyCFunction)find_method, METH_O, "Return the newest record of a request id."},
-    {"latest", (PyCFunction)latest_method, METH_O, "Return the newest records."},
-    {"changed_after", (PyCFunction)changed_method, METH_O, "Return what changed after a version."},
+    METHOD_O("append", append_method),
+    {"take_again", AS_FUNCTION(take_again_method), METH_VARARGS, NULL},
+    METHOD_O("may_weigh_all", may_weigh_method),
+    METHOD_FASTCALL("first_token", first_token_method),
+    METHOD_FASTCALL("end", end_method),
+    METHOD_NOARGS("next_decided", next_decided_method),
+    METHOD_NOARGS("next_ended", next_ended_method),
+    METHOD_NOARGS("waiting", waiting_method),
+    METHOD_O("find", find_method),
+    METHOD_O("latest", latest_method),
+    METHOD_O("changed_after", changed_method),
     {NULL, NULL, 0, NULL},
 };
 
 static PySequenceMethods as_sequence = {.sq_length = (lenfunc)ring_length};
 
 PyTypeObject ring_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Ring",
-    .tp_doc = "The last records, and what of them is still to be read.",
-    .tp_basicsize = sizeof(Ring),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = ring_new,
-    .tp_dealloc = (destructor)ring_dealloc,
+    TYPE("Ring", Ring, ring),
     .tp_as_sequence = &as_sequence,
     .tp_members = members,
     .tp_methods = methods,

@@ -1,5 +1,6 @@
 /* RoundRobinShadow: what plain round robin would have found cached. */
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "insight/readers.h"
 
 #include <math.h>
@@ -288,9 +289,8 @@ static PyObject *route_method(Shadow *self, PyObject *args, PyObject *keywords) 
     return found == -2 ? NULL : found == -1 ? Py_NewRef(Py_None) : PyLong_FromLongLong(found);
 }
 
-static PyObject *entries_method(Shadow *self, PyObject *none) {
+static PyObject *entries_method(Shadow *self, PyObject *Py_UNUSED(none)) {
     long long count = 0;
-    (void)none;
     for (Py_ssize_t i = 0; i < self->cache_count; i++) {
         count += self->caches[i].count;
     }
@@ -332,19 +332,12 @@ static void shadow_dealloc(Shadow *self) {
 }
 
 static PyMethodDef methods[] = {
-    {"route", (PyCFunction)(void (*)(void))route_method, METH_VARARGS | METH_KEYWORDS,
-     "Send a prompt to the next worker."},
-    {"entries", (PyCFunction)entries_method, METH_NOARGS, "Return how many entries are held."},
+    {"route", AS_FUNCTION(route_method), METH_VARARGS | METH_KEYWORDS, NULL},
+    METHOD_NOARGS("entries", entries_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject robin_shadow_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.RoundRobinShadow",
-    .tp_doc = "What plain round robin would have found cached.",
-    .tp_basicsize = sizeof(Shadow),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = shadow_new,
-    .tp_dealloc = (destructor)shadow_dealloc,
+    TYPE("RoundRobinShadow", Shadow, shadow),
     .tp_methods = methods,
 };

@@ -1,8 +1,8 @@
 /* Totals: exact sums of what became of requests, by second and since the start. */
+#include "base/shell.h"
 #include "insight/totals.h"
 
 #include <math.h>
-#include <structmember.h>
 
 /* core.insight.traffic */
 #define GAMMA 1.05
@@ -324,22 +324,16 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"decided", (PyCFunction)decided_method, METH_O, "Count a request that was decided."},
-    {"refused", (PyCFunction)refused_method, METH_O, "Count a request without a worker."},
-    {"ended", (PyCFunction)ended_method, METH_O, "Count a request that ended."},
-    {"compared", (PyCFunction)compared_method, METH_O, "Count what its shadow would have done."},
-    {"rows", (PyCFunction)since_method, METH_O, "Return TrafficSecond's fields since a second."},
+    METHOD_O("decided", decided_method),
+    METHOD_O("refused", refused_method),
+    METHOD_O("ended", ended_method),
+    METHOD_O("compared", compared_method),
+    METHOD_O("rows", since_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject totals_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Totals",
-    .tp_doc = "Exact sums of what became of requests.",
-    .tp_basicsize = sizeof(Totals),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = totals_new,
-    .tp_dealloc = (destructor)totals_dealloc,
+    TYPE("Totals", Totals, totals),
     .tp_members = members,
     .tp_methods = methods,
 };

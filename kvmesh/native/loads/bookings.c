@@ -1,8 +1,7 @@
 /* Booking: one request at one worker. */
 #include "base/arguments.h"
+#include "base/shell.h"
 #include "loads/loads.h"
-
-#include <structmember.h>
 
 Booking *booking_make(Py_ssize_t keys) {
     return (Booking *)booking_type.tp_alloc(&booking_type, keys);
@@ -50,7 +49,7 @@ static int booking_fill(Booking *self, const Given *given) {
     return read_amounts(amounts, places, 7);
 }
 
-static PyObject *booking_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *booking_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     static char *names[] = {"request_id", "worker", "owner", "prompt_tokens", "uncached_tokens",
                             "service_tokens", "booked_s", "renewed_s", "output_s", "streams",
                             "keys", "hashes", "private_blocks", "expected_blocks",
@@ -58,7 +57,6 @@ static PyObject *booking_new(PyTypeObject *type, PyObject *args, PyObject *keywo
                             NULL};
     PyObject *request_id, *worker, *owner, *given_keys = NULL;
     Given given = {.streams = 1, .prefilling = 1};
-    (void)type;
     if (!PyArg_ParseTupleAndKeywords(
             args, keywords, "UUUOOOddd|pOOOOOOpdp", names, &request_id, &worker, &owner,
             &given.prompt, &given.uncached, &given.service, &given.booked_s, &given.renewed_s,
@@ -99,8 +97,7 @@ static PyObject *booking_repr(Booking *self) {
     return PyUnicode_FromFormat("Booking(%R, %R, %R)", self->request_id, self->worker, self->owner);
 }
 
-static PyObject *booking_keys(Booking *self, void *closure) {
-    (void)closure;
+static PyObject *booking_keys(Booking *self, void *Py_UNUSED(closure)) {
     PyObject *keys = PyTuple_New(Py_SIZE(self));
     for (Py_ssize_t i = 0; keys != NULL && i < Py_SIZE(self); i++) {
         PyObject *key = PyLong_FromUnsignedLongLong(self->keys[i]);
@@ -155,12 +152,8 @@ static PyGetSetDef getters[] = {
 };
 
 PyTypeObject booking_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Booking",
-    .tp_doc = "One request at one worker.",
-    .tp_basicsize = offsetof(Booking, keys),
+    SLOTS("Booking", offsetof(Booking, keys), 0),
     .tp_itemsize = sizeof(uint64_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = booking_new,
     .tp_dealloc = (destructor)booking_dealloc,
     .tp_repr = (reprfunc)booking_repr,

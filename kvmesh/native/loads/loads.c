@@ -1,8 +1,7 @@
 /* Loads: the live sums of one worker. */
 #include "base/arguments.h"
+#include "base/shell.h"
 #include "loads/loads.h"
-
-#include <structmember.h>
 
 enum { NOWHERE, PREFILLING, DECODING }; /* the place of a booking */
 
@@ -199,8 +198,7 @@ static PyObject *call_shared_blocks(Loads *self, PyObject *args, PyObject *keywo
 }
 
 /* Return those that wait for their prefill by request id, oldest first. */
-static PyObject *loads_prefilling(Loads *self, void *closure) {
-    (void)closure;
+static PyObject *loads_prefilling(Loads *self, void *Py_UNUSED(closure)) {
     PyObject *dict = PyDict_New();
     Booking *next = self->prefilling.first;
     for (; dict != NULL && next != NULL; next = next->newer) {
@@ -211,8 +209,7 @@ static PyObject *loads_prefilling(Loads *self, void *closure) {
     return dict;
 }
 
-static PyObject *loads_shared(Loads *self, void *closure) {
-    (void)closure;
+static PyObject *loads_shared(Loads *self, void *Py_UNUSED(closure)) {
     return shared_dict(&self->shared);
 }
 
@@ -251,16 +248,13 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"begin", (PyCFunction)(void (*)(void))call_begin, METH_FASTCALL, "Take a booking in."},
-    {"end_prefill", (PyCFunction)call_end_prefill, METH_O, "Take one out of the backlog."},
-    {"grow", (PyCFunction)(void (*)(void))call_grow, METH_FASTCALL, "Take more blocks."},
-    {"end", (PyCFunction)call_end, METH_O, "Let a booking go."},
-    {"correct", (PyCFunction)(void (*)(void))call_correct, METH_FASTCALL,
-     "Count load that nobody booked."},
-    {"wait_ms", (PyCFunction)(void (*)(void))call_wait_ms, METH_VARARGS | METH_KEYWORDS,
-     "When the backlog will be prefilled."},
-    {"shared_blocks", (PyCFunction)(void (*)(void))call_shared_blocks, METH_VARARGS | METH_KEYWORDS,
-     "How many blocks of a prefix are in use."},
+    METHOD_FASTCALL("begin", call_begin),
+    METHOD_O("end_prefill", call_end_prefill),
+    METHOD_FASTCALL("grow", call_grow),
+    METHOD_O("end", call_end),
+    METHOD_FASTCALL("correct", call_correct),
+    {"wait_ms", AS_FUNCTION(call_wait_ms), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"shared_blocks", AS_FUNCTION(call_shared_blocks), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -302,13 +296,7 @@ static void loads_dealloc(Loads *self) {
 }
 
 PyTypeObject loads_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Loads",
-    .tp_doc = "The live sums of one worker.",
-    .tp_basicsize = sizeof(Loads),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = loads_new,
-    .tp_dealloc = (destructor)loads_dealloc,
+    TYPE("Loads", Loads, loads),
     .tp_members = members,
     .tp_getset = getters,
     .tp_methods = methods,

@@ -1,9 +1,9 @@
 /* ActiveSequences as Python sees it. */
 #include "base/arguments.h"
+#include "base/shell.h"
 #include "loads/sequences.h"
 
 #include <math.h>
-#include <structmember.h>
 
 static PyObject *prompt_name, *uncached_name, *expected_name, *keys_name, *streams_name,
     *hashes_name, *turn_name;
@@ -147,12 +147,11 @@ static PyObject *call_grow(Sequences *self, PyObject *const *args, Py_ssize_t na
     return booking == NULL && PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_foresee(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
+static PyObject *call_foresee(Sequences *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs,
                               PyObject *keywords) {
     static const char *const names[] = {"booking", "blocks"};
     PyObject *given[2];
     long long blocks;
-    (void)self;
     if (sort_arguments("foresee", names, 2, 2, args, nargs, keywords, given) < 0 ||
         read_amount(given[1], &blocks) < 0) {
         return NULL;
@@ -393,16 +392,14 @@ static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t n
     return owned;
 }
 
-static PyObject *call_unseen(Sequences *self, PyObject *none) {
-    (void)none;
+static PyObject *call_unseen(Sequences *self, PyObject *Py_UNUSED(none)) {
     return self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) : PyList_New(0);
 }
 
-static PyObject *call_statistics(Sequences *self, PyObject *nothing) {
+static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) {
     long long prefill_tokens = 0, active_blocks = 0;
     PyObject *key, *value;
     Py_ssize_t place = 0;
-    (void)nothing;
     while (PyDict_Next(self->loads, &place, &key, &value)) {
         prefill_tokens += ((Loads *)value)->prefill_tokens;
         active_blocks += ((Loads *)value)->active_blocks;
@@ -486,41 +483,29 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define NAMED(name, doc) \
-    { #name, (PyCFunction)(void (*)(void))call_##name, METH_FASTCALL | METH_KEYWORDS, doc }
-#define ONE(name, doc) \
-    { #name, (PyCFunction)call_##name, METH_O, doc }
-
 static PyMethodDef methods[] = {
-    ONE(loads, "The worker's live sums."),
-    NAMED(add, "Book a request."),
-    NAMED(first_token, "Note the end of a prefill."),
-    NAMED(settle, "End the prefills that nobody will see end."),
-    NAMED(grow, "Raise a request's output."),
-    NAMED(foresee, "Count expected blocks that come unseen."),
-    ONE(finish, "Release a request."),
-    NAMED(correct, "Count load that nobody booked."),
-    ONE(resize, "Count blocks of another size."),
-    NAMED(renew, "Take signs of life."),
-    NAMED(renew_owner, "Take a peer's sign of life."),
-    NAMED(expire, "Release what shows no life sign."),
-    ONE(remove_worker, "Release a worker's bookings."),
-    ONE(remove_owner, "Release a peer's bookings."),
-    NAMED(owned, "The live bookings of one owner."),
-    {"unseen", (PyCFunction)call_unseen, METH_NOARGS, "Bookings whose answers grow unseen."},
-    {"statistics", (PyCFunction)call_statistics, METH_NOARGS, "Totals."},
+    METHOD_O("loads", call_loads),
+    METHOD_KEYWORDS("add", call_add),
+    METHOD_KEYWORDS("first_token", call_first_token),
+    METHOD_KEYWORDS("settle", call_settle),
+    METHOD_KEYWORDS("grow", call_grow),
+    METHOD_KEYWORDS("foresee", call_foresee),
+    METHOD_O("finish", call_finish),
+    METHOD_KEYWORDS("correct", call_correct),
+    METHOD_O("resize", call_resize),
+    METHOD_KEYWORDS("renew", call_renew),
+    METHOD_KEYWORDS("renew_owner", call_renew_owner),
+    METHOD_KEYWORDS("expire", call_expire),
+    METHOD_O("remove_worker", call_remove_worker),
+    METHOD_O("remove_owner", call_remove_owner),
+    METHOD_KEYWORDS("owned", call_owned),
+    METHOD_NOARGS("unseen", call_unseen),
+    METHOD_NOARGS("statistics", call_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject sequences_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.ActiveSequences",
-    .tp_doc = "Bookings of this replica and of its peers, summed per worker.",
-    .tp_basicsize = sizeof(Sequences),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = sequences_new,
-    .tp_dealloc = (destructor)sequences_dealloc,
-    .tp_traverse = (traverseproc)sequences_traverse,
+    GC_TYPE("ActiveSequences", Sequences, sequences),
     .tp_clear = (inquiry)sequences_clear,
     .tp_members = members,
     .tp_methods = methods,

@@ -2,6 +2,7 @@
 #include "loads/turns.h"
 
 #include "base/arguments.h"
+#include "base/shell.h"
 #include "base/xxh3.h"
 
 #define MOST_BEHIND 4 /* core.workers.turns.MOST_BEHIND */
@@ -200,20 +201,13 @@ static void turns_dealloc(Turns *self) {
 }
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)call_take, METH_O, "Count a turn."},
-    {"next", (PyCFunction)(void (*)(void))call_next, METH_FASTCALL | METH_KEYWORDS,
-     "Whose turn it is."},
-    {"remove", (PyCFunction)call_remove, METH_O, "Forget a worker that left."},
+    METHOD_O("take", call_take),
+    METHOD_KEYWORDS("next", call_next),
+    METHOD_O("remove", call_remove),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject turns_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.WorkerTurns",
-    .tp_doc = "Counts turns by worker.",
-    .tp_basicsize = sizeof(Turns),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = turns_new,
-    .tp_dealloc = (destructor)turns_dealloc,
+    TYPE("WorkerTurns", Turns, turns),
     .tp_methods = methods,
 };

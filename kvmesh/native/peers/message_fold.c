@@ -4,13 +4,13 @@
  * state, to the last bit; it asks that one of what is rare: failures, names, ends of states, workers
  * that are no members, and bookings for which there is no room.
  */
+#include "base/shell.h"
 #include "beliefs/approx.h"
 #include "peers/booking_wire.h"
 #include "peers/peer.h"
 #include "speeds/speeds.h"
 
 #include <math.h>
-#include <structmember.h>
 
 #define RENEW_S 0.5 /* core.routing.peers.peer_bookings.RENEW_S */
 #define TOLD_AT_ONCE 32
@@ -544,19 +544,12 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"fold", (PyCFunction)(void (*)(void))call_fold, METH_FASTCALL, "Fold a peer's message."},
+    METHOD_FASTCALL("fold", call_fold),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject message_fold_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.MessageFold",
-    .tp_doc = "Folds messages of peers' booking records.",
-    .tp_basicsize = sizeof(MessageFold),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = fold_new,
-    .tp_dealloc = (destructor)fold_dealloc,
-    .tp_traverse = (traverseproc)fold_traverse,
+    GC_TYPE("MessageFold", MessageFold, fold),
     .tp_clear = (inquiry)fold_clear,
     .tp_members = members,
     .tp_methods = methods,

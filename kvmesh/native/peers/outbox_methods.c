@@ -1,9 +1,9 @@
 /* The methods of BookingOutbox, and the messages that its records make. */
 #include "base/arguments.h"
+#include "base/shell.h"
 #include "peers/outbox.h"
 
 #include <string.h>
-#include <structmember.h>
 
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
 enum { MAX_KIND = 32, KEPT_ROOM = 1 << 18 };
@@ -106,8 +106,7 @@ static int tell_growth_of(BookingOutbox *self, PyObject *request_id, Told *told,
     return 0;
 }
 
-static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
-    (void)none;
+static PyObject *call_tell_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     PyObject *gone = PyList_New(0), *request_id, *known;
     if (gone == NULL) {
         return NULL;
@@ -129,15 +128,13 @@ static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_begin_state(BookingOutbox *self, PyObject *none) {
-    (void)none;
+static PyObject *call_begin_state(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     self->state++;
     outbox_mark(self, RECORD_STATE_BEGINS);
     Py_RETURN_NONE;
 }
 
-static PyObject *call_end_state(BookingOutbox *self, PyObject *none) {
-    (void)none;
+static PyObject *call_end_state(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     outbox_mark(self, RECORD_STATE_ENDS);
     Py_RETURN_NONE;
 }
@@ -331,30 +328,20 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"placed", (PyCFunction)call_placed, METH_O, "Tell of a booking."},
-    {"first_token", (PyCFunction)call_first_token, METH_O, "Tell of a first token."},
-    {"ended", (PyCFunction)(void (*)(void))call_ended, METH_FASTCALL | METH_KEYWORDS,
-     "ended(request_id, attempt=SERVED): tell how a request ended."},
-    {"tell_growth", (PyCFunction)call_tell_growth, METH_NOARGS, "Tell what has grown."},
-    {"begin_state", (PyCFunction)call_begin_state, METH_NOARGS, "Tell that all bookings follow."},
-    {"retell", (PyCFunction)call_retell, METH_O, "Tell of bookings as they are now."},
-    {"end_state", (PyCFunction)call_end_state, METH_NOARGS, "Tell that the state is complete."},
-    {"take", (PyCFunction)(void (*)(void))call_take, METH_FASTCALL,
-     "take(max_events, max_bytes, shares=b\"\") -> messages"},
-    {"beat", (PyCFunction)(void (*)(void))call_beat, METH_FASTCALL,
-     "beat(shares=b\"\") -> a message without events"},
+    METHOD_O("placed", call_placed),
+    METHOD_O("first_token", call_first_token),
+    METHOD_KEYWORDS("ended", call_ended),
+    METHOD_NOARGS("tell_growth", call_tell_growth),
+    METHOD_NOARGS("begin_state", call_begin_state),
+    METHOD_O("retell", call_retell),
+    METHOD_NOARGS("end_state", call_end_state),
+    METHOD_FASTCALL("take", call_take),
+    METHOD_FASTCALL("beat", call_beat),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject outbox_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.BookingOutbox",
-    .tp_doc = "What is to be told of bookings.",
-    .tp_basicsize = sizeof(BookingOutbox),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = outbox_new,
-    .tp_dealloc = (destructor)outbox_dealloc,
-    .tp_traverse = (traverseproc)outbox_traverse,
+    GC_TYPE("BookingOutbox", BookingOutbox, outbox),
     .tp_clear = (inquiry)outbox_clear,
     .tp_members = members,
     .tp_methods = methods,

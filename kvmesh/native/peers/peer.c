@@ -1,9 +1,8 @@
 /* Peer: what was heard of another replica, and its bookings by their numbers. */
 #include "base/arguments.h"
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "peers/peer.h"
-
-#include <structmember.h>
 
 #define LEAST_ROOM 16
 
@@ -186,12 +185,6 @@ static PyMemberDef members[] = {
 };
 
 PyTypeObject peer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Peer",
-    .tp_doc = "One other replica, as far as it was heard.",
-    .tp_basicsize = sizeof(Peer),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = peer_new,
-    .tp_dealloc = (destructor)peer_dealloc,
+    TYPE("Peer", Peer, peer),
     .tp_members = members,
 };

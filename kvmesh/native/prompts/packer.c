@@ -1,7 +1,6 @@
 /* The ids of chats of known form. Its naive model is tests/reference/prompts/text_packer.py. */
+#include "base/shell.h"
 #include "prompts/packer.h"
-
-#include <structmember.h>
 
 enum { PLACE, HEAD, INDEX, STRIPS, TAIL, OPENING_SIZE };
 enum { HINTS, MARKS, PARTS, OPENINGS, FORM_SIZE };
@@ -134,8 +133,7 @@ static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-static PyObject *packer_forget(TextPacker *self, PyObject *unused) {
-    (void)unused;
+static PyObject *packer_forget(TextPacker *self, PyObject *Py_UNUSED(unused)) {
     PyDict_Clear(self->forms);
     Py_RETURN_NONE;
 }
@@ -379,10 +377,10 @@ PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
 }
 
 static PyMethodDef packer_methods[] = {
-    {"teach", (PyCFunction)(void (*)(void))packer_teach, METH_FASTCALL, "Learn a form."},
-    {"forget", (PyCFunction)packer_forget, METH_NOARGS, "Forget all forms."},
-    {"pack", (PyCFunction)text_packer_pack, METH_O, "Return the packed ids of a chat, or None."},
-    {NULL},
+    METHOD_FASTCALL("teach", packer_teach),
+    METHOD_NOARGS("forget", packer_forget),
+    METHOD_O("pack", text_packer_pack),
+    {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef packer_members[] = {
@@ -391,13 +389,7 @@ static PyMemberDef packer_members[] = {
 };
 
 PyTypeObject text_packer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextPacker",
-    .tp_doc = "core.prompts.text_packer.PureTextPacker.",
-    .tp_basicsize = sizeof(TextPacker),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = packer_new,
-    .tp_dealloc = (destructor)packer_dealloc,
-    .tp_traverse = (traverseproc)packer_traverse,
+    GC_TYPE("TextPacker", TextPacker, packer),
     .tp_clear = (inquiry)packer_clear,
     .tp_methods = packer_methods,
     .tp_members = packer_members,

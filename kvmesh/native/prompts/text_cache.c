@@ -1,7 +1,6 @@
 /* A cache of texts in two generations: core.prompts.segment_cache.ByteBudgetCache for str keys. */
+#include "base/shell.h"
 #include "prompts/packer.h"
-
-#include <structmember.h>
 
 #define ENTRY_OVERHEAD 136 /* core.prompts.segment_cache.ENTRY_OVERHEAD */
 
@@ -142,27 +141,21 @@ static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t na
     Py_RETURN_NONE;
 }
 
-static PyObject *cache_figures(TextCache *self, PyObject *unused) {
-    (void)unused;
+static PyObject *cache_figures(TextCache *self, PyObject *Py_UNUSED(unused)) {
     return Py_BuildValue("LLnnn", self->hits, self->misses,
                          PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
                          self->young_size + self->old_size, 2 * self->half);
 }
 
 static PyMethodDef cache_methods[] = {
-    {"get", (PyCFunction)cache_get, METH_O, "Return the value and mark it used, or None."},
-    {"find", (PyCFunction)cache_find, METH_O, "Return what is kept of each text, None for nothing."},
-    {"put", (PyCFunction)(void (*)(void))cache_put, METH_FASTCALL, "Remember a value."},
-    {"figures", (PyCFunction)cache_figures, METH_NOARGS, "Return what statistics() is made of."},
-    {NULL},
+    METHOD_O("get", cache_get),
+    METHOD_O("find", cache_find),
+    METHOD_FASTCALL("put", cache_put),
+    METHOD_NOARGS("figures", cache_figures),
+    {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject text_cache_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextCache",
-    .tp_doc = "core.prompts.segment_cache.ByteBudgetCache for texts.",
-    .tp_basicsize = sizeof(TextCache),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = cache_new,
-    .tp_dealloc = (destructor)cache_dealloc,
+    TYPE("TextCache", TextCache, cache),
     .tp_methods = cache_methods,
 };

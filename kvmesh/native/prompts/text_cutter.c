@@ -1,6 +1,7 @@
 /* TextCutter: where a tokenizer cuts a text before anything else, at its added tokens:
  * core.prompts.segment_cache.SegmentCache._split, one pass instead of a regular expression.
  */
+#include "base/shell.h"
 #include "prompts/packer.h"
 
 #include <stdlib.h>
@@ -177,16 +178,11 @@ static PyObject *cutter_cut(TextCutter *self, PyObject *text) {
 }
 
 static PyMethodDef cutter_methods[] = {
-    {"cut", (PyCFunction)cutter_cut, METH_O, "Return the segments of a text, each begun by a token."},
-    {NULL},
+    METHOD_O("cut", cutter_cut),
+    {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject text_cutter_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextCutter",
-    .tp_doc = "Where a tokenizer cuts texts.",
-    .tp_basicsize = sizeof(TextCutter),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = cutter_new,
-    .tp_dealloc = (destructor)cutter_dealloc,
+    TYPE("TextCutter", TextCutter, cutter),
     .tp_methods = cutter_methods,
 };

@@ -2,6 +2,7 @@
  * tests/reference/routing/output_lengths.py, which says why, too.
  */
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "speeds/lengths.h"
 
 #include <math.h>
@@ -305,20 +306,17 @@ static PyObject *lengths_resize(Lengths *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static PyObject *lengths_statistics(Lengths *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing)) {
     return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->count,
                                  self->all.samples, self->errors.tokens,
                                  self->mean_errors.tokens);
 }
 
 static PyMethodDef lengths_methods[] = {
-    {"forecast", (PyCFunction)lengths_forecast_method, METH_O,
-     "Return a prompt's families and how long its answer will probably be."},
-    {"learn", (PyCFunction)(void (*)(void))lengths_learn_method, METH_VARARGS | METH_KEYWORDS,
-     "Take a whole answer."},
-    {"resize", (PyCFunction)lengths_resize, METH_O, "Find families by blocks of another size."},
-    {"statistics", (PyCFunction)lengths_statistics, METH_NOARGS, "Return the present figures."},
+    METHOD_O("forecast", lengths_forecast_method),
+    {"learn", AS_FUNCTION(lengths_learn_method), METH_VARARGS | METH_KEYWORDS, NULL},
+    METHOD_O("resize", lengths_resize),
+    METHOD_NOARGS("statistics", lengths_statistics),
     {NULL, NULL, 0, NULL},
 };
 
@@ -356,12 +354,6 @@ static void lengths_dealloc(Lengths *self) {
 }
 
 PyTypeObject lengths_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.OutputLengths",
-    .tp_doc = "How long answers become.",
-    .tp_basicsize = sizeof(Lengths),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = lengths_new,
-    .tp_dealloc = (destructor)lengths_dealloc,
+    TYPE("OutputLengths", Lengths, lengths),
     .tp_methods = lengths_methods,
 };

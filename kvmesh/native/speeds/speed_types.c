@@ -1,7 +1,6 @@
 /* Speeds and StepTimes as Python sees them. */
+#include "base/shell.h"
 #include "speeds/speeds.h"
-
-#include <structmember.h>
 
 #define NUMBER(type, name) {#name, T_DOUBLE, offsetof(type, name), 0, NULL}
 
@@ -11,12 +10,7 @@ static void worker_speed_dealloc(WorkerSpeed *self) {
 }
 
 PyTypeObject worker_speed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.WorkerSpeed",
-    .tp_doc = "What is learned of one worker's speed.",
-    .tp_basicsize = sizeof(WorkerSpeed),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)worker_speed_dealloc,
+    INNER_TYPE("WorkerSpeed", WorkerSpeed, worker_speed),
 };
 
 static PyObject *step_times_fold_method(StepTimes *self, PyObject *args, PyObject *keywords) {
@@ -35,18 +29,12 @@ static PyMemberDef step_times_members[] = {
 };
 
 static PyMethodDef step_times_methods[] = {
-    {"fold", (PyCFunction)(void (*)(void))step_times_fold_method, METH_VARARGS | METH_KEYWORDS,
-     "Add a step."},
+    {"fold", AS_FUNCTION(step_times_fold_method), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject step_times_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.StepTimes",
-    .tp_doc = "The fixed time of an engine's steps.",
-    .tp_basicsize = sizeof(StepTimes),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("StepTimes", StepTimes),
     .tp_members = step_times_members,
     .tp_methods = step_times_methods,
 };
@@ -210,24 +198,19 @@ static PyMemberDef speeds_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define TAKES(name, function, text) \
-    {name, (PyCFunction)(void (*)(void))function, METH_VARARGS | METH_KEYWORDS, text}
-#define ASKS(name, function, text) {name, (PyCFunction)function, METH_O, text}
-
 static PyMethodDef speeds_methods[] = {
-    ASKS("ms_per_token", speeds_get_ms_per_token, "Return the worker's prefill time."),
-    ASKS("prefill_ratio", speeds_prefill_ratio, "Return the worker's own evidence and factor."),
-    ASKS("ms_per_output_token", speeds_get_ms_per_output_token,
-         "Return the time between two output tokens."),
-    ASKS("residence_ms", speeds_get_residence_ms, "Return how long a request stays."),
-    ASKS("answer_tokens", speeds_get_answer_tokens, "Return what an answer's tokens count for."),
-    ASKS("remove_worker", speeds_remove, "Forget a worker."),
-    ASKS("report", speeds_report, "Return what is believed of a worker."),
-    TAKES("first_token", speeds_take_first_token, "Learn from a first token."),
-    TAKES("measured", speeds_take_measured, "Learn from an engine's own totals."),
-    TAKES("output", speeds_take_output, "Learn from output tokens."),
-    TAKES("answered", speeds_take_answered, "Learn from an answer's output."),
-    TAKES("finished", speeds_take_finished, "Learn how long a request stayed."),
+    METHOD_O("ms_per_token", speeds_get_ms_per_token),
+    METHOD_O("prefill_ratio", speeds_prefill_ratio),
+    METHOD_O("ms_per_output_token", speeds_get_ms_per_output_token),
+    METHOD_O("residence_ms", speeds_get_residence_ms),
+    METHOD_O("answer_tokens", speeds_get_answer_tokens),
+    METHOD_O("remove_worker", speeds_remove),
+    METHOD_O("report", speeds_report),
+    {"first_token", AS_FUNCTION(speeds_take_first_token), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"measured", AS_FUNCTION(speeds_take_measured), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"output", AS_FUNCTION(speeds_take_output), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"answered", AS_FUNCTION(speeds_take_answered), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"finished", AS_FUNCTION(speeds_take_finished), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -269,13 +252,7 @@ static void speeds_dealloc(Speeds *self) {
 }
 
 PyTypeObject speeds_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Speeds",
-    .tp_doc = "How fast each worker prefills and decodes.",
-    .tp_basicsize = sizeof(Speeds),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = speeds_new,
-    .tp_dealloc = (destructor)speeds_dealloc,
+    TYPE("Speeds", Speeds, speeds),
     .tp_members = speeds_members,
     .tp_methods = speeds_methods,
 };

@@ -1,7 +1,6 @@
 /* Ratio and WorkerState: how fast a worker is, and all that is known of it. */
+#include "base/shell.h"
 #include "speeds/states.h"
-
-#include <structmember.h>
 
 static PyObject *ratio_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"ms", "tokens", NULL};
@@ -46,17 +45,13 @@ static PyMemberDef ratio_members[] = {
 };
 
 static PyMethodDef ratio_methods[] = {
-    {"fold", (PyCFunction)ratio_fold, METH_VARARGS, "Add a sample."},
-    {"age", (PyCFunction)ratio_age, METH_O, "Go half of the way to the fleet's mean."},
+    {"fold", AS_FUNCTION(ratio_fold), METH_VARARGS, NULL},
+    METHOD_O("age", ratio_age),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject ratio_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Ratio",
-    .tp_doc = "Decayed sum of ms over decayed sum of tokens.",
-    .tp_basicsize = sizeof(Ratio),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    SLOTS("Ratio", sizeof(Ratio), 0),
     .tp_new = ratio_new,
     .tp_members = ratio_members,
     .tp_methods = ratio_methods,
@@ -94,13 +89,11 @@ static void state_dealloc(WorkerState *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *state_loads(WorkerState *self, void *closure) {
-    (void)closure;
+static PyObject *state_loads(WorkerState *self, void *Py_UNUSED(closure)) {
     return Py_NewRef(self->loads);
 }
 
-static int state_set_loads(WorkerState *self, PyObject *value, void *closure) {
-    (void)closure;
+static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(closure)) {
     if (value == NULL || !Py_IS_TYPE(value, &loads_type)) {
         PyErr_SetString(PyExc_TypeError, "a worker's loads are a Loads");
         return -1;
@@ -128,13 +121,7 @@ static PyGetSetDef state_getters[] = {
 };
 
 PyTypeObject worker_state_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.WorkerState",
-    .tp_doc = "All that is known of one worker.",
-    .tp_basicsize = sizeof(WorkerState),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = state_new,
-    .tp_dealloc = (destructor)state_dealloc,
+    TYPE("WorkerState", WorkerState, state),
     .tp_members = state_members,
     .tp_getset = state_getters,
 };

@@ -1,4 +1,5 @@
 /* Holding: a worker's bit, and how many blocks it holds in one table. */
+#include "base/shell.h"
 #include "table/table.h"
 
 Holding *holding_make(uint32_t slot) {
@@ -23,18 +24,15 @@ static void holding_dealloc(Holding *self) {
     PyObject_Free(self);
 }
 
-static PyObject *holding_bit(Holding *self, void *closure) {
-    (void)closure;
+static PyObject *holding_bit(Holding *self, void *Py_UNUSED(closure)) {
     return Py_NewRef(self->bit);
 }
 
-static PyObject *holding_blocks(Holding *self, void *closure) {
-    (void)closure;
+static PyObject *holding_blocks(Holding *self, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(self->blocks);
 }
 
-static PyObject *holding_digest(Holding *self, void *closure) {
-    (void)closure;
+static PyObject *holding_digest(Holding *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(self->digest);
 }
 
@@ -46,8 +44,7 @@ static int refuse_no_int(PyObject *value) {
     return 0;
 }
 
-static int holding_set_blocks(Holding *self, PyObject *value, void *closure) {
-    (void)closure;
+static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
     if (refuse_no_int(value) < 0) {
         return -1;
     }
@@ -59,8 +56,7 @@ static int holding_set_blocks(Holding *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static int holding_set_digest(Holding *self, PyObject *value, void *closure) {
-    (void)closure;
+static int holding_set_digest(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
     if (refuse_no_int(value) < 0) {
         return -1;
     }
@@ -77,11 +73,6 @@ static PyGetSetDef getters[] = {
 };
 
 PyTypeObject holding_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Holding",
-    .tp_doc = "What one worker holds in one table.",
-    .tp_basicsize = sizeof(Holding),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)holding_dealloc,
+    INNER_TYPE("Holding", Holding, holding),
     .tp_getset = getters,
 };

@@ -1,6 +1,6 @@
 /* Loader: fills a table from the parts of a snapshot, and counts what each set of workers got. */
+#include "base/shell.h"
 #include "table/table.h"
-
 
 typedef struct {
     PyObject_HEAD
@@ -102,10 +102,6 @@ static int add_blocks(Loader *self, uint32_t number, const uint8_t *keys, const 
     return 1;
 }
 
-PyDoc_STRVAR(add_doc, "add(shard, keys, sets, width) -> bool\n\n"
-"Add blocks of a shard: 7 bytes a key, and the number of its set in `width` (2 or 4) bytes. False when\n"
-"one comes twice. Raises IndexError for a set that there is not. 20 ns a block, 0.2 us of a large shard.");
-
 static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer keys, sets;
     if (nargs != 4) {
@@ -141,9 +137,6 @@ static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t narg
     return added < 0 ? NULL : PyBool_FromLong(added);
 }
 
-PyDoc_STRVAR(total_doc, "total(number) -> tuple[int, int]\n\n"
-"Return how many blocks a set got, and the sum of their hashes mod 2^64.");
-
 static PyObject *loader_total(Loader *self, PyObject *object) {
     Py_ssize_t number = PyLong_AsSsize_t(object);
     if (number < 0 || number >= self->count) {
@@ -155,17 +148,12 @@ static PyObject *loader_total(Loader *self, PyObject *object) {
 }
 
 static PyMethodDef methods[] = {
-    {"add", (PyCFunction)(void (*)(void))loader_add, METH_FASTCALL, add_doc},
-    {"total", (PyCFunction)loader_total, METH_O, total_doc},
+    METHOD_FASTCALL("add", loader_add),
+    METHOD_O("total", loader_total),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject loader_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Loader",
-    .tp_doc = "Fills a table from the parts of a snapshot.",
-    .tp_basicsize = sizeof(Loader),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)loader_dealloc,
+    INNER_TYPE("Loader", Loader, loader),
     .tp_methods = methods,
 };

@@ -4,6 +4,7 @@
  * one shard: `Part` makes the same columns in slices, between which others work. It copies the shard as
  * a view does before a change, sorts, joins, numbers and writes the copy, and lets go of its sets.
  */
+#include "base/shell.h"
 #include "table/table.h"
 
 #define NARROW_SETS 65536
@@ -420,12 +421,7 @@ static int prepare(Part *self) {
     }
 }
 
-PyDoc_STRVAR(prepare_doc, "prepare() -> tuple[int, int] | None\n\n"
-"Do a slice of what comes before the columns; at its end return how many blocks there are, and how\n"
-"many bytes the number of a set takes.");
-
-static PyObject *part_prepare(Part *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *part_prepare(Part *self, PyObject *Py_UNUSED(nothing)) {
     if (self->step > NUMBERING) {
         return PyErr_Format(PyExc_ValueError, "the part is prepared");
     }
@@ -473,11 +469,7 @@ static PyObject *write_some(Part *self) {
     return piece;
 }
 
-PyDoc_STRVAR(piece_doc, "piece() -> bytes | None\n\n"
-"Return the next bytes of the columns, perhaps none; None behind the last ones.");
-
-static PyObject *part_piece(Part *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *part_piece(Part *self, PyObject *Py_UNUSED(nothing)) {
     if (self->step < KEYS) {
         return PyErr_Format(PyExc_ValueError, "the part is not prepared");
     }
@@ -494,17 +486,12 @@ static PyObject *part_piece(Part *self, PyObject *nothing) {
 }
 
 static PyMethodDef methods[] = {
-    {"prepare", (PyCFunction)part_prepare, METH_NOARGS, prepare_doc},
-    {"piece", (PyCFunction)part_piece, METH_NOARGS, piece_doc},
+    METHOD_NOARGS("prepare", part_prepare),
+    METHOD_NOARGS("piece", part_piece),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject part_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Part",
-    .tp_doc = "One shard of a snapshot, made in slices.",
-    .tp_basicsize = sizeof(Part),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)part_dealloc,
+    INNER_TYPE("Part", Part, part),
     .tp_methods = methods,
 };

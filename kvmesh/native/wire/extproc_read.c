@@ -1,6 +1,7 @@
 /* A gateway's messages: what `kvmesh.transport.extproc.reading.pure_decode` does, in one pass without
  * a copy but of what is kept.
  */
+#include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>
 
@@ -511,12 +512,7 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
     return make_heard(message, kind, span, types, beside);
 }
 
-PyDoc_STRVAR(read_extproc_doc,
-"read_extproc(types, data) -> message\n\nReturn `transport.extproc.reading.pure_decode`, of types "
-"that are `messages.KINDS`, `Modes` and `CodecError`.");
-
-static PyObject *read_extproc(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *read_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES ||
         !PyBytes_CheckExact(args[1])) {
         PyErr_SetString(PyExc_TypeError, "read_extproc takes a tuple of 8 types, and bytes");
@@ -538,6 +534,6 @@ static PyObject *read_extproc(PyObject *module, PyObject *const *args, Py_ssize_
 }
 
 PyMethodDef native_extproc_read_methods[] = {
-    {"read_extproc", (PyCFunction)(void (*)(void))read_extproc, METH_FASTCALL, read_extproc_doc},
+    METHOD_FASTCALL("read_extproc", read_extproc),
     {NULL, NULL, 0, NULL},
 };

@@ -1,6 +1,7 @@
 /* Answers to a gateway: what the pure functions of `kvmesh.transport.extproc.writing` do that are named
  * in each docstring here. Sizes are summed first, then all is written into one object.
  */
+#include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>
 
@@ -228,12 +229,7 @@ static int number_of(PyObject *given) {
     return (int)number;
 }
 
-PyDoc_STRVAR(write_extproc_doc,
-"write_extproc(field, headers, removed, endpoint, body) -> bytes\n\nReturn "
-"`transport.extproc.writing.pure_answer`.");
-
-static PyObject *write_extproc(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *write_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 5) {
         return PyErr_Format(PyExc_TypeError, "write_extproc takes 5 arguments, not %zd", nargs);
     }
@@ -251,12 +247,7 @@ static PyObject *write_extproc(PyObject *module, PyObject *const *args, Py_ssize
     return out;
 }
 
-PyDoc_STRVAR(write_extproc_piece_doc,
-"write_extproc_piece(field, data, end) -> bytes\n\nReturn "
-"`transport.extproc.writing.pure_piece`.");
-
-static PyObject *write_extproc_piece(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *write_extproc_piece(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 3) {
         return PyErr_Format(PyExc_TypeError, "write_extproc_piece takes 3 arguments, not %zd", nargs);
     }
@@ -288,8 +279,7 @@ static PyObject *write_extproc_piece(PyObject *module, PyObject *const *args, Py
 }
 
 PyMethodDef native_extproc_write_methods[] = {
-    {"write_extproc", (PyCFunction)(void (*)(void))write_extproc, METH_FASTCALL, write_extproc_doc},
-    {"write_extproc_piece", (PyCFunction)(void (*)(void))write_extproc_piece, METH_FASTCALL,
-     write_extproc_piece_doc},
+    METHOD_FASTCALL("write_extproc", write_extproc),
+    METHOD_FASTCALL("write_extproc_piece", write_extproc_piece),
     {NULL, NULL, 0, NULL},
 };

@@ -1,6 +1,7 @@
 /* Heads of requests, and the names that are asked for in them: what the pure classes of
  * `kvmesh.transport.http.wire.head` do.
  */
+#include "base/shell.h"
 #include "wire/head.h"
 #include <string.h>
 
@@ -79,9 +80,8 @@ static void add_pairs(Head *head, uint32_t *at, PyObject *headers) {
     }
 }
 
-static PyObject *head_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *head_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     PyObject *given;
-    (void)type;
     if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
         return PyErr_Format(PyExc_TypeError, "Head takes no keywords");
     }
@@ -140,8 +140,7 @@ static int append_pair(PyObject *list, const Head *head, const HeadLine *line, P
     return failed ? -1 : 0;
 }
 
-static PyObject *head_headers(Head *self, PyObject *unused) {
-    (void)unused;
+static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < self->count; i++) {
         if (append_pair(list, self, self->lines + i, name_of(self, self->lines + i)) < 0) {
@@ -282,23 +281,18 @@ static PyObject *head_render(Head *self, PyObject *given) {
 }
 
 static PyMethodDef head_methods[] = {
-    {"headers", (PyCFunction)head_headers, METH_NOARGS, "Return all headers, as they came."},
-    {"get", (PyCFunction)head_get, METH_O, "Return the first value of a name, None without one."},
-    {"select", (PyCFunction)head_select, METH_O, "Return the headers that some names ask for."},
-    {"has", (PyCFunction)head_has, METH_O, "Return whether any header has one of some names."},
-    {"replaced", (PyCFunction)(void (*)(void))head_replaced, METH_FASTCALL,
-     "replaced(names, added) -> Head: without those of some names, others behind the rest."},
-    {"render", (PyCFunction)head_render, METH_O, "Return the lines but those of some names."},
+    METHOD_NOARGS("headers", head_headers),
+    METHOD_O("get", head_get),
+    METHOD_O("select", head_select),
+    METHOD_O("has", head_has),
+    METHOD_FASTCALL("replaced", head_replaced),
+    METHOD_O("render", head_render),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject head_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Head",
-    .tp_doc = "Head(headers): the headers of one request.",
-    .tp_basicsize = sizeof(Head),
+    SLOTS("Head", sizeof(Head), 0),
     .tp_itemsize = sizeof(HeadLine),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = head_make,
     .tp_dealloc = (destructor)head_dealloc,
     .tp_methods = head_methods,
@@ -375,11 +369,7 @@ static PyObject *names_make(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 PyTypeObject names_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Names",
-    .tp_doc = "Names(names, prefix): headers that somebody asks for.",
-    .tp_basicsize = sizeof(Names),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    SLOTS("Names", sizeof(Names), 0),
     .tp_new = names_make,
     .tp_dealloc = (destructor)names_dealloc,
 };

@@ -5,9 +5,9 @@
  * errors or have several lines; and the whole stream from the first CR or overlong event on.
  */
 #define _GNU_SOURCE
+#include "base/shell.h"
 #include "wire/sse.h"
 #include <string.h>
-#include <structmember.h>
 
 #define MOST_HELD (1 << 16)
 
@@ -86,10 +86,6 @@ static PyObject *feed_behind(EventStream *self, PyObject *data) {
     return count_passed(self, passed);
 }
 
-PyDoc_STRVAR(feed_doc,
-"feed(data) -> bytes\n\nReturn what may pass now: all up to the last blank line; `data` itself when "
-"that is all. Counts what ended.");
-
 static PyObject *stream_feed(EventStream *self, PyObject *data) {
     if (!PyBytes_CheckExact(data)) {
         return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
@@ -153,11 +149,6 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & ENDED) != 0);
 }
 
-PyDoc_STRVAR(take_doc,
-"take(data, may_end) -> int\n\nCount `data`, which stands between two chunks of HTTP, if it is nothing but "
-"whole plain chunks of\nwhole ordinary events, and, if it `may_end`, the last chunk, so that it may be "
-"passed on as it came:\n1, with 2 once `tokens` are `due` and 4 at the end. Else 0, and nothing has changed.");
-
 static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
     static const char last_chunk[] = "0\r\n\r\n";
     if (nargs != 2 || !PyBytes_CheckExact(args[0])) {
@@ -208,10 +199,7 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
     return taken(self, ended);
 }
 
-PyDoc_STRVAR(flush_doc, "flush() -> bytes\n\nReturn what is held: the stream has ended.");
-
-static PyObject *stream_flush(EventStream *self, PyObject *none) {
-    (void)none;
+static PyObject *stream_flush(EventStream *self, PyObject *Py_UNUSED(none)) {
     if (self->handed_over) {
         return stream_ask_twin(self, "flush", 1);
     }
@@ -222,11 +210,7 @@ static PyObject *stream_flush(EventStream *self, PyObject *none) {
     return held;
 }
 
-PyDoc_STRVAR(is_complete_doc,
-"is_complete() -> bool\n\nReturn whether the last event that passed was `[DONE]`: nothing is missing.");
-
-static PyObject *stream_is_complete(EventStream *self, PyObject *none) {
-    (void)none;
+static PyObject *stream_is_complete(EventStream *self, PyObject *Py_UNUSED(none)) {
     if (self->handed_over) {
         return stream_ask_twin(self, "is_complete", 1);
     }
@@ -304,10 +288,10 @@ static PyMemberDef stream_members[] = {
 };
 
 static PyMethodDef stream_methods[] = {
-    {"feed", (PyCFunction)stream_feed, METH_O, feed_doc},
-    {"take", (PyCFunction)(void (*)(void))stream_take, METH_FASTCALL, take_doc},
-    {"flush", (PyCFunction)stream_flush, METH_NOARGS, flush_doc},
-    {"is_complete", (PyCFunction)stream_is_complete, METH_NOARGS, is_complete_doc},
+    METHOD_O("feed", stream_feed),
+    METHOD_FASTCALL("take", stream_take),
+    METHOD_NOARGS("flush", stream_flush),
+    METHOD_NOARGS("is_complete", stream_is_complete),
     {NULL, NULL, 0, NULL},
 };
 
@@ -357,14 +341,7 @@ static void stream_dealloc(EventStream *self) {
 }
 
 PyTypeObject event_stream_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.EventStream",
-    .tp_basicsize = sizeof(EventStream),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "EventStream(make, find_usage)\n\nWhat core.engines.event_stream.EventStream does; `make` makes one.",
-    .tp_new = stream_new,
-    .tp_dealloc = (destructor)stream_dealloc,
-    .tp_traverse = (traverseproc)stream_traverse,
+    GC_TYPE("EventStream", EventStream, stream),
     .tp_clear = (inquiry)stream_clear,
     .tp_methods = stream_methods,
     .tp_members = stream_members,
