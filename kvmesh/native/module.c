@@ -1,5 +1,6 @@
 /* kvmesh._native: the compiled core. `kvmesh.core` refuses another version. */
 #include "base/mixing.h"
+#include "base/names.h"
 #include "beliefs/beliefs.h"
 #include "bodies/bodies.h"
 #include "decide/decide.h"
@@ -17,21 +18,15 @@
 
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
-    approx_ready,
+    names_ready,
     asked_names_ready,
-    graded_ready,
     hashed_ready,
     hpack_ready,
     mixing_ready,
-    message_fold_ready,
-    outbox_methods_ready,
-    packer_ready,
-    prompt_ready,
-    records_ready,
-    sequence_methods_ready,
     sequences_ready,
     speeds_ready,
     take_ready,
+    text_cache_ready,
 };
 
 /* Types that are not found in the module. */

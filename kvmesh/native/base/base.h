@@ -1,7 +1,7 @@
 /* What every room stands on: Python's headers, arguments, arrays, and the hash that tables place by.
  *
- * Everything runs under the interpreter's lock. shell.h makes types and methods, arguments.h reads what is
- * called too often for Python's own parser, arrays.h has numbers in a row. mixing.h hashes numbers that others choose, xxh3.h contents.
+ * Everything runs under the interpreter's lock. shell.h makes types and methods, arguments.h reads their
+ * arguments, names.h has names that C asks for, arrays.h numbers in a row. mixing.h hashes numbers that others choose, xxh3.h contents.
  */
 #ifndef KVMESH_BASE_H
 #define KVMESH_BASE_H

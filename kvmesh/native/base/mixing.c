@@ -27,9 +27,9 @@ int mixing_ready(void) {
     return failed ? -1 : 0;
 }
 
-static PyObject *rekey(PyObject *Py_UNUSED(module), PyObject *args) {
-    unsigned long long white, first, second;
-    if (!PyArg_ParseTuple(args, "KKK:rekey", &white, &first, &second)) {
+static PyObject *rekey(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+    uint64_t white, first, second;
+    if (READ_PLACED("rekey", "KKK", "white first second", &white, &first, &second) < 0) {
         return NULL;
     }
     PyObject *before = Py_BuildValue("KKK", (unsigned long long)mixing_key.white,
@@ -48,6 +48,6 @@ static PyObject *mix(PyObject *Py_UNUSED(module), PyObject *object) {
 
 PyMethodDef native_mixing_methods[] = {
     METHOD_O("mix", mix),
-    {"rekey", AS_FUNCTION(rekey), METH_VARARGS, NULL},
+    METHOD_FASTCALL("rekey", rekey),
     {NULL, NULL, 0, NULL},
 };

@@ -6,7 +6,7 @@
 #ifndef KVMESH_SHELL_H
 #define KVMESH_SHELL_H
 
-#include "base/base.h"
+#include "base/arguments.h"
 
 #include <structmember.h>
 

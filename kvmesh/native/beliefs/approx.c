@@ -3,6 +3,7 @@
  * Whatever an allocation fails for, counts stay right; a block may then be believed that the table
  * has not, or be left in it until its worker is removed.
  */
+#include "base/arrays.h"
 #include "beliefs/approx.h"
 
 #include <math.h>
@@ -33,14 +34,6 @@ static End *end_at(const Approx *self, double until) {
     return known ? self->ends + place : NULL;
 }
 
-static void *regrown(void *block, size_t size) {
-    void *grown = PyMem_RawRealloc(block, size);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-    }
-    return grown;
-}
-
 /* Make room for one more holder at a time, so that `add_holder` cannot fail; -1 with MemoryError. */
 static int reserve_holder(Approx *self, double until) {
     End *end = end_at(self, until);
@@ -53,11 +46,9 @@ static int reserve_holder(Approx *self, double until) {
             end->first = 0;
             return 0;
         }
-        Leases **grown = regrown(end->holders, (size_t)end->room * 2 * sizeof *grown);
-        if (grown == NULL) {
+        if (RAW_RESIZE(end->holders, (size_t)end->room * 2) < 0) {
             return -1;
         }
-        end->holders = grown;
         end->room *= 2;
         return 0;
     }
@@ -68,18 +59,13 @@ static int reserve_holder(Approx *self, double until) {
             self->first_end = 0;
         } else {
             Py_ssize_t room = self->end_room ? self->end_room * 2 : 8;
-            End *grown = regrown(self->ends, (size_t)room * sizeof *grown);
-            if (grown == NULL) {
+            if (RAW_RESIZE(self->ends, room) < 0) {
                 return -1;
             }
-            self->ends = grown;
             self->end_room = room;
         }
     }
-    if (self->spare == NULL) {
-        self->spare = regrown(NULL, FIRST_HOLDERS * sizeof *self->spare);
-    }
-    return self->spare == NULL ? -1 : 0;
+    return self->spare == NULL ? RAW_RESIZE(self->spare, FIRST_HOLDERS) : 0;
 }
 
 static void add_holder(Approx *self, double until, Leases *leases) {
@@ -184,16 +170,11 @@ static uint32_t assign_slot(Approx *self, PyObject *worker) {
     }
     if (slot == self->slot_room) {
         uint32_t room = self->slot_room + 64;
-        PyObject **names = regrown(self->names, room * sizeof *names);
-        self->names = names == NULL ? self->names : names;
-        uint8_t *states = names == NULL ? NULL : regrown(self->states, room);
-        self->states = states == NULL ? self->states : states;
-        uint64_t *live = states == NULL ? NULL : regrown(self->live, room / 64 * sizeof *live);
-        if (live == NULL) {
+        if (RAW_RESIZE(self->names, room) < 0 || RAW_RESIZE(self->states, room) < 0 ||
+            RAW_RESIZE(self->live, room / 64) < 0) {
             return NO_SLOT;
         }
-        live[room / 64 - 1] = 0;
-        self->live = live;
+        self->live[room / 64 - 1] = 0;
         self->slot_room = room;
     }
     if (slot == self->slot_count) {

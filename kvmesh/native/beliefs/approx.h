@@ -56,9 +56,6 @@ enum { SLOT_FREE, SLOT_USED, SLOT_RELEASED, SLOT_CLEARING };
 
 extern PyTypeObject approx_type;
 
-/* Prepare it, once; -1 with MemoryError set. */
-int approx_ready(void);
-
 /* Find how far the prompt is believed cached at whom; drops name slots of `names`, and `depth` is
  * in blocks of the prompt, however few of them are kept. All hashes are given, root first.
  * What ended before now counts until `approx_expire`. -1 with MemoryError set.

@@ -1,34 +1,22 @@
 /* Approx: what Python sees of approx.c, named and answering as core.overlap.approx.ApproxIndex. */
+#include "base/names.h"
 #include "base/shell.h"
 #include "beliefs/approx.h"
 #include "index/prompt.h"
 
 #define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
 
-static PyObject *blocks_name, *upto_name, *ttl_name, *budget_name;
-
-int approx_ready(void) {
-    blocks_name = PyUnicode_InternFromString("blocks");
-    upto_name = PyUnicode_InternFromString("upto");
-    ttl_name = PyUnicode_InternFromString("ttl_s");
-    budget_name = PyUnicode_InternFromString("budget");
-    return blocks_name && upto_name && ttl_name && budget_name ? 0 : -1;
-}
-
-static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     double ttl_s, longest_tick_s;
-    long long max_entries, prune_to;
-    PyObject *statistics, *worker_blocks;
-    int keeps;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "Approx takes no keyword arguments");
-    }
-    if (!PyArg_ParseTuple(args, "Od(LLO)di:Approx", &statistics, &ttl_s, &max_entries, &prune_to,
-                          &worker_blocks, &longest_tick_s, &keeps)) {
+    long long max_entries, prune_to, keeps;
+    PyObject *statistics, *limits, *worker_blocks;
+    if (READ_NEW("Approx", "OdTdL", "statistics ttl_s limits longest_tick_s keeps", &statistics,
+                 &ttl_s, &limits, &longest_tick_s, &keeps) < 0 ||
+        !PyArg_ParseTuple(limits, "LLO", &max_entries, &prune_to, &worker_blocks)) {
         return NULL;
     }
     if (keeps < KEEP_ALL || keeps >= KEEPS) {
-        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %d",
+        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %lld",
                             KEEP_ALL, KEEPS - 1, keeps);
     }
     long long limit = worker_blocks == Py_None ? -1 : PyLong_AsLongLong(worker_blocks);
@@ -162,8 +150,8 @@ static int read_prompt(Given *self, PyObject *hashes) {
     if (PyObject_CheckBuffer(hashes) || PySequence_Check(hashes)) {
         return read_sequence(self, hashes);
     }
-    PyObject *count = PyObject_GetAttr(hashes, blocks_name);
-    PyObject *known = count == NULL ? NULL : PyObject_CallMethodOneArg(hashes, upto_name, count);
+    PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
+    PyObject *known = count == NULL ? NULL : PyObject_CallMethodOneArg(hashes, interned.upto, count);
     Py_XDECREF(count);
     if (known == NULL) {
         if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -176,105 +164,68 @@ static int read_prompt(Given *self, PyObject *hashes) {
     return failed ? -1 : 0;
 }
 
-/* Read an int of any size as a long long, the nearest one; -1 with TypeError set. */
-static int read_count(PyObject *object, long long *count) {
-    int overflow;
-    *count = PyLong_AsLongLongAndOverflow(object, &overflow);
-    if (overflow) {
-        *count = overflow < 0 ? LLONG_MIN : LLONG_MAX;
-    }
-    return *count == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_seconds(PyObject *object, double *seconds) {
-    *seconds = PyFloat_AsDouble(object);
-    return *seconds == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
-
-/* Return the last argument, given by place or by name, borrowed; NULL without an error when it was
- * not given. */
-static PyObject *last_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *names,
-                               Py_ssize_t before, PyObject *name) {
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    if (nargs < before || nargs + named > before + 1) {
-        PyErr_Format(PyExc_TypeError, "takes %zd or %zd arguments, not %zd", before, before + 1,
-                     nargs + named);
-        return NULL;
-    }
-    if (named) {
-        int same = PyUnicode_Compare(PyTuple_GET_ITEM(names, 0), name);
-        if (same) {
-            PyErr_Format(PyExc_TypeError, "%R can be given by name, not %R", name,
-                         PyTuple_GET_ITEM(names, 0));
-            return NULL;
-        }
-    }
-    return nargs + named > before ? args[before] : NULL;
+/* Read a time to live that may be None: `ttl_s` stays then; -1 with TypeError set. */
+static int read_ttl(PyObject *given, double *ttl_s) {
+    return given == Py_None ? 0 : read_double(given, ttl_s);
 }
 
 static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *names) {
+                                    PyObject *keywords) {
+    PyObject *worker, *hashes, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
-    PyObject *last = last_argument(args, nargs, names, 3, ttl_name);
-    if (PyErr_Occurred() || read_seconds(args[2], &now) < 0 ||
-        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+    if (READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl) < 0 ||
+        read_ttl(ttl, &ttl_s) < 0) {
         return NULL;
     }
     Given given = {.count = 0};
-    int failed = read_prompt(&given, args[1]) < 0 ||
-                 approx_record(self, args[0], given.blocks, given.count, now, ttl_s) < 0;
+    int failed = read_prompt(&given, hashes) < 0 ||
+                 approx_record(self, worker, given.blocks, given.count, now, ttl_s) < 0;
     given_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                           PyObject *names) {
+                                           PyObject *keywords) {
+    PyObject *worker, *graded, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
     long long blocks;
-    PyObject *last = last_argument(args, nargs, names, 4, ttl_name);
-    if (PyErr_Occurred() || read_count(args[2], &blocks) < 0 || read_seconds(args[3], &now) < 0 ||
-        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+    if (READ("record_graded", "OONd|O", "worker graded blocks now ttl_s", &worker, &graded, &blocks,
+             &now, &ttl) < 0 ||
+        read_ttl(ttl, &ttl_s) < 0) {
         return NULL;
     }
     Given given = {.count = 0};
-    int failed = read_sequence(&given, args[1]) < 0 ||
-                 approx_record_graded(self, args[0], given.blocks, given.count, blocks, now,
-                                      ttl_s) < 0;
+    int failed = read_sequence(&given, graded) < 0 ||
+                 approx_record_graded(self, worker, given.blocks, given.count, blocks, now, ttl_s) < 0;
     given_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *names) {
+                                    PyObject *keywords) {
+    PyObject *most = Py_None;
     double now;
-    long long budget = -1;
-    PyObject *last = last_argument(args, nargs, names, 1, budget_name);
-    if (PyErr_Occurred() || read_seconds(args[0], &now) < 0) {
+    long long budget = 0;
+    if (READ("expire", "d|O", "now budget", &now, &most) < 0 ||
+        (most != Py_None && read_amount(most, &budget) < 0)) {
         return NULL;
     }
-    if (last != NULL && last != Py_None) {
-        if (read_count(last, &budget) < 0) {
-            return NULL;
-        }
-        budget = budget < 0 ? 0 : budget;
-    }
-    int done = approx_expire(self, now, budget);
+    int done = approx_expire(self, now, most == Py_None ? -1 : budget < 0 ? 0 : budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
 static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssize_t nargs) {
+    PyObject *worker, *hashes;
     Py_buffer view;
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "revoke takes 2 arguments, not %zd", nargs);
-    }
-    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) {
+    if (READ_PLACED("revoke", "OO", "worker hashes", &worker, &hashes) < 0 ||
+        PyObject_GetBuffer(hashes, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
     /* Packed blocks may begin anywhere; what is behind the last whole one is ignored. */
     Py_ssize_t count = view.len / BLOCK_BYTES;
     int failed = 0;
     if ((uintptr_t)view.buf % sizeof(uint64_t) == 0) {
-        failed = approx_revoke(self, args[0], view.buf, count) < 0;
+        failed = approx_revoke(self, worker, view.buf, count) < 0;
     } else {
         uint64_t *copy = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *copy);
         if (copy == NULL) {
@@ -282,7 +233,7 @@ static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssiz
             failed = 1;
         } else {
             memcpy(copy, view.buf, (size_t)count * sizeof *copy);
-            failed = approx_revoke(self, args[0], copy, count) < 0;
+            failed = approx_revoke(self, worker, copy, count) < 0;
             PyMem_Free(copy);
         }
     }
@@ -296,7 +247,7 @@ static PyObject *approx_remove_call(Approx *self, PyObject *worker) {
 
 static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     long long budget;
-    if (read_count(object, &budget) < 0) {
+    if (read_amount(object, &budget) < 0) {
         return NULL;
     }
     int done = approx_sweep(self, budget);
@@ -354,7 +305,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
     Py_ssize_t blocks = 0;
     int keeps = self->keeps, failed;
     if (keeps != KEEP_ALL) {
-        PyObject *count = PyObject_GetAttr(hashes, blocks_name);
+        PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
         blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
         Py_XDECREF(count);
         if (blocks == -1 && PyErr_Occurred()) {

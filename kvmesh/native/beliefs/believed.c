@@ -1,4 +1,5 @@
 /* Blocks of one worker, see believed.h. */
+#include "base/arrays.h"
 #include "beliefs/believed.h"
 
 #define SMALLEST 8U
@@ -158,6 +159,19 @@ Believed *tree_enter(Tree *self, uint64_t block, uint64_t hash) {
     return entry;
 }
 
+static void tree_forget_followers(Tree *self, Believed *entry) {
+    uint32_t number = entry->followers;
+    if (number) {
+        Followers *list = self->followers + number;
+        if (list->room) {
+            PyMem_RawFree(list->blocks.many);
+        }
+        list->blocks.next = self->unused_followers;
+        self->unused_followers = number;
+        entry->followers = 0;
+    }
+}
+
 void tree_drop(Tree *self, Believed *entry) {
     tree_forget_followers(self, entry);
     Part *part = self->parts + part_of(self, mixed(entry->block));
@@ -192,14 +206,9 @@ static uint32_t new_followers(Tree *self) {
     }
     if (self->follower_count + 1 >= self->follower_room) {
         size_t room = self->follower_room ? (size_t)self->follower_room * 2 : 8;
-        Followers *grown = room > LARGEST
-                               ? NULL
-                               : PyMem_RawRealloc(self->followers, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->followers, room > LARGEST ? SIZE_MAX : (size_t)room) < 0) {
             return 0;
         }
-        self->followers = grown;
         self->follower_room = (uint32_t)room;
     }
     return ++self->follower_count;
@@ -213,19 +222,6 @@ const uint64_t *tree_followers(const Tree *self, const Believed *entry, uint32_t
     const Followers *list = self->followers + entry->followers;
     *count = list->count;
     return list->room ? list->blocks.many : &list->blocks.one;
-}
-
-void tree_forget_followers(Tree *self, Believed *entry) {
-    uint32_t number = entry->followers;
-    if (number) {
-        Followers *list = self->followers + number;
-        if (list->room) {
-            PyMem_RawFree(list->blocks.many);
-        }
-        list->blocks.next = self->unused_followers;
-        self->unused_followers = number;
-        entry->followers = 0;
-    }
 }
 
 int tree_follow_alone(Tree *self, uint64_t parent, uint64_t block) {

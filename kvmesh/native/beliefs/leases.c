@@ -1,4 +1,5 @@
 /* One worker's believed blocks and when they end, see leases.h. */
+#include "base/arrays.h"
 #include "base/shell.h"
 #include "beliefs/leases.h"
 
@@ -50,13 +51,9 @@ static int reserve_lease(Leases *self) {
         return 0;
     }
     size_t room = self->lease_room ? (size_t)self->lease_room * 2 : 8;
-    Lease *grown =
-        room > MOST_LEASES ? NULL : PyMem_RawRealloc(self->leases, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->leases, room > MOST_LEASES ? SIZE_MAX : (size_t)room) < 0) {
         return -1;
     }
-    self->leases = grown;
     self->lease_room = (uint32_t)room;
     return 0;
 }
@@ -112,12 +109,9 @@ static int reserve_due(Leases *self) {
         return 0;
     }
     Py_ssize_t room = self->due_room ? self->due_room * 2 : 4;
-    Due *grown = PyMem_RawRealloc(self->dues, (size_t)room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->dues, room) < 0) {
         return -1;
     }
-    self->dues = grown;
     self->due_room = room;
     return 0;
 }
@@ -154,13 +148,9 @@ static int reserve_item(Due *due) {
         return 0;
     }
     uint32_t room = due->room ? due->room * 2 : 4;
-    DueLease *grown =
-        room > MOST_LEASES * 2 ? NULL : PyMem_RawRealloc(due->items, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(due->items, room > MOST_LEASES * 2 ? SIZE_MAX : (size_t)room) < 0) {
         return -1;
     }
-    due->items = grown;
     due->room = room;
     return 0;
 }

@@ -42,7 +42,7 @@ PyObject *scan_text(const ScanText *text) {
 }
 
 /* Read the string whose quote is at `*at`, and step behind it. */
-static PyObject *read_text(const uint8_t **at, const uint8_t *end) {
+static PyObject *text_at(const uint8_t **at, const uint8_t *end) {
     int found = 0;
     const uint8_t *start = *at + 1, *close = json_string(start, end, &found);
     ScanText text = {start, close - start, (found & JSON_ESCAPE) != 0, !(found & JSON_WIDE)};
@@ -56,7 +56,7 @@ static PyObject *read_message(const uint8_t **at, const uint8_t *end) {
     int found = 0;
     while (json_member(&walk, &found) > 0) {
         PyObject **place = JSON_KEY_IS(&walk, "role") ? &role : &content;
-        *place = read_text(&walk.at, end);
+        *place = text_at(&walk.at, end);
         if (*place == NULL) {
             Py_XDECREF(role);
             Py_XDECREF(content);

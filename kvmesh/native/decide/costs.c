@@ -188,10 +188,8 @@ static void formula_dealloc(Formula *self) {
 }
 
 static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"price", "failure", NULL};
     PyObject *price, *failure;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!", names, &PyTuple_Type, &price,
-                                     &PyTuple_Type, &failure)) {
+    if (READ_NEW("Formula", "TT", "price failure", &price, &failure) < 0) {
         return NULL;
     }
     Formula *self = (Formula *)type->tp_alloc(type, 0);

@@ -12,9 +12,9 @@ static const char *const modes[MODES] = {
     [MODE_POWER_OF_TWO] = "power-of-two",
 };
 
-static int find_mode(const char *name) {
+static int find_mode(PyObject *name) {
     int mode = 0;
-    while (mode < MODES && strcmp(name, modes[mode]) != 0) {
+    while (mode < MODES && PyUnicode_CompareWithASCIIString(name, modes[mode]) != 0) {
         mode++;
     }
     return mode < MODES ? mode : -1;
@@ -48,15 +48,11 @@ static void course_dealloc(Course *self) {
  * the terms of all and returns their costs
  */
 static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    const char *name;
     int looks;
-    PyObject *formula, *weights, *policy, *maker, *draw;
+    PyObject *name, *formula, *weights, *policy, *maker, *draw;
     double margin, read[MOST_WEIGHTS] = {0.0};
-    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
-        return PyErr_Format(PyExc_TypeError, "Course takes no keywords");
-    }
-    if (!PyArg_ParseTuple(args, "spOO!dUOO", &name, &looks, &formula, &PyTuple_Type, &weights,
-                          &margin, &policy, &maker, &draw)) {
+    if (READ_NEW("Course", "UpOTdUOO", "mode looks formula weights margin policy maker draw", &name,
+                 &looks, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
         return NULL;
     }
     int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
@@ -66,7 +62,7 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     Py_ssize_t count = PyTuple_GET_SIZE(weights);
     if (mode < 0 || count > MOST_WEIGHTS || (compiled && count < ((Formula *)formula)->weights)) {
-        return PyErr_Format(PyExc_ValueError, "mode %.40s with %zd weights cannot be followed", name,
+        return PyErr_Format(PyExc_ValueError, "mode %.40U with %zd weights cannot be followed", name,
                             count);
     }
     for (Py_ssize_t i = 0; i < count; i++) {

@@ -72,14 +72,12 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
     return 0;
 }
 
-static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *size, *names, *types, *limits;
-    int farthest, secret;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "EngineCache takes no keyword arguments");
-    }
-    if (!PyArg_ParseTuple(args, "OpiO!O!O!:EngineCache", &size, &secret, &farthest, &PyTuple_Type, &names,
-                          &PyTuple_Type, &types, &PyTuple_Type, &limits)) {
+    long long farthest;
+    int secret;
+    if (READ_NEW("EngineCache", "OpLTTT", "block_size secret farthest names types limits", &size,
+                 &secret, &farthest, &names, &types, &limits) < 0) {
         return NULL;
     }
     EngineCache *self = (EngineCache *)type->tp_alloc(type, 0);
@@ -88,7 +86,7 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     residents_init(&self->residents);
     self->complete = 1;
-    self->names.farthest = farthest;
+    self->names.farthest = (int)farthest;
     self->names.secret = secret;
     if (read_limits(self, limits) < 0 || read_size(self, size) < 0 || read_parts(self, names, types) < 0) {
         Py_CLEAR(self);
@@ -342,12 +340,10 @@ static PyObject *cache_references(EngineCache *self, PyObject *number) {
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
 }
 
-static PyObject *cache_load(EngineCache *self, PyObject *args) {
+static PyObject *cache_load(EngineCache *self, PyObject *const *args, Py_ssize_t nargs) {
     long long group, size;
-    PyObject *tiers;
-    const char *blocks;
-    Py_ssize_t bytes;
-    if (!PyArg_ParseTuple(args, "LLO!y#:load", &group, &size, &PyTuple_Type, &tiers, &blocks, &bytes) ||
+    PyObject *tiers, *blocks;
+    if (READ_PLACED("load", "LLTS", "group block_size tiers blocks", &group, &size, &tiers, &blocks) < 0 ||
         begin(self) < 0) {
         return NULL;
     }
@@ -355,7 +351,7 @@ static PyObject *cache_load(EngineCache *self, PyObject *args) {
     residents_clear(residents);
     self->broken = 0;
     PyObject *said = PyList_New(0), *events = NULL;
-    int loaded = said == NULL ? -1 : load(self, tiers, blocks, bytes, said);
+    int loaded = said == NULL ? -1 : load(self, tiers, PyBytes_AS_STRING(blocks), PyBytes_GET_SIZE(blocks), said);
     Py_XDECREF(said);
     if (loaded > 0) {
         residents->has_group = group >= 0;
@@ -437,7 +433,7 @@ static PyMethodDef methods[] = {
     METHOD_NOARGS("restart", cache_restart),
     METHOD_NOARGS("dump", cache_dump),
     METHOD_NOARGS("save", cache_save),
-    {"load", AS_FUNCTION(cache_load), METH_VARARGS, NULL},
+    METHOD_FASTCALL("load", cache_load),
     METHOD_O("add", cache_add),
     METHOD_O("references", cache_references),
     METHOD_NOARGS("statistics", cache_statistics),

@@ -1,4 +1,5 @@
 /* A batch as core.engines.engine_events has it, and the memory of one: see engine_batch.h. */
+#include "base/arrays.h"
 #include "engines/engine_batch.h"
 
 #include <limits.h>
@@ -8,12 +9,9 @@
 EngineEvent *engine_batch_add(EngineBatch *self, int what) {
     if (self->count == self->room) {
         size_t room = self->room ? 2 * (size_t)self->room : 16;
-        EngineEvent *grown = PyMem_RawRealloc(self->events, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->events, room) < 0) {
             return NULL;
         }
-        self->events = grown;
         self->room = (Py_ssize_t)room;
     }
     EngineEvent *event = self->events + self->count++;

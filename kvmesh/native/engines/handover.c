@@ -1,5 +1,6 @@
 /* What an engine's only group holds, for whoever follows several, or for a later process: see
  * residents.h. */
+#include "base/arrays.h"
 #include "engines/residents.h"
 
 #define BITS 24
@@ -102,12 +103,9 @@ static int make_room(Writer *self, size_t bytes) {
         return 0;
     }
     size_t room = 2 * self->room + bytes;
-    uint8_t *grown = PyMem_RawRealloc(self->bytes, room);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->bytes, room) < 0) {
         return -1;
     }
-    self->bytes = grown;
     self->room = room;
     return 0;
 }

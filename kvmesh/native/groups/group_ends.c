@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found) {
+static int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found) {
     found->count = 0;
     if (push_u32(found, node) < 0) {
         return -1;

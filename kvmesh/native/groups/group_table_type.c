@@ -17,14 +17,12 @@ typedef struct {
     char broken; /* memory ran out in the middle of a change */
 } GroupTableObject;
 
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *stored, *removed;
-    long long blocks, hidden, run;
-    unsigned long references;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "GroupTable takes no keyword arguments");
-    }
-    if (!PyArg_ParseTuple(args, "OOLkLL:GroupTable", &stored, &removed, &blocks, &references, &hidden, &run)) {
+    long long blocks, references, hidden, run;
+    if (READ_NEW("GroupTable", "OOLLLL",
+                 "stored removed max_blocks max_references max_hidden max_run", &stored, &removed,
+                 &blocks, &references, &hidden, &run) < 0) {
         return NULL;
     }
     if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
@@ -108,13 +106,10 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
     }
     Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
     if (may_be_none && count > self->left_room) {
-        uint8_t *grown = PyMem_RawRealloc(self->left_out, (size_t)count);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->left_out, count) < 0) {
             Py_DECREF(items);
             return -1;
         }
-        self->left_out = grown;
         self->left_room = count;
     }
     int failed = 0;
@@ -150,18 +145,17 @@ static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
                          (unsigned long)column_get(&table->depths, node));
 }
 
-static PyObject *table_store(GroupTableObject *self, PyObject *args) {
+static PyObject *table_store(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_ssize_t slot;
-    int tier;
-    unsigned long span, times;
-    unsigned long long root;
+    long long tier;
+    uint64_t span, times, root;
     PyObject *hashes, *ends, *before, *path;
-    if (!PyArg_ParseTuple(args, "nikkOOOKO:store", &slot, &tier, &span, &times, &hashes, &ends, &before, &root,
-                          &path) ||
+    if (READ_PLACED("store", "nLKKOOOKO", "slot tier span times hashes ends before root path", &slot,
+                    &tier, &span, &times, &hashes, &ends, &before, &root, &path) < 0 ||
         begin(self) < 0) {
         return NULL;
     }
-    GroupStore store = {.tier = tier, .root = root, .has_before = before != Py_None};
+    GroupStore store = {.tier = (int)tier, .root = root, .has_before = before != Py_None};
     store.group = group_at(self, slot);
     store.span = span > UINT32_MAX ? UINT32_MAX : (uint32_t)span;
     store.times = times > UINT32_MAX ? UINT32_MAX : (uint32_t)times;
@@ -186,18 +180,18 @@ static PyObject *table_store(GroupTableObject *self, PyObject *args) {
     return end(self, crowded < 0 ? NULL : PyLong_FromLongLong(crowded), 1);
 }
 
-static PyObject *table_remove(GroupTableObject *self, PyObject *args) {
+static PyObject *table_remove(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_ssize_t slot;
-    int tier;
+    long long tier;
     PyObject *hashes;
-    if (!PyArg_ParseTuple(args, "niO:remove", &slot, &tier, &hashes) || begin(self) < 0) {
+    if (READ_PLACED("remove", "nLO", "slot tier hashes", &slot, &tier, &hashes) < 0 || begin(self) < 0) {
         return NULL;
     }
     CacheGroup *group = group_at(self, slot);
     if (group == NULL || read_numbers(self, hashes, &self->hashes, 0) < 0) {
         return end(self, NULL, 0);
     }
-    long long unknown = group_remove(&self->table, group, tier, self->hashes.items, self->hashes.count);
+    long long unknown = group_remove(&self->table, group, (int)tier, self->hashes.items, self->hashes.count);
     return end(self, unknown < 0 ? NULL : PyLong_FromLongLong(unknown), 1);
 }
 
@@ -287,10 +281,11 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     return 0;
 }
 
-static PyObject *table_settle_rule(GroupTableObject *self, PyObject *args) {
+static PyObject *table_settle_rule(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
     PyObject *groups;
-    unsigned long align, drop;
-    if (!PyArg_ParseTuple(args, "O!kk:settle_rule", &PyTuple_Type, &groups, &align, &drop) || begin(self) < 0) {
+    uint64_t align, drop;
+    if (READ_PLACED("settle_rule", "TKK", "groups align drop", &groups, &align, &drop) < 0 ||
+        begin(self) < 0) {
         return NULL;
     }
     GroupTable *table = &self->table;
@@ -346,13 +341,13 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothin
 
 static PyMethodDef methods[] = {
     METHOD_O("find", table_find),
-    {"store", AS_FUNCTION(table_store), METH_VARARGS, NULL},
-    {"remove", AS_FUNCTION(table_remove), METH_VARARGS, NULL},
+    METHOD_FASTCALL("store", table_store),
+    METHOD_FASTCALL("remove", table_remove),
     METHOD_O("open", table_open),
     METHOD_NOARGS("settle", table_settle),
     METHOD_NOARGS("take_ends", table_take_ends),
     METHOD_NOARGS("dump", table_dump),
-    {"settle_rule", AS_FUNCTION(table_settle_rule), METH_VARARGS, NULL},
+    METHOD_FASTCALL("settle_rule", table_settle_rule),
     METHOD_NOARGS("clear", table_clear),
     METHOD_NOARGS("counts", table_counts),
     {NULL, NULL, 0, NULL},

@@ -74,11 +74,12 @@ static PyObject *read_messages(PyObject *given) {
 }
 
 static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "send takes 2 arguments, not %zd", nargs);
+    PyObject *stream_id, *given;
+    if (READ_PLACED("send", "OO", "stream_id messages", &stream_id, &given) < 0) {
+        return NULL;
     }
-    uint32_t id = read_id(args[0]);
-    PyObject *messages = id == 0 ? NULL : read_messages(args[1]);
+    uint32_t id = read_id(stream_id);
+    PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
         Py_XDECREF(messages);
         return NULL;
@@ -97,18 +98,17 @@ static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t na
 }
 
 static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
-    }
-    uint32_t id = read_id(args[0]);
-    long status = id == 0 ? -1 : PyLong_AsLong(args[2]);
-    if (id == 0 || (status == -1 && PyErr_Occurred())) {
+    PyObject *stream_id, *given, *text;
+    long long status;
+    if (READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given, &status,
+                    &text) < 0) {
         return NULL;
     }
-    if (status < 0 || status > 0xffff || !PyBytes_Check(args[3])) {
-        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, its text bytes");
+    if (status < 0 || status > 0xffff) {
+        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, not %lld", status);
     }
-    PyObject *messages = read_messages(args[1]);
+    uint32_t id = read_id(stream_id);
+    PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
         Py_XDECREF(messages);
         return NULL;
@@ -117,7 +117,7 @@ static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t 
     int failed = 0;
     if (stream != NULL && !stream->finished) {
         failed = send_messages(self, stream, messages);
-        Py_XSETREF(stream->text, Py_NewRef(args[3]));
+        Py_XSETREF(stream->text, Py_NewRef(text));
         stream->status = (int)status;
         stream->finished = 1;
         failed = failed < 0 ? -1 : send_end(self, stream);
@@ -229,11 +229,14 @@ static int limits_are_sound(const SessionLimits *limits) {
            limits->waiting_bytes >= 0 && limits->idle_frames >= 0 && limits->early_resets >= 0;
 }
 
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     SessionLimits limits;
-    if (!PyArg_ParseTuple(args, "nnnnnnnn", &limits.streams, &limits.message_bytes,
-                          &limits.header_bytes, &limits.stream_window, &limits.connection_window,
-                          &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets)) {
+    if (READ_NEW("GrpcSession", "nnnnnnnn",
+                 "streams message_bytes header_bytes stream_window connection_window waiting_bytes "
+                 "idle_frames early_resets",
+                 &limits.streams, &limits.message_bytes, &limits.header_bytes,
+                 &limits.stream_window, &limits.connection_window, &limits.waiting_bytes,
+                 &limits.idle_frames, &limits.early_resets) < 0) {
         return NULL;
     }
     if (!limits_are_sound(&limits)) {

@@ -151,7 +151,5 @@ int take_frame(Session *self, const Frame *frame, PyObject *events);
 int take_data(Session *self, const Frame *frame, PyObject *events);
 int take_head(Session *self, uint32_t id, int flags, const uint8_t *block, size_t size, PyObject *events);
 
-/* Tell whether the fields of a request's head are what HTTP/2 allows. */
-int head_is_sound(PyObject *fields, int trailers);
 
 #endif

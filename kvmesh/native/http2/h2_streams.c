@@ -1,4 +1,5 @@
 /* What a session holds: bytes, streams by id, and the streams whose turn to send will come. */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "http2/h2_session.h"
 
@@ -22,12 +23,9 @@ int buffer_reserve(Buffer *self, size_t more) {
     while (room - held < more) {
         room *= 2;
     }
-    uint8_t *grown = PyMem_Realloc(self->at, room);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(self->at, room) < 0) {
         return -1;
     }
-    self->at = grown;
     self->room = room;
     return 0;
 }

@@ -1,4 +1,5 @@
 /* Where hits of workers with several cache groups end, see cut.h. */
+#include "base/arrays.h"
 #include "index/cut.h"
 
 #include <stdlib.h>
@@ -132,14 +133,8 @@ static int make_room(Cut *cut, uint32_t words) {
     if (words <= cut->words) {
         return 0;
     }
-    uint64_t *waiting = PyMem_Realloc(cut->waiting, words * sizeof *waiting);
-    cut->waiting = waiting == NULL ? cut->waiting : waiting;
-    Py_ssize_t *chains = PyMem_Realloc(cut->chains, words * 64 * sizeof *chains);
-    cut->chains = chains == NULL ? cut->chains : chains;
-    Hit *hits = PyMem_Realloc(cut->hits, words * 64 * sizeof *hits);
-    cut->hits = hits == NULL ? cut->hits : hits;
-    if (waiting == NULL || chains == NULL || hits == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(cut->waiting, words) < 0 || RESIZE(cut->chains, words * 64) < 0 ||
+        RESIZE(cut->hits, words * 64) < 0) {
         return -1;
     }
     cut->words = words;
@@ -284,21 +279,15 @@ static int make_drops(Drops *made, Py_ssize_t count, uint32_t words) {
     made->count = 0;
     made->word_count = 0;
     if (count > made->room) {
-        Drop *drops = PyMem_Realloc(made->drops, (size_t)count * sizeof *drops);
-        if (drops == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(made->drops, count) < 0) {
             return -1;
         }
-        made->drops = drops;
         made->room = count;
     }
     if (wanted > made->word_room) {
-        uint64_t *more = PyMem_Realloc(made->words, wanted * sizeof *more);
-        if (more == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(made->words, wanted) < 0) {
             return -1;
         }
-        made->words = more;
         made->word_room = wanted;
     }
     return 0;

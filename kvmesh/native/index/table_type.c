@@ -4,17 +4,10 @@
 #include "base/shell.h"
 #include "index/index.h"
 
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    if (PyTuple_GET_SIZE(args) || (kwargs != NULL && PyDict_GET_SIZE(kwargs))) {
-        PyErr_SetString(PyExc_TypeError, "Table takes no arguments");
-        return NULL;
-    }
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     Table *self = (Table *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->holdings = PyDict_New();
-    if (self->holdings == NULL || sets_init(&self->sets) < 0) {
+    if (self != NULL && (READ_NEW("Table", "", "", NULL) < 0 ||
+                         (self->holdings = PyDict_New()) == NULL || sets_init(&self->sets) < 0)) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -44,14 +37,15 @@ static void table_dealloc(Table *self) {
 }
 
 static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "admit takes 2 arguments, not %zd", nargs);
+    PyObject *worker, *bit;
+    if (READ_PLACED("admit", "OO", "worker bit", &worker, &bit) < 0) {
+        return NULL;
     }
-    PyObject *known = PyDict_GetItemWithError(self->holdings, args[0]);
+    PyObject *known = PyDict_GetItemWithError(self->holdings, worker);
     if (known != NULL || PyErr_Occurred()) {
         return Py_XNewRef(known);
     }
-    int64_t slot = mask_slot(args[1]);
+    int64_t slot = mask_slot(bit);
     uint32_t single = slot < 0 ? NO_SET : table_single(self, (uint32_t)slot);
     if (single == NO_SET) {
         return NULL;
@@ -60,49 +54,41 @@ static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t narg
     if (holding == NULL) {
         return NULL;
     }
-    holding->bit = Py_NewRef(args[1]);
+    holding->bit = Py_NewRef(bit);
     holding->slot = (uint32_t)slot;
     holding->blocks = 0;
     holding->digest = 0;
-    if (PyDict_SetItem(self->holdings, args[0], (PyObject *)holding) < 0) {
+    if (PyDict_SetItem(self->holdings, worker, (PyObject *)holding) < 0) {
         Py_CLEAR(holding);
     }
     return (PyObject *)holding;
 }
 
-/* Check that there are a holding and a run, and open the run; -1 with TypeError set. */
-static int open_run(PyObject *const *args, Py_ssize_t run_at, Py_buffer *view) {
-    if (!Py_IS_TYPE(args[0], &holding_type)) {
-        PyErr_Format(PyExc_TypeError, "a Holding is needed, not %.100s", Py_TYPE(args[0])->tp_name);
-        return -1;
-    }
-    return PyObject_GetBuffer(args[run_at], view, PyBUF_SIMPLE);
-}
-
 static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "store takes 2 arguments, not %zd", nargs);
-    }
-    if (open_run(args, 1, &view) < 0) {
+    Holding *holding;
+    PyObject *run;
+    if (READ_PLACED("store", "!O", "holding run", &holding_type, &holding, &run) < 0 ||
+        PyObject_GetBuffer(run, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    int failed = table_store_run(self, (Holding *)args[0], view.buf, view.len / BLOCK_BYTES);
+    int failed = table_store_run(self, holding, view.buf, view.len / BLOCK_BYTES);
     PyBuffer_Release(&view);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
+    Holding *holding;
+    PyObject *behind, *run;
     uint64_t parent;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "extend takes 3 arguments, not %zd", nargs);
-    }
-    int known = read_block(args[1], &parent);
-    if (known < 0 || open_run(args, 2, &view) < 0) {
+    if (READ_PLACED("extend", "!OO", "holding parent run", &holding_type, &holding, &behind, &run) < 0) {
         return NULL;
     }
-    Holding *holding = (Holding *)args[0];
+    int known = read_block(behind, &parent);
+    if (known < 0 || PyObject_GetBuffer(run, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
     known = known && (!parent || table_held_by(self, parent, holding->slot));
     int failed = known && table_store_run(self, holding, view.buf, view.len / BLOCK_BYTES) < 0;
     PyBuffer_Release(&view);
@@ -111,15 +97,15 @@ static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nar
 
 static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "remove takes 2 arguments, not %zd", nargs);
-    }
-    if (open_run(args, 1, &view) < 0) {
+    Holding *holding;
+    PyObject *run;
+    if (READ_PLACED("remove", "!O", "holding run", &holding_type, &holding, &run) < 0 ||
+        PyObject_GetBuffer(run, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
     PyObject *missing = PyList_New(0);
     Py_ssize_t count = view.len / BLOCK_BYTES;
-    if (missing != NULL && table_remove_noting(self, (Holding *)args[0], view.buf, count, missing) < 0) {
+    if (missing != NULL && table_remove_noting(self, holding, view.buf, count, missing) < 0) {
         Py_CLEAR(missing);
     }
     PyBuffer_Release(&view);
@@ -128,11 +114,12 @@ static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nar
 
 static PyObject *table_holds(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     uint64_t block;
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "holds takes 2 arguments, not %zd", nargs);
+    PyObject *bit, *given;
+    if (READ_PLACED("holds", "OO", "bit block", &bit, &given) < 0) {
+        return NULL;
     }
-    int64_t slot = mask_slot(args[0]);
-    int known = slot < 0 ? -1 : read_block(args[1], &block);
+    int64_t slot = mask_slot(bit);
+    int known = slot < 0 ? -1 : read_block(given, &block);
     return known < 0 ? NULL : PyBool_FromLong(known && table_held_by(self, block, (uint32_t)slot));
 }
 

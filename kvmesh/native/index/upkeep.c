@@ -200,15 +200,14 @@ int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t 
 }
 
 PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "clear_bits takes 3 arguments, not %zd", nargs);
-    }
+    PyObject *shard, *bits;
     uint32_t number;
-    uint64_t hash = PyLong_AsUnsignedLongLong(args[2]);
-    if (PyErr_Occurred() || shard_number(args[0], &number) < 0) {
+    uint64_t hash;
+    if (READ_PLACED("clear_bits", "OOK", "number bits hash", &shard, &bits, &hash) < 0 ||
+        shard_number(shard, &number) < 0) {
         return NULL;
     }
-    int64_t blocks = table_clear_some(self, number, args[1], &hash);
+    int64_t blocks = table_clear_some(self, number, bits, &hash);
     return blocks < 0 ? NULL : Py_BuildValue("LK", (long long)blocks, (unsigned long long)hash);
 }
 

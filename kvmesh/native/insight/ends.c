@@ -6,7 +6,7 @@
 static const char *const outcomes[OUTCOMES] = {"finished", "client_gone", "failed",
                                                "cut",      "refused",     "crashed"};
 
-int outcome_from(PyObject *name) {
+static int outcome_from(PyObject *name) {
     for (int outcome = 0; outcome < OUTCOMES && PyUnicode_Check(name); outcome++) {
         if (PyUnicode_CompareWithASCIIString(name, outcomes[outcome]) == 0) {
             return outcome;
@@ -17,15 +17,16 @@ int outcome_from(PyObject *name) {
 }
 
 static PyObject *add_method(RequestEnds *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "add takes 2 arguments, not %zd", nargs);
-    }
-    int outcome = outcome_from(args[0]);
-    long status = outcome < 0 ? 0 : PyLong_AsLong(args[1]);
-    if (PyErr_Occurred()) {
+    PyObject *name;
+    long long status;
+    if (READ_PLACED("add", "OL", "outcome status", &name, &status) < 0) {
         return NULL;
     }
-    ends_add(self, outcome, status);
+    int outcome = outcome_from(name);
+    if (outcome < 0) {
+        return NULL;
+    }
+    ends_add(self, outcome, (long)status);
     Py_RETURN_NONE;
 }
 

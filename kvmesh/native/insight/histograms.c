@@ -17,8 +17,8 @@ void histogram_observe(Histogram *self, double value) {
 }
 
 static PyObject *observe_method(Histogram *self, PyObject *given) {
-    double value = PyFloat_AsDouble(given);
-    if (value == -1.0 && PyErr_Occurred()) {
+    double value;
+    if (read_double(given, &value) < 0) {
         return NULL;
     }
     histogram_observe(self, value);
@@ -61,9 +61,8 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
 }
 
 static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"bounds", NULL};
     PyObject *given;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O", names, &given)) {
+    if (READ_NEW("Histogram", "O", "bounds", &given) < 0) {
         return NULL;
     }
     PyObject *bounds = PySequence_Tuple(given);

@@ -165,12 +165,11 @@ static int count_prompt(PrefixCounts *self, const uint64_t *hashes, Py_ssize_t c
 
 static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssize_t nargs) {
     Prompt64 prompt;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "record takes 3 arguments, not %zd", nargs);
-    }
-    long long cached = PyLong_AsLongLong(args[1]);
-    double now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred() || prompt64_read(args[0], &prompt) < 0) {
+    PyObject *hashes;
+    long long cached;
+    double now;
+    if (READ_PLACED("record", "OLd", "hashes cached_blocks now", &hashes, &cached, &now) < 0 ||
+        prompt64_read(hashes, &prompt) < 0) {
         return NULL;
     }
     int failed = count_prompt(self, prompt.hashes, prompt.count, cached, now) < 0;
@@ -179,8 +178,8 @@ static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssi
 }
 
 static PyObject *weight_method(PrefixCounts *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    return now == -1.0 && PyErr_Occurred() ? NULL : PyFloat_FromDouble(weight_of(self, now));
+    double now;
+    return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(weight_of(self, now));
 }
 
 static PyObject *total_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
@@ -202,9 +201,8 @@ static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
 }
 
 static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"max_nodes", NULL};
     Py_ssize_t most;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n", names, &most)) {
+    if (READ_NEW("PrefixCounts", "n", "max_nodes", &most) < 0) {
         return NULL;
     }
     if (most < 1 || most > 1 << 24) {

@@ -1,43 +1,9 @@
 /* Record: one request's decision and what became of it. */
+#include "base/names.h"
 #include "base/shell.h"
 #include "insight/records.h"
 
 #include <math.h>
-
-static PyObject *overlap_name, *blocks_name, *considered_name, *best_name, *by_cache_name,
-    *prompt_name, *size_name, *capacity_name, *rate_name, *worker_name, *policy_name, *chosen_name,
-    *candidates_name, *count_name, *cached_name, *completion_name;
-
-int records_ready(void) {
-    struct {
-        PyObject **place;
-        const char *name;
-    } names[] = {
-        {&overlap_name, "overlap_blocks"},
-        {&blocks_name, "total_blocks"},
-        {&considered_name, "considered"},
-        {&best_name, "best_overlap_blocks"},
-        {&by_cache_name, "by_cache"},
-        {&prompt_name, "prompt_tokens"},
-        {&size_name, "block_size"},
-        {&capacity_name, "capacity_blocks"},
-        {&rate_name, "ms_per_token"},
-        {&worker_name, "worker"},
-        {&policy_name, "policy"},
-        {&chosen_name, "chosen"},
-        {&candidates_name, "candidates"},
-        {&count_name, "blocks"},
-        {&cached_name, "cached_tokens"},
-        {&completion_name, "completion_tokens"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].name);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
 
 const char *const state_names[STATES] = {"open", "finished", "client_gone", "failed", "cut",
                                          "refused"};
@@ -104,7 +70,7 @@ static int read_float(PyObject *from, PyObject *name, double *number) {
     return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *read_text(PyObject *from, PyObject *name) {
+static PyObject *read_name(PyObject *from, PyObject *name) {
     PyObject *value = PyObject_GetAttr(from, name);
     if (value != NULL && !PyUnicode_Check(value)) {
         PyErr_Format(PyExc_TypeError, "a decision's %U is a str, not %.80s", name,
@@ -115,7 +81,7 @@ static PyObject *read_text(PyObject *from, PyObject *name) {
 }
 
 static Py_ssize_t count_candidates(PyObject *decision) {
-    PyObject *candidates = PyObject_GetAttr(decision, candidates_name);
+    PyObject *candidates = PyObject_GetAttr(decision, interned.candidates);
     Py_ssize_t count = candidates == NULL ? -1 : PyObject_Size(candidates);
     Py_XDECREF(candidates);
     return count;
@@ -124,23 +90,23 @@ static Py_ssize_t count_candidates(PyObject *decision) {
 int record_take(Record *self, PyObject *decision) {
     long long overlap, blocks, considered, best, by_cache, prompt, size, capacity;
     double rate;
-    PyObject *chosen = PyObject_GetAttr(decision, chosen_name);
+    PyObject *chosen = PyObject_GetAttr(decision, interned.chosen);
     if (chosen == NULL) {
         return -1;
     }
-    int failed = read_number(decision, overlap_name, &overlap) < 0 ||
-                 read_number(decision, blocks_name, &blocks) < 0 ||
-                 read_number(decision, considered_name, &considered) < 0 ||
-                 read_number(decision, best_name, &best) < 0 ||
-                 read_number(decision, by_cache_name, &by_cache) < 0 ||
-                 read_number(chosen, prompt_name, &prompt) < 0 ||
-                 read_number(chosen, size_name, &size) < 0 ||
-                 read_number(chosen, capacity_name, &capacity) < 0 ||
-                 read_float(chosen, rate_name, &rate) < 0;
+    int failed = read_number(decision, interned.overlap_blocks, &overlap) < 0 ||
+                 read_number(decision, interned.total_blocks, &blocks) < 0 ||
+                 read_number(decision, interned.considered, &considered) < 0 ||
+                 read_number(decision, interned.best_overlap_blocks, &best) < 0 ||
+                 read_number(decision, interned.by_cache, &by_cache) < 0 ||
+                 read_number(chosen, interned.prompt_tokens, &prompt) < 0 ||
+                 read_number(chosen, interned.block_size, &size) < 0 ||
+                 read_number(chosen, interned.capacity_blocks, &capacity) < 0 ||
+                 read_float(chosen, interned.ms_per_token, &rate) < 0;
     Py_DECREF(chosen);
     Py_ssize_t candidates = failed ? -1 : count_candidates(decision);
-    PyObject *worker = candidates < 0 ? NULL : read_text(decision, worker_name);
-    PyObject *policy = worker == NULL ? NULL : read_text(decision, policy_name);
+    PyObject *worker = candidates < 0 ? NULL : read_name(decision, interned.worker);
+    PyObject *policy = worker == NULL ? NULL : read_name(decision, interned.policy);
     if (policy == NULL) {
         Py_XDECREF(worker);
         return -1;
@@ -168,13 +134,12 @@ int record_take(Record *self, PyObject *decision) {
 }
 
 static PyObject *record_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
-    static char *names[] = {"request_id", "decision", "hashes", "decided_s", NULL};
     PyObject *request_id, *decision, *hashes;
     long long blocks;
     double now;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "SOOd", names, &request_id, &decision, &hashes,
-                                     &now) ||
-        read_number(hashes, count_name, &blocks) < 0) {
+    if (READ_NEW("Record", "SOOd", "request_id decision hashes decided_s", &request_id, &decision,
+                 &hashes, &now) < 0 ||
+        read_number(hashes, interned.blocks, &blocks) < 0) {
         return NULL;
     }
     Record *self = record_new();
@@ -323,11 +288,11 @@ int record_report(Record *self, PyObject *usage) {
         Py_CLEAR(self->reported);
         return 0;
     }
-    PyObject *told = PyObject_GetAttr(usage, cached_name);
-    int failed = told == NULL || (told != Py_None && read_number(usage, cached_name, &cached) < 0);
+    PyObject *told = PyObject_GetAttr(usage, interned.cached_tokens);
+    int failed = told == NULL || (told != Py_None && read_number(usage, interned.cached_tokens, &cached) < 0);
     Py_XDECREF(told);
-    if (failed || read_number(usage, prompt_name, &prompt) < 0 ||
-        read_number(usage, completion_name, &completion) < 0) {
+    if (failed || read_number(usage, interned.prompt_tokens, &prompt) < 0 ||
+        read_number(usage, interned.completion_tokens, &completion) < 0) {
         return -1;
     }
     self->has_usage = 1;

@@ -96,7 +96,7 @@ int ring_append(Ring *self, Record *record) {
     return bound_candidates(self);
 }
 
-int ring_may_weigh_all(Ring *self, double now) {
+static int ring_may_weigh_all(Ring *self, double now) {
     long long second = now > -1e15 && now < 1e15 ? (long long)now : 0;
     if (second != self->second) {
         self->second = second;
@@ -105,7 +105,7 @@ int ring_may_weigh_all(Ring *self, double now) {
     return ++self->asked <= self->whole_per_s;
 }
 
-int ring_again(Ring *self, Record *record, long long kept_before) {
+static int ring_again(Ring *self, Record *record, long long kept_before) {
     record->attempts++;
     record->version = ++self->version;
     if (!is_here(self, record)) {
@@ -132,7 +132,7 @@ void ring_ended(Ring *self, Record *record, int state, int status, double now) {
     self->ended_count++;
 }
 
-Record *ring_next_decided(Ring *self) {
+static Record *ring_next_decided(Ring *self) {
     while (self->cursor < self->number) {
         Record *record = *slot_of(self, ++self->cursor);
         if (record->waiting_blocks) {
@@ -144,7 +144,7 @@ Record *ring_next_decided(Ring *self) {
     return NULL;
 }
 
-Record *ring_next_ended(Ring *self) {
+static Record *ring_next_ended(Ring *self) {
     if (self->ended_count == 0 || self->ended[self->ended_head]->number > self->cursor) {
         return NULL;
     }
@@ -172,39 +172,35 @@ static PyObject *append_method(Ring *self, PyObject *given) {
     return record == NULL || ring_append(self, record) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *take_again_method(Ring *self, PyObject *args) {
-    PyObject *given, *decision;
-    if (!PyArg_ParseTuple(args, "OO", &given, &decision)) {
+static PyObject *take_again_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
+    PyObject *decision;
+    Record *record;
+    if (READ_PLACED("take_again", "!O", "record decision", &record_type, &record, &decision) < 0) {
         return NULL;
     }
-    Record *record = check_record(given);
-    long long before = record == NULL ? 0 : record->kept_candidates;
-    if (record == NULL || record_take(record, decision) < 0 ||
-        ring_again(self, record, before) < 0) {
+    long long before = record->kept_candidates;
+    if (record_take(record, decision) < 0 || ring_again(self, record, before) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *may_weigh_method(Ring *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    return now == -1.0 && PyErr_Occurred() ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
+    double now;
+    return read_double(given, &now) < 0 ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
 }
 
 static PyObject *first_token_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "first_token takes 2 arguments, not %zd", nargs);
-    }
-    Record *record = check_record(args[0]);
-    double now = record == NULL ? -1.0 : PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred()) {
+    Record *record;
+    double now;
+    if (READ_PLACED("first_token", "!d", "record now", &record_type, &record, &now) < 0) {
         return NULL;
     }
     ring_first_token(self, record, now);
     Py_RETURN_NONE;
 }
 
-int state_from(PyObject *name) {
+static int state_from(PyObject *name) {
     for (int state = 0; state < STATES && PyUnicode_Check(name); state++) {
         if (PyUnicode_CompareWithASCIIString(name, state_names[state]) == 0) {
             return state;
@@ -215,14 +211,16 @@ int state_from(PyObject *name) {
 }
 
 static PyObject *end_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "end takes 4 arguments, not %zd", nargs);
+    Record *record;
+    PyObject *name;
+    long long status;
+    double now;
+    if (READ_PLACED("end", "!OLd", "record state status now", &record_type, &record, &name, &status,
+                    &now) < 0) {
+        return NULL;
     }
-    Record *record = check_record(args[0]);
-    int state = record == NULL ? -1 : state_from(args[1]);
-    long status = state < 0 ? 0 : PyLong_AsLong(args[2]);
-    double now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[3]);
-    if (PyErr_Occurred()) {
+    int state = state_from(name);
+    if (state < 0) {
         return NULL;
     }
     ring_ended(self, record, state, (int)status, now);
@@ -293,12 +291,10 @@ static Py_ssize_t ring_length(Ring *self) {
 }
 
 static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"capacity",    "max_waiting_blocks", "max_candidates",
-                            "whole_per_s", "thin",               NULL};
     long long capacity, blocks, candidates, whole;
     PyObject *thinner;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LLLLO", names, &capacity, &blocks,
-                                     &candidates, &whole, &thinner)) {
+    if (READ_NEW("Ring", "LLLLO", "capacity max_waiting_blocks max_candidates whole_per_s thin",
+                 &capacity, &blocks, &candidates, &whole, &thinner) < 0) {
         return NULL;
     }
     if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
@@ -347,7 +343,7 @@ static PyMemberDef members[] = {
 
 static PyMethodDef methods[] = {
     METHOD_O("append", append_method),
-    {"take_again", AS_FUNCTION(take_again_method), METH_VARARGS, NULL},
+    METHOD_FASTCALL("take_again", take_again_method),
     METHOD_O("may_weigh_all", may_weigh_method),
     METHOD_FASTCALL("first_token", first_token_method),
     METHOD_FASTCALL("end", end_method),

@@ -1,4 +1,5 @@
 /* RoundRobinShadow: what plain round robin would have found cached. */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "base/shell.h"
 #include "insight/readers.h"
@@ -95,11 +96,10 @@ static int grow(Cache *cache) {
         return 0;
     }
     uint32_t room = cache->room ? 2 * cache->room : 32, slots = 2 * room;
-    Entry *entries = PyMem_Realloc(cache->entries, (size_t)room * sizeof *entries);
-    if (entries != NULL) {
-        cache->entries = entries;
+    if (RESIZE(cache->entries, room) < 0) {
+        return -1;
     }
-    uint32_t *index = entries == NULL ? NULL : PyMem_Calloc(slots, sizeof *index);
+    uint32_t *index = PyMem_Calloc(slots, sizeof *index);
     if (index == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -177,12 +177,10 @@ static Py_ssize_t put(Cache *cache, const Shadow *self, Py_ssize_t count, long l
 /* Note where entries stand in a prompt of LONGEST blocks; -1 with MemoryError set. */
 static int note_depths(Shadow *self) {
     Py_ssize_t count = 0, room = 1024;
-    long long *depths = PyMem_Realloc(self->depths, (size_t)room * sizeof *depths);
-    if (depths == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(self->depths, room) < 0) {
         return -1;
     }
-    self->depths = depths;
+    long long *depths = self->depths;
     for (long long depth = 1; depth < self->stride && depth <= LONGEST; depth *= 2) {
         depths[count++] = depth;
     }
@@ -213,14 +211,11 @@ static int resize(Shadow *self, long long workers, long long blocks, double repl
         coarsen(&self->caches[i], self->stride);
     }
     if (modelled > self->cache_count) {
-        Cache *caches = PyMem_Realloc(self->caches, (size_t)modelled * sizeof *caches);
-        if (caches == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->caches, modelled) < 0) {
             return -1;
         }
-        memset(caches + self->cache_count, 0,
-               (size_t)(modelled - self->cache_count) * sizeof *caches);
-        self->caches = caches;
+        memset(self->caches + self->cache_count, 0,
+               (size_t)(modelled - self->cache_count) * sizeof *self->caches);
         self->cache_count = modelled;
     }
     self->workers = workers;
@@ -263,17 +258,15 @@ static long long route(Shadow *self, const uint64_t *hashes, Py_ssize_t whole) {
     return (self->depths[found - 1] + after - 1) / 2;
 }
 
-static PyObject *route_method(Shadow *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"hashes", "workers", "worker_blocks", "replicas", NULL};
+static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t nargs,
+                              PyObject *keywords) {
     PyObject *hashes;
     long long workers, blocks;
     double replicas = 1.0;
     Prompt64 prompt;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OLL|d", names, &hashes, &workers, &blocks,
-                                     &replicas)) {
-        return NULL;
-    }
-    if (prompt64_read(hashes, &prompt) < 0) {
+    if (READ("route", "OLL|d", "hashes workers worker_blocks replicas", &hashes, &workers, &blocks,
+             &replicas) < 0 ||
+        prompt64_read(hashes, &prompt) < 0) {
         return NULL;
     }
     workers = workers < MOST_WORKERS ? workers : MOST_WORKERS;
@@ -298,9 +291,8 @@ static PyObject *entries_method(Shadow *self, PyObject *Py_UNUSED(none)) {
 }
 
 static PyObject *shadow_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"max_entries", NULL};
     long long most;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "L", names, &most)) {
+    if (READ_NEW("RoundRobinShadow", "L", "max_entries", &most) < 0) {
         return NULL;
     }
     if (most < 1) {
@@ -332,7 +324,7 @@ static void shadow_dealloc(Shadow *self) {
 }
 
 static PyMethodDef methods[] = {
-    {"route", AS_FUNCTION(route_method), METH_VARARGS | METH_KEYWORDS, NULL},
+    METHOD_KEYWORDS("route", route_method),
     METHOD_NOARGS("entries", entries_method),
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,5 @@
 /* Totals: exact sums of what became of requests, by second and since the start. */
+#include "base/arrays.h"
 #include "base/shell.h"
 #include "insight/totals.h"
 
@@ -29,12 +30,9 @@ static int sketch_add(Sketch *sketch, double ms) {
     }
     if (sketch->count == sketch->room) {
         Py_ssize_t room = sketch->room ? 2 * sketch->room : 8;
-        SketchBin *bins = PyMem_Realloc(sketch->bins, (size_t)room * sizeof *bins);
-        if (bins == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(sketch->bins, room) < 0) {
             return -1;
         }
-        sketch->bins = bins;
         sketch->room = room;
     }
     memmove(sketch->bins + low + 1, sketch->bins + low,
@@ -73,12 +71,9 @@ static int second_at(Totals *self, double now, Second **found) {
     }
     if (self->count == self->room) {
         Py_ssize_t room = self->room ? 2 * self->room : 16;
-        Second *seconds = PyMem_Realloc(self->seconds, (size_t)room * sizeof *seconds);
-        if (seconds == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->seconds, room) < 0) {
             return -1;
         }
-        self->seconds = seconds;
         self->room = room;
     }
     memmove(self->seconds + place + 1, self->seconds + place,
@@ -107,7 +102,7 @@ int totals_decided(Totals *self, double now) {
     return count_one(self, now, REQUESTS);
 }
 
-int totals_refused(Totals *self, double now) {
+static int totals_refused(Totals *self, double now) {
     return count_one(self, now, REFUSED_REQUESTS);
 }
 
@@ -195,19 +190,14 @@ static int totals_compared(Totals *self, const Record *record) {
                       record_ttft_ms(record) + (double)lost * record->chosen.ms_per_token);
 }
 
-static int read_now(PyObject *given, double *now) {
-    *now = PyFloat_AsDouble(given);
-    return *now == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
-
 static PyObject *decided_method(Totals *self, PyObject *given) {
     double now;
-    return read_now(given, &now) < 0 || totals_decided(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    return read_double(given, &now) < 0 || totals_decided(self, now) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *refused_method(Totals *self, PyObject *given) {
     double now;
-    return read_now(given, &now) < 0 || totals_refused(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    return read_double(given, &now) < 0 || totals_refused(self, now) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *count_record(Totals *self, PyObject *given,
@@ -281,10 +271,9 @@ static PyObject *since_method(Totals *self, PyObject *given) {
 }
 
 static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"kept_s", "bounds", NULL};
     PyObject *bounds;
     Py_ssize_t kept_s;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "nO", names, &kept_s, &bounds)) {
+    if (READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds) < 0) {
         return NULL;
     }
     Totals *self = (Totals *)type->tp_alloc(type, 0);

@@ -63,8 +63,6 @@ typedef struct {
 
 extern PyTypeObject histogram_type, token_counts_type, totals_type, request_ends_type;
 
-/* Return an outcome by its name, -1 with ValueError set. */
-int outcome_from(PyObject *name);
 
 static inline void ends_add(RequestEnds *ends, int outcome, long status) {
     long class = status < 0 ? 0 : status / 100;
@@ -77,7 +75,6 @@ void histogram_observe(Histogram *histogram, double value);
  * is no number.
  */
 int totals_decided(Totals *totals, double now);
-int totals_refused(Totals *totals, double now);
 
 /* Count a request that ended, all that is known without its shadow. -1 with an error set. */
 int totals_ended(Totals *totals, const Record *record);

@@ -35,8 +35,8 @@ double arrivals_per_ms(const Arrivals *self, double now) {
 }
 
 static PyObject *call_fold(Arrivals *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    if (now == -1.0 && PyErr_Occurred()) {
+    double now;
+    if (read_double(given, &now) < 0) {
         return NULL;
     }
     arrivals_fold(self, now);
@@ -44,11 +44,8 @@ static PyObject *call_fold(Arrivals *self, PyObject *given) {
 }
 
 static PyObject *call_per_ms(Arrivals *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    if (now == -1.0 && PyErr_Occurred()) {
-        return NULL;
-    }
-    return PyFloat_FromDouble(arrivals_per_ms(self, now));
+    double now;
+    return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(arrivals_per_ms(self, now));
 }
 
 static PyMethodDef methods[] = {

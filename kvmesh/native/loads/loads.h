@@ -8,7 +8,7 @@
 #ifndef KVMESH_LOADS_H
 #define KVMESH_LOADS_H
 
-#include "base/base.h"
+#include "base/arguments.h"
 #include "prompts/graded.h"
 
 typedef struct Booking Booking;
@@ -160,11 +160,6 @@ typedef struct {
 /* Read a sequence of ints; -1 with an error set. To be let go by `keys_free` either way. */
 int keys_read(Keys *self, PyObject *sequence);
 void keys_free(Keys *self);
-
-/* Read a number of tokens, blocks or requests: one beyond what a long long holds counts as its end.
- * -1 with TypeError set.
- */
-int read_amount(PyObject *object, long long *amount);
 
 /* More than any prompt or answer has: core.loads.MOST_TOKENS */
 #define MOST_TOKENS (1LL << 40)

@@ -48,7 +48,6 @@ extern PyTypeObject arrivals_type, sequences_type;
 
 /* Prepare constants and names, once; -1 with an error set. */
 int sequences_ready(void);
-int sequence_methods_ready(void);
 int arrivals_ready(void);
 
 void arrivals_fold(Arrivals *self, double now);

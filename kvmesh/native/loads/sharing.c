@@ -152,12 +152,3 @@ void keys_free(Keys *self) {
     }
 }
 
-int read_amount(PyObject *object, long long *amount) {
-    int beyond;
-    *amount = PyLong_AsLongLongAndOverflow(object, &beyond);
-    if (beyond) {
-        *amount = beyond > 0 ? LLONG_MAX : LLONG_MIN;
-        return 0;
-    }
-    return *amount == -1 && PyErr_Occurred() ? -1 : 0;
-}

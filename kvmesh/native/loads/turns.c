@@ -1,7 +1,6 @@
 /* WorkerTurns: counts turns by worker. */
 #include "loads/turns.h"
 
-#include "base/arguments.h"
 #include "base/shell.h"
 #include "base/xxh3.h"
 
@@ -143,13 +142,12 @@ static PyObject *call_take(Turns *self, PyObject *worker) {
 
 static PyObject *call_next(Turns *self, PyObject *const *args, Py_ssize_t nargs,
                            PyObject *keywords) {
-    static const char *const argument_names[] = {"names", "replica"};
-    PyObject *given[2];
-    if (sort_arguments("next", argument_names, 2, 2, args, nargs, keywords, given) < 0) {
+    PyObject *listed, *given;
+    if (READ("next", "OO", "names replica", &listed, &given) < 0) {
         return NULL;
     }
-    PyObject *replica = read_text("a replica", given[1]);
-    PyObject *all = replica == NULL ? NULL : PySequence_Tuple(given[0]);
+    PyObject *replica = read_text("a replica", given);
+    PyObject *all = replica == NULL ? NULL : PySequence_Tuple(listed);
     PyObject *names = all == NULL ? NULL : PyTuple_New(PyTuple_GET_SIZE(all));
     for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(all); i++) {
         PyObject *name = read_text("a worker", PyTuple_GET_ITEM(all, i));
@@ -184,8 +182,7 @@ static PyObject *call_remove(Turns *self, PyObject *worker) {
 }
 
 static PyObject *turns_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "", names)) {
+    if (READ_NEW("WorkerTurns", "", "", NULL) < 0) {
         return NULL;
     }
     Turns *self = (Turns *)type->tp_alloc(type, 0);

@@ -49,10 +49,6 @@ typedef struct {
 
 extern PyTypeObject outbox_type, told_type;
 
-/* Prepare names, once; -1 with an error set. */
-int outbox_methods_ready(void);
-int graded_ready(void);
-
 /* Tell of a live booking of this replica's own; of its prompt as `booking->hashes` or its keys say.
  * Never fails: what cannot be told is counted. May run anything, so hold the booking.
  */

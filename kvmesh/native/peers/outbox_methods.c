@@ -1,5 +1,5 @@
 /* The methods of BookingOutbox, and the messages that its records make. */
-#include "base/arguments.h"
+#include "base/names.h"
 #include "base/shell.h"
 #include "peers/outbox.h"
 
@@ -7,18 +7,6 @@
 
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
 enum { MAX_KIND = 32, KEPT_ROOM = 1 << 18 };
-
-static struct {
-    PyObject *verdict, *kind, *lost_s, *retry_after_s;
-} names;
-
-int outbox_methods_ready(void) {
-    names.verdict = PyUnicode_InternFromString("verdict");
-    names.kind = PyUnicode_InternFromString("kind");
-    names.lost_s = PyUnicode_InternFromString("lost_s");
-    names.retry_after_s = PyUnicode_InternFromString("retry_after_s");
-    return PyErr_Occurred() ? -1 : 0;
-}
 
 static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
     PyObject *given = PyObject_GetAttr(attempt, name);
@@ -29,13 +17,13 @@ static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
 
 /* Read an attempt; -1 with an error set. May run anything. `kind` is to be let go either way. */
 static int read_failure(PyObject *attempt, Failure *out) {
-    PyObject *verdict = PyObject_GetAttr(attempt, names.verdict);
+    PyObject *verdict = PyObject_GetAttr(attempt, interned.verdict);
     out->verdict = verdict == NULL ? -1 : PyLong_AsLong(verdict);
     Py_XDECREF(verdict);
     if (PyErr_Occurred()) {
         return -1;
     }
-    PyObject *kind = PyObject_GetAttr(attempt, names.kind);
+    PyObject *kind = PyObject_GetAttr(attempt, interned.kind);
     if (kind != NULL && !PyUnicode_Check(kind)) {
         PyErr_Format(PyExc_TypeError, "an attempt's kind is a str, not %.100R", kind);
         Py_CLEAR(kind);
@@ -44,10 +32,10 @@ static int read_failure(PyObject *attempt, Failure *out) {
     Py_XDECREF(kind);
     out->kind = cut == NULL ? NULL : PyUnicode_AsEncodedString(cut, "utf-8", "replace");
     Py_XDECREF(cut);
-    if (out->kind == NULL || read_seconds(attempt, names.lost_s, &out->lost_s) < 0) {
+    if (out->kind == NULL || read_seconds(attempt, interned.lost_s, &out->lost_s) < 0) {
         return -1;
     }
-    return read_seconds(attempt, names.retry_after_s, &out->retry_after_s);
+    return read_seconds(attempt, interned.retry_after_s, &out->retry_after_s);
 }
 
 static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
@@ -71,14 +59,13 @@ static PyObject *call_first_token(BookingOutbox *self, PyObject *given) {
 /* ended(request_id, attempt=SERVED) */
 static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *keywords) {
-    static const char *const parameters[] = {"request_id", "attempt"};
-    PyObject *given[2];
-    if (sort_arguments("ended", parameters, 2, 1, args, nargs, keywords, given) < 0) {
+    PyObject *given, *attempt = NULL;
+    if (READ("ended", "O|O", "request_id attempt", &given, &attempt) < 0) {
         return NULL;
     }
     Failure failure = {.verdict = VERDICT_SERVED};
-    PyObject *request_id = read_text("a request id", given[0]);
-    if (request_id == NULL || (given[1] != NULL && read_failure(given[1], &failure) < 0)) {
+    PyObject *request_id = read_text("a request id", given);
+    if (request_id == NULL || (attempt != NULL && read_failure(attempt, &failure) < 0)) {
         Py_XDECREF(request_id);
         Py_XDECREF(failure.kind);
         return NULL;
@@ -210,23 +197,11 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
     return 0;
 }
 
-static int read_shares(PyObject *given) {
-    if (given == NULL || PyBytes_Check(given)) {
-        return 0;
-    }
-    PyErr_Format(PyExc_TypeError, "shares are bytes, not %.100R", given);
-    return -1;
-}
-
 /* take(max_events, max_bytes, shares=b"") -> messages */
 static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs < 2 || nargs > 3) {
-        return PyErr_Format(PyExc_TypeError, "take takes 2 or 3 arguments, not %zd", nargs);
-    }
-    PyObject *shares = nargs == 3 ? args[2] : NULL;
-    Py_ssize_t bounds[] = {PyLong_AsSsize_t(args[0]), 0};
-    if (PyErr_Occurred() || ((bounds[1] = PyLong_AsSsize_t(args[1])) == -1 && PyErr_Occurred()) ||
-        read_shares(shares) < 0) {
+    PyObject *shares = NULL;
+    Py_ssize_t bounds[2];
+    if (READ_PLACED("take", "nn|S", "max_events max_bytes shares", bounds, bounds + 1, &shares) < 0) {
         return NULL;
     }
     PyObject *taken = PyList_New(0);
@@ -259,24 +234,18 @@ static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_
 
 /* beat(shares=b"") -> message */
 static PyObject *call_beat(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs > 1) {
-        return PyErr_Format(PyExc_TypeError, "beat takes 1 argument, not %zd", nargs);
-    }
-    PyObject *shares = nargs ? args[0] : NULL;
+    PyObject *shares = NULL;
     Run none = {.first_seq = self->next_seq};
-    return read_shares(shares) < 0 ? NULL : message(self, &none, shares);
+    return READ_PLACED("beat", "|S", "shares", &shares) < 0 ? NULL : message(self, &none, shares);
 }
 
 static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *parameters[] = {"sequences", "epoch", NULL};
-    PyObject *sequences, *epoch;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O", parameters, &sequences_type,
-                                     &sequences, &epoch)) {
+    PyObject *sequences;
+    uint64_t number;
+    if (READ_NEW("BookingOutbox", "!K", "sequences epoch", &sequences_type, &sequences, &number) < 0) {
         return NULL;
     }
-    unsigned long long number = PyLong_AsUnsignedLongLong(epoch);
-    BookingOutbox *self =
-        PyErr_Occurred() ? NULL : (BookingOutbox *)type->tp_alloc(type, 0);
+    BookingOutbox *self = (BookingOutbox *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }

@@ -1,5 +1,4 @@
 /* Peer: what was heard of another replica, and its bookings by their numbers. */
-#include "base/arguments.h"
 #include "base/mixing.h"
 #include "base/shell.h"
 #include "peers/peer.h"
@@ -130,11 +129,10 @@ Booking *peer_find(Peer *self, Sequences *sequences, uint32_t number) {
 }
 
 static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"name", "epoch", "now", NULL};
     PyObject *name;
     long long epoch;
     double now;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &name, &epoch, &now)) {
+    if (READ_NEW("Peer", "ULd", "name epoch now", &name, &epoch, &now) < 0) {
         return NULL;
     }
     Peer *self = (Peer *)type->tp_alloc(type, 0);

@@ -29,9 +29,6 @@ typedef struct {
 
 extern PyTypeObject peer_type, message_fold_type;
 
-/* Prepare names, once; -1 with MemoryError set. */
-int message_fold_ready(void);
-
 /* Return the id under which the booking of that number is kept, a new reference; NULL with an error
  * set.
  */

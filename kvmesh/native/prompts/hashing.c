@@ -46,7 +46,7 @@ static int read_seed(PyObject *object, uint64_t *seed) {
     return 0;
 }
 
-PyObject *native_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     uint64_t seed;
     Py_buffer view;
     if (nargs != 5) {
@@ -122,7 +122,7 @@ static int hash_tokens(PyObject *const *tokens, Py_ssize_t size, Py_ssize_t coun
     return 1;
 }
 
-PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     uint64_t seed;
     if (nargs != 5) {
         return PyErr_Format(PyExc_TypeError, "chain_tokens takes 5 arguments, not %zd", nargs);
@@ -221,7 +221,7 @@ static PyObject *bytes_for(Py_ssize_t count, uint64_t **hashes) {
     return packed;
 }
 
-PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     uint64_t seed, *hashes;
     PyObject *packed = NULL;
     if (nargs != 5) {

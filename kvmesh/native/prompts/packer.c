@@ -1,33 +1,16 @@
 /* The ids of chats of known form. Its naive model is tests/reference/prompts/text_packer.py. */
+#include "base/names.h"
 #include "base/shell.h"
 #include "prompts/packer.h"
 
 enum { PLACE, HEAD, INDEX, STRIPS, TAIL, OPENING_SIZE };
 enum { HINTS, MARKS, PARTS, OPENINGS, FORM_SIZE };
 
-static PyObject *role_name, *content_name;
-
-int packer_ready(void) {
-    role_name = PyUnicode_InternFromString("role");
-    content_name = PyUnicode_InternFromString("content");
-    return role_name == NULL || content_name == NULL ? -1 : text_cache_ready();
-}
-
 static PyObject *packer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", "", NULL};
-    PyObject *cache, *encode_batch;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O", names, &text_cache_type, &cache,
-                                     &encode_batch)) {
-        return NULL;
-    }
     TextPacker *self = (TextPacker *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->cache = (TextCache *)Py_NewRef(cache);
-    self->encode_batch = Py_NewRef(encode_batch);
-    self->forms = PyDict_New();
-    if (self->forms == NULL) {
+    if (self != NULL && ((self->forms = PyDict_New()) == NULL ||
+                         READ_NEW("TextPacker", "+!+O", "cache encode_batch", &text_cache_type,
+                                  &self->cache, &self->encode_batch) < 0)) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -107,12 +90,13 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
 }
 
 static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "teach takes 5 arguments, not %zd", nargs);
+    PyObject *roles, *hints, *marks, *parts, *openings;
+    if (READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints, &marks,
+                    &parts, &openings) < 0) {
+        return NULL;
     }
-    PyObject *roles = args[0], *parts = args[3], *openings = args[4];
-    if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(args[1], &PyUnicode_Type, -1) ||
-        !is_tuple_of(args[2], &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
+    if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(hints, &PyUnicode_Type, -1) ||
+        !is_tuple_of(marks, &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
         !is_tuple_of(openings, &PyTuple_Type, -1)) {
         PyErr_SetString(PyExc_TypeError,
                         "a form is three tuples of str, one of bytes and one of openings");
@@ -124,7 +108,7 @@ static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_
             return NULL;
         }
     }
-    PyObject *form = PyTuple_Pack(FORM_SIZE, args[1], args[2], parts, openings);
+    PyObject *form = PyTuple_Pack(FORM_SIZE, hints, marks, parts, openings);
     int kept = form == NULL ? -1 : PyDict_SetItem(self->forms, roles, form);
     Py_XDECREF(form);
     if (kept < 0) {
@@ -147,9 +131,9 @@ static int read_message(PyObject *message, PyObject **role, PyObject **text) {
         *role = Py_NewRef(PyTuple_GET_ITEM(message, 0));
         *text = Py_NewRef(PyTuple_GET_ITEM(message, 1));
     } else if (PyDict_CheckExact(message) && PyDict_GET_SIZE(message) == 2) {
-        *role = PyDict_GetItemWithError(message, role_name);
+        *role = PyDict_GetItemWithError(message, interned.role);
         Py_XINCREF(*role);
-        *text = *role == NULL ? NULL : PyDict_GetItemWithError(message, content_name);
+        *text = *role == NULL ? NULL : PyDict_GetItemWithError(message, interned.content);
         Py_XINCREF(*text);
     }
     if (PyErr_Occurred()) {
@@ -353,7 +337,10 @@ static int read_messages(PyObject *messages, PyObject *roles, PyObject *texts) {
     return 1;
 }
 
-PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
+/* Return the packed ids of a list of messages, tuples or dicts; Py_None: somebody has to look closer.
+ * Runs Python code where a text is new.
+ */
+static PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     if (!PyList_CheckExact(messages) && !PyTuple_CheckExact(messages)) {
         Py_RETURN_NONE;
     }

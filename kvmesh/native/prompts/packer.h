@@ -29,13 +29,7 @@ PyObject *text_cache_get(TextCache *self, PyObject *text);
 /* Keep ids of a text; -1 with an error set. */
 int text_cache_put(TextCache *self, PyObject *text, PyObject *ids);
 
-/* Return the packed ids of a list of messages, tuples or dicts; Py_None: somebody has to look
- * closer. A new reference, NULL with an error set. Runs Python code where a text is new.
- */
-PyObject *text_packer_pack(TextPacker *self, PyObject *messages);
-
-/* Prepare what they need, once; -1 with an error set. The first prepares both. */
-int packer_ready(void);
+/* Prepare what it needs, once; -1 with RuntimeError set. */
 int text_cache_ready(void);
 
 #endif

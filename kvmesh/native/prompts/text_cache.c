@@ -17,9 +17,8 @@ int text_cache_ready(void) {
 }
 
 static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", NULL};
     Py_ssize_t capacity;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n", names, &capacity)) {
+    if (READ_NEW("TextCache", "n", "capacity", &capacity) < 0) {
         return NULL;
     }
     TextCache *self = (TextCache *)type->tp_alloc(type, 0);
@@ -129,13 +128,9 @@ static PyObject *cache_find(TextCache *self, PyObject *texts) {
 }
 
 static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "put takes 2 arguments, not %zd", nargs);
-    }
-    if (!PyBytes_CheckExact(args[1])) {
-        return PyErr_Format(PyExc_TypeError, "ids are bytes, not %.80s", Py_TYPE(args[1])->tp_name);
-    }
-    if (check_text(args[0]) < 0 || text_cache_put(self, args[0], args[1]) < 0) {
+    PyObject *text, *ids;
+    if (READ_PLACED("put", "OS", "text ids", &text, &ids) < 0 || check_text(text) < 0 ||
+        text_cache_put(self, text, ids) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -61,10 +61,8 @@ static int compare(const void *one, const void *other) {
 
 /* TextCutter(tokens, atomic) */
 static PyObject *cutter_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", "", NULL};
     PyObject *tokens, *atomic;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!", names, &PyTuple_Type, &tokens,
-                                     &PyFrozenSet_Type, &atomic)) {
+    if (READ_NEW("TextCutter", "T!", "tokens atomic", &tokens, &PyFrozenSet_Type, &atomic) < 0) {
         return NULL;
     }
     TextCutter *self = (TextCutter *)type->tp_alloc(type, 0);

@@ -274,13 +274,12 @@ static int read_families(PyObject *pairs, Forecast *out) {
     return 0;
 }
 
-static PyObject *lengths_learn_method(Lengths *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"families", "tokens", "foreseen", NULL};
+static PyObject *lengths_learn_method(Lengths *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     Forecast forecast = {0};
     PyObject *families, *foreseen;
     long long tokens;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LO", names, &PyTuple_Type, &families,
-                                     &tokens, &foreseen)) {
+    if (READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen) < 0) {
         return NULL;
     }
     PyObject *samples = PyObject_GetAttrString(foreseen, "samples");
@@ -314,18 +313,17 @@ static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing))
 
 static PyMethodDef lengths_methods[] = {
     METHOD_O("forecast", lengths_forecast_method),
-    {"learn", AS_FUNCTION(lengths_learn_method), METH_VARARGS | METH_KEYWORDS, NULL},
+    METHOD_KEYWORDS("learn", lengths_learn_method),
     METHOD_O("resize", lengths_resize),
     METHOD_NOARGS("statistics", lengths_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"forecast", "statistics", "block_size", "max_families", NULL};
     PyObject *forecast, *statistics;
     long long block_size, most;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOLL", names, &forecast, &statistics,
-                                     &block_size, &most)) {
+    if (READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families", &forecast,
+                 &statistics, &block_size, &most) < 0) {
         return NULL;
     }
     if (most < 0 || most > MOST_FAMILIES) {

@@ -13,10 +13,10 @@ PyTypeObject worker_speed_type = {
     INNER_TYPE("WorkerSpeed", WorkerSpeed, worker_speed),
 };
 
-static PyObject *step_times_fold_method(StepTimes *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"tokens", "ms", NULL};
+static PyObject *step_times_fold_method(StepTimes *self, PyObject *const *args, Py_ssize_t nargs,
+                                        PyObject *keywords) {
     double tokens, ms;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "dd", names, &tokens, &ms)) {
+    if (READ("fold", "dd", "tokens ms", &tokens, &ms) < 0) {
         return NULL;
     }
     step_times_fold(self, tokens, ms);
@@ -29,7 +29,7 @@ static PyMemberDef step_times_members[] = {
 };
 
 static PyMethodDef step_times_methods[] = {
-    {"fold", AS_FUNCTION(step_times_fold_method), METH_VARARGS | METH_KEYWORDS, NULL},
+    METHOD_KEYWORDS("fold", step_times_fold_method),
     {NULL, NULL, 0, NULL},
 };
 
@@ -85,13 +85,13 @@ static PyObject *speeds_get_residence_ms(Speeds *self, PyObject *worker) {
                ? PyFloat_FromDouble(speeds_residence_ms(self, known)) : NULL;
 }
 
-static PyObject *speeds_take_first_token(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "uncached_tokens", "service_s", "now", NULL};
+static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                         PyObject *keywords) {
     PyObject *worker;
     long long tokens;
     double service_s, now;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULdd", names, &worker, &tokens, &service_s,
-                                     &now)) {
+    if (READ("first_token", "ULdd", "worker uncached_tokens service_s now", &worker, &tokens, &service_s,
+             &now) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -102,11 +102,11 @@ static PyObject *speeds_take_first_token(Speeds *self, PyObject *args, PyObject 
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_measured(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "tokens", "busy_us", NULL};
+static PyObject *speeds_take_measured(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     PyObject *worker;
     long long tokens, busy_us;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULL", names, &worker, &tokens, &busy_us)) {
+    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -117,12 +117,12 @@ static PyObject *speeds_take_measured(Speeds *self, PyObject *args, PyObject *ke
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_output(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *keywords) {
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+    if (READ("output", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
         return NULL;
     }
     WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
@@ -133,13 +133,12 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *args, PyObject *keyw
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_finished(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "residence_s", "output_tokens", NULL};
+static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     PyObject *worker;
     double residence_s;
     long long tokens;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "UdL", names, &worker, &residence_s,
-                                     &tokens)) {
+    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -150,12 +149,12 @@ static PyObject *speeds_take_finished(Speeds *self, PyObject *args, PyObject *ke
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_answered(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+static PyObject *speeds_take_answered(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -206,19 +205,18 @@ static PyMethodDef speeds_methods[] = {
     METHOD_O("answer_tokens", speeds_get_answer_tokens),
     METHOD_O("remove_worker", speeds_remove),
     METHOD_O("report", speeds_report),
-    {"first_token", AS_FUNCTION(speeds_take_first_token), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"measured", AS_FUNCTION(speeds_take_measured), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"output", AS_FUNCTION(speeds_take_output), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"answered", AS_FUNCTION(speeds_take_answered), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"finished", AS_FUNCTION(speeds_take_finished), METH_VARARGS | METH_KEYWORDS, NULL},
+    METHOD_KEYWORDS("first_token", speeds_take_first_token),
+    METHOD_KEYWORDS("measured", speeds_take_measured),
+    METHOD_KEYWORDS("output", speeds_take_output),
+    METHOD_KEYWORDS("answered", speeds_take_answered),
+    METHOD_KEYWORDS("finished", speeds_take_finished),
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"report", "prior_ms_per_token", NULL};
     PyObject *report;
     double prior;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "Od", names, &report, &prior)) {
+    if (READ_NEW("Speeds", "Od", "report prior_ms_per_token", &report, &prior) < 0) {
         return NULL;
     }
     if (!(prior > 0.0 && prior < HUGE_VAL)) {

@@ -3,23 +3,19 @@
 #include "speeds/states.h"
 
 static PyObject *ratio_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"ms", "tokens", NULL};
-    double ms = 0.0, tokens = 0.0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|dd", names, &ms, &tokens)) {
-        return NULL;
-    }
     Ratio *self = (Ratio *)type->tp_alloc(type, 0);
+    if (self != NULL && READ_NEW("Ratio", "|dd", "ms tokens", &self->ms, &self->tokens) < 0) {
+        Py_CLEAR(self);
+    }
     if (self != NULL) {
-        self->ms = ms;
-        self->tokens = tokens;
         self->factor = 1.0;
     }
     return (PyObject *)self;
 }
 
-static PyObject *ratio_fold(Ratio *self, PyObject *args) {
+static PyObject *ratio_fold(Ratio *self, PyObject *const *args, Py_ssize_t nargs) {
     double ms, tokens, half_life;
-    if (!PyArg_ParseTuple(args, "ddd", &ms, &tokens, &half_life)) {
+    if (READ_PLACED("fold", "ddd", "ms tokens half_life", &ms, &tokens, &half_life) < 0) {
         return NULL;
     }
     ratio_add(self, ms, tokens, half_life);
@@ -45,7 +41,7 @@ static PyMemberDef ratio_members[] = {
 };
 
 static PyMethodDef ratio_methods[] = {
-    {"fold", AS_FUNCTION(ratio_fold), METH_VARARGS, NULL},
+    METHOD_FASTCALL("fold", ratio_fold),
     METHOD_O("age", ratio_age),
     {NULL, NULL, 0, NULL},
 };
@@ -58,24 +54,14 @@ PyTypeObject ratio_type = {
 };
 
 static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "loads", "prefill", "info", "report", NULL};
-    PyObject *worker, *loads, *prefill, *info, *report;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "UO!O!OO", names, &worker, &loads_type, &loads,
-                                     &ratio_type, &prefill, &info, &report)) {
-        return NULL;
+    WorkerState *self = (WorkerState *)type->tp_alloc(type, 0);
+    if (self != NULL &&
+        ((self->gaps = PyTuple_New(0)) == NULL ||
+         READ_NEW("WorkerState", "+U+!+!+O+O", "worker loads prefill info report", &self->worker,
+                  &loads_type, &self->loads, &ratio_type, &self->prefill, &self->info,
+                  &self->report) < 0)) {
+        Py_CLEAR(self);
     }
-    PyObject *gaps = PyTuple_New(0);
-    WorkerState *self = gaps == NULL ? NULL : (WorkerState *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        Py_XDECREF(gaps);
-        return NULL;
-    }
-    self->worker = Py_NewRef(worker);
-    self->loads = (Loads *)Py_NewRef(loads);
-    self->prefill = (Ratio *)Py_NewRef(prefill);
-    self->info = Py_NewRef(info);
-    self->report = Py_NewRef(report);
-    self->gaps = gaps;
     return (PyObject *)self;
 }
 

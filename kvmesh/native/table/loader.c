@@ -104,14 +104,13 @@ static int add_blocks(Loader *self, uint32_t number, const uint8_t *keys, const 
 
 static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer keys, sets;
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "add takes 4 arguments, not %zd", nargs);
-    }
-    long number = PyLong_AsLong(args[0]), width = PyLong_AsLong(args[3]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[1], &keys, PyBUF_SIMPLE) < 0) {
+    long long number, width;
+    PyObject *packed, *named;
+    if (READ_PLACED("add", "LOOL", "number keys sets width", &number, &packed, &named, &width) < 0 ||
+        PyObject_GetBuffer(packed, &keys, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    if (PyObject_GetBuffer(args[2], &sets, PyBUF_SIMPLE) < 0) {
+    if (PyObject_GetBuffer(named, &sets, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&keys);
         return NULL;
     }
@@ -119,11 +118,11 @@ static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t narg
     int added = -1;
     if (number < 0 || number >= SHARDS || (width != 2 && width != 4) || keys.len % KEY_BYTES ||
         sets.len % width || sets.len / width != count || count > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "shard %ld: %zd bytes of keys, %zd of sets of width %ld",
+        PyErr_Format(PyExc_ValueError, "shard %lld: %zd bytes of keys, %zd of sets of width %lld",
                      number, keys.len, sets.len, width);
     } else if (self->table->frozen != NULL ||
                (self->table->shards[number].used && !self->filled[number])) {
-        PyErr_Format(PyExc_ValueError, "shard %ld has blocks, or a view of it is open", number);
+        PyErr_Format(PyExc_ValueError, "shard %lld has blocks, or a view of it is open", number);
     } else {
         self->table->changes++;
         Shard *shard = self->table->shards + number; /* the first slice of a large one makes its room */

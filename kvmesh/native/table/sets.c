@@ -1,4 +1,5 @@
 /* Interned sets of workers, see sets.h. Numbers come from an array, equal sets from a hash table. */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "table/sets.h"
 
@@ -40,12 +41,9 @@ void sets_clear(Sets *self) {
 
 uint64_t *sets_scratch(Sets *self, uint32_t size) {
     if (size > self->scratch_room) {
-        uint64_t *grown = PyMem_Realloc(self->scratch, (size_t)size * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->scratch, size) < 0) {
             return NULL;
         }
-        self->scratch = grown;
         self->scratch_room = size;
     }
     return self->scratch;
@@ -92,12 +90,9 @@ static uint32_t unused_number(Sets *self) {
     }
     if (self->used == self->room) {
         size_t room = (size_t)self->room * 2;
-        Set *grown = room > UINT32_MAX / 2 ? NULL : PyMem_Realloc(self->sets, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->sets, room > UINT32_MAX / 2 ? SIZE_MAX : (size_t)room) < 0) {
             return NO_SET;
         }
-        self->sets = grown;
         self->room = (uint32_t)room;
     }
     return self->used;

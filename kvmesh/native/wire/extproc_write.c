@@ -248,17 +248,13 @@ static PyObject *write_extproc(PyObject *Py_UNUSED(module), PyObject *const *arg
 }
 
 static PyObject *write_extproc_piece(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "write_extproc_piece takes 3 arguments, not %zd", nargs);
-    }
-    int number = number_of(args[0]), end = PyObject_IsTrue(args[2]);
-    if (number < 0 || end < 0) {
+    PyObject *field, *piece;
+    int number, end;
+    if (READ_PLACED("write_extproc_piece", "OSp", "number data end", &field, &piece, &end) < 0 ||
+        (number = number_of(field)) < 0) {
         return NULL;
     }
-    if (!PyBytes_Check(args[1])) {
-        return PyErr_Format(PyExc_TypeError, "a piece is bytes, not %.50s", Py_TYPE(args[1])->tp_name);
-    }
-    Text data = text_of(args[1]);
+    Text data = text_of(piece);
     Py_ssize_t streamed = (data.size > 0 ? field_size(data.size) : 0) + (end ? PAIR : 0);
     Py_ssize_t mutation = field_size(streamed), common = field_size(mutation);
     PyObject *out = PyBytes_FromStringAndSize(NULL, field_size(field_size(common)));

@@ -82,10 +82,7 @@ static void add_pairs(Head *head, uint32_t *at, PyObject *headers) {
 
 static PyObject *head_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     PyObject *given;
-    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
-        return PyErr_Format(PyExc_TypeError, "Head takes no keywords");
-    }
-    if (!PyArg_ParseTuple(args, "O", &given)) {
+    if (READ_NEW("Head", "O", "headers", &given) < 0) {
         return NULL;
     }
     PyObject *headers = PySequence_Fast(given, "headers are a sequence");
@@ -208,11 +205,12 @@ static PyObject *head_has(Head *self, PyObject *given) {
 
 /* replaced(names, added) -> Head */
 static PyObject *head_replaced(Head *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "replaced takes 2 arguments, not %zd", nargs);
+    PyObject *named, *headers;
+    if (READ_PLACED("replaced", "OO", "names added", &named, &headers) < 0) {
+        return NULL;
     }
-    const Names *names = read_names(args[0]);
-    PyObject *added = names == NULL ? NULL : PySequence_Fast(args[1], "headers are a sequence");
+    const Names *names = read_names(named);
+    PyObject *added = names == NULL ? NULL : PySequence_Fast(headers, "headers are a sequence");
     Py_ssize_t size = added == NULL ? -1 : size_of(added);
     Head *head = NULL;
     if (size >= 0) {
@@ -348,12 +346,9 @@ static int fill_names(Names *self, PyObject *names) {
     return 0;
 }
 
-static PyObject *names_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *names_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *given, *prefix;
-    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
-        return PyErr_Format(PyExc_TypeError, "Names takes no keywords");
-    }
-    if (!PyArg_ParseTuple(args, "OS", &given, &prefix)) {
+    if (READ_NEW("Names", "OS", "names prefix", &given, &prefix) < 0) {
         return NULL;
     }
     PyObject *all = PySequence_List(given);
@@ -369,7 +364,5 @@ static PyObject *names_make(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 PyTypeObject names_type = {
-    SLOTS("Names", sizeof(Names), 0),
-    .tp_new = names_make,
-    .tp_dealloc = (destructor)names_dealloc,
+    TYPE("Names", Names, names),
 };

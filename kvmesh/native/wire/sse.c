@@ -295,20 +295,13 @@ static PyMethodDef stream_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *make, *find;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "EventStream takes no keyword arguments");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "OO:EventStream", &make, &find)) {
-        return NULL;
-    }
+static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
     if (self != NULL) {
-        self->make = Py_NewRef(make);
-        self->find = Py_NewRef(find);
         self->due = 1;
+        if (READ_NEW("EventStream", "+O+O", "make find_usage", &self->make, &self->find) < 0) {
+            Py_CLEAR(self);
+        }
     }
     return (PyObject *)self;
 }
