@@ -24,6 +24,11 @@ SHARED = re.compile(
 )
 OWN = re.compile(r"^static [\w *]*?" + NAMED, re.MULTILINE)
 LOCAL = re.compile(r"\b(?!return\b)[A-Za-z_]\w*(?: +\**| *\*+)(\w+)(?= ?[,;=)\[])")
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+PYTHON_NAME = re.compile(
+    r"\b(?:kvmesh|actors|app|client|core|library|transport)(?:\.[A-Za-z_]\w*)+(?!\.\w)"
+)
+PYTHON_FILE = re.compile(r"\b(?:kvmesh|tests)/[\w/]+\.pyi?\b")
 USED = re.compile(r"(?<![\w.>])[a-zA-Z_]\w*\b")
 
 
@@ -129,6 +134,37 @@ def test_no_files_of_a_room_call_each_other() -> None:
     }
 
     assert find_cycles(graph) == []
+
+
+def exists(name: str) -> bool:
+    """Return whether a dotted name is a package or a module, or what a module has."""
+    path, parts = ROOT / "kvmesh", name.removeprefix("kvmesh.").split(".")
+    while parts and (path / parts[0]).is_dir():
+        path /= parts.pop(0)
+    if not parts:
+        return True
+    modules = [path / f"{parts[0]}{ending}" for ending in (".py", ".pyi")]
+    words = {*re.findall(r"\w+", "".join(one.read_text() for one in modules if one.is_file()))}
+    return any(one.is_file() for one in modules) and words.issuperset(parts[1:])
+
+
+def test_comments_name_modules_and_files_that_exist() -> None:
+    comments = {file: " ".join(COMMENT.findall(text)) for file, text in files().items()}
+    gone = [
+        f"{file}: {name}"
+        for file, text in comments.items()
+        for name in PYTHON_NAME.findall(text)
+        if not exists(name)
+    ]
+    lost = [
+        f"{file}: {name}"
+        for file, text in comments.items()
+        for name in PYTHON_FILE.findall(text)
+        if not (ROOT / name).is_file()
+    ]
+
+    assert not gone
+    assert not lost
 
 
 def test_each_file_is_compiled_under_a_name_of_its_own() -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-KEY_BYTES: Final = 7
+import kvmesh._native as native
+
+KEY_BYTES: Final = native.KEY_BYTES
 
 
 class SetNumbers(dict[int, int]):

@@ -5,10 +5,12 @@ from typing import Final
 
 import msgspec
 
+import kvmesh._native as native
+
 KEPT_S: Final = 600
 """Seconds that are remembered."""
 
-GAMMA: Final = 1.05
+GAMMA: Final = native.GAMMA
 """Ratio of neighbouring bins of a sketch: quantiles are right to 2.5 %."""
 
 Sketch = dict[int, int]

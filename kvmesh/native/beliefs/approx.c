@@ -10,7 +10,6 @@
 
 #define TICKS 16
 #define SLICE 2048
-#define MAX_RELEASED 256
 #define REMOVED_AT_ONCE (1 << 16)
 #define FIRST_HOLDERS 4
 

@@ -1,4 +1,4 @@
-/* Approx: what Python sees of approx.c, named and answering as core.overlap.approx.ApproxIndex. */
+/* Approx: what Python sees of approx.c, named and answering as tests/reference/overlap/approx.py. */
 #include "base/names.h"
 #include "base/shell.h"
 #include "beliefs/approx.h"
@@ -276,7 +276,7 @@ static PyObject *approx_sizes(Approx *self, PyObject *workers) {
     return sizes;
 }
 
-/* Some of a long prompt's hashes, asked for as far as they are needed: core.overlap.thinned. */
+/* Some of a long prompt's hashes, asked for as far as they are needed. */
 typedef struct {
     Prompt prompt; /* first */
     AskedPrompt whole;

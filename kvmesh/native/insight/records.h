@@ -123,8 +123,6 @@ static inline double record_ttft_ms(const Record *record) {
  */
 int ring_append(Ring *ring, Record *record);
 
-
-
 static inline void ring_first_token(Ring *ring, Record *record, double now) {
     record->first_token_s = now;
     record->version = ++ring->version;
@@ -134,7 +132,5 @@ static inline void ring_first_token(Ring *ring, Record *record, double now) {
  * and counted where too many ends wait.
  */
 void ring_ended(Ring *ring, Record *record, int state, int status, double now);
-
-
 
 #endif

@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-/* core.insight.traffic */
-#define GAMMA 1.05
 #define LEAST_MS 0.01
 #define MOST_MS 1e12
 

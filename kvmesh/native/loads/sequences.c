@@ -4,7 +4,8 @@
 #include "loads/sequences.h"
 #include "loads/turns.h"
 
-#define SETTLE_EVERY_S 0.01 /* core.workers.sequences.SETTLE_EVERY_S */
+/* So many workers may have prefills nobody sees end that asking each time would be the loop. */
+#define SETTLE_EVERY_S 0.01
 
 static PyObject *local_owner;
 

@@ -4,7 +4,7 @@
 #include "base/shell.h"
 #include "base/xxh3.h"
 
-#define MOST_BEHIND 4 /* core.workers.turns.MOST_BEHIND */
+#define MOST_BEHIND 4 /* turns that one who joins or was away is given at most */
 #define STACK_NAMES 256
 
 /* Return 1 and what a worker had, 0 when it is not known, -1 with an error set. */

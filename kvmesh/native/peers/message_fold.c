@@ -13,7 +13,6 @@
 
 #include <math.h>
 
-#define RENEW_S 0.5 /* core.routing.peers.peer_bookings.RENEW_S */
 #define TOLD_AT_ONCE 32
 
 typedef struct {

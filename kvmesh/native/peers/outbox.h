@@ -47,6 +47,8 @@ typedef struct {
     long long blocks;
 } Graded;
 
+#define MAX_KIND 32 /* characters kept of the word that says how an attempt failed */
+
 extern PyTypeObject outbox_type, told_type;
 
 /* Tell of a live booking of this replica's own; of its prompt as `booking->hashes` or its keys say.

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
-enum { MAX_KIND = 32, KEPT_ROOM = 1 << 18 };
+enum { KEPT_ROOM = 1 << 18 };
 
 static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
     PyObject *given = PyObject_GetAttr(attempt, name);

@@ -27,6 +27,8 @@ typedef struct {
     size_t room, used;
 } Peer;
 
+#define RENEW_S 0.5 /* a peer renews its bookings at most so often */
+
 extern PyTypeObject peer_type, message_fold_type;
 
 /* Return the id under which the booking of that number is kept, a new reference; NULL with an error

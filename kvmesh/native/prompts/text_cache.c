@@ -2,8 +2,6 @@
 #include "base/shell.h"
 #include "prompts/packer.h"
 
-#define ENTRY_OVERHEAD 136 /* core.prompts.segment_cache.ENTRY_OVERHEAD */
-
 static PyObject *getsizeof_function;
 
 int text_cache_ready(void) {

@@ -1,4 +1,4 @@
-/* A gateway's messages: what `kvmesh.transport.extproc.reading.pure_decode` does, in one pass without
+/* A gateway's messages: what tests/reference/transport/extproc_reading.py does, in one pass without
  * a copy but of what is kept.
  */
 #include "base/shell.h"

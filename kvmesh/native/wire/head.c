@@ -1,6 +1,4 @@
-/* Heads of requests, and the names that are asked for in them: what the pure classes of
- * `kvmesh.transport.http.wire.head` do.
- */
+/* Heads of requests, and the names that are asked for in them: see head.h. */
 #include "base/shell.h"
 #include "wire/head.h"
 #include <string.h>

@@ -1,5 +1,5 @@
-/* HTTP heads that come again and again: what `pure_match_head` and `pure_render` of
- * kvmesh.transport.http.wire.headers and `pure_match_dated` of .upstream.response_head do.
+/* HTTP heads that come again and again: what the functions of their names in
+ * tests/reference/transport/heads.py do.
  */
 #include "base/shell.h"
 #include "wire/wire.h"

@@ -133,10 +133,8 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
     return 0;
 }
 
-enum { TAKEN = 1, DUE = 2, ENDED = 4 };
-
 static PyObject *taken(const EventStream *self, int ended) {
-    return PyLong_FromLong(TAKEN | (self->tokens >= self->due ? DUE : 0) | (ended ? ENDED : 0));
+    return PyLong_FromLong(STREAM_TAKEN | (self->tokens >= self->due ? STREAM_DUE : 0) | (ended ? STREAM_ENDED : 0));
 }
 
 static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
@@ -146,7 +144,7 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     if (twin == NULL || stream_count_twins(self, twin, found) < 0 || flags < 0) {
         return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     }
-    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & ENDED) != 0);
+    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & STREAM_ENDED) != 0);
 }
 
 static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
