@@ -484,13 +484,8 @@ void approx_free(Approx *self) {
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         Py_XDECREF(self->names[slot]);
     }
-    PyMem_RawFree(self->ends);
-    PyMem_RawFree(self->spare);
-    PyMem_RawFree(self->names);
-    PyMem_RawFree(self->states);
-    PyMem_RawFree(self->live);
-    PyMem_RawFree(self->kept.items);
-    PyMem_RawFree(self->gone.items);
+    RAW_FREE_ALL(self->ends, self->spare, self->names, self->states, self->live, self->kept.items,
+                 self->gone.items);
     Py_CLEAR(self->dead);
     drops_free(&self->found);
 }

@@ -47,9 +47,7 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int approx_traverse(Approx *self, visitproc visit, void *arg) {
-    Py_VISIT(self->leases);
-    Py_VISIT(self->table);
-    Py_VISIT(self->statistics);
+    VISIT_ALL(self->leases, self->table, self->statistics);
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         Py_VISIT(self->names[slot]);
     }
@@ -74,9 +72,7 @@ static int approx_forget(Approx *self) {
 static void approx_dealloc(Approx *self) {
     PyObject_GC_UnTrack(self);
     approx_free(self);
-    Py_CLEAR(self->leases);
-    Py_CLEAR(self->table);
-    Py_CLEAR(self->statistics);
+    CLEAR_ALL(self->leases, self->table, self->statistics);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -358,11 +354,7 @@ static PyObject *groups_of(const Approx *self, const Drops *found) {
         PyObject *workers = workers_of(self, found->drops + i);
         PyObject *group =
             workers == NULL ? NULL : Py_BuildValue("nN", found->drops[i].depth, workers);
-        if (group == NULL) {
-            Py_CLEAR(groups);
-        } else {
-            PyList_SET_ITEM(groups, i, group);
-        }
+        set_made(&groups, i, group);
     }
     return groups;
 }

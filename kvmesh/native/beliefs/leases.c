@@ -450,8 +450,7 @@ void leases_clear(Leases *self) {
     for (Py_ssize_t i = 0; i < self->due_count; i++) {
         PyMem_RawFree(self->dues[self->first_due + i].items);
     }
-    PyMem_RawFree(self->dues);
-    PyMem_RawFree(self->waiting.items);
+    RAW_FREE_ALL(self->dues, self->waiting.items);
     self->dues = NULL;
     self->waiting = (Blocks){0};
     self->first_due = self->due_count = self->due_room = 0;

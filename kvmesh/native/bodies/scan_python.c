@@ -58,8 +58,7 @@ static PyObject *read_message(const uint8_t **at, const uint8_t *end) {
         PyObject **place = JSON_KEY_IS(&walk, "role") ? &role : &content;
         *place = text_at(&walk.at, end);
         if (*place == NULL) {
-            Py_XDECREF(role);
-            Py_XDECREF(content);
+            XDECREF_ALL(role, content);
             return NULL;
         }
     }
@@ -80,11 +79,7 @@ PyObject *scan_messages(const Scan *scan) {
     JsonWalk walk = json_walk(scan->messages.at + 1, scan->body + scan->size);
     for (Py_ssize_t i = 0; list != NULL && json_item(&walk) > 0; i++) {
         PyObject *message = read_message(&walk.at, walk.end);
-        if (message == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, message);
-        }
+        set_made(&list, i, message);
     }
     return list;
 }

@@ -30,8 +30,7 @@ static PyObject *native_scan(PyObject *Py_UNUSED(module), PyObject *const *args,
 }
 
 static void scanned_dealloc(Scanned *self) {
-    Py_XDECREF(self->body);
-    Py_XDECREF(self->model);
+    XDECREF_ALL(self->body, self->model);
     PyObject_Free(self);
 }
 

@@ -182,8 +182,7 @@ void asked_facts(Asked *asked) {
 }
 
 static void formula_dealloc(Formula *self) {
-    PyMem_Free(self->price.steps);
-    PyMem_Free(self->failure.steps);
+    FREE_ALL(self->price.steps, self->failure.steps);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

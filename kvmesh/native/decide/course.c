@@ -21,20 +21,12 @@ static int find_mode(PyObject *name) {
 }
 
 static int course_traverse(Course *self, visitproc visit, void *arg) {
-    Py_VISIT(self->formula);
-    Py_VISIT(self->policy);
-    Py_VISIT(self->maker);
-    Py_VISIT(self->draw);
-    Py_VISIT(self->price);
+    VISIT_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
     return 0;
 }
 
 static int course_clear(Course *self) {
-    Py_CLEAR(self->formula);
-    Py_CLEAR(self->policy);
-    Py_CLEAR(self->maker);
-    Py_CLEAR(self->draw);
-    Py_CLEAR(self->price);
+    CLEAR_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
     return 0;
 }
 

@@ -34,9 +34,7 @@ static int runs_flush(Runs *self) {
     PyObject *tier = hashes == NULL ? NULL : PyLong_FromLong(self->tier);
     PyObject *parts[] = {parent, hashes, tier};
     PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(self->types->stored, parts, 3, NULL);
-    Py_XDECREF(parent);
-    Py_XDECREF(hashes);
-    Py_XDECREF(tier);
+    XDECREF_ALL(parent, hashes, tier);
     run->count = 0;
     return append_new(self->events, event);
 }
@@ -290,8 +288,7 @@ static int tell_gone(Contents *self, const EventTypes *types, int number, PyObje
         PyObject *tier = hashes == NULL ? NULL : PyLong_FromLong(number);
         PyObject *parts[] = {hashes, tier};
         PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(types->removed, parts, 2, NULL);
-        Py_XDECREF(hashes);
-        Py_XDECREF(tier);
+        XDECREF_ALL(hashes, tier);
         if (append_new(events, event) < 0) {
             return -1;
         }

@@ -29,9 +29,7 @@ void contents_clear(Contents *self) {
     }
     tier_init(self->tiers, 0);
     self->tier_count = 1;
-    PyMem_RawFree(self->stack.items);
-    PyMem_RawFree(self->found.items);
-    PyMem_RawFree(self->run.items);
+    RAW_FREE_ALL(self->stack.items, self->found.items, self->run.items);
     self->stack = self->found = (U32s){0};
     self->run = (Blocks){0};
 }

@@ -519,8 +519,7 @@ static int find_root(const EngineNames *names, const Found *found, const Value *
                      : PyUnicode_FromFormat("#%llu", (unsigned long long)number->number);
     PyObject *text = salted ? ascii(salt) : PyUnicode_FromString("");
     int failed = lora == NULL || text == NULL || engine_root(names, lora, text, root) < 0;
-    Py_XDECREF(lora);
-    Py_XDECREF(text);
+    XDECREF_ALL(lora, text);
     return failed ? -1 : 0;
 }
 

@@ -382,10 +382,7 @@ static PyObject *closures_of(const Contents *contents, long long *visible) {
         long long seen = tier->held - tier->hidden_count;
         *visible = seen > *visible ? seen : *visible;
         PyObject *closure = Py_BuildValue("LLL", tier->held, tier->hidden_count, tier->forgotten);
-        if (closure == NULL || PyList_Append(closures, closure) < 0) {
-            Py_CLEAR(closures);
-        }
-        Py_XDECREF(closure);
+        append_made(&closures, closure);
     }
     return closures;
 }

@@ -20,11 +20,8 @@ EngineEvent *engine_batch_add(EngineBatch *self, int what) {
 }
 
 void engine_batch_free(EngineBatch *self) {
-    PyMem_RawFree(self->hashes.items);
-    PyMem_RawFree(self->extras.items);
-    PyMem_RawFree(self->tokens.items);
-    PyMem_RawFree(self->events);
-    PyMem_RawFree(self->bytes);
+    RAW_FREE_ALL(self->hashes.items, self->extras.items, self->tokens.items, self->events,
+                 self->bytes);
     *self = (EngineBatch){.count = 0};
 }
 
@@ -146,9 +143,7 @@ static int take_names(const EngineNames *names, EngineEvent *event, PyObject *ob
     event->full = kind == NULL ? -1 : PySet_Contains(names->full, kind);
     int failed = lora == NULL || salt == NULL || event->full < 0 ||
                  engine_root(names, lora, salt, &event->root) < 0;
-    Py_XDECREF(lora);
-    Py_XDECREF(salt);
-    Py_XDECREF(kind);
+    XDECREF_ALL(lora, salt, kind);
     return failed ? -1 : 0;
 }
 

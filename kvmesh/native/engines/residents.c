@@ -20,9 +20,7 @@ void residents_clear(Residents *self) {
     for (uint32_t span = 0; span < self->span_count; span++) {
         PyMem_RawFree(self->span_items[span].items);
     }
-    PyMem_RawFree(self->span_items);
-    PyMem_RawFree(self->free_spans.items);
-    PyMem_RawFree(self->hashes.items);
+    RAW_FREE_ALL(self->span_items, self->free_spans.items, self->hashes.items);
     self->span_items = NULL;
     self->span_count = self->span_room = 0;
     self->free_spans = (U32s){0};

@@ -17,8 +17,7 @@ static void free_columns(CacheGroup *group) {
 static void free_tier(TierEnds *tier) {
     column_free(&tier->ends);
     column_free(&tier->marks);
-    PyMem_RawFree(tier->doubtful.items);
-    PyMem_RawFree(tier->lost.items);
+    RAW_FREE_ALL(tier->doubtful.items, tier->lost.items);
     *tier = (TierEnds){.doubtful = {0}};
 }
 
@@ -43,8 +42,7 @@ void group_table_clear(GroupTable *self) {
         PyMem_RawFree(scratch[at]->items);
         *scratch[at] = (U32s){0};
     }
-    PyMem_RawFree(self->gone.items);
-    PyMem_RawFree(self->fresh.items);
+    RAW_FREE_ALL(self->gone.items, self->fresh.items);
     self->gone = self->fresh = (Blocks){0};
     self->blocks = self->boundaries = 0;
 }

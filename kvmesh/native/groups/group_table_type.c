@@ -43,8 +43,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static int table_traverse(GroupTableObject *self, visitproc visit, void *arg) {
-    Py_VISIT(self->types.stored);
-    Py_VISIT(self->types.removed);
+    VISIT_ALL(self->types.stored, self->types.removed);
     return 0;
 }
 
@@ -52,12 +51,8 @@ static int table_traverse(GroupTableObject *self, visitproc visit, void *arg) {
 static void table_dealloc(GroupTableObject *self) {
     PyObject_GC_UnTrack(self);
     group_table_free(&self->table);
-    PyMem_RawFree(self->hashes.items);
-    PyMem_RawFree(self->ends.items);
-    PyMem_RawFree(self->path.items);
-    PyMem_RawFree(self->left_out);
-    Py_CLEAR(self->types.stored);
-    Py_CLEAR(self->types.removed);
+    RAW_FREE_ALL(self->hashes.items, self->ends.items, self->path.items, self->left_out);
+    CLEAR_ALL(self->types.stored, self->types.removed);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -235,8 +230,7 @@ static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(not
     if (gone != NULL && fresh != NULL && group_take_ends(&self->table, &self->types, gone, fresh) == 0) {
         both = PyTuple_Pack(2, gone, fresh);
     }
-    Py_XDECREF(gone);
-    Py_XDECREF(fresh);
+    XDECREF_ALL(gone, fresh);
     return end(self, both, 1);
 }
 
@@ -332,8 +326,7 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothin
         Py_XDECREF(count);
     }
     if (failed) {
-        Py_XDECREF(groups);
-        Py_XDECREF(tiers);
+        XDECREF_ALL(groups, tiers);
         return NULL;
     }
     return Py_BuildValue("LLNN", table->blocks, table->boundaries, groups, tiers);

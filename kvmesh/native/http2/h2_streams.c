@@ -110,8 +110,7 @@ Stream *stream_open(Session *self, uint32_t id) {
 }
 
 static void stream_free(Stream *stream) {
-    Py_XDECREF(stream->message);
-    Py_XDECREF(stream->text);
+    XDECREF_ALL(stream->message, stream->text);
     buffer_free(&stream->waiting);
     PyMem_Free(stream);
 }

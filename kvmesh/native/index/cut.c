@@ -82,8 +82,7 @@ int ends_read(Ends *self, PyObject *told, uint32_t live_words) {
 }
 
 int ends_traverse(const Ends *self, visitproc visit, void *arg) {
-    Py_VISIT(self->young);
-    Py_VISIT(self->old);
+    VISIT_ALL(self->young, self->old);
     return 0;
 }
 
@@ -91,10 +90,8 @@ void ends_clear(Ends *self) {
     for (uint32_t i = 0; i < self->rule_count; i++) {
         PyMem_Free(self->rules[i].members.words);
     }
-    PyMem_Free(self->rules);
-    PyMem_Free(self->grouped);
-    Py_XDECREF(self->young);
-    Py_XDECREF(self->old);
+    FREE_ALL(self->rules, self->grouped);
+    XDECREF_ALL(self->young, self->old);
     memset(self, 0, sizeof *self);
 }
 
@@ -108,9 +105,7 @@ int ends_look_ahead(const Ends *self) {
 }
 
 void cut_free(Cut *self) {
-    PyMem_Free(self->hits);
-    PyMem_Free(self->waiting);
-    PyMem_Free(self->chains);
+    FREE_ALL(self->hits, self->waiting, self->chains);
     drops_free(&self->drops);
     memset(self, 0, sizeof *self);
 }

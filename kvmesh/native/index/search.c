@@ -308,9 +308,6 @@ int table_search(const Table *newer, const Table *older, const uint64_t *hashes,
 }
 
 void drops_free(Drops *self) {
-    PyMem_Free(self->drops);
-    PyMem_Free(self->words);
-    PyMem_Free(self->seen);
-    PyMem_Free(self->posts);
+    FREE_ALL(self->drops, self->words, self->seen, self->posts);
     memset(self, 0, sizeof *self);
 }

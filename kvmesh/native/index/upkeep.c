@@ -241,11 +241,7 @@ PyObject *table_pieces(Table *self, PyObject *Py_UNUSED(nothing)) {
         Shard *shard = self->shards + number;
         int empty = shard->homes == NULL || self->frozen != NULL;
         PyObject *piece = empty ? Py_NewRef(Py_None) : piece_of(self, shard);
-        if (piece == NULL) {
-            Py_CLEAR(pieces);
-        } else {
-            PyList_SET_ITEM(pieces, number, piece);
-        }
+        set_made(&pieces, number, piece);
     }
     return pieces;
 }

@@ -44,11 +44,7 @@ static PyObject *list_masks(const Drops *found) {
         const Drop *drop = found->drops + i;
         PyObject *mask = mask_int(drop->words, drop->size);
         PyObject *pair = mask == NULL ? NULL : Py_BuildValue("nN", drop->depth, mask);
-        if (pair == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, pair);
-        }
+        set_made(&list, i, pair);
     }
     return list;
 }
@@ -142,21 +138,13 @@ PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
 }
 
 static int view_traverse(View *self, visitproc visit, void *arg) {
-    Py_VISIT(self->young);
-    Py_VISIT(self->old);
-    Py_VISIT(self->names);
-    Py_VISIT(self->holdings);
-    Py_VISIT(self->aged);
+    VISIT_ALL(self->young, self->old, self->names, self->holdings, self->aged);
     return ends_traverse(&self->ends, visit, arg);
 }
 
 static void view_dealloc(View *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->young);
-    Py_XDECREF(self->old);
-    Py_XDECREF(self->names);
-    Py_XDECREF(self->holdings);
-    Py_XDECREF(self->aged);
+    XDECREF_ALL(self->young, self->old, self->names, self->holdings, self->aged);
     PyMem_Free(self->live);
     ends_clear(&self->ends);
     Py_TYPE(self)->tp_free(self);
@@ -242,11 +230,7 @@ static PyObject *list_groups(const View *self, const Drops *found) {
     PyObject *groups = PyList_New(found->count);
     for (Py_ssize_t i = 0; groups != NULL && i < found->count; i++) {
         PyObject *group = group_of(self, found->drops + i);
-        if (group == NULL) {
-            Py_CLEAR(groups);
-        } else {
-            PyList_SET_ITEM(groups, i, group);
-        }
+        set_made(&groups, i, group);
     }
     return groups;
 }
@@ -294,11 +278,7 @@ static PyObject *view_sizes(View *self, PyObject *Py_UNUSED(nothing)) {
     PyObject *sizes = PyList_New(count);
     for (Py_ssize_t slot = 0; sizes != NULL && slot < count; slot++) {
         PyObject *blocks = PyLong_FromLongLong(view_blocks(self, (uint32_t)slot));
-        if (blocks == NULL) {
-            Py_CLEAR(sizes);
-        } else {
-            PyList_SET_ITEM(sizes, slot, blocks);
-        }
+        set_made(&sizes, slot, blocks);
     }
     return sizes;
 }

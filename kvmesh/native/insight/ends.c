@@ -36,10 +36,7 @@ static PyObject *counts_method(RequestEnds *self, PyObject *Py_UNUSED(none)) {
         for (int class = 0; rows != NULL && class < STATUS_CLASSES; class++) {
             PyObject *row = Py_BuildValue("siL", outcomes[outcome], class,
                                           self->counts[outcome][class]);
-            if (row == NULL || PyList_Append(rows, row) < 0) {
-                Py_CLEAR(rows);
-            }
-            Py_XDECREF(row);
+            append_made(&rows, row);
         }
     }
     return rows;

@@ -31,10 +31,7 @@ static PyObject *cumulative_method(Histogram *self, PyObject *Py_UNUSED(none)) {
     for (Py_ssize_t i = 0; rows != NULL && i <= self->size; i++) {
         count += self->counts[i];
         PyObject *row = Py_BuildValue("dL", i < self->size ? self->upper[i] : Py_HUGE_VAL, count);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        append_made(&rows, row);
     }
     return rows;
 }
@@ -75,8 +72,7 @@ static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *key
 }
 
 static void histogram_dealloc(Histogram *self) {
-    PyMem_Free(self->upper);
-    PyMem_Free(self->counts);
+    FREE_ALL(self->upper, self->counts);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -192,10 +192,7 @@ static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
         Node node = self->nodes[i]; /* making objects may run anything */
         PyObject *row = Py_BuildValue("KKLLdd", node.key, node.parent, node.depth, node.visits,
                                       node.weight, node.cached);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        append_made(&rows, row);
     }
     return rows;
 }
@@ -230,8 +227,7 @@ static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static void counts_dealloc(PrefixCounts *self) {
-    PyMem_Free(self->nodes);
-    PyMem_Free(self->index);
+    FREE_ALL(self->nodes, self->index);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

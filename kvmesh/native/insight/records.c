@@ -29,8 +29,7 @@ void record_forget_hashes(Record *self) {
 
 void record_forget_candidates(Record *self) {
     PyObject *workers = self->workers;
-    PyMem_Free(self->weighed_terms);
-    PyMem_Free(self->scores);
+    FREE_ALL(self->weighed_terms, self->scores);
     self->weighed_terms = NULL;
     self->scores = NULL;
     self->workers = NULL;
@@ -171,8 +170,7 @@ static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
         PyObject *bytes = PyBytes_FromStringAndSize((const char *)self->blocks, size);
         PyObject *view = bytes == NULL ? NULL : PyMemoryView_FromObject(bytes);
         PyObject *known = view == NULL ? NULL : PyObject_CallMethod(view, "cast", "s", "Q");
-        Py_XDECREF(bytes);
-        Py_XDECREF(view);
+        XDECREF_ALL(bytes, view);
         return known;
     }
     if (self->hashes == NULL) {
@@ -216,10 +214,7 @@ static PyObject *record_weighed(Record *self, PyObject *Py_UNUSED(none)) {
     for (Py_ssize_t i = 0; list != NULL && i < self->weighed; i++) {
         PyObject *terms = terms_tuple(PyTuple_GET_ITEM(self->workers, i), &self->weighed_terms[i]);
         PyObject *pair = terms == NULL ? NULL : Py_BuildValue("dN", self->scores[i], terms);
-        if (pair == NULL || PyList_Append(list, pair) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(pair);
+        append_made(&list, pair);
     }
     return list;
 }
@@ -258,9 +253,7 @@ static PyObject *call_class(const char *module_name, const char *name, PyObject 
     PyObject *module = args == NULL ? NULL : PyImport_ImportModule(module_name);
     PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
     PyObject *made = type == NULL ? NULL : PyObject_Call(type, args, NULL);
-    Py_XDECREF(module);
-    Py_XDECREF(type);
-    Py_XDECREF(args);
+    XDECREF_ALL(module, type, args);
     return made;
 }
 

@@ -325,8 +325,7 @@ static void ring_dealloc(Ring *self) {
     for (Py_ssize_t i = 0; self->ended != NULL && i < MAX_ENDED; i++) {
         Py_XDECREF(self->ended[i]);
     }
-    PyMem_Free(self->slots);
-    PyMem_Free(self->ended);
+    FREE_ALL(self->slots, self->ended);
     Py_XDECREF(self->thin);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

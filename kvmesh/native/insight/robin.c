@@ -317,9 +317,7 @@ static void shadow_dealloc(Shadow *self) {
         PyMem_Free(self->caches[i].entries);
         PyMem_Free(self->caches[i].index);
     }
-    PyMem_Free(self->caches);
-    PyMem_Free(self->depths);
-    PyMem_Free(self->keys);
+    FREE_ALL(self->caches, self->depths, self->keys);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -223,8 +223,7 @@ static PyObject *sketch_dict(const Sketch *sketch) {
         if (number == NULL || count == NULL || PyDict_SetItem(dict, number, count) < 0) {
             Py_CLEAR(dict);
         }
-        Py_XDECREF(number);
-        Py_XDECREF(count);
+        XDECREF_ALL(number, count);
     }
     return dict;
 }
@@ -259,10 +258,7 @@ static PyObject *since_method(Totals *self, PyObject *given) {
     for (Py_ssize_t i = 0; rows != NULL && i < self->count; i++) {
         if (self->seconds[i].second >= first) {
             PyObject *row = second_tuple(&self->seconds[i]);
-            if (row == NULL || PyList_Append(rows, row) < 0) {
-                Py_CLEAR(rows);
-            }
-            Py_XDECREF(row);
+            append_made(&rows, row);
         }
     }
     return rows;
@@ -293,9 +289,7 @@ static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static void totals_dealloc(Totals *self) {
     forget_seconds(self, self->count);
     PyMem_Free(self->seconds);
-    Py_XDECREF(self->ttft_s);
-    Py_XDECREF(self->itl_s);
-    Py_XDECREF(self->duration_s);
+    XDECREF_ALL(self->ttft_s, self->itl_s, self->duration_s);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

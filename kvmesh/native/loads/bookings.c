@@ -55,10 +55,7 @@ static PyObject *booking_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyOb
 }
 
 static void booking_dealloc(Booking *self) {
-    Py_XDECREF(self->request_id);
-    Py_XDECREF(self->worker);
-    Py_XDECREF(self->owner);
-    Py_XDECREF(self->hashes);
+    XDECREF_ALL(self->request_id, self->worker, self->owner, self->hashes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -70,11 +67,7 @@ static PyObject *booking_keys(Booking *self, void *Py_UNUSED(closure)) {
     PyObject *keys = PyTuple_New(Py_SIZE(self));
     for (Py_ssize_t i = 0; keys != NULL && i < Py_SIZE(self); i++) {
         PyObject *key = PyLong_FromUnsignedLongLong(self->keys[i]);
-        if (key == NULL) {
-            Py_CLEAR(keys);
-        } else {
-            PyTuple_SET_ITEM(keys, i, key);
-        }
+        set_made(&keys, i, key);
     }
     return keys;
 }

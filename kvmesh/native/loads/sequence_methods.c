@@ -59,8 +59,7 @@ static PyObject *call_add(Sequences *self, PyObject *const *args, Py_ssize_t nar
         booking = sequences_book(self, request_id, worker, &demand, now);
     }
     keys_free(&keys);
-    Py_XDECREF(demand.hashes);
-    Py_XDECREF(booking);
+    XDECREF_ALL(demand.hashes, booking);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(booking != NULL);
 }
 
@@ -381,11 +380,7 @@ static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *key
 }
 
 static int sequences_traverse(Sequences *self, visitproc visit, void *arg) {
-    Py_VISIT(self->bookings);
-    Py_VISIT(self->loads);
-    Py_VISIT(self->silent);
-    Py_VISIT(self->turns);
-    Py_VISIT(self->statistics);
+    VISIT_ALL(self->bookings, self->loads, self->silent, self->turns, self->statistics);
     return 0;
 }
 
@@ -399,12 +394,8 @@ static int sequences_clear(Sequences *self) {
 
 static void sequences_dealloc(Sequences *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->bookings);
-    Py_XDECREF(self->silent);
-    Py_XDECREF(self->loads);
-    Py_XDECREF(self->turns);
-    Py_XDECREF(self->arrivals);
-    Py_XDECREF(self->statistics);
+    XDECREF_ALL(self->bookings, self->silent, self->loads, self->turns, self->arrivals,
+                self->statistics);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

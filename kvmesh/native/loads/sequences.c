@@ -55,8 +55,7 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
     PyObject *name = owner == NULL ? NULL : read_text("a request id", request_id);
     Booking *booking = name == NULL ? NULL : booking_make((Py_ssize_t)keys);
     if (booking == NULL) {
-        Py_XDECREF(owner);
-        Py_XDECREF(name);
+        XDECREF_ALL(owner, name);
         return NULL;
     }
     booking->request_id = name;

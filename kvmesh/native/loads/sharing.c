@@ -116,8 +116,7 @@ PyObject *shared_dict(const Shared *self) {
         if (key == NULL || holders == NULL || PyDict_SetItem(dict, key, holders) < 0) {
             Py_CLEAR(dict);
         }
-        Py_XDECREF(key);
-        Py_XDECREF(holders);
+        XDECREF_ALL(key, holders);
     }
     return dict;
 }

@@ -151,11 +151,7 @@ static PyObject *call_next(Turns *self, PyObject *const *args, Py_ssize_t nargs,
     PyObject *names = all == NULL ? NULL : PyTuple_New(PyTuple_GET_SIZE(all));
     for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(all); i++) {
         PyObject *name = read_text("a worker", PyTuple_GET_ITEM(all, i));
-        if (name == NULL) {
-            Py_CLEAR(names);
-        } else {
-            PyTuple_SET_ITEM(names, i, name);
-        }
+        set_made(&names, i, name);
     }
     PyObject *next = NULL;
     if (names != NULL) {
@@ -163,9 +159,7 @@ static PyObject *call_next(Turns *self, PyObject *const *args, Py_ssize_t nargs,
                                    PyTuple_GET_SIZE(names), replica);
         next = at < 0 ? NULL : Py_NewRef(PyTuple_GET_ITEM(all, at));
     }
-    Py_XDECREF(replica);
-    Py_XDECREF(all);
-    Py_XDECREF(names);
+    XDECREF_ALL(replica, all, names);
     return next;
 }
 

@@ -57,9 +57,7 @@ static int tell_health(const Turn *turn, PyObject *worker, PyObject *request_id,
                             request_id};
         told = PyObject_VectorcallMethod(interned.note_answers, args, 6, NULL);
     }
-    Py_XDECREF(count);
-    Py_XDECREF(now);
-    Py_XDECREF(told);
+    XDECREF_ALL(count, now, told);
     return told == NULL ? -1 : 0;
 }
 
@@ -119,9 +117,7 @@ static int fold_rare(Turn *turn, const uint8_t *record) {
         PyObject *args[] = {turn->fold->events, (PyObject *)turn->peer, bytes, now};
         folded = PyObject_VectorcallMethod(interned.fold_record, args, 4, NULL);
     }
-    Py_XDECREF(bytes);
-    Py_XDECREF(now);
-    Py_XDECREF(folded);
+    XDECREF_ALL(bytes, now, folded);
     return folded == NULL ? -1 : 0;
 }
 
@@ -394,8 +390,7 @@ static int hear_shares(const Turn *turn, const uint8_t *data, Py_ssize_t size) {
     PyObject *heard = bytes == NULL ? NULL
                                     : PyObject_CallMethodObjArgs(turn->fold->events, interned.hear_shares,
                                                                  turn->peer, bytes, NULL);
-    Py_XDECREF(bytes);
-    Py_XDECREF(heard);
+    XDECREF_ALL(bytes, heard);
     return heard == NULL ? -1 : 0;
 }
 
@@ -482,13 +477,8 @@ static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords
 }
 
 static int fold_traverse(MessageFold *self, visitproc visit, void *arg) {
-    Py_VISIT(self->events);
-    Py_VISIT(self->sequences);
-    Py_VISIT(self->heard);
-    Py_VISIT(self->members);
-    Py_VISIT(self->strangers);
-    Py_VISIT(self->out);
-    Py_VISIT(self->distrusted);
+    VISIT_ALL(self->events, self->sequences, self->heard, self->members, self->strangers, self->out,
+              self->distrusted);
     return 0;
 }
 
@@ -500,14 +490,8 @@ static int fold_clear(MessageFold *self) {
 
 static void fold_dealloc(MessageFold *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->events);
-    Py_XDECREF(self->sequences);
-    Py_XDECREF(self->speeds);
-    Py_XDECREF(self->heard);
-    Py_XDECREF(self->members);
-    Py_XDECREF(self->strangers);
-    Py_XDECREF(self->out);
-    Py_XDECREF(self->distrusted);
+    XDECREF_ALL(self->events, self->sequences, self->speeds, self->heard, self->members,
+                self->strangers, self->out, self->distrusted);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

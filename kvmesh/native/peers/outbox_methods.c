@@ -66,8 +66,7 @@ static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize
     Failure failure = {.verdict = VERDICT_SERVED};
     PyObject *request_id = read_text("a request id", given);
     if (request_id == NULL || (attempt != NULL && read_failure(attempt, &failure) < 0)) {
-        Py_XDECREF(request_id);
-        Py_XDECREF(failure.kind);
+        XDECREF_ALL(request_id, failure.kind);
         return NULL;
     }
     if (failure.verdict == VERDICT_SERVED) {
@@ -263,8 +262,7 @@ static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int outbox_traverse(BookingOutbox *self, visitproc visit, void *arg) {
-    Py_VISIT(self->sequences);
-    Py_VISIT(self->on_first);
+    VISIT_ALL(self->sequences, self->on_first);
     return 0;
 }
 
@@ -277,10 +275,7 @@ static int outbox_clear(BookingOutbox *self) {
 static void outbox_dealloc(BookingOutbox *self) {
     PyObject_GC_UnTrack(self);
     outbox_clear(self);
-    Py_XDECREF(self->sequences);
-    Py_XDECREF(self->bookings);
-    Py_XDECREF(self->retried);
-    Py_XDECREF(self->workers);
+    XDECREF_ALL(self->sequences, self->bookings, self->retried, self->workers);
     PyMem_Free(self->records);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

@@ -158,10 +158,7 @@ static void peer_dealloc(Peer *self) {
         Py_XDECREF(self->places[i].booking);
     }
     PyMem_Free(self->places);
-    Py_XDECREF(self->name);
-    Py_XDECREF(self->workers);
-    Py_XDECREF(self->retold);
-    Py_XDECREF(self->unconfirmed);
+    XDECREF_ALL(self->name, self->workers, self->retold, self->unconfirmed);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -15,11 +15,7 @@ static PyObject *list_of(const uint64_t *hashes, Py_ssize_t count) {
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
         PyObject *hash = PyLong_FromUnsignedLongLong(hashes[i]);
-        if (hash == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, hash);
-        }
+        set_made(&list, i, hash);
     }
     return list;
 }

@@ -17,9 +17,7 @@ static PyObject *packer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int packer_traverse(TextPacker *self, visitproc visit, void *arg) {
-    Py_VISIT(self->cache);
-    Py_VISIT(self->encode_batch);
-    Py_VISIT(self->forms);
+    VISIT_ALL(self->cache, self->encode_batch, self->forms);
     return 0;
 }
 
@@ -32,8 +30,7 @@ static int packer_clear(TextPacker *self) {
 static void packer_dealloc(TextPacker *self) {
     PyObject_GC_UnTrack(self);
     packer_clear(self);
-    Py_XDECREF(self->cache);
-    Py_XDECREF(self->forms);
+    XDECREF_ALL(self->cache, self->forms);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -314,9 +311,7 @@ static PyObject *pack_form(TextPacker *self, PyObject *form, PyObject *texts) {
         packed = join_parts(filled);
         self->packed += packed != NULL;
     }
-    Py_XDECREF(filled);
-    Py_XDECREF(unknown);
-    Py_XDECREF(places);
+    XDECREF_ALL(filled, unknown, places);
     return packed;
 }
 
@@ -357,9 +352,7 @@ static PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     } else if (sure == 0) {
         packed = Py_NewRef(Py_None);
     }
-    Py_XDECREF(roles);
-    Py_XDECREF(texts);
-    Py_XDECREF(form);
+    XDECREF_ALL(roles, texts, form);
     return packed;
 }
 

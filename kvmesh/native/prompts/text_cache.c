@@ -33,8 +33,7 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static void cache_dealloc(TextCache *self) {
-    Py_XDECREF(self->young);
-    Py_XDECREF(self->old);
+    XDECREF_ALL(self->young, self->old);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -116,10 +115,7 @@ static PyObject *cache_find(TextCache *self, PyObject *texts) {
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(texts); i++) {
         PyObject *text = Py_NewRef(PyList_GET_ITEM(texts, i));
         PyObject *ids = cache_get(self, text);
-        if (ids == NULL || PyList_Append(found, ids) < 0) {
-            Py_CLEAR(found);
-        }
-        Py_XDECREF(ids);
+        append_made(&found, ids);
         Py_DECREF(text);
     }
     return found;

@@ -233,11 +233,7 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
     PyObject *families = failed ? NULL : PyTuple_New(found.families);
     for (int i = 0; families != NULL && i < found.families; i++) {
         PyObject *pair = Py_BuildValue("LK", found.family[i].tokens, found.family[i].key);
-        if (pair == NULL) {
-            Py_CLEAR(families);
-        } else {
-            PyTuple_SET_ITEM(families, i, pair);
-        }
+        set_made(&families, i, pair);
     }
     if (families == NULL) {
         return NULL;
@@ -288,8 +284,7 @@ static PyObject *lengths_learn_method(Lengths *self, PyObject *const *args, Py_s
         forecast.samples = PyLong_AsLongLong(samples);
         forecast.tokens = PyFloat_AsDouble(mean);
     }
-    Py_XDECREF(samples);
-    Py_XDECREF(mean);
+    XDECREF_ALL(samples, mean);
     if (PyErr_Occurred() || read_families(families, &forecast) < 0 ||
         lengths_learn(self, &forecast, tokens) < 0) {
         return NULL;
@@ -344,10 +339,8 @@ static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 }
 
 static void lengths_dealloc(Lengths *self) {
-    Py_XDECREF(self->forecast_type);
-    Py_XDECREF(self->statistics_type);
-    PyMem_Free(self->families);
-    PyMem_Free(self->places);
+    XDECREF_ALL(self->forecast_type, self->statistics_type);
+    FREE_ALL(self->families, self->places);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -242,10 +242,7 @@ static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static void speeds_dealloc(Speeds *self) {
-    Py_XDECREF(self->report_type);
-    Py_XDECREF(self->workers);
-    Py_XDECREF(self->steps);
-    Py_XDECREF(self->fleet);
+    XDECREF_ALL(self->report_type, self->workers, self->steps, self->fleet);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -66,12 +66,7 @@ static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static void state_dealloc(WorkerState *self) {
-    Py_XDECREF(self->worker);
-    Py_XDECREF(self->loads);
-    Py_XDECREF(self->prefill);
-    Py_XDECREF(self->info);
-    Py_XDECREF(self->report);
-    Py_XDECREF(self->gaps);
+    XDECREF_ALL(self->worker, self->loads, self->prefill, self->info, self->report, self->gaps);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -5,8 +5,7 @@
 Holding *holding_make(uint32_t slot) {
     PyObject *one = PyLong_FromLong(1), *shift = PyLong_FromUnsignedLong(slot);
     PyObject *bit = one == NULL || shift == NULL ? NULL : PyNumber_Lshift(one, shift);
-    Py_XDECREF(one);
-    Py_XDECREF(shift);
+    XDECREF_ALL(one, shift);
     Holding *self = bit == NULL ? NULL : PyObject_New(Holding, &holding_type);
     if (self == NULL) {
         Py_XDECREF(bit);

@@ -43,9 +43,7 @@ static void loader_dealloc(Loader *self) {
         }
     }
     self->table->changes++;
-    PyMem_Free(self->sets);
-    PyMem_Free(self->blocks);
-    PyMem_Free(self->sums);
+    FREE_ALL(self->sets, self->blocks, self->sums);
     Py_XDECREF(self->masks);
     Py_DECREF(self->table);
     PyObject_Free(self);

@@ -77,8 +77,7 @@ static void close_making(Making *self) {
         PyMem_Free(self->sources[one].known);
         PyMem_Free(self->sources[one].reading.entries);
     }
-    PyMem_Free(self->rows);
-    PyMem_Free(self->places);
+    FREE_ALL(self->rows, self->places);
     *self = (Making){.rows = NULL};
 }
 

@@ -33,9 +33,7 @@ void sets_clear(Sets *self) {
         PyMem_Free(self->sets[number].words);
         Py_XDECREF(self->sets[number].mask);
     }
-    PyMem_Free(self->sets);
-    PyMem_Free(self->buckets);
-    PyMem_Free(self->scratch);
+    FREE_ALL(self->sets, self->buckets, self->scratch);
     memset(self, 0, sizeof *self);
 }
 

@@ -157,9 +157,7 @@ static int read_header(const Message *message, Span rest, PyObject *headers) {
     PyObject *text = lower == NULL ? NULL : bytes_of(message, raw.end > raw.at ? raw : value);
     PyObject *header = text == NULL ? NULL : PyTuple_Pack(2, lower, text);
     int failed = header == NULL || PyList_Append(headers, header) < 0;
-    Py_XDECREF(lower);
-    Py_XDECREF(text);
-    Py_XDECREF(header);
+    XDECREF_ALL(lower, text, header);
     return failed ? -1 : 0;
 }
 
@@ -404,8 +402,7 @@ static int take_attributes(const Message *message, Span entry, Beside *beside) {
         PyObject *text = text_of(message, key);
         PyObject *found = text == NULL ? NULL : object_of(message, &value);
         int failed = found == NULL || PyDict_SetItem(beside->attributes, text, found) < 0;
-        Py_XDECREF(text);
-        Py_XDECREF(found);
+        XDECREF_ALL(text, found);
         if (failed) {
             return -1;
         }
@@ -526,10 +523,7 @@ static PyObject *read_extproc(PyObject *Py_UNUSED(module), PyObject *const *args
     Message message = {(const unsigned char *)PyBytes_AS_STRING(args[1]), types[ERROR_TYPE]};
     Beside beside = {NULL, NULL, NULL, NULL};
     PyObject *found = read_message(&message, (Span){0, PyBytes_GET_SIZE(args[1])}, types, &beside);
-    Py_XDECREF(beside.subset);
-    Py_XDECREF(beside.served);
-    Py_XDECREF(beside.modes);
-    Py_XDECREF(beside.attributes);
+    XDECREF_ALL(beside.subset, beside.served, beside.modes, beside.attributes);
     return found;
 }
 

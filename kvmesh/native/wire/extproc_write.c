@@ -242,8 +242,7 @@ static PyObject *write_extproc(PyObject *Py_UNUSED(module), PyObject *const *arg
     answer.headers = PySequence_Fast(args[1], "headers are a sequence");
     answer.removed = answer.headers == NULL ? NULL : PySequence_Fast(args[2], "names are a sequence");
     PyObject *out = answer.removed == NULL ? NULL : write_answer(number, &answer);
-    Py_XDECREF(answer.headers);
-    Py_XDECREF(answer.removed);
+    XDECREF_ALL(answer.headers, answer.removed);
     return out;
 }
 

@@ -129,9 +129,7 @@ static int append_pair(PyObject *list, const Head *head, const HeadLine *line, P
     PyObject *value = name == NULL ? NULL : value_of(head, line);
     PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name, value);
     int failed = pair == NULL || PyList_Append(list, pair) < 0;
-    Py_XDECREF(pair);
-    Py_XDECREF(value);
-    Py_XDECREF(name);
+    XDECREF_ALL(pair, value, name);
     return failed ? -1 : 0;
 }
 
@@ -298,8 +296,7 @@ static void names_dealloc(Names *self) {
     for (uint32_t i = 0; self->names != NULL && i <= self->mask; i++) {
         Py_XDECREF(self->names[i]);
     }
-    PyMem_Free(self->names);
-    PyMem_Free(self->hashes);
+    FREE_ALL(self->names, self->hashes);
     Py_XDECREF(self->prefix);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

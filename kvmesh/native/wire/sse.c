@@ -305,29 +305,18 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
-    Py_VISIT(self->make);
-    Py_VISIT(self->find);
-    Py_VISIT(self->usage);
-    Py_VISIT(self->twin);
+    VISIT_ALL(self->make, self->find, self->usage, self->twin);
     return 0;
 }
 
 static int stream_clear(EventStream *self) {
-    Py_CLEAR(self->find);
-    Py_CLEAR(self->usage);
-    Py_CLEAR(self->make);
-    Py_CLEAR(self->twin);
+    CLEAR_ALL(self->find, self->usage, self->make, self->twin);
     return 0;
 }
 
 static void stream_dealloc(EventStream *self) {
     PyObject_GC_UnTrack(self);
-    Py_CLEAR(self->make);
-    Py_CLEAR(self->twin);
-    Py_CLEAR(self->held);
-    Py_CLEAR(self->find);
-    Py_CLEAR(self->usage);
-    Py_CLEAR(self->unread);
+    CLEAR_ALL(self->make, self->twin, self->held, self->find, self->usage, self->unread);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
