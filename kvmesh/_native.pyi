@@ -63,7 +63,7 @@ from kvmesh.transport.http.server.scope import End
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
-# Constants that Python shares; who takes one says what it is.
+# Constants that Python shares; the module that has the name, too, says what it is.
 DUE: Final[int]
 ENDED: Final[int]
 ENTRY_OVERHEAD: Final[int]

@@ -108,7 +108,7 @@ static struct PyModuleDef definition = {
     .m_methods = native_hashing_methods,
 };
 
-/* What Python takes from here and writes nowhere. */
+/* Constants that Python shares: tests/property/native/test_native_constants.py. */
 static const struct {
     const char *name;
     long long value;

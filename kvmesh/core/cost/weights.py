@@ -6,14 +6,13 @@ from typing import Final, Literal, cast
 import msgspec
 from msgspec.inspect import Field, FloatType, IntType, Metadata, StructType, Type, type_info
 
-import kvmesh._native as native
 from kvmesh.errors import ConfigError
 
 Weights = msgspec.Struct
 """One formula's weights: a frozen Struct of its own, a field for each."""
 
-MOST_WEIGHTS: Final = native.MOST_WEIGHTS
-"""A formula has at most so many."""
+MOST_WEIGHTS: Final = 32
+"""A formula has at most so many, as the compiled core does (kvmesh/native/decide/costs.h)."""
 
 
 class NoWeights(msgspec.Struct, frozen=True):

@@ -4,13 +4,12 @@ import re
 from functools import partial
 from typing import Final
 
-import kvmesh._native as native
 from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
 
-TAKEN: Final = native.TAKEN
-DUE: Final = native.DUE
-ENDED: Final = native.ENDED
+TAKEN: Final = 1
+DUE: Final = 2
+ENDED: Final = 4
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 

@@ -5,7 +5,6 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-import kvmesh._native as native
 from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, ROOT, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
@@ -27,7 +26,7 @@ from kvmesh.core.index.tier import Tier
 
 TIERS: Final = 4
 DEFAULT_MAX_BLOCKS: Final = 1 << 24
-_MAX_RELEASED: Final = native.MAX_RELEASED
+_MAX_RELEASED: Final = 256
 _FORCED_SWEEP: Final = 1 << 16
 _U64: Final = (1 << 64) - 1
 

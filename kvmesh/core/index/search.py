@@ -7,12 +7,11 @@ lowest byte.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import kvmesh._native as native
 from kvmesh._native import Table
 from kvmesh.core.blocks.hashing import Hashes, extend_hash, ids_behind, lookahead_digest
 from kvmesh.core.index.block_table import Drops, EndTables
 
-SHARDS: Final = native.SHARDS
+SHARDS: Final = 256
 
 
 def cut_drops(ends: EndTables, drops: Drops, hashes: Hashes) -> tuple[Drops, Drops]:

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-import kvmesh._native as native
-
-KEY_BYTES: Final = native.KEY_BYTES
+KEY_BYTES: Final = 7
 
 
 class SetNumbers(dict[int, int]):

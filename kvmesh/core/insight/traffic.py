@@ -5,12 +5,10 @@ from typing import Final
 
 import msgspec
 
-import kvmesh._native as native
-
 KEPT_S: Final = 600
 """Seconds that are remembered."""
 
-GAMMA: Final = native.GAMMA
+GAMMA: Final = 1.05
 """Ratio of neighbouring bins of a sketch: quantiles are right to 2.5 %."""
 
 Sketch = dict[int, int]

@@ -12,14 +12,13 @@ from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
-import kvmesh._native as native
 from kvmesh._native import TextCache, TextCutter
 from kvmesh.core.chat.opaque_text import Piece, Slot
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
 """Texts to packed u32 ids, each text on its own, no special tokens added."""
 
-ENTRY_OVERHEAD: Final = native.ENTRY_OVERHEAD
+ENTRY_OVERHEAD: Final = 136
 """Bytes of a dict slot and the value's header, counted with every entry."""
 
 _OUTER_CHARACTERS: Final = re.compile(r"[^\w\s]")

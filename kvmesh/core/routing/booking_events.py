@@ -6,16 +6,15 @@ from typing import Final
 
 import msgspec
 
-import kvmesh._native as native
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.errors import CodecError
 
-MAX_KIND: Final = native.MAX_KIND
+MAX_KIND: Final = 32
 """Characters kept of the word that says how an attempt failed."""
 
 MOST_SECONDS: Final = 86_400.0
 
-MOST_STATES: Final = native.MOST_STATES
+MOST_STATES: Final = 4
 """States that begin in one message: who tells one sends what waits before it. To fold one takes
 O(bookings), to send one 8 bytes.
 """

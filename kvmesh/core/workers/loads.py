@@ -4,10 +4,9 @@ from typing import Final
 
 import msgspec
 
-import kvmesh._native as native
 from kvmesh.core.blocks.hashing import Hashes
 
-MOST_TOKENS: Final = native.MOST_TOKENS
+MOST_TOKENS: Final = 1 << 40
 """More than any prompt or answer has: what a request claims beyond it is not counted."""
 
 

@@ -2,14 +2,13 @@
 
 from typing import Final
 
-import kvmesh._native as native
 from kvmesh._native import ActiveSequences, WorkerTurns
 from kvmesh.core.workers.loads import SequencesStatistics
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
 
-OVERDUE: Final = native.OVERDUE
+OVERDUE: Final = 1.5
 """A prefill that nobody sees end is taken for ended at so many times its expected time."""
 
 

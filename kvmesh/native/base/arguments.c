@@ -44,21 +44,18 @@ static int place_argument(const Call *call, PyObject *name, PyObject *value, PyO
             return 0;
         }
     }
-    PyErr_Format(PyExc_TypeError, "%s has no argument %R, or has it twice: it takes %s", call->function,
-                 name, call->names);
-    return -1;
+    return set_error(PyExc_TypeError, "%s has no argument %R, or has it twice: it takes %s", call->function,
+                     name, call->names);
 }
 
 static int refuse_more(const Call *call, Py_ssize_t count) {
-    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments by place, not %zd: %s", call->function,
-                 count_until(call, '$'), count, call->names);
-    return -1;
+    return set_error(PyExc_TypeError, "%s takes %zd arguments by place, not %zd: %s", call->function,
+                     count_until(call, '$'), count, call->names);
 }
 
 static int refuse_less(const Call *call, Py_ssize_t number) {
     char name[MOST_LETTERS];
-    PyErr_Format(PyExc_TypeError, "%s needs %s", call->function, name_of(call, number, name));
-    return -1;
+    return set_error(PyExc_TypeError, "%s needs %s", call->function, name_of(call, number, name));
 }
 
 /* Set what is wrong with an argument, unless it failed by itself. */
@@ -70,9 +67,8 @@ static int refuse(const Call *call, Py_ssize_t number, PyObject *given, const ch
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(error)) {
         return -1;
     }
-    PyErr_Format(error, "%s: %s is %.100R, it must be %s", call->function,
-                 name_of(call, number, name), given, wanted);
-    return -1;
+    return set_error(error, "%s: %s is %.100R, it must be %s", call->function,
+                name_of(call, number, name), given, wanted);
 }
 
 /* Put an object or a number in its place; return what it must be if it is not. */

@@ -8,8 +8,7 @@ int array_resize(void *place, size_t count, size_t size, void *(*resize)(void *,
     memcpy(&array, place, sizeof array);
     void *resized = count > PY_SSIZE_T_MAX / size ? NULL : resize(array, count * size);
     if (resized == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     memcpy(place, &resized, sizeof resized);
     return 0;

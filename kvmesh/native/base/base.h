@@ -13,6 +13,15 @@
 /* Number of this interface; `kvmesh.core` uses no other. */
 #define NATIVE_VERSION 16
 
+/* Set an error, as PyErr_Format; -1. */
+#define set_error(...) (PyErr_Format(__VA_ARGS__), -1)
+
+/* Set MemoryError; return -1. */
+static inline int no_memory(void) {
+    PyErr_NoMemory();
+    return -1;
+}
+
 /* Do the same with each of up to 12. */
 #define EACH_1(do_, one, ...) do_(one);
 #define EACH_2(do_, one, ...) do_(one); EACH_1(do_, __VA_ARGS__)

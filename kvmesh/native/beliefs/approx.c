@@ -273,18 +273,15 @@ static int end_of_tick(const Approx *self, double now, double ttl_s, double *unt
     double tick_s = ttl_s / TICKS;
     tick_s = self->longest_tick_s < tick_s ? self->longest_tick_s : tick_s;
     if (tick_s == 0.0) {
-        PyErr_SetString(PyExc_ZeroDivisionError, "float division by zero");
-        return -1;
+        return set_error(PyExc_ZeroDivisionError, "float division by zero");
     }
     double ticks = ceil((now + ttl_s) / tick_s);
     if (isnan(ticks)) {
-        PyErr_SetString(PyExc_ValueError, "cannot convert float NaN to integer");
-        return -1;
+        return set_error(PyExc_ValueError, "cannot convert float NaN to integer");
     }
     *until = ticks * tick_s + 0.0; /* no -0.0 */
     if (isinf(ticks) || isinf(*until)) {
-        PyErr_SetString(PyExc_OverflowError, "cannot convert float infinity to integer");
-        return -1;
+        return set_error(PyExc_OverflowError, "cannot convert float infinity to integer");
     }
     return 0;
 }
@@ -361,8 +358,7 @@ int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
 int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
                          long long blocks, double now, double ttl_s) {
     if (self->keeps != KEEP_GRADED) {
-        PyErr_SetString(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
-        return -1;
+        return set_error(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
     }
     long long most = blocks > 0 ? graded_length(blocks) : 0;
     return record(self, worker, graded, most < count ? (Py_ssize_t)most : count, now, ttl_s, 1);
@@ -415,8 +411,7 @@ int approx_remove(Approx *self, PyObject *worker) {
 static int begin_walk(Approx *self) {
     uint64_t *words = PyMem_Calloc(self->live_words, sizeof *words);
     if (words == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         if (self->states[slot] == SLOT_RELEASED || self->states[slot] == SLOT_CLEARING) {

@@ -135,8 +135,7 @@ static int read_sequence(Given *self, PyObject *hashes) {
         PyBuffer_Release(&self->view);
     }
     if (!PySequence_Check(hashes)) {
-        PyErr_Format(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
     }
     return read_numbers(self, hashes);
 }

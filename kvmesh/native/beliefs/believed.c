@@ -142,8 +142,7 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
 
 int tree_reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
     if (count && reserve(self, blocks, count) < 0) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -272,8 +271,7 @@ int tree_follow(Tree *self, uint64_t parent, uint64_t block) {
         uint32_t room = list->room ? list->room * 2 : 4;
         uint64_t *grown = PyMem_RawRealloc(before, room * sizeof *grown);
         if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         if (!list->room) {
             grown[0] = one;

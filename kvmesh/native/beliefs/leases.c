@@ -18,8 +18,7 @@ static int make_run(Lease *lease, const uint64_t *blocks, uint32_t count) {
     } else {
         uint64_t *run = PyMem_RawMalloc(count * sizeof *run);
         if (run == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         memcpy(run, blocks, count * sizeof *run);
         lease->run.many = run;

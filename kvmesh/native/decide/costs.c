@@ -63,8 +63,7 @@ static int join(char operation, Value left, Value right, Py_ssize_t count, doubl
         APPLY(SMALLER)
     default:
         if (has_zero(right, count)) {
-            PyErr_SetString(PyExc_ZeroDivisionError, "a cost formula divides by zero");
-            return -1;
+            return set_error(PyExc_ZeroDivisionError, "a cost formula divides by zero");
         }
         APPLY(QUOTIENT)
     }
@@ -147,9 +146,8 @@ static int price_chunk(const Formula *self, const Asked *asked, WorkerState *con
     int fails = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!Py_IS_TYPE(states[i], &worker_state_type)) {
-            PyErr_Format(PyExc_TypeError, "a WorkerState, not %.100s",
-                         Py_TYPE(states[i])->tp_name);
-            return -1;
+            return set_error(PyExc_TypeError, "a WorkerState, not %.100s",
+                             Py_TYPE(states[i])->tp_name);
         }
         fails |= states[i]->failure_share != 0.0;
     }

@@ -122,8 +122,7 @@ static int sort_nodes(const Contents *self, U32s *nodes, Py_ssize_t first) {
     }
     Child *children = PyMem_RawMalloc(count * sizeof *children);
     if (children == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (size_t at = 0; at < count; at++) {
         uint32_t node = nodes->items[first + (Py_ssize_t)at];

@@ -37,8 +37,7 @@ static int read_limits(EngineCache *self, PyObject *limits) {
         return -1;
     }
     if (hidden < 0 || run < 1) {
-        PyErr_SetString(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
-        return -1;
+        return set_error(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
     }
     self->residents.contents.max_hidden = hidden;
     self->residents.contents.max_run = (Py_ssize_t)run;
@@ -66,8 +65,7 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
         }
     }
     if (!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full)) {
-        PyErr_Format(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
-        return -1;
+        return set_error(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
     }
     return 0;
 }
@@ -114,8 +112,7 @@ static void cache_dealloc(EngineCache *self) {
 
 static int begin(EngineCache *self) {
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "an engine's cache is changed while it changes");
-        return -1;
+        return set_error(PyExc_RuntimeError, "an engine's cache is changed while it changes");
     }
     self->busy = 1;
     return 0;
@@ -153,8 +150,7 @@ static PyObject *fold(EngineCache *self) {
 
 static int check_whole(const EngineCache *self) {
     if (self->broken) {
-        PyErr_SetString(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-        return -1;
+        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     }
     return 0;
 }

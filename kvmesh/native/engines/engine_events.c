@@ -75,8 +75,7 @@ static int take_number(PyObject *object, const char *name, long long most, long 
         return -1;
     }
     if (*number < 0 || *number > most) {
-        PyErr_Format(PyExc_ValueError, "%s is %lld, it must be from 0 to %lld", name, *number, most);
-        return -1;
+        return set_error(PyExc_ValueError, "%s is %lld, it must be from 0 to %lld", name, *number, most);
     }
     return 0;
 }
@@ -158,8 +157,7 @@ static int take_stored(EngineBatch *self, const EngineNames *names, EngineEvent 
         return -1;
     }
     if (event->extras && event->extras != event->hashes) {
-        PyErr_Format(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
-        return -1;
+        return set_error(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
     }
     return 0;
 }
@@ -177,9 +175,8 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
     } else if (type == names->cleared) {
         event.what = ENGINE_CLEARED;
     } else {
-        PyErr_Format(PyExc_TypeError, "an engine's event is none of its types, but %.100s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "an engine's event is none of its types, but %.100s",
+                         Py_TYPE(object)->tp_name);
     }
     if (event.what == ENGINE_STORED && take_stored(self, names, &event, object) < 0) {
         return -1;

@@ -31,8 +31,7 @@ static int add_segment(Keyed *self) {
     }
     KeyedRecord *segment = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *segment);
     if (segment == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->segments[self->segment_count++] = segment;
     return 0;
@@ -74,8 +73,7 @@ static int grow(Keyed *self, KeyedPart *part) {
     uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : part->room + part->room / 8 * 3;
     KeyedPart grown = {PyMem_RawMalloc(room * sizeof *grown.places), room, part->used};
     if (grown.places == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     memset(grown.places, 0xFF, room * sizeof *grown.places);
     for (uint32_t at = 0; at < part->room; at++) {

@@ -58,12 +58,10 @@ static void table_dealloc(GroupTableObject *self) {
 
 static int begin(GroupTableObject *self) {
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "a table of groups is changed while it changes");
-        return -1;
+        return set_error(PyExc_RuntimeError, "a table of groups is changed while it changes");
     }
     if (self->broken) {
-        PyErr_SetString(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-        return -1;
+        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     }
     self->busy = 1;
     return 0;
@@ -249,21 +247,18 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     int role;
     unsigned long step, need;
     if (!PyTuple_Check(described)) {
-        PyErr_Format(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
     }
     if (!PyArg_ParseTuple(described, "ikk:group", &role, &step, &need)) {
         return -1;
     }
     if (role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a group has a role, and at least one unit a block");
-        return -1;
+        return set_error(PyExc_ValueError, "a group has a role, and at least one unit a block");
     }
     if (slot == table->group_count) {
         CacheGroup *made = PyMem_RawCalloc(1, sizeof *made);
         if (made == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         keyed_init(&made->held);
         table->groups[table->group_count++] = made;

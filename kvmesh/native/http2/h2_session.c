@@ -10,8 +10,7 @@ static const uint8_t drain_ping[8] = "kvmesh\0\1";
 
 static int enter(Session *self) {
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "a GrpcSession was called from within itself");
-        return -1;
+        return set_error(PyExc_RuntimeError, "a GrpcSession was called from within itself");
     }
     self->busy = 1;
     return 0;

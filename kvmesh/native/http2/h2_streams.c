@@ -73,8 +73,7 @@ static int grow_buckets(Session *self) {
     size_t before = self->bucket_count, count = before ? 2 * before : FEWEST_BUCKETS;
     Stream **old = self->buckets, **buckets = PyMem_Calloc(count, sizeof *buckets);
     if (buckets == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->buckets = buckets;
     self->bucket_count = count;

@@ -12,8 +12,7 @@
 /* Read one rule; -1 with an error set. */
 static int read_rule(Rule *rule, PyObject *told) {
     if (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) != 3) {
-        PyErr_SetString(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
-        return -1;
+        return set_error(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
     }
     long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(told, 0));
     long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(told, 1));
@@ -21,9 +20,8 @@ static int read_rule(Rule *rule, PyObject *told) {
         return -1;
     }
     if (lookahead < 0 || lookahead > MOST_LOOKAHEAD || drop < 0 || drop > MOST_DROP) {
-        PyErr_Format(PyExc_ValueError, "a rule looks ahead at 0 to %d tokens and drops 0 to %d blocks",
-                     MOST_LOOKAHEAD, MOST_DROP);
-        return -1;
+        return set_error(PyExc_ValueError, "a rule looks ahead at 0 to %d tokens and drops 0 to %d blocks",
+                         MOST_LOOKAHEAD, MOST_DROP);
     }
     rule->lookahead = (uint32_t)lookahead;
     rule->drop = (uint32_t)drop;
@@ -33,8 +31,7 @@ static int read_rule(Rule *rule, PyObject *told) {
 /* Take a table or None; -1 with TypeError set. */
 static int read_table(Table **table, PyObject *told) {
     if (told != Py_None && !Py_IS_TYPE(told, &table_type)) {
-        PyErr_SetString(PyExc_TypeError, "ends are in a Table, or None");
-        return -1;
+        return set_error(PyExc_TypeError, "ends are in a Table, or None");
     }
     *table = told == Py_None ? NULL : (Table *)Py_NewRef(told);
     return 0;
@@ -45,8 +42,7 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
     self->rules = PyMem_Calloc((size_t)count + 1, sizeof *self->rules);
     self->grouped = PyMem_Calloc((size_t)live_words + 1, sizeof *self->grouped);
     if (self->rules == NULL || self->grouped == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         Rule *rule = self->rules + i;
@@ -55,8 +51,7 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
             return -1;
         }
         if (masks_meet(self->grouped, live_words, &rule->members)) {
-            PyErr_SetString(PyExc_ValueError, "a worker has two rules");
-            return -1;
+            return set_error(PyExc_ValueError, "a worker has two rules");
         }
         for (uint32_t word = 0; word < live_words && word < rule->members.size; word++) {
             self->grouped[word] |= rule->members.words[word];
@@ -71,8 +66,7 @@ int ends_read(Ends *self, PyObject *told, uint32_t live_words) {
     }
     if (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) != 3 ||
         !PyTuple_Check(PyTuple_GET_ITEM(told, 2))) {
-        PyErr_SetString(PyExc_TypeError, "ends are (young, old, rules) or None");
-        return -1;
+        return set_error(PyExc_TypeError, "ends are (young, old, rules) or None");
     }
     if (read_table(&self->young, PyTuple_GET_ITEM(told, 0)) < 0 ||
         read_table(&self->old, PyTuple_GET_ITEM(told, 1)) < 0) {
@@ -348,8 +342,7 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
         return 0;
     }
     if (found->drops[0].depth > prompt->count) {
-        PyErr_SetString(PyExc_ValueError, "a prompt lost blocks while it was searched");
-        return -1;
+        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
     }
     if (make_room(cut, live_words) < 0) {
         return -1;

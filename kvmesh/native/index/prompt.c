@@ -76,8 +76,7 @@ static int ask(Prompt *prompt, Py_ssize_t wanted) {
     const char *format = self->view.format;
     if (self->view.itemsize != sizeof *prompt->known || format == NULL ||
         (strcmp(format, "Q") != 0 && strcmp(format, "L") != 0)) {
-        PyErr_SetString(PyExc_TypeError, "hashes are an array of u64s");
-        return -1;
+        return set_error(PyExc_TypeError, "hashes are an array of u64s");
     }
     prompt->known = self->view.buf;
     prompt->count = self->view.len / (Py_ssize_t)sizeof *prompt->known;

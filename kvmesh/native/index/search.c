@@ -145,8 +145,7 @@ static int ask(Search *self, Py_ssize_t count) {
         }
         /* It may have run someone else's code, and that may have changed the tables. */
         if (changes_of(self) != self->changes) {
-            PyErr_SetString(PyExc_RuntimeError, "a table changed while it was searched");
-            return -1;
+            return set_error(PyExc_RuntimeError, "a table changed while it was searched");
         }
     }
     self->blocks = prompt->known;
@@ -271,8 +270,7 @@ static int search(Search *self) {
         low = last;
     }
     if (self->count <= low && self->found->post_count) {
-        PyErr_SetString(PyExc_ValueError, "a prompt lost blocks while it was searched");
-        return -1;
+        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
     }
     return bisect(self, low + 1);
 }

@@ -107,9 +107,8 @@ static int read_live(View *self, PyObject *object) {
         highest = (int64_t)live.size * 64 - 1 - __builtin_clzll(live.words[live.size - 1]);
     }
     if (highest >= (int64_t)slots) {
-        PyErr_Format(PyExc_ValueError, "slot %lld is live, but only %zd have names",
-                     (long long)highest, slots);
-        return -1;
+        return set_error(PyExc_ValueError, "slot %lld is live, but only %zd have names",
+                         (long long)highest, slots);
     }
     return 0;
 }

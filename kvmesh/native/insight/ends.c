@@ -12,8 +12,7 @@ static int outcome_from(PyObject *name) {
             return outcome;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%R is no end of a request", name);
-    return -1;
+    return set_error(PyExc_ValueError, "%R is no end of a request", name);
 }
 
 static PyObject *add_method(RequestEnds *self, PyObject *const *args, Py_ssize_t nargs) {

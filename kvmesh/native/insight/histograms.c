@@ -41,8 +41,7 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
     self->upper = PyMem_Calloc((size_t)self->size + 1, sizeof *self->upper);
     self->counts = PyMem_Calloc((size_t)self->size + 1, sizeof *self->counts);
     if (self->upper == NULL || self->counts == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (Py_ssize_t i = 0; i < self->size; i++) {
         self->upper[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
@@ -50,8 +49,7 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
             return -1;
         }
         if (i && !(self->upper[i - 1] < self->upper[i])) {
-            PyErr_SetString(PyExc_ValueError, "the bounds of a histogram rise");
-            return -1;
+            return set_error(PyExc_ValueError, "the bounds of a histogram rise");
         }
     }
     return 0;

@@ -57,8 +57,7 @@ int prompt64_read(PyObject *given, Prompt64 *prompt) {
     }
     Py_DECREF(tuple);
     if (prompt->copied == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -119,8 +118,7 @@ static int compare_ranked(const void *one, const void *other) {
 static int shrink(PrefixCounts *self) {
     Ranked *ranked = PyMem_Calloc(self->count, sizeof *ranked);
     if (ranked == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (uint32_t i = 0; i < self->count; i++) {
         ranked[i] = (Ranked){self->nodes[i], i};

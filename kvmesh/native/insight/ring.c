@@ -206,8 +206,7 @@ static int state_from(PyObject *name) {
             return state;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%R is no state of a request", name);
-    return -1;
+    return set_error(PyExc_ValueError, "%R is no state of a request", name);
 }
 
 static PyObject *end_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {

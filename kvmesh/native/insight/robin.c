@@ -101,8 +101,7 @@ static int grow(Cache *cache) {
     }
     uint32_t *index = PyMem_Calloc(slots, sizeof *index);
     if (index == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     PyMem_Free(cache->index);
     cache->index = index;

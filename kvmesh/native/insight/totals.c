@@ -55,8 +55,7 @@ static void forget_seconds(Totals *self, Py_ssize_t first) {
 /* Find the second of a time, made if absent; -1 with an error set. */
 static int second_at(Totals *self, double now, Second **found) {
     if (!(fabs(now) < 1e15)) {
-        PyErr_SetString(PyExc_ValueError, "a time is a finite number of seconds");
-        return -1;
+        return set_error(PyExc_ValueError, "a time is a finite number of seconds");
     }
     long long second = (long long)now;
     Py_ssize_t place = self->count;

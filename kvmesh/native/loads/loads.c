@@ -23,8 +23,7 @@ static void queue_take(Queue *self, Booking *booking) {
 
 int loads_begin(Loads *self, Booking *booking, double now) {
     if (booking->loads != NULL) {
-        PyErr_Format(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
-        return -1;
+        return set_error(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
     }
     if (shared_reserve(&self->shared, (size_t)Py_SIZE(booking)) < 0) {
         return -1;
@@ -74,9 +73,8 @@ void loads_end(Loads *self, Booking *booking) {
 static int check_amounts(const long long *amounts, int count) {
     for (int i = 0; i < count; i++) {
         if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
-            PyErr_Format(PyExc_OverflowError, "loads count to %lld at once, not %lld", MOST_TOKENS,
-                         amounts[i]);
-            return -1;
+            return set_error(PyExc_OverflowError, "loads count to %lld at once, not %lld", MOST_TOKENS,
+                             amounts[i]);
         }
     }
     return 0;

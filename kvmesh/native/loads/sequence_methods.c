@@ -165,8 +165,7 @@ static PyObject *call_correct(Sequences *self, PyObject *const *args, Py_ssize_t
 
 static int check_size(const char *name, long long size, long long most) {
     if (size < 1 || size > most) {
-        PyErr_Format(PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name, size, most);
-        return -1;
+        return set_error(PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name, size, most);
     }
     return 0;
 }

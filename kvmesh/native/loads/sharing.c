@@ -40,8 +40,7 @@ int shared_reserve(Shared *self, size_t more) {
         room *= 2;
     }
     if (room > self->room && more && move_to(self, room) < 0) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }

@@ -115,14 +115,12 @@ Py_ssize_t turns_next(Turns *self, PyObject *const *names, Py_ssize_t count, PyO
     long long on_stack[STACK_NAMES], *taken = on_stack;
     char known_on_stack[STACK_NAMES], *known = known_on_stack;
     if (count < 1) {
-        PyErr_SetString(PyExc_ValueError, "it is nobody's turn among no workers");
-        return -1;
+        return set_error(PyExc_ValueError, "it is nobody's turn among no workers");
     }
     if (count > STACK_NAMES) {
         taken = PyMem_Malloc((size_t)count * (sizeof *taken + sizeof *known));
         if (taken == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         known = (char *)(taken + count);
     }

@@ -32,8 +32,7 @@ static int make_room(Peer *self) {
     }
     Numbered *places = PyMem_Calloc(room, sizeof *places);
     if (places == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->places = places;
     self->room = room;

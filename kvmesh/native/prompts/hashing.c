@@ -35,8 +35,7 @@ static uint64_t *room_for(Py_ssize_t count) {
 /* Read a seed as the xxhash wheel does: any integer, modulo 2^64. */
 static int read_seed(PyObject *object, uint64_t *seed) {
     if (!PyLong_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "a seed is an int, not %.100s", Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a seed is an int, not %.100s", Py_TYPE(object)->tp_name);
     }
     *seed = PyLong_AsUnsignedLongLongMask(object);
     return 0;
@@ -198,8 +197,7 @@ static int text_into(PyObject *text, Py_ssize_t first, Py_ssize_t size, Py_ssize
     uint32_t stack[STACK_TOKENS];
     uint32_t *block = size > STACK_TOKENS ? PyMem_Malloc((size_t)size * TOKEN_BYTES) : stack;
     if (block == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     int kind = (int)PyUnicode_KIND(text);
     const char *at = (const char *)PyUnicode_DATA(text) + first * kind;

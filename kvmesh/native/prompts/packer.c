@@ -70,9 +70,8 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
         !PyLong_CheckExact(PyTuple_GET_ITEM(opening, INDEX)) ||
         !is_strips(PyTuple_GET_ITEM(opening, STRIPS)) ||
         !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, TAIL))) {
-        PyErr_SetString(PyExc_TypeError,
-                        "an opening is its place, a head, the number of a text, strips, a tail");
-        return -1;
+        return set_error(PyExc_TypeError,
+                         "an opening is its place, a head, the number of a text, strips, a tail");
     }
     Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, PLACE));
     Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, INDEX));
@@ -80,8 +79,7 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
         return -1;
     }
     if (place < 0 || place >= parts || index < 0 || index >= roles) {
-        PyErr_Format(PyExc_ValueError, "opening %zd of text %zd is outside the form", place, index);
-        return -1;
+        return set_error(PyExc_ValueError, "opening %zd of text %zd is outside the form", place, index);
     }
     return 0;
 }
@@ -232,8 +230,7 @@ static PyObject *make_segment(PyObject *opening, PyObject *texts) {
 static int fill_unknown(TextPacker *self, PyObject *filled, PyObject *unknown,
                         PyObject *places) {
     if (self->encode_batch == NULL) {
-        PyErr_SetString(PyExc_ReferenceError, "the tokenizer is gone");
-        return -1;
+        return set_error(PyExc_ReferenceError, "the tokenizer is gone");
     }
     PyObject *encode = Py_NewRef(self->encode_batch);
     PyObject *made = PyObject_CallOneArg(encode, unknown);

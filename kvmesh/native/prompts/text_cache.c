@@ -7,8 +7,7 @@ static PyObject *getsizeof_function;
 int text_cache_ready(void) {
     getsizeof_function = PySys_GetObject("getsizeof");
     if (getsizeof_function == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "sys.getsizeof is missing");
-        return -1;
+        return set_error(PyExc_RuntimeError, "sys.getsizeof is missing");
     }
     Py_INCREF(getsizeof_function);
     return 0;
@@ -39,8 +38,7 @@ static void cache_dealloc(TextCache *self) {
 
 static int check_text(PyObject *text) {
     if (!PyUnicode_CheckExact(text)) {
-        PyErr_Format(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
     }
     return 0;
 }

@@ -36,14 +36,12 @@ static int take_token(TextCutter *self, PyObject *text, PyObject *atomic) {
     Py_ssize_t length = PyUnicode_CheckExact(text) ? PyUnicode_GET_LENGTH(text) : 0;
     Py_UCS4 first = length > 0 ? PyUnicode_READ_CHAR(text, 0) : FIRSTS;
     if (first == 0 || first >= FIRSTS) {
-        PyErr_Format(PyExc_ValueError, "a token that texts are cut at begins with ASCII, not as %R",
-                     text);
-        return -1;
+        return set_error(PyExc_ValueError, "a token that texts are cut at begins with ASCII, not as %R",
+                         text);
     }
     Token *last = self->count ? self->tokens + self->count - 1 : NULL;
     if (last != NULL && last->length < length) {
-        PyErr_SetString(PyExc_ValueError, "the longest tokens come first");
-        return -1;
+        return set_error(PyExc_ValueError, "the longest tokens come first");
     }
     int divides = PySet_Contains(atomic, text);
     if (divides < 0) {

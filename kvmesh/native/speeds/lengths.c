@@ -45,8 +45,7 @@ static int make_room(Lengths *self) {
                                       : PyMem_Realloc(self->families, room * sizeof *families);
     if (families == NULL) {
         PyMem_Free(places);
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     PyMem_Free(self->places);
     self->places = places;
@@ -176,8 +175,7 @@ int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
 /* Find families by blocks of this size; those known are forgotten. -1 with ValueError set. */
 static int set_block_size(Lengths *self, long long block_size) {
     if (block_size < 1) {
-        PyErr_Format(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
-        return -1;
+        return set_error(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
     }
     for (int i = 0; i < FAMILIES; i++) {
         self->depths[i] = (family_tokens[i] - 1) / block_size + 1;
@@ -250,16 +248,14 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
 /* Read the pairs that `forecast` made; -1 with an error set. */
 static int read_families(PyObject *pairs, Forecast *out) {
     if (PyTuple_GET_SIZE(pairs) > FAMILIES) {
-        PyErr_Format(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
-                     PyTuple_GET_SIZE(pairs));
-        return -1;
+        return set_error(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
+                         PyTuple_GET_SIZE(pairs));
     }
     out->families = (int)PyTuple_GET_SIZE(pairs);
     for (int i = 0; i < out->families; i++) {
         PyObject *pair = PyTuple_GET_ITEM(pairs, i);
         if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            PyErr_SetString(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
-            return -1;
+            return set_error(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
         }
         out->family[i].tokens = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0));
         out->family[i].key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1));

@@ -126,8 +126,7 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
     Segment *segment;
     uint32_t kept = 0;
     if (!self->open) {
-        PyErr_SetString(PyExc_ValueError, "the view is closed: what it has not read may be another");
-        return -1;
+        return set_error(PyExc_ValueError, "the view is closed: what it has not read may be another");
     }
     uint64_t left = 0; /* room for them is made once: to copy 16 MB to more of it takes 10 ms */
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {

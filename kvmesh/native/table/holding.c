@@ -37,8 +37,7 @@ static PyObject *holding_digest(Holding *self, void *Py_UNUSED(closure)) {
 
 static int refuse_no_int(PyObject *value) {
     if (value == NULL || !PyLong_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "what a worker holds is counted in ints");
-        return -1;
+        return set_error(PyExc_TypeError, "what a worker holds is counted in ints");
     }
     return 0;
 }

@@ -86,8 +86,7 @@ static int open_numbers(Source *self) {
     size_t sets = self->frozen->table->sets.used;
     self->known = PyMem_Malloc(sets * sizeof *self->known);
     if (self->known == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     memset(self->known, 0xFF, sets * sizeof *self->known);
     return 0;
@@ -158,8 +157,7 @@ static int open_rows(Making *self) {
     self->rows = PyMem_Malloc(((size_t)first->count + second->count + 1) * sizeof *self->rows);
     self->places = self->rows == NULL ? NULL : PyMem_Calloc(self->room, sizeof *self->places);
     if (self->places == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -228,9 +226,8 @@ static int open_making(Making *self, Frozen *frozen, PyObject *const *args, Py_s
     if (nargs < 3 || nargs > 4 || !PyDict_Check(args[2]) ||
         (args[1] != Py_None && !PyLong_Check(args[1])) ||
         (older != Py_None && (!Py_IS_TYPE(older, &frozen_type) || older == (PyObject *)frozen))) {
-        PyErr_Format(PyExc_TypeError,
-                     "it takes a number, a mask or None, a dict, and another Frozen or None");
-        return -1;
+        return set_error(PyExc_TypeError,
+                         "it takes a number, a mask or None, a dict, and another Frozen or None");
     }
     self->source_count = older == Py_None ? 1 : 2;
     self->sources[0].frozen = frozen;

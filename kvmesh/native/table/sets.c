@@ -20,8 +20,7 @@ int sets_init(Sets *self) {
     self->sets = PyMem_Calloc(FIRST_BUCKETS, sizeof *self->sets);
     if (self->buckets == NULL || self->sets == NULL) {
         sets_clear(self);
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->bucket_count = self->bucket_room = self->level = self->room = FIRST_BUCKETS;
     self->used = 1; /* number 0 is NO_SET */
@@ -183,19 +182,16 @@ PyObject *mask_int(const uint64_t *words, uint32_t size) {
 int mask_read(PyObject *object, Mask *mask) {
     *mask = (Mask){NULL, 0};
     if (!PyLong_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "a mask is an int, not %.100s", Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a mask is an int, not %.100s", Py_TYPE(object)->tp_name);
     }
     size_t bits = _PyLong_NumBits(object);
     if (_PyLong_Sign(object) < 0 || bits > MAX_SLOT) {
-        PyErr_Format(PyExc_ValueError, "a mask is not below 0 and has at most %u bits", MAX_SLOT);
-        return -1;
+        return set_error(PyExc_ValueError, "a mask is not below 0 and has at most %u bits", MAX_SLOT);
     }
     uint32_t size = (uint32_t)((bits + 63) / 64);
     mask->words = PyMem_Calloc(size ? size : 1, sizeof *mask->words);
     if (mask->words == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     mask->size = size;
 #if PY_VERSION_HEX >= 0x030D0000

@@ -10,8 +10,7 @@
 
 int read_block(PyObject *object, uint64_t *block) {
     if (!PyLong_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "a block is an int, not %.100s", Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a block is an int, not %.100s", Py_TYPE(object)->tp_name);
     }
     *block = PyLong_AsUnsignedLongLong(object);
     if (*block == UINT64_MAX && PyErr_Occurred()) {

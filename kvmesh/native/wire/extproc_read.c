@@ -56,8 +56,7 @@ static int read_varint(const Message *message, Span *span, uint64_t *out) {
             return 0;
         }
     }
-    PyErr_Format(message->error, "byte %zd: a number that does not end", span->at);
-    return -1;
+    return set_error(message->error, "byte %zd: a number that does not end", span->at);
 }
 
 /* Read the next field of `rest` and move behind it; 0 at the end, -1 with an error set. */
@@ -74,9 +73,8 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     field->number = tag >> 3;
     field->wire = (int)(tag & 7);
     if (field->number == 0 || field->number > MOST_NUMBER) {
-        PyErr_Format(message->error, "byte %zd: field number %llu is none", begin,
-                     (unsigned long long)field->number);
-        return -1;
+        return set_error(message->error, "byte %zd: field number %llu is none", begin,
+                    (unsigned long long)field->number);
     }
     switch (field->wire) {
     case VARINT:
@@ -93,13 +91,11 @@ static int next_field(const Message *message, Span *rest, Field *field) {
         size = 4;
         break;
     default:
-        PyErr_Format(message->error, "byte %zd: wire type %d is not known", begin, field->wire);
-        return -1;
+        return set_error(message->error, "byte %zd: wire type %d is not known", begin, field->wire);
     }
     if (size > (uint64_t)(rest->end - rest->at)) {
-        PyErr_Format(message->error, "byte %zd: field %llu is longer than its message", begin,
-                     (unsigned long long)field->number);
-        return -1;
+        return set_error(message->error, "byte %zd: field %llu is longer than its message", begin,
+                    (unsigned long long)field->number);
     }
     field->span.at = rest->at;
     rest->at += (Py_ssize_t)size;

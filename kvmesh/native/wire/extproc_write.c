@@ -68,8 +68,7 @@ static Text text_of(PyObject *bytes) {
 static int text_or_none(PyObject *given, Text *text) {
     *text = (Text){NULL, 0};
     if (given != Py_None && !PyBytes_Check(given)) {
-        PyErr_Format(PyExc_TypeError, "bytes or None, not %.50s", Py_TYPE(given)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "bytes or None, not %.50s", Py_TYPE(given)->tp_name);
     }
     if (given != Py_None) {
         *text = text_of(given);
@@ -102,8 +101,7 @@ static int sum_headers(PyObject *headers, Py_ssize_t *size) {
         PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
         if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2 ||
             !PyBytes_Check(PyTuple_GET_ITEM(header, 0)) || !PyBytes_Check(PyTuple_GET_ITEM(header, 1))) {
-            PyErr_SetString(PyExc_TypeError, "a header is a tuple of two bytes");
-            return -1;
+            return set_error(PyExc_TypeError, "a header is a tuple of two bytes");
         }
         *size += field_size(option_size(text_of(PyTuple_GET_ITEM(header, 0)),
                                         text_of(PyTuple_GET_ITEM(header, 1))));
@@ -115,8 +113,7 @@ static int sum_removed(PyObject *removed, Py_ssize_t *size) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(removed); i++) {
         PyObject *name = PySequence_Fast_GET_ITEM(removed, i);
         if (!PyBytes_Check(name)) {
-            PyErr_Format(PyExc_TypeError, "a header's name is bytes, not %.50s", Py_TYPE(name)->tp_name);
-            return -1;
+            return set_error(PyExc_TypeError, "a header's name is bytes, not %.50s", Py_TYPE(name)->tp_name);
         }
         *size += field_size(PyBytes_GET_SIZE(name));
     }

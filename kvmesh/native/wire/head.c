@@ -43,14 +43,12 @@ static Py_ssize_t size_of(PyObject *headers) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(headers); i++) {
         PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
         if (!is_pair(header)) {
-            PyErr_Format(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
-            return -1;
+            return set_error(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
         }
         size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 0)) +
                 PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 1));
         if (size > INT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "headers of 2 GiB");
-            return -1;
+            return set_error(PyExc_OverflowError, "headers of 2 GiB");
         }
     }
     return size;
@@ -317,13 +315,11 @@ static int fill_names(Names *self, PyObject *names) {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(names), room = 4;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i))) {
-            PyErr_SetString(PyExc_TypeError, "names of headers are bytes");
-            return -1;
+            return set_error(PyExc_TypeError, "names of headers are bytes");
         }
     }
     if (count > MOST_NAMES) {
-        PyErr_Format(PyExc_ValueError, "at most %d names", MOST_NAMES);
-        return -1;
+        return set_error(PyExc_ValueError, "at most %d names", MOST_NAMES);
     }
     while (room < 4 * count) {
         room *= 2;
@@ -331,8 +327,7 @@ static int fill_names(Names *self, PyObject *names) {
     self->names = PyMem_Calloc((size_t)room, sizeof *self->names);
     self->hashes = PyMem_Calloc((size_t)room, sizeof *self->hashes);
     if (self->names == NULL || self->hashes == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->mask = (uint32_t)room - 1;
     for (Py_ssize_t i = 0; i < count; i++) {

@@ -18,8 +18,7 @@ typedef struct {
 static int texts(PyObject *const *args, Py_ssize_t count, Text *out) {
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!PyBytes_Check(args[i])) {
-            PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(args[i])->tp_name);
-            return -1;
+            return set_error(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(args[i])->tp_name);
         }
         out[i].at = PyBytes_AS_STRING(args[i]);
         out[i].size = PyBytes_GET_SIZE(args[i]);
@@ -107,8 +106,7 @@ static char *append(char *at, Text text) {
 /* Read one header: a tuple of two bytes. The items are the header's, which its sequence keeps alive. */
 static int header_of(PyObject *header, Text *out) {
     if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2) {
-        PyErr_Format(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
     }
     return texts(&PyTuple_GET_ITEM(header, 0), 2, out);
 }

@@ -6,13 +6,12 @@ from typing import Final
 
 import msgspec
 
-import kvmesh._native as native
 from kvmesh.bounds import MAX_COUNT
 from kvmesh.errors import CodecError
 
 FARTHEST: Final = 63
 
-MOST_TIERS: Final = native.MOST_TIERS
+MOST_TIERS: Final = 8
 """Tiers of one engine; which of them stored a block is one byte."""
 
 _HEAD: Final = struct.Struct("<QQQHB")

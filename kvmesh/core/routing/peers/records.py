@@ -27,7 +27,6 @@ from typing import Final
 
 import msgspec
 
-import kvmesh._native as native
 from kvmesh.bounds import MAX_NAME, MAX_ORDINAL
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
@@ -61,7 +60,7 @@ STATE_ENDS: Final = 5
 FAILED: Final = 6
 NAMED: Final = 7
 
-MOST_GRADED: Final = native.MOST_GRADED
+MOST_GRADED: Final = 1024
 """Hashes of one record: they stand for the first four million tokens of a prompt."""
 
 HEAD: Final = Struct("<BBHIQQ")
