@@ -62,6 +62,24 @@ from kvmesh.transport.http.server.scope import End
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
+# Constants that Python shares; the module that has the name, too, says what it is.
+DUE: Final[int]
+ENDED: Final[int]
+ENTRY_OVERHEAD: Final[int]
+GAMMA: Final[float]
+KEY_BYTES: Final[int]
+MAX_KIND: Final[int]
+MAX_RELEASED: Final[int]
+MOST_GRADED: Final[int]
+MOST_STATES: Final[int]
+MOST_TIERS: Final[int]
+MOST_TOKENS: Final[int]
+MOST_WEIGHTS: Final[int]
+OVERDUE: Final[float]
+RENEW_S: Final[float]
+SHARDS: Final[int]
+TAKEN: Final[int]
+
 # ---- base: how tables place numbers ----
 
 def mix(number: int, /) -> int:

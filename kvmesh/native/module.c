@@ -1,37 +1,40 @@
 /* kvmesh._native: the compiled core. `kvmesh.core` refuses another version. */
 #include "base/mixing.h"
+#include "base/names.h"
+#include "beliefs/approx.h"
 #include "beliefs/beliefs.h"
 #include "bodies/bodies.h"
 #include "decide/decide.h"
+#include "engines/contents.h"
 #include "engines/engines.h"
 #include "groups/groups.h"
 #include "http2/http2.h"
 #include "index/prompt.h"
 #include "insight/insight.h"
+#include "insight/totals.h"
 #include "loads/turns.h"
+#include "peers/booking_wire.h"
+#include "peers/outbox.h"
+#include "peers/peer.h"
 #include "peers/peers.h"
 #include "prompts/packer.h"
 #include "prompts/prompts.h"
+#include "table/table.h"
 #include "wire/head.h"
+#include "wire/sse.h"
 #include "wire/wire.h"
 
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
-    approx_ready,
+    names_ready,
     asked_names_ready,
-    graded_ready,
     hashed_ready,
     hpack_ready,
     mixing_ready,
-    message_fold_ready,
-    outbox_methods_ready,
-    packer_ready,
-    prompt_ready,
-    records_ready,
-    sequence_methods_ready,
     sequences_ready,
     speeds_ready,
     take_ready,
+    text_cache_ready,
 };
 
 /* Types that are not found in the module. */
@@ -105,6 +108,36 @@ static struct PyModuleDef definition = {
     .m_methods = native_hashing_methods,
 };
 
+/* Constants that Python shares: tests/property/native/test_native_constants.py. */
+static const struct {
+    const char *name;
+    long long value;
+} numbers[] = {
+    {"DUE", STREAM_DUE},
+    {"ENDED", STREAM_ENDED},
+    {"ENTRY_OVERHEAD", ENTRY_OVERHEAD},
+    {"KEY_BYTES", KEY_BYTES},
+    {"MAX_KIND", MAX_KIND},
+    {"MAX_RELEASED", MAX_RELEASED},
+    {"MOST_GRADED", MOST_GRADED},
+    {"MOST_STATES", MOST_STATES},
+    {"MOST_TIERS", MOST_TIERS},
+    {"MOST_TOKENS", MOST_TOKENS},
+    {"MOST_WEIGHTS", MOST_WEIGHTS},
+    {"SHARDS", SHARDS},
+    {"TAKEN", STREAM_TAKEN},
+    {"VERSION", NATIVE_VERSION},
+};
+
+static const struct {
+    const char *name;
+    double value;
+} floats[] = {
+    {"GAMMA", GAMMA},
+    {"OVERDUE", OVERDUE},
+    {"RENEW_S", RENEW_S},
+};
+
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static int prepare(void) {
@@ -121,9 +154,22 @@ static int prepare(void) {
     return 0;
 }
 
+static int add_value(PyObject *module, const char *name, PyObject *value) {
+    int failed = value == NULL ? -1 : PyModule_AddObjectRef(module, name, value);
+    Py_XDECREF(value);
+    return failed;
+}
+
 static int fill(PyObject *module) {
-    if (PyModule_AddIntConstant(module, "VERSION", NATIVE_VERSION) < 0) {
-        return -1;
+    for (size_t i = 0; i < COUNT(numbers); i++) {
+        if (add_value(module, numbers[i].name, PyLong_FromLongLong(numbers[i].value)) < 0) {
+            return -1;
+        }
+    }
+    for (size_t i = 0; i < COUNT(floats); i++) {
+        if (add_value(module, floats[i].name, PyFloat_FromDouble(floats[i].value)) < 0) {
+            return -1;
+        }
     }
     for (size_t i = 0; i < COUNT(functions); i++) {
         if (PyModule_AddFunctions(module, functions[i]) < 0) {

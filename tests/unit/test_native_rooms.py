@@ -17,6 +17,11 @@ from benchmarks.house.native import INCLUDE, NativeTree
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "kvmesh/native"
 MOST_FILES = 15
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+PYTHON_NAME = re.compile(
+    r"\b(?:kvmesh|actors|app|client|core|library|transport)(?:\.[A-Za-z_]\w*)+(?!\.\w)"
+)
+PYTHON_FILE = re.compile(r"\b(?:kvmesh|tests)/[\w/]+\.pyi?\b")
 
 
 @cache
@@ -93,6 +98,37 @@ def test_a_room_calls_and_names_only_what_rooms_below_it_define() -> None:
 
 def test_no_files_of_a_room_call_each_other() -> None:
     assert find_cycles(tree().calls()) == []
+
+
+def exists(name: str) -> bool:
+    """Return whether a dotted name is a package or a module, or what a module has."""
+    path, parts = ROOT / "kvmesh", name.removeprefix("kvmesh.").split(".")
+    while parts and (path / parts[0]).is_dir():
+        path /= parts.pop(0)
+    if not parts:
+        return True
+    modules = [path / f"{parts[0]}{ending}" for ending in (".py", ".pyi")]
+    words = {*re.findall(r"\w+", "".join(one.read_text() for one in modules if one.is_file()))}
+    return any(one.is_file() for one in modules) and words.issuperset(parts[1:])
+
+
+def test_comments_name_modules_and_files_that_exist() -> None:
+    comments = {file: " ".join(COMMENT.findall(text)) for file, text in files().items()}
+    gone = [
+        f"{file}: {name}"
+        for file, text in comments.items()
+        for name in PYTHON_NAME.findall(text)
+        if not exists(name)
+    ]
+    lost = [
+        f"{file}: {name}"
+        for file, text in comments.items()
+        for name in PYTHON_FILE.findall(text)
+        if not (ROOT / name).is_file()
+    ]
+
+    assert not gone
+    assert not lost
 
 
 def test_each_file_is_compiled_under_a_name_of_its_own() -> None:

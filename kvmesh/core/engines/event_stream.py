@@ -4,12 +4,15 @@ import re
 from functools import partial
 from typing import Final
 
+from kvmesh._native import DUE as _DUE
+from kvmesh._native import ENDED as _ENDED
+from kvmesh._native import TAKEN as _TAKEN
 from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
 
-TAKEN: Final = 1
-DUE: Final = 2
-ENDED: Final = 4
+TAKEN: Final = _TAKEN
+DUE: Final = _DUE
+ENDED: Final = _ENDED
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from kvmesh._native import Table
+from kvmesh._native import MAX_RELEASED, Table
 from kvmesh.core.blocks.events import ENDS, ROOT, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.index.block_table import (
@@ -26,7 +26,6 @@ from kvmesh.core.index.tier import Tier
 
 TIERS: Final = 4
 DEFAULT_MAX_BLOCKS: Final = 1 << 24
-_MAX_RELEASED: Final = 256
 _FORCED_SWEEP: Final = 1 << 16
 _U64: Final = (1 << 64) - 1
 
@@ -188,7 +187,7 @@ class KvIndex:
         for tier in self._all_tiers:
             tier.forget(worker)
         self._cap.truncated.discard(worker)
-        if self._slots.released() > _MAX_RELEASED:
+        if self._slots.released() > MAX_RELEASED:
             # Someone clears faster than anyone sweeps: masks must not grow for ever.
             self.sweep(_FORCED_SWEEP)
 

@@ -7,11 +7,12 @@ lowest byte.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kvmesh._native import SHARDS as _SHARDS
 from kvmesh._native import Table
 from kvmesh.core.blocks.hashing import Hashes, extend_hash, ids_behind, lookahead_digest
 from kvmesh.core.index.block_table import Drops, EndTables
 
-SHARDS: Final = 256
+SHARDS: Final = _SHARDS
 
 
 def cut_drops(ends: EndTables, drops: Drops, hashes: Hashes) -> tuple[Drops, Drops]:

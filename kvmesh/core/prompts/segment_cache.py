@@ -12,13 +12,14 @@ from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
+from kvmesh._native import ENTRY_OVERHEAD as _ENTRY_OVERHEAD
 from kvmesh._native import TextCache, TextCutter
 from kvmesh.core.chat.opaque_text import Piece, Slot
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
 """Texts to packed u32 ids, each text on its own, no special tokens added."""
 
-ENTRY_OVERHEAD: Final = 136
+ENTRY_OVERHEAD: Final = _ENTRY_OVERHEAD
 """Bytes of a dict slot and the value's header, counted with every entry."""
 
 _OUTER_CHARACTERS: Final = re.compile(r"[^\w\s]")

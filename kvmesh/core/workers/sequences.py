@@ -2,16 +2,14 @@
 
 from typing import Final
 
+from kvmesh._native import OVERDUE as _OVERDUE
 from kvmesh._native import ActiveSequences, WorkerTurns
 from kvmesh.core.workers.loads import SequencesStatistics
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
 
-SETTLE_EVERY_S: Final = 0.01
-"""So many workers may have prefills nobody sees end that asking each time would be the loop."""
-
-OVERDUE: Final = 1.5
+OVERDUE: Final = _OVERDUE
 """A prefill that nobody sees end is taken for ended at so many times its expected time."""
 
 

@@ -1,4 +1,4 @@
-/* Arguments that are checked by hand, for what is called too often for PyArg_ParseTupleAndKeywords. */
+/* The arguments of calls from Python: put in order, checked and converted. */
 #ifndef KVMESH_ARGUMENTS_H
 #define KVMESH_ARGUMENTS_H
 
@@ -18,39 +18,41 @@ static inline PyObject *read_text(const char *what, PyObject *given) {
     return PyUnicode_FromObject(given);
 }
 
-/* Put the arguments of a METH_FASTCALL | METH_KEYWORDS call in the order of `names`, borrowed, NULL
- * where one is left out; the first `needed` may not be. -1 with TypeError set.
+/* Read the arguments of a call: -1 with TypeError or OverflowError set, which names the function and
+ * the argument.
+ *
+ * `types` has a letter for each argument, and where to put it follows: O any object, U a str, S a bytes,
+ * T a tuple, D a dict, ! one of a type, which stands before its place, all borrowed, with a + before it
+ * a new reference, which is there even if a later argument is wrong; L a long long,
+ * N the nearest one to an int of any size, n a Py_ssize_t, K a uint64_t, d a double, p an int, whether
+ * it is true. Behind | arguments may be left out, their places are not touched; behind $ they are given
+ * by name. `names` has the arguments' names with a space between.
  */
-static inline int sort_arguments(const char *function, const char *const *names, Py_ssize_t most,
-                                 Py_ssize_t needed, PyObject *const *args, Py_ssize_t nargs,
-                                 PyObject *keywords, PyObject **sorted) {
-    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
-    if (nargs > most) {
-        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", function, most, nargs);
-        return -1;
+int read_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
+                   const char *function, const char *types, const char *names, ...);
+
+/* The same of the tuple and the dict that tp_new has. */
+int read_new(PyObject *args, PyObject *keywords, const char *function, const char *types,
+             const char *names, ...);
+
+/* Of a METH_FASTCALL | METH_KEYWORDS method, of a METH_FASTCALL one, and of tp_new. */
+#define READ(...) read_arguments(args, nargs, keywords, __VA_ARGS__)
+#define READ_PLACED(...) read_arguments(args, nargs, NULL, __VA_ARGS__)
+#define READ_NEW(...) read_new(args, keywords, __VA_ARGS__)
+
+/* Read an int of any size as a long long, the nearest one; -1 with TypeError set. */
+static inline int read_amount(PyObject *given, long long *number) {
+    int overflow;
+    *number = PyLong_AsLongLongAndOverflow(given, &overflow);
+    if (overflow) {
+        *number = overflow < 0 ? LLONG_MIN : LLONG_MAX;
     }
-    for (Py_ssize_t i = 0; i < most; i++) {
-        sorted[i] = i < nargs ? args[i] : NULL;
-    }
-    for (Py_ssize_t i = 0; i < named; i++) {
-        PyObject *name = PyTuple_GET_ITEM(keywords, i);
-        Py_ssize_t at = 0;
-        while (at < most && PyUnicode_CompareWithASCIIString(name, names[at]) != 0) {
-            at++;
-        }
-        if (at == most || sorted[at] != NULL) {
-            PyErr_Format(PyExc_TypeError, "%s has no argument %R, or has it twice", function, name);
-            return -1;
-        }
-        sorted[at] = args[nargs + i];
-    }
-    for (Py_ssize_t i = 0; i < needed; i++) {
-        if (sorted[i] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s needs %s", function, names[i]);
-            return -1;
-        }
-    }
-    return 0;
+    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static inline int read_double(PyObject *given, double *number) {
+    *number = PyFloat_AsDouble(given);
+    return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
 
 #endif

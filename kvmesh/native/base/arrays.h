@@ -6,6 +6,17 @@
 
 #include "base/base.h"
 
+/* Give the array at `place`, a pointer to its pointer, room for `count` items of `size` bytes; -1 with
+ * MemoryError set, and it is as it was.
+ */
+int array_resize(void *place, size_t count, size_t size, void *(*resize)(void *, size_t));
+
+/* Of memory that PyMem_Free gives back, and of PyMem_RawFree's. */
+#define RESIZE(array, count) \
+    array_resize(&(array), (size_t)(count), sizeof *(array), PyMem_Realloc)
+#define RAW_RESIZE(array, count) \
+    array_resize(&(array), (size_t)(count), sizeof *(array), PyMem_RawRealloc)
+
 typedef struct {
     uint64_t *items;
     Py_ssize_t count, room;

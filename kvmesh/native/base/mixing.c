@@ -1,5 +1,6 @@
 /* The key of all tables of this process: see mixing.h. */
 #include "base/mixing.h"
+#include "base/shell.h"
 
 MixingKey mixing_key;
 
@@ -26,14 +27,9 @@ int mixing_ready(void) {
     return failed ? -1 : 0;
 }
 
-PyDoc_STRVAR(rekey_doc, "rekey(white, first, second) -> tuple[int, int, int]\n\n"
-"Place numbers by this key from now on; return the one before. For tests: tables that hold anything\n"
-"are lost, so put the key back before they are touched. The latter two are made odd.");
-
-static PyObject *rekey(PyObject *module, PyObject *args) {
-    (void)module;
-    unsigned long long white, first, second;
-    if (!PyArg_ParseTuple(args, "KKK:rekey", &white, &first, &second)) {
+static PyObject *rekey(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+    uint64_t white, first, second;
+    if (READ_PLACED("rekey", "KKK", "white first second", &white, &first, &second) < 0) {
         return NULL;
     }
     PyObject *before = Py_BuildValue("KKK", (unsigned long long)mixing_key.white,
@@ -45,17 +41,13 @@ static PyObject *rekey(PyObject *module, PyObject *args) {
     return before;
 }
 
-PyDoc_STRVAR(mix_doc, "mix(number) -> int\n\n"
-"Return where tables place a u64: the upper bits count. For tests.");
-
-static PyObject *mix(PyObject *module, PyObject *object) {
-    (void)module;
+static PyObject *mix(PyObject *Py_UNUSED(module), PyObject *object) {
     uint64_t number = PyLong_AsUnsignedLongLong(object);
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(mixed(number));
 }
 
 PyMethodDef native_mixing_methods[] = {
-    {"mix", (PyCFunction)mix, METH_O, mix_doc},
-    {"rekey", (PyCFunction)rekey, METH_VARARGS, rekey_doc},
+    METHOD_O("mix", mix),
+    METHOD_FASTCALL("rekey", rekey),
     {NULL, NULL, 0, NULL},
 };

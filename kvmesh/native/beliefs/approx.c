@@ -3,13 +3,13 @@
  * Whatever an allocation fails for, counts stay right; a block may then be believed that the table
  * has not, or be left in it until its worker is removed.
  */
+#include "base/arrays.h"
 #include "beliefs/approx.h"
 
 #include <math.h>
 
 #define TICKS 16
 #define SLICE 2048
-#define MAX_RELEASED 256
 #define REMOVED_AT_ONCE (1 << 16)
 #define FIRST_HOLDERS 4
 
@@ -33,14 +33,6 @@ static End *end_at(const Approx *self, double until) {
     return known ? self->ends + place : NULL;
 }
 
-static void *regrown(void *block, size_t size) {
-    void *grown = PyMem_RawRealloc(block, size);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-    }
-    return grown;
-}
-
 /* Make room for one more holder at a time, so that `add_holder` cannot fail; -1 with MemoryError. */
 static int reserve_holder(Approx *self, double until) {
     End *end = end_at(self, until);
@@ -53,11 +45,9 @@ static int reserve_holder(Approx *self, double until) {
             end->first = 0;
             return 0;
         }
-        Leases **grown = regrown(end->holders, (size_t)end->room * 2 * sizeof *grown);
-        if (grown == NULL) {
+        if (RAW_RESIZE(end->holders, (size_t)end->room * 2) < 0) {
             return -1;
         }
-        end->holders = grown;
         end->room *= 2;
         return 0;
     }
@@ -68,18 +58,13 @@ static int reserve_holder(Approx *self, double until) {
             self->first_end = 0;
         } else {
             Py_ssize_t room = self->end_room ? self->end_room * 2 : 8;
-            End *grown = regrown(self->ends, (size_t)room * sizeof *grown);
-            if (grown == NULL) {
+            if (RAW_RESIZE(self->ends, room) < 0) {
                 return -1;
             }
-            self->ends = grown;
             self->end_room = room;
         }
     }
-    if (self->spare == NULL) {
-        self->spare = regrown(NULL, FIRST_HOLDERS * sizeof *self->spare);
-    }
-    return self->spare == NULL ? -1 : 0;
+    return self->spare == NULL ? RAW_RESIZE(self->spare, FIRST_HOLDERS) : 0;
 }
 
 static void add_holder(Approx *self, double until, Leases *leases) {
@@ -184,16 +169,11 @@ static uint32_t assign_slot(Approx *self, PyObject *worker) {
     }
     if (slot == self->slot_room) {
         uint32_t room = self->slot_room + 64;
-        PyObject **names = regrown(self->names, room * sizeof *names);
-        self->names = names == NULL ? self->names : names;
-        uint8_t *states = names == NULL ? NULL : regrown(self->states, room);
-        self->states = states == NULL ? self->states : states;
-        uint64_t *live = states == NULL ? NULL : regrown(self->live, room / 64 * sizeof *live);
-        if (live == NULL) {
+        if (RAW_RESIZE(self->names, room) < 0 || RAW_RESIZE(self->states, room) < 0 ||
+            RAW_RESIZE(self->live, room / 64) < 0) {
             return NO_SLOT;
         }
-        live[room / 64 - 1] = 0;
-        self->live = live;
+        self->live[room / 64 - 1] = 0;
         self->slot_room = room;
     }
     if (slot == self->slot_count) {
@@ -293,18 +273,15 @@ static int end_of_tick(const Approx *self, double now, double ttl_s, double *unt
     double tick_s = ttl_s / TICKS;
     tick_s = self->longest_tick_s < tick_s ? self->longest_tick_s : tick_s;
     if (tick_s == 0.0) {
-        PyErr_SetString(PyExc_ZeroDivisionError, "float division by zero");
-        return -1;
+        return set_error(PyExc_ZeroDivisionError, "float division by zero");
     }
     double ticks = ceil((now + ttl_s) / tick_s);
     if (isnan(ticks)) {
-        PyErr_SetString(PyExc_ValueError, "cannot convert float NaN to integer");
-        return -1;
+        return set_error(PyExc_ValueError, "cannot convert float NaN to integer");
     }
     *until = ticks * tick_s + 0.0; /* no -0.0 */
     if (isinf(ticks) || isinf(*until)) {
-        PyErr_SetString(PyExc_OverflowError, "cannot convert float infinity to integer");
-        return -1;
+        return set_error(PyExc_OverflowError, "cannot convert float infinity to integer");
     }
     return 0;
 }
@@ -381,8 +358,7 @@ int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
 int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
                          long long blocks, double now, double ttl_s) {
     if (self->keeps != KEEP_GRADED) {
-        PyErr_SetString(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
-        return -1;
+        return set_error(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
     }
     long long most = blocks > 0 ? graded_length(blocks) : 0;
     return record(self, worker, graded, most < count ? (Py_ssize_t)most : count, now, ttl_s, 1);
@@ -435,8 +411,7 @@ int approx_remove(Approx *self, PyObject *worker) {
 static int begin_walk(Approx *self) {
     uint64_t *words = PyMem_Calloc(self->live_words, sizeof *words);
     if (words == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         if (self->states[slot] == SLOT_RELEASED || self->states[slot] == SLOT_CLEARING) {
@@ -504,13 +479,8 @@ void approx_free(Approx *self) {
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         Py_XDECREF(self->names[slot]);
     }
-    PyMem_RawFree(self->ends);
-    PyMem_RawFree(self->spare);
-    PyMem_RawFree(self->names);
-    PyMem_RawFree(self->states);
-    PyMem_RawFree(self->live);
-    PyMem_RawFree(self->kept.items);
-    PyMem_RawFree(self->gone.items);
+    RAW_FREE_ALL(self->ends, self->spare, self->names, self->states, self->live, self->kept.items,
+                 self->gone.items);
     Py_CLEAR(self->dead);
     drops_free(&self->found);
 }

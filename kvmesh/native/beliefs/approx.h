@@ -44,7 +44,7 @@ typedef struct {
     Drops found;           /* scratch of `find_groups` */
 } Approx;
 
-/* Which of a prompt's blocks an index keeps: each, those of core.overlap.thinned, or of
+/* Which of a prompt's blocks an index keeps: each, those of tests/reference/overlap/thinned.py, or of
  * core.blocks.graded.
  */
 enum { KEEP_ALL, KEEP_THINNED, KEEP_GRADED, KEEPS };
@@ -54,10 +54,9 @@ enum { SLOT_FREE, SLOT_USED, SLOT_RELEASED, SLOT_CLEARING };
 #define WHOLE_BLOCKS 128
 #define STRIDE 16
 
-extern PyTypeObject approx_type;
+#define MAX_RELEASED 256 /* slots of removed workers that wait for a sweep */
 
-/* Prepare it, once; -1 with MemoryError set. */
-int approx_ready(void);
+extern PyTypeObject approx_type;
 
 /* Find how far the prompt is believed cached at whom; drops name slots of `names`, and `depth` is
  * in blocks of the prompt, however few of them are kept. All hashes are given, root first.

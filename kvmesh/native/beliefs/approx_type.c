@@ -1,35 +1,22 @@
-/* Approx: what Python sees of approx.c, named and answering as core.overlap.approx.ApproxIndex. */
+/* Approx: what Python sees of approx.c, named and answering as tests/reference/overlap/approx.py. */
+#include "base/names.h"
+#include "base/shell.h"
 #include "beliefs/approx.h"
 #include "index/prompt.h"
 
-#include <structmember.h>
-
 #define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
 
-static PyObject *blocks_name, *upto_name, *ttl_name, *budget_name;
-
-int approx_ready(void) {
-    blocks_name = PyUnicode_InternFromString("blocks");
-    upto_name = PyUnicode_InternFromString("upto");
-    ttl_name = PyUnicode_InternFromString("ttl_s");
-    budget_name = PyUnicode_InternFromString("budget");
-    return blocks_name && upto_name && ttl_name && budget_name ? 0 : -1;
-}
-
-static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     double ttl_s, longest_tick_s;
-    long long max_entries, prune_to;
-    PyObject *statistics, *worker_blocks;
-    int keeps;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "Approx takes no keyword arguments");
-    }
-    if (!PyArg_ParseTuple(args, "Od(LLO)di:Approx", &statistics, &ttl_s, &max_entries, &prune_to,
-                          &worker_blocks, &longest_tick_s, &keeps)) {
+    long long max_entries, prune_to, keeps;
+    PyObject *statistics, *limits, *worker_blocks;
+    if (READ_NEW("Approx", "OdTdL", "statistics ttl_s limits longest_tick_s keeps", &statistics,
+                 &ttl_s, &limits, &longest_tick_s, &keeps) < 0 ||
+        !PyArg_ParseTuple(limits, "LLO", &max_entries, &prune_to, &worker_blocks)) {
         return NULL;
     }
     if (keeps < KEEP_ALL || keeps >= KEEPS) {
-        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %d",
+        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %lld",
                             KEEP_ALL, KEEPS - 1, keeps);
     }
     long long limit = worker_blocks == Py_None ? -1 : PyLong_AsLongLong(worker_blocks);
@@ -60,9 +47,7 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 }
 
 static int approx_traverse(Approx *self, visitproc visit, void *arg) {
-    Py_VISIT(self->leases);
-    Py_VISIT(self->table);
-    Py_VISIT(self->statistics);
+    VISIT_ALL(self->leases, self->table, self->statistics);
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         Py_VISIT(self->names[slot]);
     }
@@ -87,9 +72,7 @@ static int approx_forget(Approx *self) {
 static void approx_dealloc(Approx *self) {
     PyObject_GC_UnTrack(self);
     approx_free(self);
-    Py_CLEAR(self->leases);
-    Py_CLEAR(self->table);
-    Py_CLEAR(self->statistics);
+    CLEAR_ALL(self->leases, self->table, self->statistics);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -152,8 +135,7 @@ static int read_sequence(Given *self, PyObject *hashes) {
         PyBuffer_Release(&self->view);
     }
     if (!PySequence_Check(hashes)) {
-        PyErr_Format(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
     }
     return read_numbers(self, hashes);
 }
@@ -163,8 +145,8 @@ static int read_prompt(Given *self, PyObject *hashes) {
     if (PyObject_CheckBuffer(hashes) || PySequence_Check(hashes)) {
         return read_sequence(self, hashes);
     }
-    PyObject *count = PyObject_GetAttr(hashes, blocks_name);
-    PyObject *known = count == NULL ? NULL : PyObject_CallMethodOneArg(hashes, upto_name, count);
+    PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
+    PyObject *known = count == NULL ? NULL : PyObject_CallMethodOneArg(hashes, interned.upto, count);
     Py_XDECREF(count);
     if (known == NULL) {
         if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -177,118 +159,68 @@ static int read_prompt(Given *self, PyObject *hashes) {
     return failed ? -1 : 0;
 }
 
-/* Read an int of any size as a long long, the nearest one; -1 with TypeError set. */
-static int read_count(PyObject *object, long long *count) {
-    int overflow;
-    *count = PyLong_AsLongLongAndOverflow(object, &overflow);
-    if (overflow) {
-        *count = overflow < 0 ? LLONG_MIN : LLONG_MAX;
-    }
-    return *count == -1 && PyErr_Occurred() ? -1 : 0;
+/* Read a time to live that may be None: `ttl_s` stays then; -1 with TypeError set. */
+static int read_ttl(PyObject *given, double *ttl_s) {
+    return given == Py_None ? 0 : read_double(given, ttl_s);
 }
-
-static int read_seconds(PyObject *object, double *seconds) {
-    *seconds = PyFloat_AsDouble(object);
-    return *seconds == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
-
-/* Return the last argument, given by place or by name, borrowed; NULL without an error when it was
- * not given. */
-static PyObject *last_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *names,
-                               Py_ssize_t before, PyObject *name) {
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    if (nargs < before || nargs + named > before + 1) {
-        PyErr_Format(PyExc_TypeError, "takes %zd or %zd arguments, not %zd", before, before + 1,
-                     nargs + named);
-        return NULL;
-    }
-    if (named) {
-        int same = PyUnicode_Compare(PyTuple_GET_ITEM(names, 0), name);
-        if (same) {
-            PyErr_Format(PyExc_TypeError, "%R can be given by name, not %R", name,
-                         PyTuple_GET_ITEM(names, 0));
-            return NULL;
-        }
-    }
-    return nargs + named > before ? args[before] : NULL;
-}
-
-PyDoc_STRVAR(record_doc, "record(worker, hashes, now, ttl_s=None)\n\n"
-"Believe the blocks of `hashes`, root first, cached at `worker` from `now` on. `ttl_s` is for this\n"
-"prompt. What ended before `now` is dropped on the way, a slice at a time.");
 
 static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *names) {
+                                    PyObject *keywords) {
+    PyObject *worker, *hashes, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
-    PyObject *last = last_argument(args, nargs, names, 3, ttl_name);
-    if (PyErr_Occurred() || read_seconds(args[2], &now) < 0 ||
-        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+    if (READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl) < 0 ||
+        read_ttl(ttl, &ttl_s) < 0) {
         return NULL;
     }
     Given given = {.count = 0};
-    int failed = read_prompt(&given, args[1]) < 0 ||
-                 approx_record(self, args[0], given.blocks, given.count, now, ttl_s) < 0;
+    int failed = read_prompt(&given, hashes) < 0 ||
+                 approx_record(self, worker, given.blocks, given.count, now, ttl_s) < 0;
     given_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
-
-PyDoc_STRVAR(record_graded_doc, "record_graded(worker, graded, blocks, now, ttl_s=None)\n\n"
-"Believe a prompt of so many blocks, of which the graded hashes are given, cached at `worker`.");
 
 static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                           PyObject *names) {
+                                           PyObject *keywords) {
+    PyObject *worker, *graded, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
     long long blocks;
-    PyObject *last = last_argument(args, nargs, names, 4, ttl_name);
-    if (PyErr_Occurred() || read_count(args[2], &blocks) < 0 || read_seconds(args[3], &now) < 0 ||
-        (last != NULL && last != Py_None && read_seconds(last, &ttl_s) < 0)) {
+    if (READ("record_graded", "OONd|O", "worker graded blocks now ttl_s", &worker, &graded, &blocks,
+             &now, &ttl) < 0 ||
+        read_ttl(ttl, &ttl_s) < 0) {
         return NULL;
     }
     Given given = {.count = 0};
-    int failed = read_sequence(&given, args[1]) < 0 ||
-                 approx_record_graded(self, args[0], given.blocks, given.count, blocks, now,
-                                      ttl_s) < 0;
+    int failed = read_sequence(&given, graded) < 0 ||
+                 approx_record_graded(self, worker, given.blocks, given.count, blocks, now, ttl_s) < 0;
     given_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(expire_doc, "expire(now, budget=None) -> bool\n\n"
-"Drop what ended before or at `now`, at most `budget` entries; True when nothing of it is left.");
-
 static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *names) {
+                                    PyObject *keywords) {
+    PyObject *most = Py_None;
     double now;
-    long long budget = -1;
-    PyObject *last = last_argument(args, nargs, names, 1, budget_name);
-    if (PyErr_Occurred() || read_seconds(args[0], &now) < 0) {
+    long long budget = 0;
+    if (READ("expire", "d|O", "now budget", &now, &most) < 0 ||
+        (most != Py_None && read_amount(most, &budget) < 0)) {
         return NULL;
     }
-    if (last != NULL && last != Py_None) {
-        if (read_count(last, &budget) < 0) {
-            return NULL;
-        }
-        budget = budget < 0 ? 0 : budget;
-    }
-    int done = approx_expire(self, now, budget);
+    int done = approx_expire(self, now, most == Py_None ? -1 : budget < 0 ? 0 : budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-PyDoc_STRVAR(revoke_doc, "revoke(worker, hashes)\n\n"
-"Take the news that `worker` holds these packed blocks no longer, nor what follows them.");
-
 static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssize_t nargs) {
+    PyObject *worker, *hashes;
     Py_buffer view;
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "revoke takes 2 arguments, not %zd", nargs);
-    }
-    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) {
+    if (READ_PLACED("revoke", "OO", "worker hashes", &worker, &hashes) < 0 ||
+        PyObject_GetBuffer(hashes, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
     /* Packed blocks may begin anywhere; what is behind the last whole one is ignored. */
     Py_ssize_t count = view.len / BLOCK_BYTES;
     int failed = 0;
     if ((uintptr_t)view.buf % sizeof(uint64_t) == 0) {
-        failed = approx_revoke(self, args[0], view.buf, count) < 0;
+        failed = approx_revoke(self, worker, view.buf, count) < 0;
     } else {
         uint64_t *copy = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *copy);
         if (copy == NULL) {
@@ -296,7 +228,7 @@ static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssiz
             failed = 1;
         } else {
             memcpy(copy, view.buf, (size_t)count * sizeof *copy);
-            failed = approx_revoke(self, args[0], copy, count) < 0;
+            failed = approx_revoke(self, worker, copy, count) < 0;
             PyMem_Free(copy);
         }
     }
@@ -310,15 +242,14 @@ static PyObject *approx_remove_call(Approx *self, PyObject *worker) {
 
 static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     long long budget;
-    if (read_count(object, &budget) < 0) {
+    if (read_amount(object, &budget) < 0) {
         return NULL;
     }
     int done = approx_sweep(self, budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *approx_workers(Approx *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *approx_workers(Approx *self, PyObject *Py_UNUSED(nothing)) {
     return PyDict_Keys(self->leases);
 }
 
@@ -340,7 +271,7 @@ static PyObject *approx_sizes(Approx *self, PyObject *workers) {
     return sizes;
 }
 
-/* Some of a long prompt's hashes, asked for as far as they are needed: core.overlap.thinned. */
+/* Some of a long prompt's hashes, asked for as far as they are needed. */
 typedef struct {
     Prompt prompt; /* first */
     AskedPrompt whole;
@@ -369,7 +300,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
     Py_ssize_t blocks = 0;
     int keeps = self->keeps, failed;
     if (keeps != KEEP_ALL) {
-        PyObject *count = PyObject_GetAttr(hashes, blocks_name);
+        PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
         blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
         Py_XDECREF(count);
         if (blocks == -1 && PyErr_Occurred()) {
@@ -422,11 +353,7 @@ static PyObject *groups_of(const Approx *self, const Drops *found) {
         PyObject *workers = workers_of(self, found->drops + i);
         PyObject *group =
             workers == NULL ? NULL : Py_BuildValue("nN", found->drops[i].depth, workers);
-        if (group == NULL) {
-            Py_CLEAR(groups);
-        } else {
-            PyList_SET_ITEM(groups, i, group);
-        }
+        set_made(&groups, i, group);
     }
     return groups;
 }
@@ -449,9 +376,6 @@ static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
     PyMem_Free(live);
     return groups;
 }
-
-PyDoc_STRVAR(find_known_doc, "find_known(hashes) -> list\n\n"
-"Return what `find_groups` does, of a sequence of hashes that are all there: `approx_find`.");
 
 static PyObject *approx_find_known(Approx *self, PyObject *hashes) {
     Given given = {.count = 0};
@@ -481,8 +405,7 @@ static PyObject *approx_find_matches(Approx *self, PyObject *hashes) {
     return matches;
 }
 
-static PyObject *approx_statistics(Approx *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *approx_statistics(Approx *self, PyObject *Py_UNUSED(nothing)) {
     return PyObject_CallFunction(self->statistics, "nKLLLLL", PyDict_GET_SIZE(self->leases),
                                  (unsigned long long)self->table->blocks, self->entries,
                                  self->expired, self->pruned, self->displaced, self->revoked);
@@ -497,43 +420,25 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
-
 static PyMethodDef methods[] = {
-    {"record", FAST(approx_record_call), METH_FASTCALL | METH_KEYWORDS, record_doc},
-    {"record_graded", FAST(approx_record_graded_call), METH_FASTCALL | METH_KEYWORDS,
-     record_graded_doc},
-    {"expire", FAST(approx_expire_call), METH_FASTCALL | METH_KEYWORDS, expire_doc},
-    {"revoke", FAST(approx_revoke_call), METH_FASTCALL, revoke_doc},
-    {"remove_worker", (PyCFunction)approx_remove_call, METH_O,
-     "remove_worker(worker)\n\nForget everything believed of `worker`."},
-    {"sweep", (PyCFunction)approx_sweep_call, METH_O,
-     "sweep(budget) -> bool\n\nClean up after removals; True when nothing is left."},
-    {"workers", (PyCFunction)approx_workers, METH_NOARGS,
-     "workers() -> list\n\nReturn the workers that something was recorded for."},
-    {"blocks", (PyCFunction)approx_blocks_call, METH_O,
-     "blocks(worker) -> int\n\nReturn how many blocks `worker` is believed to hold."},
-    {"sizes", (PyCFunction)approx_sizes, METH_O,
-     "sizes(workers) -> list[int]\n\nReturn how many blocks each is believed to hold."},
-    {"find_matches", (PyCFunction)approx_find_matches, METH_O,
-     "find_matches(hashes) -> dict\n\nReturn the prefix believed cached per worker that has any."},
-    {"find_groups", (PyCFunction)approx_find_groups, METH_O,
-     "find_groups(hashes) -> list\n\nReturn disjoint (depth, workers), deepest first."},
-    {"find_known", (PyCFunction)approx_find_known, METH_O, find_known_doc},
-    {"statistics", (PyCFunction)approx_statistics, METH_NOARGS,
-     "statistics()\n\nReturn sizes and counts."},
+    METHOD_KEYWORDS("record", approx_record_call),
+    METHOD_KEYWORDS("record_graded", approx_record_graded_call),
+    METHOD_KEYWORDS("expire", approx_expire_call),
+    METHOD_FASTCALL("revoke", approx_revoke_call),
+    METHOD_O("remove_worker", approx_remove_call),
+    METHOD_O("sweep", approx_sweep_call),
+    METHOD_NOARGS("workers", approx_workers),
+    METHOD_O("blocks", approx_blocks_call),
+    METHOD_O("sizes", approx_sizes),
+    METHOD_O("find_matches", approx_find_matches),
+    METHOD_O("find_groups", approx_find_groups),
+    METHOD_O("find_known", approx_find_known),
+    METHOD_NOARGS("statistics", approx_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject approx_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Approx",
-    .tp_doc = "An index of what workers probably hold: what was sent to them lately.",
-    .tp_basicsize = sizeof(Approx),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = approx_new,
-    .tp_dealloc = (destructor)approx_dealloc,
-    .tp_traverse = (traverseproc)approx_traverse,
+    GC_TYPE("Approx", Approx, approx),
     .tp_clear = (inquiry)approx_forget,
     .tp_members = members,
     .tp_methods = methods,

@@ -1,4 +1,5 @@
 /* Blocks of one worker, see believed.h. */
+#include "base/arrays.h"
 #include "beliefs/believed.h"
 
 #define SMALLEST 8U
@@ -141,8 +142,7 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
 
 int tree_reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
     if (count && reserve(self, blocks, count) < 0) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -156,6 +156,19 @@ Believed *tree_enter(Tree *self, uint64_t block, uint64_t hash) {
         self->used++;
     }
     return entry;
+}
+
+static void tree_forget_followers(Tree *self, Believed *entry) {
+    uint32_t number = entry->followers;
+    if (number) {
+        Followers *list = self->followers + number;
+        if (list->room) {
+            PyMem_RawFree(list->blocks.many);
+        }
+        list->blocks.next = self->unused_followers;
+        self->unused_followers = number;
+        entry->followers = 0;
+    }
 }
 
 void tree_drop(Tree *self, Believed *entry) {
@@ -192,14 +205,9 @@ static uint32_t new_followers(Tree *self) {
     }
     if (self->follower_count + 1 >= self->follower_room) {
         size_t room = self->follower_room ? (size_t)self->follower_room * 2 : 8;
-        Followers *grown = room > LARGEST
-                               ? NULL
-                               : PyMem_RawRealloc(self->followers, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->followers, room > LARGEST ? SIZE_MAX : (size_t)room) < 0) {
             return 0;
         }
-        self->followers = grown;
         self->follower_room = (uint32_t)room;
     }
     return ++self->follower_count;
@@ -213,19 +221,6 @@ const uint64_t *tree_followers(const Tree *self, const Believed *entry, uint32_t
     const Followers *list = self->followers + entry->followers;
     *count = list->count;
     return list->room ? list->blocks.many : &list->blocks.one;
-}
-
-void tree_forget_followers(Tree *self, Believed *entry) {
-    uint32_t number = entry->followers;
-    if (number) {
-        Followers *list = self->followers + number;
-        if (list->room) {
-            PyMem_RawFree(list->blocks.many);
-        }
-        list->blocks.next = self->unused_followers;
-        self->unused_followers = number;
-        entry->followers = 0;
-    }
 }
 
 int tree_follow_alone(Tree *self, uint64_t parent, uint64_t block) {
@@ -276,8 +271,7 @@ int tree_follow(Tree *self, uint64_t parent, uint64_t block) {
         uint32_t room = list->room ? list->room * 2 : 4;
         uint64_t *grown = PyMem_RawRealloc(before, room * sizeof *grown);
         if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         if (!list->room) {
             grown[0] = one;

@@ -66,9 +66,6 @@ int tree_follow_alone(Tree *self, uint64_t parent, uint64_t block);
 /* Return who follows an entry, NULL for nobody. */
 const uint64_t *tree_followers(const Tree *self, const Believed *entry, uint32_t *count);
 
-/* Note that nobody does. */
-void tree_forget_followers(Tree *self, Believed *entry);
-
 void tree_clear(Tree *self);
 
 static inline Believed *tree_find(const Tree *self, uint64_t block) {

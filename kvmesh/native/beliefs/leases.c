@@ -1,4 +1,6 @@
 /* One worker's believed blocks and when they end, see leases.h. */
+#include "base/arrays.h"
+#include "base/shell.h"
 #include "beliefs/leases.h"
 
 #define MOST_LEASES (1U << 28)
@@ -16,8 +18,7 @@ static int make_run(Lease *lease, const uint64_t *blocks, uint32_t count) {
     } else {
         uint64_t *run = PyMem_RawMalloc(count * sizeof *run);
         if (run == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         memcpy(run, blocks, count * sizeof *run);
         lease->run.many = run;
@@ -49,13 +50,9 @@ static int reserve_lease(Leases *self) {
         return 0;
     }
     size_t room = self->lease_room ? (size_t)self->lease_room * 2 : 8;
-    Lease *grown =
-        room > MOST_LEASES ? NULL : PyMem_RawRealloc(self->leases, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->leases, room > MOST_LEASES ? SIZE_MAX : (size_t)room) < 0) {
         return -1;
     }
-    self->leases = grown;
     self->lease_room = (uint32_t)room;
     return 0;
 }
@@ -111,12 +108,9 @@ static int reserve_due(Leases *self) {
         return 0;
     }
     Py_ssize_t room = self->due_room ? self->due_room * 2 : 4;
-    Due *grown = PyMem_RawRealloc(self->dues, (size_t)room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->dues, room) < 0) {
         return -1;
     }
-    self->dues = grown;
     self->due_room = room;
     return 0;
 }
@@ -153,13 +147,9 @@ static int reserve_item(Due *due) {
         return 0;
     }
     uint32_t room = due->room ? due->room * 2 : 4;
-    DueLease *grown =
-        room > MOST_LEASES * 2 ? NULL : PyMem_RawRealloc(due->items, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(due->items, room > MOST_LEASES * 2 ? SIZE_MAX : (size_t)room) < 0) {
         return -1;
     }
-    due->items = grown;
     due->room = room;
     return 0;
 }
@@ -459,8 +449,7 @@ void leases_clear(Leases *self) {
     for (Py_ssize_t i = 0; i < self->due_count; i++) {
         PyMem_RawFree(self->dues[self->first_due + i].items);
     }
-    PyMem_RawFree(self->dues);
-    PyMem_RawFree(self->waiting.items);
+    RAW_FREE_ALL(self->dues, self->waiting.items);
     self->dues = NULL;
     self->waiting = (Blocks){0};
     self->first_due = self->due_count = self->due_room = 0;
@@ -485,10 +474,5 @@ static void leases_dealloc(Leases *self) {
 }
 
 PyTypeObject leases_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Leases",
-    .tp_doc = "One worker's believed blocks.",
-    .tp_basicsize = sizeof(Leases),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)leases_dealloc,
+    INNER_TYPE("Leases", Leases, leases),
 };

@@ -1,4 +1,4 @@
-/* For how long each block is believed to be cached at one worker: core.overlap.leases, compiled.
+/* For how long each block is believed to be cached at one worker: tests/reference/overlap/leases.py.
  *
  * The same runs, splits and turns as there, so that blocks leave in the same order. Beside its entry
  * in the tree a block takes 8 bytes of its run; a run takes 40 and what malloc adds.

@@ -2,6 +2,7 @@
  *
  * A text comes in pieces; what one leaves open, `state` and `depth` carry to the next.
  */
+#include "base/shell.h"
 #include "bodies/bodies.h"
 #include <string.h>
 
@@ -40,21 +41,16 @@ static const uint8_t *skip_string(const uint8_t *at, const uint8_t *end, int esc
     }
 }
 
-PyDoc_STRVAR(scan_json_doc,
-"scan_json(data, state, depth) -> (values, numbers, deepest, state, depth)\n\n"
-"Count what a piece of JSON holds. About 1 ns a byte, of a string less than 0.1.");
-
-static PyObject *scan_json(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *scan_json(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer view;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "scan_json takes 3 arguments, not %zd", nargs);
-    }
-    long state = PyLong_AsLong(args[1]);
-    Py_ssize_t depth = PyLong_AsSsize_t(args[2]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0) {
+    PyObject *data;
+    long long given;
+    Py_ssize_t depth;
+    if (READ_PLACED("scan_json", "OLn", "data state depth", &data, &given, &depth) < 0 ||
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
+    long state = (long)given;
     Py_ssize_t values = 0, numbers = 0, deepest = depth;
     const uint8_t *at = view.buf, *end = at + view.len;
     if (state == STRING || state == ESCAPED) {
@@ -100,6 +96,6 @@ static PyObject *scan_json(PyObject *module, PyObject *const *args, Py_ssize_t n
 }
 
 PyMethodDef native_json_methods[] = {
-    {"scan_json", (PyCFunction)(void (*)(void))scan_json, METH_FASTCALL, scan_json_doc},
+    METHOD_FASTCALL("scan_json", scan_json),
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,5 @@
 /* The scan of a body as Python sees it. */
+#include "base/shell.h"
 #include "bodies/json_text.h"
 #include "bodies/scan.h"
 
@@ -41,7 +42,7 @@ PyObject *scan_text(const ScanText *text) {
 }
 
 /* Read the string whose quote is at `*at`, and step behind it. */
-static PyObject *read_text(const uint8_t **at, const uint8_t *end) {
+static PyObject *text_at(const uint8_t **at, const uint8_t *end) {
     int found = 0;
     const uint8_t *start = *at + 1, *close = json_string(start, end, &found);
     ScanText text = {start, close - start, (found & JSON_ESCAPE) != 0, !(found & JSON_WIDE)};
@@ -55,10 +56,9 @@ static PyObject *read_message(const uint8_t **at, const uint8_t *end) {
     int found = 0;
     while (json_member(&walk, &found) > 0) {
         PyObject **place = JSON_KEY_IS(&walk, "role") ? &role : &content;
-        *place = read_text(&walk.at, end);
+        *place = text_at(&walk.at, end);
         if (*place == NULL) {
-            Py_XDECREF(role);
-            Py_XDECREF(content);
+            XDECREF_ALL(role, content);
             return NULL;
         }
     }
@@ -79,11 +79,7 @@ PyObject *scan_messages(const Scan *scan) {
     JsonWalk walk = json_walk(scan->messages.at + 1, scan->body + scan->size);
     for (Py_ssize_t i = 0; list != NULL && json_item(&walk) > 0; i++) {
         PyObject *message = read_message(&walk.at, walk.end);
-        if (message == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, message);
-        }
+        set_made(&list, i, message);
     }
     return list;
 }
@@ -174,33 +170,21 @@ static PyObject *tokens_of(const Scan *scan) {
     return made;
 }
 
-PyDoc_STRVAR(body_doc, "scan_body(body) -> tuple | None\n\n"
-"What `core.prompts.body_scan.scan_body` returns. 0.3 us for 400 B, 0.1 ns a byte of long texts.");
-
-static PyObject *native_scan_body(PyObject *module, PyObject *body) {
-    (void)module;
+static PyObject *native_scan_body(PyObject *Py_UNUSED(module), PyObject *body) {
     return with_scan(body, as_tuple);
 }
 
-PyDoc_STRVAR(tokens_doc, "scan_tokens(body) -> bytes | None\n\n"
-"What `core.prompts.body_scan.scan_tokens` returns.");
-
-static PyObject *native_scan_tokens(PyObject *module, PyObject *body) {
-    (void)module;
+static PyObject *native_scan_tokens(PyObject *Py_UNUSED(module), PyObject *body) {
     return with_scan(body, tokens_of);
 }
 
-PyDoc_STRVAR(messages_doc, "scan_messages(body) -> list[tuple[str, str]] | None\n\n"
-"What `core.prompts.body_scan.scan_messages` returns.");
-
-static PyObject *native_scan_messages(PyObject *module, PyObject *body) {
-    (void)module;
+static PyObject *native_scan_messages(PyObject *Py_UNUSED(module), PyObject *body) {
     return with_scan(body, messages_of);
 }
 
 PyMethodDef native_scan_methods[] = {
-    {"scan_body", (PyCFunction)native_scan_body, METH_O, body_doc},
-    {"scan_tokens", (PyCFunction)native_scan_tokens, METH_O, tokens_doc},
-    {"scan_messages", (PyCFunction)native_scan_messages, METH_O, messages_doc},
+    METHOD_O("scan_body", native_scan_body),
+    METHOD_O("scan_tokens", native_scan_tokens),
+    METHOD_O("scan_messages", native_scan_messages),
     {NULL, NULL, 0, NULL},
 };

@@ -1,11 +1,9 @@
 /* Scanned: what routing reads of a request's body, without a Python object made of the rest. */
+#include "base/shell.h"
 #include "bodies/scanned.h"
 
-#include <structmember.h>
-
 /* scan(body, chat) -> Scanned | None */
-static PyObject *native_scan(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *native_scan(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 2 || !PyBytes_Check(args[0])) {
         return PyErr_Format(PyExc_TypeError, "scan takes a body, bytes, and whether it is a chat");
     }
@@ -32,42 +30,36 @@ static PyObject *native_scan(PyObject *module, PyObject *const *args, Py_ssize_t
 }
 
 static void scanned_dealloc(Scanned *self) {
-    Py_XDECREF(self->body);
-    Py_XDECREF(self->model);
+    XDECREF_ALL(self->body, self->model);
     PyObject_Free(self);
 }
 
-static PyObject *scanned_messages(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_messages(Scanned *self, void *Py_UNUSED(closure)) {
     if (!self->chat || !self->scan.plain) {
         Py_RETURN_NONE;
     }
     return scan_messages(&self->scan);
 }
 
-static PyObject *scanned_prompt(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_prompt(Scanned *self, void *Py_UNUSED(closure)) {
     if (self->chat) {
         Py_RETURN_NONE;
     }
     return scan_text(&self->scan.prompt);
 }
 
-static PyObject *scanned_cache_key(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_cache_key(Scanned *self, void *Py_UNUSED(closure)) {
     const ScanText *key = &self->scan.prompt_cache_key;
     return key->at == NULL ? PyUnicode_New(0, 0) : scan_text(key);
 }
 
-static PyObject *scanned_salt(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_salt(Scanned *self, void *Py_UNUSED(closure)) {
     const ScanText *salt = &self->scan.cache_salt;
     return salt->at == NULL ? PyUnicode_New(0, 0) : scan_text(salt);
 }
 
 /* Whether nothing but messages, all plain, reaches the chat template. */
-static PyObject *scanned_bare(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_bare(Scanned *self, void *Py_UNUSED(closure)) {
     const Scan *scan = &self->scan;
     return PyBool_FromLong(self->chat && scan->plain && scan->tools.at == NULL &&
                            scan->documents.at == NULL && scan->tool_choice.at == NULL &&
@@ -83,18 +75,15 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyObject *scanned_urgency(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_urgency(Scanned *self, void *Py_UNUSED(closure)) {
     return PyLong_FromLong(self->scan.urgency);
 }
 
-static PyObject *scanned_streams(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_streams(Scanned *self, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(self->scan.stream);
 }
 
-static PyObject *scanned_limit(Scanned *self, void *closure) {
-    (void)closure;
+static PyObject *scanned_limit(Scanned *self, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0);
 }
 
@@ -111,18 +100,12 @@ static PyGetSetDef getters[] = {
 };
 
 PyMethodDef native_scanned_methods[] = {
-    {"scan", (PyCFunction)(void (*)(void))native_scan, METH_FASTCALL,
-     "scan(body, chat) -> Scanned | None: None for what the strict parser has to look at."},
+    METHOD_FASTCALL("scan", native_scan),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject scanned_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Scanned",
-    .tp_doc = "What routing reads of a body.",
-    .tp_basicsize = sizeof(Scanned),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)scanned_dealloc,
+    INNER_TYPE("Scanned", Scanned, scanned),
     .tp_members = members,
     .tp_getset = getters,
 };

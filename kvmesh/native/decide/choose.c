@@ -347,7 +347,7 @@ static Py_ssize_t choose_least(Decider *self, const Question *asked, Py_ssize_t 
     return drawn < 0 ? -1 : ties[drawn];
 }
 
-/* Ask core.workers.turns.WorkerTurns whose turn it is. */
+/* Ask WorkerTurns whose turn it is. */
 static Py_ssize_t choose_in_turn(Decider *self, const Question *asked) {
     PyObject *turns = self->sequences->turns;
     if (!Py_IS_TYPE(turns, &turns_type)) {

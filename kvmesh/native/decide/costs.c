@@ -2,10 +2,10 @@
  * over columns of numbers, one of each term, to the same last bit as its function in Python, hence no
  * fused multiply and add. No formula is written in C.
  */
+#include "base/shell.h"
 #include "decide/costs.h"
 
 #include <string.h>
-
 
 typedef struct {
     double number;
@@ -63,8 +63,7 @@ static int join(char operation, Value left, Value right, Py_ssize_t count, doubl
         APPLY(SMALLER)
     default:
         if (has_zero(right, count)) {
-            PyErr_SetString(PyExc_ZeroDivisionError, "a cost formula divides by zero");
-            return -1;
+            return set_error(PyExc_ZeroDivisionError, "a cost formula divides by zero");
         }
         APPLY(QUOTIENT)
     }
@@ -147,9 +146,8 @@ static int price_chunk(const Formula *self, const Asked *asked, WorkerState *con
     int fails = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!Py_IS_TYPE(states[i], &worker_state_type)) {
-            PyErr_Format(PyExc_TypeError, "a WorkerState, not %.100s",
-                         Py_TYPE(states[i])->tp_name);
-            return -1;
+            return set_error(PyExc_TypeError, "a WorkerState, not %.100s",
+                             Py_TYPE(states[i])->tp_name);
         }
         fails |= states[i]->failure_share != 0.0;
     }
@@ -182,16 +180,13 @@ void asked_facts(Asked *asked) {
 }
 
 static void formula_dealloc(Formula *self) {
-    PyMem_Free(self->price.steps);
-    PyMem_Free(self->failure.steps);
+    FREE_ALL(self->price.steps, self->failure.steps);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"price", "failure", NULL};
     PyObject *price, *failure;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!", names, &PyTuple_Type, &price,
-                                     &PyTuple_Type, &failure)) {
+    if (READ_NEW("Formula", "TT", "price failure", &price, &failure) < 0) {
         return NULL;
     }
     Formula *self = (Formula *)type->tp_alloc(type, 0);
@@ -203,11 +198,5 @@ static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 }
 
 PyTypeObject formula_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Formula",
-    .tp_doc = "A cost formula's program.",
-    .tp_basicsize = sizeof(Formula),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = formula_new,
-    .tp_dealloc = (destructor)formula_dealloc,
+    TYPE("Formula", Formula, formula),
 };

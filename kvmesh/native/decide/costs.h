@@ -111,7 +111,7 @@ static inline int prepares(const Asked *asked, const WorkerState *state) {
     return state->prepared_in == asked->question;
 }
 
-/* core.routing.scheduler.load_tokens of the adapter that a worker has to load. */
+/* Return the prompt tokens that could be computed while a worker loads the adapter. */
 long long load_tokens_of(const Asked *asked, const WorkerState *state);
 
 /* core.cost.terms.Candidate.uncached_tokens */

@@ -1,8 +1,8 @@
 /* Course: a mode, a formula and its weights, by which requests are decided. */
+#include "base/shell.h"
 #include "decide/decide.h"
 
 #include <string.h>
-#include <structmember.h>
 
 static const char *const modes[MODES] = {
     [MODE_KV] = "kv",
@@ -12,29 +12,21 @@ static const char *const modes[MODES] = {
     [MODE_POWER_OF_TWO] = "power-of-two",
 };
 
-static int find_mode(const char *name) {
+static int find_mode(PyObject *name) {
     int mode = 0;
-    while (mode < MODES && strcmp(name, modes[mode]) != 0) {
+    while (mode < MODES && PyUnicode_CompareWithASCIIString(name, modes[mode]) != 0) {
         mode++;
     }
     return mode < MODES ? mode : -1;
 }
 
 static int course_traverse(Course *self, visitproc visit, void *arg) {
-    Py_VISIT(self->formula);
-    Py_VISIT(self->policy);
-    Py_VISIT(self->maker);
-    Py_VISIT(self->draw);
-    Py_VISIT(self->price);
+    VISIT_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
     return 0;
 }
 
 static int course_clear(Course *self) {
-    Py_CLEAR(self->formula);
-    Py_CLEAR(self->policy);
-    Py_CLEAR(self->maker);
-    Py_CLEAR(self->draw);
-    Py_CLEAR(self->price);
+    CLEAR_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
     return 0;
 }
 
@@ -48,15 +40,11 @@ static void course_dealloc(Course *self) {
  * the terms of all and returns their costs
  */
 static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    const char *name;
     int looks;
-    PyObject *formula, *weights, *policy, *maker, *draw;
+    PyObject *name, *formula, *weights, *policy, *maker, *draw;
     double margin, read[MOST_WEIGHTS] = {0.0};
-    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
-        return PyErr_Format(PyExc_TypeError, "Course takes no keywords");
-    }
-    if (!PyArg_ParseTuple(args, "spOO!dUOO", &name, &looks, &formula, &PyTuple_Type, &weights,
-                          &margin, &policy, &maker, &draw)) {
+    if (READ_NEW("Course", "UpOTdUOO", "mode looks formula weights margin policy maker draw", &name,
+                 &looks, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
         return NULL;
     }
     int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
@@ -66,7 +54,7 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     Py_ssize_t count = PyTuple_GET_SIZE(weights);
     if (mode < 0 || count > MOST_WEIGHTS || (compiled && count < ((Formula *)formula)->weights)) {
-        return PyErr_Format(PyExc_ValueError, "mode %.40s with %zd weights cannot be followed", name,
+        return PyErr_Format(PyExc_ValueError, "mode %.40U with %zd weights cannot be followed", name,
                             count);
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -97,14 +85,7 @@ static PyMemberDef course_members[] = {
 };
 
 PyTypeObject course_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Course",
-    .tp_doc = "What requests are decided by.",
-    .tp_basicsize = sizeof(Course),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = course_new,
-    .tp_dealloc = (destructor)course_dealloc,
-    .tp_traverse = (traverseproc)course_traverse,
+    GC_TYPE("Course", Course, course),
     .tp_clear = (inquiry)course_clear,
     .tp_members = course_members,
 };

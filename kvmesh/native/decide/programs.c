@@ -48,8 +48,7 @@ static int read_step(PyObject *from, Kept *kept, Step *step) {
     if (PyLong_Check(from)) {
         long place = PyLong_AsLong(from);
         if (place < 0 || place >= MOST_WEIGHTS) {
-            PyErr_Format(PyExc_ValueError, "there is no weight %R", from);
-            return -1;
+            return set_error(PyExc_ValueError, "there is no weight %R", from);
         }
         *step = (Step){.operation = 'w', .place = (int)place};
         return 0;
@@ -65,8 +64,7 @@ static int read_step(PyObject *from, Kept *kept, Step *step) {
     }
     *step = named_step(name, kept);
     if (!step->operation) {
-        PyErr_Format(PyExc_ValueError, "the compiled core has no term %R", from);
-        return -1;
+        return set_error(PyExc_ValueError, "the compiled core has no term %R", from);
     }
     return 0;
 }
@@ -82,8 +80,7 @@ int read_program(Formula *self, PyObject *from, Program *program) {
     program->count = PyTuple_GET_SIZE(from);
     program->steps = PyMem_Calloc((size_t)program->count + 1, sizeof *program->steps);
     if (program->steps == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (Py_ssize_t i = 0; i < program->count; i++) {
         Step *step = program->steps + i;
@@ -95,13 +92,11 @@ int read_program(Formula *self, PyObject *from, Program *program) {
         }
         depth += growth(step);
         if (depth < 1 || depth > DEPTH) {
-            PyErr_Format(PyExc_ValueError, "a formula holds 1 to %d numbers at a time", DEPTH);
-            return -1;
+            return set_error(PyExc_ValueError, "a formula holds 1 to %d numbers at a time", DEPTH);
         }
     }
     if (depth != 1) {
-        PyErr_Format(PyExc_ValueError, "a formula leaves one number, not %d", depth);
-        return -1;
+        return set_error(PyExc_ValueError, "a formula leaves one number, not %d", depth);
     }
     return 0;
 }

@@ -34,9 +34,7 @@ static int runs_flush(Runs *self) {
     PyObject *tier = hashes == NULL ? NULL : PyLong_FromLong(self->tier);
     PyObject *parts[] = {parent, hashes, tier};
     PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(self->types->stored, parts, 3, NULL);
-    Py_XDECREF(parent);
-    Py_XDECREF(hashes);
-    Py_XDECREF(tier);
+    XDECREF_ALL(parent, hashes, tier);
     run->count = 0;
     return append_new(self->events, event);
 }
@@ -124,8 +122,7 @@ static int sort_nodes(const Contents *self, U32s *nodes, Py_ssize_t first) {
     }
     Child *children = PyMem_RawMalloc(count * sizeof *children);
     if (children == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (size_t at = 0; at < count; at++) {
         uint32_t node = nodes->items[first + (Py_ssize_t)at];
@@ -290,8 +287,7 @@ static int tell_gone(Contents *self, const EventTypes *types, int number, PyObje
         PyObject *tier = hashes == NULL ? NULL : PyLong_FromLong(number);
         PyObject *parts[] = {hashes, tier};
         PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(types->removed, parts, 2, NULL);
-        Py_XDECREF(hashes);
-        Py_XDECREF(tier);
+        XDECREF_ALL(hashes, tier);
         if (append_new(events, event) < 0) {
             return -1;
         }

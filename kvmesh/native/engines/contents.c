@@ -29,9 +29,7 @@ void contents_clear(Contents *self) {
     }
     tier_init(self->tiers, 0);
     self->tier_count = 1;
-    PyMem_RawFree(self->stack.items);
-    PyMem_RawFree(self->found.items);
-    PyMem_RawFree(self->run.items);
+    RAW_FREE_ALL(self->stack.items, self->found.items, self->run.items);
     self->stack = self->found = (U32s){0};
     self->run = (Blocks){0};
 }
@@ -86,8 +84,7 @@ static int note(Tier *tier, uint32_t node) {
     return 0;
 }
 
-int contents_add(Contents *self, Tier *tier, uint32_t node) {
-    (void)self;
+int contents_add(Contents *Py_UNUSED(self), Tier *tier, uint32_t node) {
     uint32_t *state = column_make(&tier->states, node);
     if (state == NULL || ((*state & COUNT_MASK) == 0 && note(tier, node) < 0)) {
         return -1;
@@ -97,8 +94,7 @@ int contents_add(Contents *self, Tier *tier, uint32_t node) {
 }
 
 /* Contents that are crafted to have one hash could lead here more often than blocks were counted. */
-int contents_remove(Contents *self, Tier *tier, uint32_t node) {
-    (void)self;
+int contents_remove(Contents *Py_UNUSED(self), Tier *tier, uint32_t node) {
     if (count_in(tier, node) == 0) {
         return 0;
     }

@@ -3,6 +3,7 @@
  * What is unusual is left to the pure decoder as a whole: text that is not ASCII, extension types,
  * numbers and text beyond their bounds, whatever it would refuse. So nothing here words an error.
  */
+#include "base/arrays.h"
 #include "base/xxh3.h"
 #include "engines/engine_batch.h"
 
@@ -456,12 +457,9 @@ static int reserve_bytes(EngineBatch *self, Py_ssize_t size) {
     if (size <= self->byte_room) {
         return 0;
     }
-    uint8_t *grown = PyMem_RawRealloc(self->bytes, (size_t)size);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->bytes, size) < 0) {
         return -1;
     }
-    self->bytes = grown;
     self->byte_room = size;
     return 0;
 }
@@ -521,8 +519,7 @@ static int find_root(const EngineNames *names, const Found *found, const Value *
                      : PyUnicode_FromFormat("#%llu", (unsigned long long)number->number);
     PyObject *text = salted ? ascii(salt) : PyUnicode_FromString("");
     int failed = lora == NULL || text == NULL || engine_root(names, lora, text, root) < 0;
-    Py_XDECREF(lora);
-    Py_XDECREF(text);
+    XDECREF_ALL(lora, text);
     return failed ? -1 : 0;
 }
 

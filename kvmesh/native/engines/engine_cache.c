@@ -1,10 +1,9 @@
 /* EngineCache: an engine's batches in, prefix-closed events out, over `Residents`; in Python it is
  * tests/reference/engines/cache.py. Nothing of it runs while it runs: a call from within one of its own is
  * refused. */
+#include "base/shell.h"
 #include "engines/engines.h"
 #include "engines/residents.h"
-
-#include <structmember.h>
 
 typedef struct {
     PyObject_HEAD
@@ -38,8 +37,7 @@ static int read_limits(EngineCache *self, PyObject *limits) {
         return -1;
     }
     if (hidden < 0 || run < 1) {
-        PyErr_SetString(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
-        return -1;
+        return set_error(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
     }
     self->residents.contents.max_hidden = hidden;
     self->residents.contents.max_run = (Py_ssize_t)run;
@@ -67,20 +65,17 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
         }
     }
     if (!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full)) {
-        PyErr_Format(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
-        return -1;
+        return set_error(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
     }
     return 0;
 }
 
-static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *size, *names, *types, *limits;
-    int farthest, secret;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "EngineCache takes no keyword arguments");
-    }
-    if (!PyArg_ParseTuple(args, "OpiO!O!O!:EngineCache", &size, &secret, &farthest, &PyTuple_Type, &names,
-                          &PyTuple_Type, &types, &PyTuple_Type, &limits)) {
+    long long farthest;
+    int secret;
+    if (READ_NEW("EngineCache", "OpLTTT", "block_size secret farthest names types limits", &size,
+                 &secret, &farthest, &names, &types, &limits) < 0) {
         return NULL;
     }
     EngineCache *self = (EngineCache *)type->tp_alloc(type, 0);
@@ -89,7 +84,7 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     residents_init(&self->residents);
     self->complete = 1;
-    self->names.farthest = farthest;
+    self->names.farthest = (int)farthest;
     self->names.secret = secret;
     if (read_limits(self, limits) < 0 || read_size(self, size) < 0 || read_parts(self, names, types) < 0) {
         Py_CLEAR(self);
@@ -117,8 +112,7 @@ static void cache_dealloc(EngineCache *self) {
 
 static int begin(EngineCache *self) {
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "an engine's cache is changed while it changes");
-        return -1;
+        return set_error(PyExc_RuntimeError, "an engine's cache is changed while it changes");
     }
     self->busy = 1;
     return 0;
@@ -156,8 +150,7 @@ static PyObject *fold(EngineCache *self) {
 
 static int check_whole(const EngineCache *self) {
     if (self->broken) {
-        PyErr_SetString(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-        return -1;
+        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     }
     return 0;
 }
@@ -182,11 +175,6 @@ static int shows_groups(const EngineCache *self) {
     return 0;
 }
 
-PyDoc_STRVAR(take_doc, "take(payload) -> list | None\n\n"
-"Fold one batch as the engine published it, and return the events that follow; None, and nothing\n"
-"changed, if the pure decoder has to read it, or it shows several groups: then call `fold`, or\n"
-"`hand_over`. About 0.4 us a block.");
-
 static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     Py_buffer view;
     if (check_whole(self) < 0 || begin(self) < 0) {
@@ -204,12 +192,7 @@ static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     return events;
 }
 
-PyDoc_STRVAR(hand_over_doc, "hand_over() -> tuple\n\n"
-"Return group, block size, blocks and counts as core.engines.kv_events.residency.Handover has them,\n"
-"and hold nothing.");
-
-static PyObject *cache_hand_over(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_hand_over(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
@@ -222,9 +205,6 @@ static PyObject *cache_hand_over(EngineCache *self, PyObject *nothing) {
     self->busy = 0;
     return handover;
 }
-
-PyDoc_STRVAR(fold_doc, "fold(batch) -> list\n\n"
-"Fold a core.engines.engine_events.EngineBatch, and return the events that follow.");
 
 static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
     if (check_whole(self) < 0 || begin(self) < 0) {
@@ -252,13 +232,11 @@ static PyObject *clear(EngineCache *self, int complete) {
     return events;
 }
 
-static PyObject *cache_lose(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_lose(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     return clear(self, 0);
 }
 
-static PyObject *cache_restart(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_restart(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     self->residents.size_confirmed = 0;
     return clear(self, 1);
 }
@@ -275,8 +253,7 @@ static int dump_into(EngineCache *self, PyObject *events) {
     return failed ? -1 : 0;
 }
 
-static PyObject *cache_dump(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_dump(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
@@ -288,12 +265,7 @@ static PyObject *cache_dump(EngineCache *self, PyObject *nothing) {
     return events;
 }
 
-PyDoc_STRVAR(save_doc, "save() -> tuple\n\n"
-"Return group, or -1, block size, tiers and blocks as core.engines.kv_events.saved_cache has them.\n"
-"O(blocks).");
-
-static PyObject *cache_save(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_save(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     if (check_whole(self) < 0 || begin(self) < 0) {
         return NULL;
     }
@@ -325,10 +297,6 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
     return loaded;
 }
 
-PyDoc_STRVAR(add_doc, "add(blocks) -> list | None\n\n"
-"Hold blocks as `save` returned them beside what is held, and return the events that follow; None,\n"
-"and nothing is held any more, for bytes that are none. O(blocks).");
-
 static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
     Py_buffer view;
     if (check_whole(self) < 0 || PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE) < 0) {
@@ -358,9 +326,6 @@ static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(references_doc, "references(engine_hash) -> int | None\n\n"
-"Return how often the nearest tier stored a block, None for one that is not known.");
-
 static PyObject *cache_references(EngineCache *self, PyObject *number) {
     uint64_t hash = PyLong_AsUnsignedLongLong(number);
     if (hash == UINT64_MAX && PyErr_Occurred()) {
@@ -371,16 +336,10 @@ static PyObject *cache_references(EngineCache *self, PyObject *number) {
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
 }
 
-PyDoc_STRVAR(load_doc, "load(group, block_size, tiers, blocks) -> list | None\n\n"
-"Hold what `save` returned in place of what is held, and return the events that follow; None, and\n"
-"nothing is held, for blocks that are none. O(blocks).");
-
-static PyObject *cache_load(EngineCache *self, PyObject *args) {
+static PyObject *cache_load(EngineCache *self, PyObject *const *args, Py_ssize_t nargs) {
     long long group, size;
-    PyObject *tiers;
-    const char *blocks;
-    Py_ssize_t bytes;
-    if (!PyArg_ParseTuple(args, "LLO!y#:load", &group, &size, &PyTuple_Type, &tiers, &blocks, &bytes) ||
+    PyObject *tiers, *blocks;
+    if (READ_PLACED("load", "LLTS", "group block_size tiers blocks", &group, &size, &tiers, &blocks) < 0 ||
         begin(self) < 0) {
         return NULL;
     }
@@ -388,7 +347,7 @@ static PyObject *cache_load(EngineCache *self, PyObject *args) {
     residents_clear(residents);
     self->broken = 0;
     PyObject *said = PyList_New(0), *events = NULL;
-    int loaded = said == NULL ? -1 : load(self, tiers, blocks, bytes, said);
+    int loaded = said == NULL ? -1 : load(self, tiers, PyBytes_AS_STRING(blocks), PyBytes_GET_SIZE(blocks), said);
     Py_XDECREF(said);
     if (loaded > 0) {
         residents->has_group = group >= 0;
@@ -419,20 +378,12 @@ static PyObject *closures_of(const Contents *contents, long long *visible) {
         long long seen = tier->held - tier->hidden_count;
         *visible = seen > *visible ? seen : *visible;
         PyObject *closure = Py_BuildValue("LLL", tier->held, tier->hidden_count, tier->forgotten);
-        if (closure == NULL || PyList_Append(closures, closure) < 0) {
-            Py_CLEAR(closures);
-        }
-        Py_XDECREF(closure);
+        append_made(&closures, closure);
     }
     return closures;
 }
 
-PyDoc_STRVAR(statistics_doc, "statistics() -> tuple\n\n"
-"Return unknown fields, unknown tags, visible blocks, the counts of ResidencyStatistics and a list of\n"
-"those of ClosureStatistics.");
-
-static PyObject *cache_statistics(EngineCache *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *cache_statistics(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     const ResidentCounts *counts = &self->residents.counts;
     long long visible;
     PyObject *closures = closures_of(&self->residents.contents, &visible);
@@ -445,14 +396,12 @@ static PyObject *cache_statistics(EngineCache *self, PyObject *nothing) {
                          counts->mismatched_blocks, counts->crowded, closures);
 }
 
-static PyObject *cache_block_size(EngineCache *self, void *nothing) {
-    (void)nothing;
+static PyObject *cache_block_size(EngineCache *self, void *Py_UNUSED(nothing)) {
     long long size = self->residents.block_size;
     return PyLong_FromLongLong(size < 0 ? 0 : size);
 }
 
-static PyObject *cache_group(EngineCache *self, void *nothing) {
-    (void)nothing;
+static PyObject *cache_group(EngineCache *self, void *Py_UNUSED(nothing)) {
     const Residents *residents = &self->residents;
     return residents->has_group ? PyLong_FromLongLong(residents->group) : Py_NewRef(Py_None);
 }
@@ -470,30 +419,22 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)cache_take, METH_O, take_doc},
-    {"fold", (PyCFunction)cache_fold, METH_O, fold_doc},
-    {"hand_over", (PyCFunction)cache_hand_over, METH_NOARGS, hand_over_doc},
-    {"lose", (PyCFunction)cache_lose, METH_NOARGS, "lose() -> list\n\nHold nothing: batches are gone."},
-    {"restart", (PyCFunction)cache_restart, METH_NOARGS, "restart() -> list\n\nThe engine began anew."},
-    {"dump", (PyCFunction)cache_dump, METH_NOARGS,
-     "dump() -> list\n\nReturn events that store all that is visible, nearest tier first. O(blocks)."},
-    {"save", (PyCFunction)cache_save, METH_NOARGS, save_doc},
-    {"load", (PyCFunction)cache_load, METH_VARARGS, load_doc},
-    {"add", (PyCFunction)cache_add, METH_O, add_doc},
-    {"references", (PyCFunction)cache_references, METH_O, references_doc},
-    {"statistics", (PyCFunction)cache_statistics, METH_NOARGS, statistics_doc},
+    METHOD_O("take", cache_take),
+    METHOD_O("fold", cache_fold),
+    METHOD_NOARGS("hand_over", cache_hand_over),
+    METHOD_NOARGS("lose", cache_lose),
+    METHOD_NOARGS("restart", cache_restart),
+    METHOD_NOARGS("dump", cache_dump),
+    METHOD_NOARGS("save", cache_save),
+    METHOD_FASTCALL("load", cache_load),
+    METHOD_O("add", cache_add),
+    METHOD_O("references", cache_references),
+    METHOD_NOARGS("statistics", cache_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject engine_cache_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.EngineCache",
-    .tp_doc = "One engine's batches in, prefix-closed events out.",
-    .tp_basicsize = sizeof(EngineCache),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = cache_new,
-    .tp_dealloc = (destructor)cache_dealloc,
-    .tp_traverse = (traverseproc)cache_traverse,
+    GC_TYPE("EngineCache", EngineCache, cache),
     .tp_methods = methods,
     .tp_members = members,
     .tp_getset = getters,

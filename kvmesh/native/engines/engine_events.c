@@ -1,4 +1,5 @@
 /* A batch as core.engines.engine_events has it, and the memory of one: see engine_batch.h. */
+#include "base/arrays.h"
 #include "engines/engine_batch.h"
 
 #include <limits.h>
@@ -8,12 +9,9 @@
 EngineEvent *engine_batch_add(EngineBatch *self, int what) {
     if (self->count == self->room) {
         size_t room = self->room ? 2 * (size_t)self->room : 16;
-        EngineEvent *grown = PyMem_RawRealloc(self->events, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->events, room) < 0) {
             return NULL;
         }
-        self->events = grown;
         self->room = (Py_ssize_t)room;
     }
     EngineEvent *event = self->events + self->count++;
@@ -22,11 +20,8 @@ EngineEvent *engine_batch_add(EngineBatch *self, int what) {
 }
 
 void engine_batch_free(EngineBatch *self) {
-    PyMem_RawFree(self->hashes.items);
-    PyMem_RawFree(self->extras.items);
-    PyMem_RawFree(self->tokens.items);
-    PyMem_RawFree(self->events);
-    PyMem_RawFree(self->bytes);
+    RAW_FREE_ALL(self->hashes.items, self->extras.items, self->tokens.items, self->events,
+                 self->bytes);
     *self = (EngineBatch){.count = 0};
 }
 
@@ -80,8 +75,7 @@ static int take_number(PyObject *object, const char *name, long long most, long 
         return -1;
     }
     if (*number < 0 || *number > most) {
-        PyErr_Format(PyExc_ValueError, "%s is %lld, it must be from 0 to %lld", name, *number, most);
-        return -1;
+        return set_error(PyExc_ValueError, "%s is %lld, it must be from 0 to %lld", name, *number, most);
     }
     return 0;
 }
@@ -148,9 +142,7 @@ static int take_names(const EngineNames *names, EngineEvent *event, PyObject *ob
     event->full = kind == NULL ? -1 : PySet_Contains(names->full, kind);
     int failed = lora == NULL || salt == NULL || event->full < 0 ||
                  engine_root(names, lora, salt, &event->root) < 0;
-    Py_XDECREF(lora);
-    Py_XDECREF(salt);
-    Py_XDECREF(kind);
+    XDECREF_ALL(lora, salt, kind);
     return failed ? -1 : 0;
 }
 
@@ -165,8 +157,7 @@ static int take_stored(EngineBatch *self, const EngineNames *names, EngineEvent 
         return -1;
     }
     if (event->extras && event->extras != event->hashes) {
-        PyErr_Format(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
-        return -1;
+        return set_error(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
     }
     return 0;
 }
@@ -184,9 +175,8 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
     } else if (type == names->cleared) {
         event.what = ENGINE_CLEARED;
     } else {
-        PyErr_Format(PyExc_TypeError, "an engine's event is none of its types, but %.100s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "an engine's event is none of its types, but %.100s",
+                         Py_TYPE(object)->tp_name);
     }
     if (event.what == ENGINE_STORED && take_stored(self, names, &event, object) < 0) {
         return -1;

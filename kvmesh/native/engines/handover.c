@@ -1,5 +1,6 @@
 /* What an engine's only group holds, for whoever follows several, or for a later process: see
  * residents.h. */
+#include "base/arrays.h"
 #include "engines/residents.h"
 
 #define BITS 24
@@ -15,9 +16,7 @@ static PyObject *packed_references(const Residents *self, uint32_t block) {
         PyObject *bits = count == NULL ? NULL : PyLong_FromLong((long)table->number * BITS);
         PyObject *shifted = bits == NULL ? NULL : PyNumber_Lshift(count, bits);
         Py_SETREF(packed, shifted == NULL ? NULL : PyNumber_Or(packed, shifted));
-        Py_XDECREF(count);
-        Py_XDECREF(bits);
-        Py_XDECREF(shifted);
+        XDECREF_ALL(count, bits, shifted);
     }
     return packed;
 }
@@ -26,11 +25,7 @@ static PyObject *contents_tuple(const Residents *self, const uint32_t *nodes, Py
     PyObject *contents = PyTuple_New(count);
     for (Py_ssize_t at = 0; contents != NULL && at < count; at++) {
         PyObject *hash = PyLong_FromUnsignedLongLong(contents_hash(&self->contents, nodes[at]));
-        if (hash == NULL) {
-            Py_CLEAR(contents);
-        } else {
-            PyTuple_SET_ITEM(contents, at, hash);
-        }
+        set_made(&contents, at, hash);
     }
     return contents;
 }
@@ -102,12 +97,9 @@ static int make_room(Writer *self, size_t bytes) {
         return 0;
     }
     size_t room = 2 * self->room + bytes;
-    uint8_t *grown = PyMem_RawRealloc(self->bytes, room);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->bytes, room) < 0) {
         return -1;
     }
-    self->bytes = grown;
     self->room = room;
     return 0;
 }
@@ -156,11 +148,7 @@ static PyObject *tier_numbers(const Contents *self) {
     PyObject *numbers = PyTuple_New(self->tier_count);
     for (int tier = 0; numbers != NULL && tier < self->tier_count; tier++) {
         PyObject *number = PyLong_FromLong(self->tiers[tier].number);
-        if (number == NULL) {
-            Py_CLEAR(numbers);
-        } else {
-            PyTuple_SET_ITEM(numbers, tier, number);
-        }
+        set_made(&numbers, tier, number);
     }
     return numbers;
 }

@@ -1,4 +1,5 @@
 /* Records found by a key: see keyed.h. */
+#include "base/arrays.h"
 #include "engines/keyed.h"
 
 #define FEWEST_PLACES 8
@@ -23,18 +24,14 @@ void keyed_free(Keyed *self) {
 static int add_segment(Keyed *self) {
     if (self->segment_count == self->segment_room) {
         uint32_t room = self->segment_room ? 2 * self->segment_room : 16;
-        KeyedRecord **grown = PyMem_RawRealloc(self->segments, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->segments, room) < 0) {
             return -1;
         }
-        self->segments = grown;
         self->segment_room = room;
     }
     KeyedRecord *segment = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *segment);
     if (segment == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->segments[self->segment_count++] = segment;
     return 0;
@@ -76,8 +73,7 @@ static int grow(Keyed *self, KeyedPart *part) {
     uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : part->room + part->room / 8 * 3;
     KeyedPart grown = {PyMem_RawMalloc(room * sizeof *grown.places), room, part->used};
     if (grown.places == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     memset(grown.places, 0xFF, room * sizeof *grown.places);
     for (uint32_t at = 0; at < part->room; at++) {
@@ -153,13 +149,11 @@ static int make_column_room(Column *self, uint32_t segment) {
     while (room <= segment) {
         room *= 2;
     }
-    uint32_t **grown = PyMem_RawRealloc(self->segments, room * sizeof *grown);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RAW_RESIZE(self->segments, room) < 0) {
         return -1;
     }
-    memset(grown + self->segment_room, 0, (room - self->segment_room) * sizeof *grown);
-    self->segments = grown;
+    memset(self->segments + self->segment_room, 0,
+           (room - self->segment_room) * sizeof *self->segments);
     self->segment_room = room;
     return 0;
 }

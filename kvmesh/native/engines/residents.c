@@ -1,4 +1,5 @@
 /* What one engine holds: see residents.h. */
+#include "base/arrays.h"
 #include "base/xxh3.h"
 #include "engines/residents.h"
 
@@ -19,9 +20,7 @@ void residents_clear(Residents *self) {
     for (uint32_t span = 0; span < self->span_count; span++) {
         PyMem_RawFree(self->span_items[span].items);
     }
-    PyMem_RawFree(self->span_items);
-    PyMem_RawFree(self->free_spans.items);
-    PyMem_RawFree(self->hashes.items);
+    RAW_FREE_ALL(self->span_items, self->free_spans.items, self->hashes.items);
     self->span_items = NULL;
     self->span_count = self->span_room = 0;
     self->free_spans = (U32s){0};
@@ -122,12 +121,9 @@ static uint32_t take_span(Residents *self) {
     }
     if (self->span_count == self->span_room) {
         uint32_t room = self->span_room ? 2 * self->span_room : 16;
-        U32s *grown = PyMem_RawRealloc(self->span_items, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->span_items, room) < 0) {
             return NO_RECORD;
         }
-        self->span_items = grown;
         self->span_room = room;
     }
     self->span_items[self->span_count] = (U32s){0};

@@ -45,8 +45,7 @@ static int grow(LinkPart *part) {
     uint32_t room = part->room ? 2 * part->room : FEWEST_LINKS;
     LinkPart grown = {PyMem_RawMalloc(room * sizeof *grown.links), room, part->used};
     if (grown.links == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     memset(grown.links, 0xFF, room * sizeof *grown.links);
     for (uint32_t at = 0; at < part->room; at++) {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found) {
+static int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found) {
     found->count = 0;
     if (push_u32(found, node) < 0) {
         return -1;
@@ -198,8 +198,7 @@ static int doubt_told(GroupTable *self, PyObject *events, Py_ssize_t first) {
             uint32_t node = keyed_find(&self->nodes, key);
             failed = node != NO_RECORD && doubt_one(self->tiers + tier, node) < 0;
         }
-        Py_XDECREF(hashes);
-        Py_XDECREF(number);
+        XDECREF_ALL(hashes, number);
         Py_DECREF(event);
         if (failed) {
             if (!PyErr_Occurred()) {
@@ -289,10 +288,7 @@ static int tell_ends(const GroupTable *self, Blocks *keys, int number, const Eve
                            : PyObject_Vectorcall(types->removed, parts + 1, 2, NULL);
         }
         int failed = event == NULL || PyList_Append(events, event) < 0;
-        Py_XDECREF(event);
-        Py_XDECREF(root);
-        Py_XDECREF(hashes);
-        Py_XDECREF(tier);
+        XDECREF_ALL(event, root, hashes, tier);
         if (failed) {
             return -1;
         }

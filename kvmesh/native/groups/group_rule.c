@@ -75,8 +75,7 @@ static int enter_all(GroupTable *self) {
     size_t count = 0;
     Placed *placed = PyMem_RawMalloc(((size_t)self->boundaries + 1) * sizeof *placed);
     if (placed == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (uint32_t node = 0; node < self->nodes.next; node++) {
         uint32_t depth = column_get(&self->depths, node);

@@ -17,8 +17,7 @@ static void free_columns(CacheGroup *group) {
 static void free_tier(TierEnds *tier) {
     column_free(&tier->ends);
     column_free(&tier->marks);
-    PyMem_RawFree(tier->doubtful.items);
-    PyMem_RawFree(tier->lost.items);
+    RAW_FREE_ALL(tier->doubtful.items, tier->lost.items);
     *tier = (TierEnds){.doubtful = {0}};
 }
 
@@ -43,8 +42,7 @@ void group_table_clear(GroupTable *self) {
         PyMem_RawFree(scratch[at]->items);
         *scratch[at] = (U32s){0};
     }
-    PyMem_RawFree(self->gone.items);
-    PyMem_RawFree(self->fresh.items);
+    RAW_FREE_ALL(self->gone.items, self->fresh.items);
     self->gone = self->fresh = (Blocks){0};
     self->blocks = self->boundaries = 0;
 }
@@ -200,8 +198,7 @@ static int hold(GroupTable *self, const GroupStore *store, int tier, uint64_t ha
         uint32_t node = group_find(self, hash);
         node = node == NO_RECORD ? keyed_find(&self->nodes, key) : node;
         if (node == NO_RECORD) {
-            PyErr_Format(PyExc_ValueError, "no prefix has the key %llu", (unsigned long long)key);
-            return -1;
+            return set_error(PyExc_ValueError, "no prefix has the key %llu", (unsigned long long)key);
         }
         block = keyed_make(&group->held, hash);
         if (block == NO_RECORD) {

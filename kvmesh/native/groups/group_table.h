@@ -57,9 +57,6 @@ void group_table_free(GroupTable *self);
 /* Return the node that an engine's hash names; NO_RECORD for none. */
 uint32_t group_find(const GroupTable *self, uint64_t hash);
 
-/* Collect the nodes so many units behind one; -1 with MemoryError set. */
-int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found);
-
 /* Note that a group began, or ceased, to hold a node in a tier; -1 with MemoryError set. */
 int group_gained(GroupTable *self, int tier, const CacheGroup *group, uint32_t node);
 int group_lost(GroupTable *self, int tier, const CacheGroup *group, uint32_t node);

@@ -1,5 +1,6 @@
 /* GroupTable: what core.engines.kv_events.groups.compiled calls, over group_table.h. Nothing of it runs while
  * it runs: a call from within one of its own is refused. */
+#include "base/shell.h"
 #include "groups/group_table.h"
 #include "groups/groups.h"
 
@@ -16,14 +17,12 @@ typedef struct {
     char broken; /* memory ran out in the middle of a change */
 } GroupTableObject;
 
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *stored, *removed;
-    long long blocks, hidden, run;
-    unsigned long references;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "GroupTable takes no keyword arguments");
-    }
-    if (!PyArg_ParseTuple(args, "OOLkLL:GroupTable", &stored, &removed, &blocks, &references, &hidden, &run)) {
+    long long blocks, references, hidden, run;
+    if (READ_NEW("GroupTable", "OOLLLL",
+                 "stored removed max_blocks max_references max_hidden max_run", &stored, &removed,
+                 &blocks, &references, &hidden, &run) < 0) {
         return NULL;
     }
     if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
@@ -44,8 +43,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static int table_traverse(GroupTableObject *self, visitproc visit, void *arg) {
-    Py_VISIT(self->types.stored);
-    Py_VISIT(self->types.removed);
+    VISIT_ALL(self->types.stored, self->types.removed);
     return 0;
 }
 
@@ -53,23 +51,17 @@ static int table_traverse(GroupTableObject *self, visitproc visit, void *arg) {
 static void table_dealloc(GroupTableObject *self) {
     PyObject_GC_UnTrack(self);
     group_table_free(&self->table);
-    PyMem_RawFree(self->hashes.items);
-    PyMem_RawFree(self->ends.items);
-    PyMem_RawFree(self->path.items);
-    PyMem_RawFree(self->left_out);
-    Py_CLEAR(self->types.stored);
-    Py_CLEAR(self->types.removed);
+    RAW_FREE_ALL(self->hashes.items, self->ends.items, self->path.items, self->left_out);
+    CLEAR_ALL(self->types.stored, self->types.removed);
     Py_TYPE(self)->tp_free(self);
 }
 
 static int begin(GroupTableObject *self) {
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "a table of groups is changed while it changes");
-        return -1;
+        return set_error(PyExc_RuntimeError, "a table of groups is changed while it changes");
     }
     if (self->broken) {
-        PyErr_SetString(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-        return -1;
+        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     }
     self->busy = 1;
     return 0;
@@ -107,13 +99,10 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
     }
     Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
     if (may_be_none && count > self->left_room) {
-        uint8_t *grown = PyMem_RawRealloc(self->left_out, (size_t)count);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RAW_RESIZE(self->left_out, count) < 0) {
             Py_DECREF(items);
             return -1;
         }
-        self->left_out = grown;
         self->left_room = count;
     }
     int failed = 0;
@@ -134,9 +123,6 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
     return failed ? -1 : 0;
 }
 
-PyDoc_STRVAR(find_doc, "find(hash) -> tuple | None\n\n"
-"Return key, root and units of the prefix that an engine's hash names.");
-
 static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
     uint64_t number = PyLong_AsUnsignedLongLong(hash);
     if (number == UINT64_MAX && PyErr_Occurred()) {
@@ -152,21 +138,17 @@ static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
                          (unsigned long)column_get(&table->depths, node));
 }
 
-PyDoc_STRVAR(store_doc, "store(slot, tier, span, times, hashes, ends, before, root, path) -> int\n\n"
-"Count blocks; return how many did not fit.");
-
-static PyObject *table_store(GroupTableObject *self, PyObject *args) {
+static PyObject *table_store(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_ssize_t slot;
-    int tier;
-    unsigned long span, times;
-    unsigned long long root;
+    long long tier;
+    uint64_t span, times, root;
     PyObject *hashes, *ends, *before, *path;
-    if (!PyArg_ParseTuple(args, "nikkOOOKO:store", &slot, &tier, &span, &times, &hashes, &ends, &before, &root,
-                          &path) ||
+    if (READ_PLACED("store", "nLKKOOOKO", "slot tier span times hashes ends before root path", &slot,
+                    &tier, &span, &times, &hashes, &ends, &before, &root, &path) < 0 ||
         begin(self) < 0) {
         return NULL;
     }
-    GroupStore store = {.tier = tier, .root = root, .has_before = before != Py_None};
+    GroupStore store = {.tier = (int)tier, .root = root, .has_before = before != Py_None};
     store.group = group_at(self, slot);
     store.span = span > UINT32_MAX ? UINT32_MAX : (uint32_t)span;
     store.times = times > UINT32_MAX ? UINT32_MAX : (uint32_t)times;
@@ -191,21 +173,18 @@ static PyObject *table_store(GroupTableObject *self, PyObject *args) {
     return end(self, crowded < 0 ? NULL : PyLong_FromLongLong(crowded), 1);
 }
 
-PyDoc_STRVAR(remove_doc, "remove(slot, tier, hashes) -> int\n\n"
-"Count blocks less; return how many were not held there.");
-
-static PyObject *table_remove(GroupTableObject *self, PyObject *args) {
+static PyObject *table_remove(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_ssize_t slot;
-    int tier;
+    long long tier;
     PyObject *hashes;
-    if (!PyArg_ParseTuple(args, "niO:remove", &slot, &tier, &hashes) || begin(self) < 0) {
+    if (READ_PLACED("remove", "nLO", "slot tier hashes", &slot, &tier, &hashes) < 0 || begin(self) < 0) {
         return NULL;
     }
     CacheGroup *group = group_at(self, slot);
     if (group == NULL || read_numbers(self, hashes, &self->hashes, 0) < 0) {
         return end(self, NULL, 0);
     }
-    long long unknown = group_remove(&self->table, group, tier, self->hashes.items, self->hashes.count);
+    long long unknown = group_remove(&self->table, group, (int)tier, self->hashes.items, self->hashes.count);
     return end(self, unknown < 0 ? NULL : PyLong_FromLongLong(unknown), 1);
 }
 
@@ -232,8 +211,7 @@ static PyObject *table_open(GroupTableObject *self, PyObject *tier) {
     return end(self, checked(events, failed), 1);
 }
 
-static PyObject *table_settle(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_settle(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     if (begin(self) < 0) {
         return NULL;
     }
@@ -242,8 +220,7 @@ static PyObject *table_settle(GroupTableObject *self, PyObject *nothing) {
     return end(self, checked(events, failed), 1);
 }
 
-static PyObject *table_take_ends(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     if (begin(self) < 0) {
         return NULL;
     }
@@ -251,13 +228,11 @@ static PyObject *table_take_ends(GroupTableObject *self, PyObject *nothing) {
     if (gone != NULL && fresh != NULL && group_take_ends(&self->table, &self->types, gone, fresh) == 0) {
         both = PyTuple_Pack(2, gone, fresh);
     }
-    Py_XDECREF(gone);
-    Py_XDECREF(fresh);
+    XDECREF_ALL(gone, fresh);
     return end(self, both, 1);
 }
 
-static PyObject *table_dump(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_dump(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     if (begin(self) < 0) {
         return NULL;
     }
@@ -272,21 +247,18 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     int role;
     unsigned long step, need;
     if (!PyTuple_Check(described)) {
-        PyErr_Format(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
     }
     if (!PyArg_ParseTuple(described, "ikk:group", &role, &step, &need)) {
         return -1;
     }
     if (role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a group has a role, and at least one unit a block");
-        return -1;
+        return set_error(PyExc_ValueError, "a group has a role, and at least one unit a block");
     }
     if (slot == table->group_count) {
         CacheGroup *made = PyMem_RawCalloc(1, sizeof *made);
         if (made == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         keyed_init(&made->held);
         table->groups[table->group_count++] = made;
@@ -298,13 +270,11 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     return 0;
 }
 
-PyDoc_STRVAR(settle_rule_doc, "settle_rule(groups, align, drop)\n\n"
-"Work out anew what is held means; groups are (role, step, need), those known first.");
-
-static PyObject *table_settle_rule(GroupTableObject *self, PyObject *args) {
+static PyObject *table_settle_rule(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
     PyObject *groups;
-    unsigned long align, drop;
-    if (!PyArg_ParseTuple(args, "O!kk:settle_rule", &PyTuple_Type, &groups, &align, &drop) || begin(self) < 0) {
+    uint64_t align, drop;
+    if (READ_PLACED("settle_rule", "TKK", "groups align drop", &groups, &align, &drop) < 0 ||
+        begin(self) < 0) {
         return NULL;
     }
     GroupTable *table = &self->table;
@@ -326,8 +296,7 @@ static PyObject *table_settle_rule(GroupTableObject *self, PyObject *args) {
     return end(self, failed ? NULL : Py_NewRef(Py_None), 1);
 }
 
-static PyObject *table_clear(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_clear(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     self->broken = 0;
     if (begin(self) < 0) {
         return NULL;
@@ -336,11 +305,7 @@ static PyObject *table_clear(GroupTableObject *self, PyObject *nothing) {
     return end(self, Py_NewRef(Py_None), 0);
 }
 
-PyDoc_STRVAR(counts_doc, "counts() -> tuple\n\n"
-"Return blocks, prefixes, blocks of each group, and of each tier those held, hidden and forgotten.");
-
-static PyObject *table_counts(GroupTableObject *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     const GroupTable *table = &self->table;
     PyObject *groups = PyList_New(0), *tiers = PyList_New(0);
     int failed = groups == NULL || tiers == NULL;
@@ -356,36 +321,27 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *nothing) {
         Py_XDECREF(count);
     }
     if (failed) {
-        Py_XDECREF(groups);
-        Py_XDECREF(tiers);
+        XDECREF_ALL(groups, tiers);
         return NULL;
     }
     return Py_BuildValue("LLNN", table->blocks, table->boundaries, groups, tiers);
 }
 
 static PyMethodDef methods[] = {
-    {"find", (PyCFunction)table_find, METH_O, find_doc},
-    {"store", (PyCFunction)table_store, METH_VARARGS, store_doc},
-    {"remove", (PyCFunction)table_remove, METH_VARARGS, remove_doc},
-    {"open", (PyCFunction)table_open, METH_O, "open(tier) -> list\n\nFollow a tier; return what it holds."},
-    {"settle", (PyCFunction)table_settle, METH_NOARGS, "settle() -> list\n\nReturn what the last change led to."},
-    {"take_ends", (PyCFunction)table_take_ends, METH_NOARGS,
-     "take_ends() -> tuple\n\nReturn the ends that are none any more, and the new ones."},
-    {"dump", (PyCFunction)table_dump, METH_NOARGS, "dump() -> list\n\nReturn events that store all. O(blocks)."},
-    {"settle_rule", (PyCFunction)table_settle_rule, METH_VARARGS, settle_rule_doc},
-    {"clear", (PyCFunction)table_clear, METH_NOARGS, "clear()\n\nForget every block."},
-    {"counts", (PyCFunction)table_counts, METH_NOARGS, counts_doc},
+    METHOD_O("find", table_find),
+    METHOD_FASTCALL("store", table_store),
+    METHOD_FASTCALL("remove", table_remove),
+    METHOD_O("open", table_open),
+    METHOD_NOARGS("settle", table_settle),
+    METHOD_NOARGS("take_ends", table_take_ends),
+    METHOD_NOARGS("dump", table_dump),
+    METHOD_FASTCALL("settle_rule", table_settle_rule),
+    METHOD_NOARGS("clear", table_clear),
+    METHOD_NOARGS("counts", table_counts),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject group_table_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.GroupTable",
-    .tp_doc = "What every cache group of an engine holds, and where a hit may end.",
-    .tp_basicsize = sizeof(GroupTableObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = table_new,
-    .tp_dealloc = (destructor)table_dealloc,
-    .tp_traverse = (traverseproc)table_traverse,
+    GC_TYPE("GroupTable", GroupTableObject, table),
     .tp_methods = methods,
 };

@@ -51,7 +51,7 @@ static int is_of_one_hop(PyObject *name, PyObject *value) {
     return is_text(name, "te") && !is_text(value, "trailers");
 }
 
-int head_is_sound(PyObject *fields, int trailers) {
+static int head_is_sound(PyObject *fields, int trailers) {
     enum { METHOD = 1, PATH = 2, SCHEME = 4 };
     unsigned met = 0;
     int regular = 0;

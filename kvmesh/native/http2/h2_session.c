@@ -3,15 +3,14 @@
  * Taking bytes makes objects, which may run the collector and with it any finaliser. `busy` keeps
  * those out: no method runs while another does.
  */
+#include "base/shell.h"
 #include "http2/h2_session.h"
-#include <structmember.h>
 
 static const uint8_t drain_ping[8] = "kvmesh\0\1";
 
 static int enter(Session *self) {
     if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "a GrpcSession was called from within itself");
-        return -1;
+        return set_error(PyExc_RuntimeError, "a GrpcSession was called from within itself");
     }
     self->busy = 1;
     return 0;
@@ -74,11 +73,12 @@ static PyObject *read_messages(PyObject *given) {
 }
 
 static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "send takes 2 arguments, not %zd", nargs);
+    PyObject *stream_id, *given;
+    if (READ_PLACED("send", "OO", "stream_id messages", &stream_id, &given) < 0) {
+        return NULL;
     }
-    uint32_t id = read_id(args[0]);
-    PyObject *messages = id == 0 ? NULL : read_messages(args[1]);
+    uint32_t id = read_id(stream_id);
+    PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
         Py_XDECREF(messages);
         return NULL;
@@ -97,18 +97,17 @@ static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t na
 }
 
 static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
-    }
-    uint32_t id = read_id(args[0]);
-    long status = id == 0 ? -1 : PyLong_AsLong(args[2]);
-    if (id == 0 || (status == -1 && PyErr_Occurred())) {
+    PyObject *stream_id, *given, *text;
+    long long status;
+    if (READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given, &status,
+                    &text) < 0) {
         return NULL;
     }
-    if (status < 0 || status > 0xffff || !PyBytes_Check(args[3])) {
-        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, its text bytes");
+    if (status < 0 || status > 0xffff) {
+        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, not %lld", status);
     }
-    PyObject *messages = read_messages(args[1]);
+    uint32_t id = read_id(stream_id);
+    PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
         Py_XDECREF(messages);
         return NULL;
@@ -117,7 +116,7 @@ static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t 
     int failed = 0;
     if (stream != NULL && !stream->finished) {
         failed = send_messages(self, stream, messages);
-        Py_XSETREF(stream->text, Py_NewRef(args[3]));
+        Py_XSETREF(stream->text, Py_NewRef(text));
         stream->status = (int)status;
         stream->finished = 1;
         failed = failed < 0 ? -1 : send_end(self, stream);
@@ -165,14 +164,12 @@ static PyObject *grant_method(Session *self, PyObject *given) {
     return leave(self, failed);
 }
 
-static PyObject *block_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *block_method(Session *self, PyObject *Py_UNUSED(unused)) {
     self->blocked = 1;
     Py_RETURN_NONE;
 }
 
-static PyObject *unblock_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *unblock_method(Session *self, PyObject *Py_UNUSED(unused)) {
     PyObject *events = PyList_New(0);
     if (events == NULL || enter(self) < 0) {
         Py_XDECREF(events);
@@ -182,8 +179,7 @@ static PyObject *unblock_method(Session *self, PyObject *unused) {
     return leave_with(self, send_waiting(self, events), events);
 }
 
-static PyObject *drain_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (self->over || self->draining) {
         Py_RETURN_NONE;
     }
@@ -196,8 +192,7 @@ static PyObject *drain_method(Session *self, PyObject *unused) {
     return leave(self, failed ? -1 : 0);
 }
 
-static PyObject *calm_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *calm_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (enter(self) < 0) {
         return NULL;
     }
@@ -216,8 +211,7 @@ static PyObject *calm_method(Session *self, PyObject *unused) {
     return leave(self, failed);
 }
 
-static PyObject *take_method(Session *self, PyObject *unused) {
-    (void)unused;
+static PyObject *take_method(Session *self, PyObject *Py_UNUSED(unused)) {
     Buffer *out = &self->out;
     PyObject *taken = PyBytes_FromStringAndSize((char *)out->at, (Py_ssize_t)out->size);
     if (taken != NULL && out->size > 0) {
@@ -236,10 +230,12 @@ static int limits_are_sound(const SessionLimits *limits) {
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     SessionLimits limits;
-    (void)keywords;
-    if (!PyArg_ParseTuple(args, "nnnnnnnn", &limits.streams, &limits.message_bytes,
-                          &limits.header_bytes, &limits.stream_window, &limits.connection_window,
-                          &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets)) {
+    if (READ_NEW("GrpcSession", "nnnnnnnn",
+                 "streams message_bytes header_bytes stream_window connection_window waiting_bytes "
+                 "idle_frames early_resets",
+                 &limits.streams, &limits.message_bytes, &limits.header_bytes,
+                 &limits.stream_window, &limits.connection_window, &limits.waiting_bytes,
+                 &limits.idle_frames, &limits.early_resets) < 0) {
         return NULL;
     }
     if (!limits_are_sound(&limits)) {
@@ -277,31 +273,23 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
-
 static PyMethodDef methods[] = {
-    {"receive", (PyCFunction)receive_method, METH_O, "Take bytes of the peer, return what they say."},
-    {"send", FAST(send_method), "Queue messages, return the bytes that wait."},
-    {"finish", FAST(finish_method), "Queue the last messages and the trailers."},
-    {"reset", FAST(reset_method), "Give a stream up at once."},
-    {"hold", (PyCFunction)hold_method, METH_O, "Grant a stream no more window."},
-    {"grant", (PyCFunction)grant_method, METH_O, "Grant a stream its window again."},
-    {"block", (PyCFunction)block_method, METH_NOARGS, "Keep data of streams here."},
-    {"unblock", (PyCFunction)unblock_method, METH_NOARGS, "Let data of streams go out again."},
-    {"drain", (PyCFunction)drain_method, METH_NOARGS, "Ask for no more streams."},
-    {"calm", (PyCFunction)calm_method, METH_NOARGS, "Count what moves nothing from 0 again."},
-    {"take", (PyCFunction)take_method, METH_NOARGS, "Return the bytes to send."},
+    METHOD_O("receive", receive_method),
+    METHOD_FASTCALL("send", send_method),
+    METHOD_FASTCALL("finish", finish_method),
+    METHOD_FASTCALL("reset", reset_method),
+    METHOD_O("hold", hold_method),
+    METHOD_O("grant", grant_method),
+    METHOD_NOARGS("block", block_method),
+    METHOD_NOARGS("unblock", unblock_method),
+    METHOD_NOARGS("drain", drain_method),
+    METHOD_NOARGS("calm", calm_method),
+    METHOD_NOARGS("take", take_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject session_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.GrpcSession",
-    .tp_doc = "One HTTP/2 connection of a gRPC server, without its socket.",
-    .tp_basicsize = sizeof(Session),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = session_new,
-    .tp_dealloc = (destructor)session_dealloc,
+    TYPE("GrpcSession", Session, session),
     .tp_members = members,
     .tp_methods = methods,
 };

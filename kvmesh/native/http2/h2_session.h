@@ -1,5 +1,5 @@
 /* One HTTP/2 connection of a gRPC server, without its socket. Source: RFC 9113, RFC 7541, and "gRPC over
- * HTTP2" of the gRPC documentation. The pure form: kvmesh/transport/grpc/library_session.py.
+ * HTTP2" of the gRPC documentation. The pure form: tests/reference/transport/library_session.py.
  */
 #ifndef KVMESH_H2_SESSION_H
 #define KVMESH_H2_SESSION_H
@@ -150,8 +150,5 @@ int credit(Session *self, Stream *stream);
 int take_frame(Session *self, const Frame *frame, PyObject *events);
 int take_data(Session *self, const Frame *frame, PyObject *events);
 int take_head(Session *self, uint32_t id, int flags, const uint8_t *block, size_t size, PyObject *events);
-
-/* Tell whether the fields of a request's head are what HTTP/2 allows. */
-int head_is_sound(PyObject *fields, int trailers);
 
 #endif

@@ -1,4 +1,5 @@
 /* What a session holds: bytes, streams by id, and the streams whose turn to send will come. */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "http2/h2_session.h"
 
@@ -22,12 +23,9 @@ int buffer_reserve(Buffer *self, size_t more) {
     while (room - held < more) {
         room *= 2;
     }
-    uint8_t *grown = PyMem_Realloc(self->at, room);
-    if (grown == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(self->at, room) < 0) {
         return -1;
     }
-    self->at = grown;
     self->room = room;
     return 0;
 }
@@ -75,8 +73,7 @@ static int grow_buckets(Session *self) {
     size_t before = self->bucket_count, count = before ? 2 * before : FEWEST_BUCKETS;
     Stream **old = self->buckets, **buckets = PyMem_Calloc(count, sizeof *buckets);
     if (buckets == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->buckets = buckets;
     self->bucket_count = count;
@@ -112,8 +109,7 @@ Stream *stream_open(Session *self, uint32_t id) {
 }
 
 static void stream_free(Stream *stream) {
-    Py_XDECREF(stream->message);
-    Py_XDECREF(stream->text);
+    XDECREF_ALL(stream->message, stream->text);
     buffer_free(&stream->waiting);
     PyMem_Free(stream);
 }

@@ -141,8 +141,7 @@ static PyObject *read_literal(Hpack *self, const uint8_t **at, const uint8_t *en
     }
     PyObject *value = name == NULL ? NULL : read_text(at, end);
     PyObject *field = value == NULL ? NULL : PyTuple_Pack(2, name, value);
-    Py_XDECREF(name);
-    Py_XDECREF(value);
+    XDECREF_ALL(name, value);
     return field;
 }
 

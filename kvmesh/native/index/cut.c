@@ -1,4 +1,5 @@
 /* Where hits of workers with several cache groups end, see cut.h. */
+#include "base/arrays.h"
 #include "index/cut.h"
 
 #include <stdlib.h>
@@ -11,8 +12,7 @@
 /* Read one rule; -1 with an error set. */
 static int read_rule(Rule *rule, PyObject *told) {
     if (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) != 3) {
-        PyErr_SetString(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
-        return -1;
+        return set_error(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
     }
     long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(told, 0));
     long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(told, 1));
@@ -20,9 +20,8 @@ static int read_rule(Rule *rule, PyObject *told) {
         return -1;
     }
     if (lookahead < 0 || lookahead > MOST_LOOKAHEAD || drop < 0 || drop > MOST_DROP) {
-        PyErr_Format(PyExc_ValueError, "a rule looks ahead at 0 to %d tokens and drops 0 to %d blocks",
-                     MOST_LOOKAHEAD, MOST_DROP);
-        return -1;
+        return set_error(PyExc_ValueError, "a rule looks ahead at 0 to %d tokens and drops 0 to %d blocks",
+                         MOST_LOOKAHEAD, MOST_DROP);
     }
     rule->lookahead = (uint32_t)lookahead;
     rule->drop = (uint32_t)drop;
@@ -32,8 +31,7 @@ static int read_rule(Rule *rule, PyObject *told) {
 /* Take a table or None; -1 with TypeError set. */
 static int read_table(Table **table, PyObject *told) {
     if (told != Py_None && !Py_IS_TYPE(told, &table_type)) {
-        PyErr_SetString(PyExc_TypeError, "ends are in a Table, or None");
-        return -1;
+        return set_error(PyExc_TypeError, "ends are in a Table, or None");
     }
     *table = told == Py_None ? NULL : (Table *)Py_NewRef(told);
     return 0;
@@ -44,8 +42,7 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
     self->rules = PyMem_Calloc((size_t)count + 1, sizeof *self->rules);
     self->grouped = PyMem_Calloc((size_t)live_words + 1, sizeof *self->grouped);
     if (self->rules == NULL || self->grouped == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         Rule *rule = self->rules + i;
@@ -54,8 +51,7 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
             return -1;
         }
         if (masks_meet(self->grouped, live_words, &rule->members)) {
-            PyErr_SetString(PyExc_ValueError, "a worker has two rules");
-            return -1;
+            return set_error(PyExc_ValueError, "a worker has two rules");
         }
         for (uint32_t word = 0; word < live_words && word < rule->members.size; word++) {
             self->grouped[word] |= rule->members.words[word];
@@ -70,8 +66,7 @@ int ends_read(Ends *self, PyObject *told, uint32_t live_words) {
     }
     if (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) != 3 ||
         !PyTuple_Check(PyTuple_GET_ITEM(told, 2))) {
-        PyErr_SetString(PyExc_TypeError, "ends are (young, old, rules) or None");
-        return -1;
+        return set_error(PyExc_TypeError, "ends are (young, old, rules) or None");
     }
     if (read_table(&self->young, PyTuple_GET_ITEM(told, 0)) < 0 ||
         read_table(&self->old, PyTuple_GET_ITEM(told, 1)) < 0) {
@@ -81,8 +76,7 @@ int ends_read(Ends *self, PyObject *told, uint32_t live_words) {
 }
 
 int ends_traverse(const Ends *self, visitproc visit, void *arg) {
-    Py_VISIT(self->young);
-    Py_VISIT(self->old);
+    VISIT_ALL(self->young, self->old);
     return 0;
 }
 
@@ -90,10 +84,8 @@ void ends_clear(Ends *self) {
     for (uint32_t i = 0; i < self->rule_count; i++) {
         PyMem_Free(self->rules[i].members.words);
     }
-    PyMem_Free(self->rules);
-    PyMem_Free(self->grouped);
-    Py_XDECREF(self->young);
-    Py_XDECREF(self->old);
+    FREE_ALL(self->rules, self->grouped);
+    XDECREF_ALL(self->young, self->old);
     memset(self, 0, sizeof *self);
 }
 
@@ -107,9 +99,7 @@ int ends_look_ahead(const Ends *self) {
 }
 
 void cut_free(Cut *self) {
-    PyMem_Free(self->hits);
-    PyMem_Free(self->waiting);
-    PyMem_Free(self->chains);
+    FREE_ALL(self->hits, self->waiting, self->chains);
     drops_free(&self->drops);
     memset(self, 0, sizeof *self);
 }
@@ -132,14 +122,8 @@ static int make_room(Cut *cut, uint32_t words) {
     if (words <= cut->words) {
         return 0;
     }
-    uint64_t *waiting = PyMem_Realloc(cut->waiting, words * sizeof *waiting);
-    cut->waiting = waiting == NULL ? cut->waiting : waiting;
-    Py_ssize_t *chains = PyMem_Realloc(cut->chains, words * 64 * sizeof *chains);
-    cut->chains = chains == NULL ? cut->chains : chains;
-    Hit *hits = PyMem_Realloc(cut->hits, words * 64 * sizeof *hits);
-    cut->hits = hits == NULL ? cut->hits : hits;
-    if (waiting == NULL || chains == NULL || hits == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(cut->waiting, words) < 0 || RESIZE(cut->chains, words * 64) < 0 ||
+        RESIZE(cut->hits, words * 64) < 0) {
         return -1;
     }
     cut->words = words;
@@ -284,21 +268,15 @@ static int make_drops(Drops *made, Py_ssize_t count, uint32_t words) {
     made->count = 0;
     made->word_count = 0;
     if (count > made->room) {
-        Drop *drops = PyMem_Realloc(made->drops, (size_t)count * sizeof *drops);
-        if (drops == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(made->drops, count) < 0) {
             return -1;
         }
-        made->drops = drops;
         made->room = count;
     }
     if (wanted > made->word_room) {
-        uint64_t *more = PyMem_Realloc(made->words, wanted * sizeof *more);
-        if (more == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(made->words, wanted) < 0) {
             return -1;
         }
-        made->words = more;
         made->word_room = wanted;
     }
     return 0;
@@ -364,8 +342,7 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
         return 0;
     }
     if (found->drops[0].depth > prompt->count) {
-        PyErr_SetString(PyExc_ValueError, "a prompt lost blocks while it was searched");
-        return -1;
+        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
     }
     if (make_room(cut, live_words) < 0) {
         return -1;

@@ -249,16 +249,12 @@ PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs) 
     if (nargs != 6) {
         return PyErr_Format(PyExc_TypeError, "fold_ends takes 6 arguments, not %zd", nargs);
     }
+    Places places = {.blocks = self, .held = (Holding *)args[0]};
     if (!Py_IS_TYPE(args[0], &holding_type) || !PyTuple_Check(args[5]) ||
-        PyTuple_GET_SIZE(args[5]) != 2 ||
-        !Py_IS_TYPE(PyTuple_GET_ITEM(args[5], 0), &table_type) ||
-        !Py_IS_TYPE(PyTuple_GET_ITEM(args[5], 1), &holding_type)) {
+        !PyArg_ParseTuple(args[5], "O!O!", &table_type, &places.ends, &holding_type,
+                          &places.ended)) {
         return PyErr_Format(PyExc_TypeError, "a Holding, bytes, and (Table, Holding) of ends are "
                                              "needed");
     }
-    Places places = {.blocks = self,
-                     .held = (Holding *)args[0],
-                     .ends = (Table *)PyTuple_GET_ITEM(args[5], 0),
-                     .ended = (Holding *)PyTuple_GET_ITEM(args[5], 1)};
     return fold_message(&places, args + 1);
 }

@@ -1,17 +1,8 @@
 /* A prompt hashed by Python, see prompt.h. */
+#include "base/names.h"
 #include "index/prompt.h"
 
 #define TOKEN_BYTES 4
-
-static PyObject *upto_name; /* the name of the method asked for hashes */
-static PyObject *ids_name, *size_name;
-
-int prompt_ready(void) {
-    upto_name = PyUnicode_InternFromString("upto");
-    ids_name = PyUnicode_InternFromString("ids");
-    size_name = PyUnicode_InternFromString("block_size");
-    return upto_name == NULL || ids_name == NULL || size_name == NULL ? -1 : 0;
-}
 
 static void let_hashes_go(AskedPrompt *self) {
     if (self->view.obj != NULL) {
@@ -41,7 +32,7 @@ static PyObject *attribute(PyObject *object, PyObject *name) {
 
 /* Return the block size, 0 for none, -1 with an error set. */
 static Py_ssize_t read_size(PyObject *hashes) {
-    PyObject *size = attribute(hashes, size_name);
+    PyObject *size = attribute(hashes, interned.block_size);
     Py_ssize_t number = size == NULL ? -1 : size == Py_None ? 0 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (number < 0 && !PyErr_Occurred()) {
@@ -51,7 +42,7 @@ static Py_ssize_t read_size(PyObject *hashes) {
 }
 
 int prompt_ask_ids(AskedPrompt *self) {
-    PyObject *ids = attribute(self->hashes, ids_name);
+    PyObject *ids = attribute(self->hashes, interned.ids);
     Py_ssize_t size = ids == NULL ? -1 : ids == Py_None ? 0 : read_size(self->hashes);
     int failed = size < 0;
     if (size > 0) {
@@ -72,7 +63,7 @@ static int ask(Prompt *prompt, Py_ssize_t wanted) {
     let_hashes_go(self);
     PyObject *count = PyLong_FromSsize_t(wanted);
     PyObject *blocks =
-        count == NULL ? NULL : PyObject_CallMethodOneArg(self->hashes, upto_name, count);
+        count == NULL ? NULL : PyObject_CallMethodOneArg(self->hashes, interned.upto, count);
     Py_XDECREF(count);
     if (blocks == NULL) {
         return -1;
@@ -85,8 +76,7 @@ static int ask(Prompt *prompt, Py_ssize_t wanted) {
     const char *format = self->view.format;
     if (self->view.itemsize != sizeof *prompt->known || format == NULL ||
         (strcmp(format, "Q") != 0 && strcmp(format, "L") != 0)) {
-        PyErr_SetString(PyExc_TypeError, "hashes are an array of u64s");
-        return -1;
+        return set_error(PyExc_TypeError, "hashes are an array of u64s");
     }
     prompt->known = self->view.buf;
     prompt->count = self->view.len / (Py_ssize_t)sizeof *prompt->known;

@@ -11,9 +11,6 @@ typedef struct {
     Py_buffer ids;     /* of its tokens, once they are asked for */
 } AskedPrompt;
 
-/* Prepare all of them, once; -1 with MemoryError set. */
-int prompt_ready(void);
-
 /* Nothing is known yet, and nothing asked. */
 void prompt_open(AskedPrompt *self, PyObject *hashes);
 

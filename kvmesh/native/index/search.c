@@ -4,6 +4,7 @@
  * stream broke its promise. Each is a cache miss of 0.3 us in a large table: those that
  * three halvings may need are fetched at once.
  */
+#include "base/arrays.h"
 #include "index/search.h"
 
 #define AHEAD 64
@@ -144,8 +145,7 @@ static int ask(Search *self, Py_ssize_t count) {
         }
         /* It may have run someone else's code, and that may have changed the tables. */
         if (changes_of(self) != self->changes) {
-            PyErr_SetString(PyExc_RuntimeError, "a table changed while it was searched");
-            return -1;
+            return set_error(PyExc_RuntimeError, "a table changed while it was searched");
         }
     }
     self->blocks = prompt->known;
@@ -157,15 +157,13 @@ static int ask(Search *self, Py_ssize_t count) {
 static uint64_t *word_room(Drops *self, uint32_t size) {
     if (self->word_count + size > self->word_room) {
         size_t room = self->word_room * 2 + size;
-        uint64_t *words = PyMem_Realloc(self->words, room * sizeof *words);
-        if (words == NULL) {
-            PyErr_NoMemory();
+        const uint64_t *before = self->words;
+        if (RESIZE(self->words, room) < 0) {
             return NULL;
         }
         for (Py_ssize_t i = 0; i < self->count; i++) {
-            self->drops[i].words = words + (self->drops[i].words - self->words);
+            self->drops[i].words = self->words + (self->drops[i].words - before);
         }
-        self->words = words;
         self->word_room = room;
     }
     return self->words + self->word_count;
@@ -272,8 +270,7 @@ static int search(Search *self) {
         low = last;
     }
     if (self->count <= low && self->found->post_count) {
-        PyErr_SetString(PyExc_ValueError, "a prompt lost blocks while it was searched");
-        return -1;
+        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
     }
     return bisect(self, low + 1);
 }
@@ -283,12 +280,9 @@ static int prepare(Drops *self, uint32_t live_words) {
     self->count = self->post_count = 0;
     self->word_count = 0;
     if (live_words > self->seen_room) {
-        uint64_t *seen = PyMem_Realloc(self->seen, live_words * sizeof *seen);
-        if (seen == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->seen, live_words) < 0) {
             return -1;
         }
-        self->seen = seen;
         self->seen_room = live_words;
     }
     if (live_words) {
@@ -312,9 +306,6 @@ int table_search(const Table *newer, const Table *older, const uint64_t *hashes,
 }
 
 void drops_free(Drops *self) {
-    PyMem_Free(self->drops);
-    PyMem_Free(self->words);
-    PyMem_Free(self->seen);
-    PyMem_Free(self->posts);
+    FREE_ALL(self->drops, self->words, self->seen, self->posts);
     memset(self, 0, sizeof *self);
 }

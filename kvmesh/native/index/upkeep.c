@@ -1,4 +1,5 @@
 /* What happens to a table now and then: blocks are moved or cleaned, or all of them given back. */
+#include "base/shell.h"
 #include "index/index.h"
 
 /* Return the set of an entry and a mask together; NO_SET with MemoryError set. */
@@ -199,15 +200,14 @@ int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t 
 }
 
 PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "clear_bits takes 3 arguments, not %zd", nargs);
-    }
+    PyObject *shard, *bits;
     uint32_t number;
-    uint64_t hash = PyLong_AsUnsignedLongLong(args[2]);
-    if (PyErr_Occurred() || shard_number(args[0], &number) < 0) {
+    uint64_t hash;
+    if (READ_PLACED("clear_bits", "OOK", "number bits hash", &shard, &bits, &hash) < 0 ||
+        shard_number(shard, &number) < 0) {
         return NULL;
     }
-    int64_t blocks = table_clear_some(self, number, args[1], &hash);
+    int64_t blocks = table_clear_some(self, number, bits, &hash);
     return blocks < 0 ? NULL : Py_BuildValue("LK", (long long)blocks, (unsigned long long)hash);
 }
 
@@ -235,18 +235,13 @@ static PyObject *piece_of(Table *self, Shard *shard) {
     return piece;
 }
 
-PyObject *table_pieces(Table *self, PyObject *nothing) {
-    (void)nothing;
+PyObject *table_pieces(Table *self, PyObject *Py_UNUSED(nothing)) {
     PyObject *pieces = PyList_New(SHARDS);
     for (int number = 0; pieces != NULL && number < SHARDS; number++) {
         Shard *shard = self->shards + number;
         int empty = shard->homes == NULL || self->frozen != NULL;
         PyObject *piece = empty ? Py_NewRef(Py_None) : piece_of(self, shard);
-        if (piece == NULL) {
-            Py_CLEAR(pieces);
-        } else {
-            PyList_SET_ITEM(pieces, number, piece);
-        }
+        set_made(&pieces, number, piece);
     }
     return pieces;
 }

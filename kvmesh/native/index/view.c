@@ -1,7 +1,6 @@
 /* View: an index as a search needs it, see view.h; and what it finds, as Python objects. */
+#include "base/shell.h"
 #include "index/view.h"
-
-#include <structmember.h>
 
 #include "index/prompt.h"
 
@@ -45,11 +44,7 @@ static PyObject *list_masks(const Drops *found) {
         const Drop *drop = found->drops + i;
         PyObject *mask = mask_int(drop->words, drop->size);
         PyObject *pair = mask == NULL ? NULL : Py_BuildValue("nN", drop->depth, mask);
-        if (pair == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, pair);
-        }
+        set_made(&list, i, pair);
     }
     return list;
 }
@@ -112,9 +107,8 @@ static int read_live(View *self, PyObject *object) {
         highest = (int64_t)live.size * 64 - 1 - __builtin_clzll(live.words[live.size - 1]);
     }
     if (highest >= (int64_t)slots) {
-        PyErr_Format(PyExc_ValueError, "slot %lld is live, but only %zd have names",
-                     (long long)highest, slots);
-        return -1;
+        return set_error(PyExc_ValueError, "slot %lld is live, but only %zd have names",
+                         (long long)highest, slots);
     }
     return 0;
 }
@@ -143,21 +137,13 @@ PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
 }
 
 static int view_traverse(View *self, visitproc visit, void *arg) {
-    Py_VISIT(self->young);
-    Py_VISIT(self->old);
-    Py_VISIT(self->names);
-    Py_VISIT(self->holdings);
-    Py_VISIT(self->aged);
+    VISIT_ALL(self->young, self->old, self->names, self->holdings, self->aged);
     return ends_traverse(&self->ends, visit, arg);
 }
 
 static void view_dealloc(View *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->young);
-    Py_XDECREF(self->old);
-    Py_XDECREF(self->names);
-    Py_XDECREF(self->holdings);
-    Py_XDECREF(self->aged);
+    XDECREF_ALL(self->young, self->old, self->names, self->holdings, self->aged);
     PyMem_Free(self->live);
     ends_clear(&self->ends);
     Py_TYPE(self)->tp_free(self);
@@ -203,9 +189,6 @@ static int put_drop(const View *self, const Drop *drop, PyObject *matches) {
     return failed ? -1 : 0;
 }
 
-PyDoc_STRVAR(find_matches_doc, "find_matches(hashes) -> dict[str, int]\n\n"
-"Return the cached prefix length, in blocks, of every worker that holds any of a prompt.");
-
 static PyObject *view_find_matches(View *self, PyObject *hashes) {
     Drops found = take_spare();
     Cut own, *cut = take_cut(self, &own);
@@ -246,17 +229,10 @@ static PyObject *list_groups(const View *self, const Drops *found) {
     PyObject *groups = PyList_New(found->count);
     for (Py_ssize_t i = 0; groups != NULL && i < found->count; i++) {
         PyObject *group = group_of(self, found->drops + i);
-        if (group == NULL) {
-            Py_CLEAR(groups);
-        } else {
-            PyList_SET_ITEM(groups, i, group);
-        }
+        set_made(&groups, i, group);
     }
     return groups;
 }
-
-PyDoc_STRVAR(find_groups_doc, "find_groups(hashes) -> list[tuple[int, tuple[str, ...]]]\n\n"
-"Return the same by depth, deepest first; a worker is in one group.");
 
 static PyObject *view_find_groups(View *self, PyObject *hashes) {
     Drops found = take_spare();
@@ -282,10 +258,6 @@ static PyObject *list_chains(const View *self, const Cut *cut) {
     return chains;
 }
 
-PyDoc_STRVAR(find_hits_doc,
-"find_hits(hashes) -> tuple[list[tuple[int, tuple[str, ...]]], dict[str, int]]\n\n"
-"Return the groups, and whose hit is shorter than the blocks they hold: how many those are.");
-
 static PyObject *view_find_hits(View *self, PyObject *hashes) {
     Drops found = take_spare();
     Cut own, *cut = take_cut(self, &own);
@@ -300,25 +272,17 @@ static PyObject *view_find_hits(View *self, PyObject *hashes) {
     return Py_BuildValue("NN", groups, chains);
 }
 
-PyDoc_STRVAR(sizes_doc, "sizes() -> list[int]\n\nReturn how many blocks the worker of each slot holds.");
-
-static PyObject *view_sizes(View *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *view_sizes(View *self, PyObject *Py_UNUSED(nothing)) {
     Py_ssize_t count = PyTuple_GET_SIZE(self->names);
     PyObject *sizes = PyList_New(count);
     for (Py_ssize_t slot = 0; sizes != NULL && slot < count; slot++) {
         PyObject *blocks = PyLong_FromLongLong(view_blocks(self, (uint32_t)slot));
-        if (blocks == NULL) {
-            Py_CLEAR(sizes);
-        } else {
-            PyList_SET_ITEM(sizes, slot, blocks);
-        }
+        set_made(&sizes, slot, blocks);
     }
     return sizes;
 }
 
-static PyObject *view_live(View *self, void *closure) {
-    (void)closure;
+static PyObject *view_live(View *self, void *Py_UNUSED(closure)) {
     return mask_int(self->live, self->live_words);
 }
 
@@ -335,19 +299,15 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"find_matches", (PyCFunction)view_find_matches, METH_O, find_matches_doc},
-    {"find_groups", (PyCFunction)view_find_groups, METH_O, find_groups_doc},
-    {"find_hits", (PyCFunction)view_find_hits, METH_O, find_hits_doc},
-    {"sizes", (PyCFunction)view_sizes, METH_NOARGS, sizes_doc},
+    METHOD_O("find_matches", view_find_matches),
+    METHOD_O("find_groups", view_find_groups),
+    METHOD_O("find_hits", view_find_hits),
+    METHOD_NOARGS("sizes", view_sizes),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject view_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.View",
-    .tp_doc = "What a search needs of an index: tables, and the worker of each slot.",
-    .tp_basicsize = sizeof(View),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    SLOTS("View", sizeof(View), Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_dealloc = (destructor)view_dealloc,
     .tp_traverse = (traverseproc)view_traverse,
     .tp_members = members,

@@ -1,62 +1,53 @@
 /* RequestEnds: how requests ended, by outcome and by the class of what the client got. */
+#include "base/shell.h"
 #include "insight/totals.h"
 
 /* In the order of transport.http.server.scope.End. */
 static const char *const outcomes[OUTCOMES] = {"finished", "client_gone", "failed",
                                                "cut",      "refused",     "crashed"};
 
-int outcome_from(PyObject *name) {
+static int outcome_from(PyObject *name) {
     for (int outcome = 0; outcome < OUTCOMES && PyUnicode_Check(name); outcome++) {
         if (PyUnicode_CompareWithASCIIString(name, outcomes[outcome]) == 0) {
             return outcome;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%R is no end of a request", name);
-    return -1;
+    return set_error(PyExc_ValueError, "%R is no end of a request", name);
 }
 
 static PyObject *add_method(RequestEnds *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "add takes 2 arguments, not %zd", nargs);
-    }
-    int outcome = outcome_from(args[0]);
-    long status = outcome < 0 ? 0 : PyLong_AsLong(args[1]);
-    if (PyErr_Occurred()) {
+    PyObject *name;
+    long long status;
+    if (READ_PLACED("add", "OL", "outcome status", &name, &status) < 0) {
         return NULL;
     }
-    ends_add(self, outcome, status);
+    int outcome = outcome_from(name);
+    if (outcome < 0) {
+        return NULL;
+    }
+    ends_add(self, outcome, (long)status);
     Py_RETURN_NONE;
 }
 
-static PyObject *counts_method(RequestEnds *self, PyObject *none) {
-    (void)none;
+static PyObject *counts_method(RequestEnds *self, PyObject *Py_UNUSED(none)) {
     PyObject *rows = PyList_New(0);
     for (int outcome = 0; rows != NULL && outcome < OUTCOMES; outcome++) {
         for (int class = 0; rows != NULL && class < STATUS_CLASSES; class++) {
             PyObject *row = Py_BuildValue("siL", outcomes[outcome], class,
                                           self->counts[outcome][class]);
-            if (row == NULL || PyList_Append(rows, row) < 0) {
-                Py_CLEAR(rows);
-            }
-            Py_XDECREF(row);
+            append_made(&rows, row);
         }
     }
     return rows;
 }
 
 static PyMethodDef methods[] = {
-    {"add", (PyCFunction)(void (*)(void))add_method, METH_FASTCALL, "Count an end."},
-    {"counts", (PyCFunction)counts_method, METH_NOARGS,
-     "Return (outcome, class of the status, how many)."},
+    METHOD_FASTCALL("add", add_method),
+    METHOD_NOARGS("counts", counts_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject request_ends_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.RequestEnds",
-    .tp_doc = "How requests ended.",
-    .tp_basicsize = sizeof(RequestEnds),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("RequestEnds", RequestEnds),
     .tp_methods = methods,
 };

@@ -1,7 +1,6 @@
 /* Histogram and TokenCounts: counts that a request adds to in passing. */
+#include "base/shell.h"
 #include "insight/totals.h"
-
-#include <structmember.h>
 
 void histogram_observe(Histogram *self, double value) {
     Py_ssize_t low = 0, high = self->size;
@@ -18,25 +17,21 @@ void histogram_observe(Histogram *self, double value) {
 }
 
 static PyObject *observe_method(Histogram *self, PyObject *given) {
-    double value = PyFloat_AsDouble(given);
-    if (value == -1.0 && PyErr_Occurred()) {
+    double value;
+    if (read_double(given, &value) < 0) {
         return NULL;
     }
     histogram_observe(self, value);
     Py_RETURN_NONE;
 }
 
-static PyObject *cumulative_method(Histogram *self, PyObject *none) {
+static PyObject *cumulative_method(Histogram *self, PyObject *Py_UNUSED(none)) {
     long long count = 0;
     PyObject *rows = PyList_New(0);
-    (void)none;
     for (Py_ssize_t i = 0; rows != NULL && i <= self->size; i++) {
         count += self->counts[i];
         PyObject *row = Py_BuildValue("dL", i < self->size ? self->upper[i] : Py_HUGE_VAL, count);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        append_made(&rows, row);
     }
     return rows;
 }
@@ -46,8 +41,7 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
     self->upper = PyMem_Calloc((size_t)self->size + 1, sizeof *self->upper);
     self->counts = PyMem_Calloc((size_t)self->size + 1, sizeof *self->counts);
     if (self->upper == NULL || self->counts == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (Py_ssize_t i = 0; i < self->size; i++) {
         self->upper[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
@@ -55,17 +49,15 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
             return -1;
         }
         if (i && !(self->upper[i - 1] < self->upper[i])) {
-            PyErr_SetString(PyExc_ValueError, "the bounds of a histogram rise");
-            return -1;
+            return set_error(PyExc_ValueError, "the bounds of a histogram rise");
         }
     }
     return 0;
 }
 
 static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"bounds", NULL};
     PyObject *given;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O", names, &given)) {
+    if (READ_NEW("Histogram", "O", "bounds", &given) < 0) {
         return NULL;
     }
     PyObject *bounds = PySequence_Tuple(given);
@@ -78,8 +70,7 @@ static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *key
 }
 
 static void histogram_dealloc(Histogram *self) {
-    PyMem_Free(self->upper);
-    PyMem_Free(self->counts);
+    FREE_ALL(self->upper, self->counts);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -89,20 +80,13 @@ static PyMemberDef histogram_members[] = {
 };
 
 static PyMethodDef histogram_methods[] = {
-    {"observe", (PyCFunction)observe_method, METH_O, "Count a value."},
-    {"cumulative", (PyCFunction)cumulative_method, METH_NOARGS,
-     "Return how many values were at most each bound."},
+    METHOD_O("observe", observe_method),
+    METHOD_NOARGS("cumulative", cumulative_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject histogram_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Histogram",
-    .tp_doc = "How often values of each size came.",
-    .tp_basicsize = sizeof(Histogram),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = histogram_new,
-    .tp_dealloc = (destructor)histogram_dealloc,
+    TYPE("Histogram", Histogram, histogram),
     .tp_members = histogram_members,
     .tp_methods = histogram_methods,
 };
@@ -116,11 +100,6 @@ static PyMemberDef token_members[] = {
 };
 
 PyTypeObject token_counts_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.TokenCounts",
-    .tp_doc = "Prompt tokens of served answers.",
-    .tp_basicsize = sizeof(TokenCounts),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("TokenCounts", TokenCounts),
     .tp_members = token_members,
 };

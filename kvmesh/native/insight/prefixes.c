@@ -1,5 +1,6 @@
 /* PrefixCounts: how often prompts began alike, by depth, older ones counting less. */
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "insight/readers.h"
 
 #include <math.h>
@@ -56,8 +57,7 @@ int prompt64_read(PyObject *given, Prompt64 *prompt) {
     }
     Py_DECREF(tuple);
     if (prompt->copied == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -118,8 +118,7 @@ static int compare_ranked(const void *one, const void *other) {
 static int shrink(PrefixCounts *self) {
     Ranked *ranked = PyMem_Calloc(self->count, sizeof *ranked);
     if (ranked == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     for (uint32_t i = 0; i < self->count; i++) {
         ranked[i] = (Ranked){self->nodes[i], i};
@@ -164,12 +163,11 @@ static int count_prompt(PrefixCounts *self, const uint64_t *hashes, Py_ssize_t c
 
 static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssize_t nargs) {
     Prompt64 prompt;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "record takes 3 arguments, not %zd", nargs);
-    }
-    long long cached = PyLong_AsLongLong(args[1]);
-    double now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred() || prompt64_read(args[0], &prompt) < 0) {
+    PyObject *hashes;
+    long long cached;
+    double now;
+    if (READ_PLACED("record", "OLd", "hashes cached_blocks now", &hashes, &cached, &now) < 0 ||
+        prompt64_read(hashes, &prompt) < 0) {
         return NULL;
     }
     int failed = count_prompt(self, prompt.hashes, prompt.count, cached, now) < 0;
@@ -178,34 +176,28 @@ static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssi
 }
 
 static PyObject *weight_method(PrefixCounts *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    return now == -1.0 && PyErr_Occurred() ? NULL : PyFloat_FromDouble(weight_of(self, now));
+    double now;
+    return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(weight_of(self, now));
 }
 
-static PyObject *total_method(PrefixCounts *self, PyObject *none) {
-    (void)none;
+static PyObject *total_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     return PyFloat_FromDouble(self->total);
 }
 
-static PyObject *rows_method(PrefixCounts *self, PyObject *none) {
-    (void)none;
+static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     PyObject *rows = PyList_New(0);
     for (uint32_t i = 0; rows != NULL && i < self->count; i++) {
         Node node = self->nodes[i]; /* making objects may run anything */
         PyObject *row = Py_BuildValue("KKLLdd", node.key, node.parent, node.depth, node.visits,
                                       node.weight, node.cached);
-        if (row == NULL || PyList_Append(rows, row) < 0) {
-            Py_CLEAR(rows);
-        }
-        Py_XDECREF(row);
+        append_made(&rows, row);
     }
     return rows;
 }
 
 static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"max_nodes", NULL};
     Py_ssize_t most;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n", names, &most)) {
+    if (READ_NEW("PrefixCounts", "n", "max_nodes", &most) < 0) {
         return NULL;
     }
     if (most < 1 || most > 1 << 24) {
@@ -233,26 +225,19 @@ static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static void counts_dealloc(PrefixCounts *self) {
-    PyMem_Free(self->nodes);
-    PyMem_Free(self->index);
+    FREE_ALL(self->nodes, self->index);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef methods[] = {
-    {"record", (PyCFunction)(void (*)(void))record_method, METH_FASTCALL, "Count a prompt."},
-    {"weight", (PyCFunction)weight_method, METH_O, "Return what a request of a moment counts."},
-    {"total", (PyCFunction)total_method, METH_NOARGS, "Return what all requests count."},
-    {"rows", (PyCFunction)rows_method, METH_NOARGS, "Return the nodes in the order they came."},
+    METHOD_FASTCALL("record", record_method),
+    METHOD_O("weight", weight_method),
+    METHOD_NOARGS("total", total_method),
+    METHOD_NOARGS("rows", rows_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject prefix_counts_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.PrefixCounts",
-    .tp_doc = "How often prompts began alike, by depth.",
-    .tp_basicsize = sizeof(PrefixCounts),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = counts_new,
-    .tp_dealloc = (destructor)counts_dealloc,
+    TYPE("PrefixCounts", PrefixCounts, counts),
     .tp_methods = methods,
 };

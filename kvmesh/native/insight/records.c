@@ -1,43 +1,9 @@
 /* Record: one request's decision and what became of it. */
+#include "base/names.h"
+#include "base/shell.h"
 #include "insight/records.h"
 
 #include <math.h>
-#include <structmember.h>
-
-static PyObject *overlap_name, *blocks_name, *considered_name, *best_name, *by_cache_name,
-    *prompt_name, *size_name, *capacity_name, *rate_name, *worker_name, *policy_name, *chosen_name,
-    *candidates_name, *count_name, *cached_name, *completion_name;
-
-int records_ready(void) {
-    struct {
-        PyObject **place;
-        const char *name;
-    } names[] = {
-        {&overlap_name, "overlap_blocks"},
-        {&blocks_name, "total_blocks"},
-        {&considered_name, "considered"},
-        {&best_name, "best_overlap_blocks"},
-        {&by_cache_name, "by_cache"},
-        {&prompt_name, "prompt_tokens"},
-        {&size_name, "block_size"},
-        {&capacity_name, "capacity_blocks"},
-        {&rate_name, "ms_per_token"},
-        {&worker_name, "worker"},
-        {&policy_name, "policy"},
-        {&chosen_name, "chosen"},
-        {&candidates_name, "candidates"},
-        {&count_name, "blocks"},
-        {&cached_name, "cached_tokens"},
-        {&completion_name, "completion_tokens"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].name);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
 
 const char *const state_names[STATES] = {"open", "finished", "client_gone", "failed", "cut",
                                          "refused"};
@@ -63,8 +29,7 @@ void record_forget_hashes(Record *self) {
 
 void record_forget_candidates(Record *self) {
     PyObject *workers = self->workers;
-    PyMem_Free(self->weighed_terms);
-    PyMem_Free(self->scores);
+    FREE_ALL(self->weighed_terms, self->scores);
     self->weighed_terms = NULL;
     self->scores = NULL;
     self->workers = NULL;
@@ -104,7 +69,7 @@ static int read_float(PyObject *from, PyObject *name, double *number) {
     return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *read_text(PyObject *from, PyObject *name) {
+static PyObject *read_name(PyObject *from, PyObject *name) {
     PyObject *value = PyObject_GetAttr(from, name);
     if (value != NULL && !PyUnicode_Check(value)) {
         PyErr_Format(PyExc_TypeError, "a decision's %U is a str, not %.80s", name,
@@ -115,7 +80,7 @@ static PyObject *read_text(PyObject *from, PyObject *name) {
 }
 
 static Py_ssize_t count_candidates(PyObject *decision) {
-    PyObject *candidates = PyObject_GetAttr(decision, candidates_name);
+    PyObject *candidates = PyObject_GetAttr(decision, interned.candidates);
     Py_ssize_t count = candidates == NULL ? -1 : PyObject_Size(candidates);
     Py_XDECREF(candidates);
     return count;
@@ -124,23 +89,23 @@ static Py_ssize_t count_candidates(PyObject *decision) {
 int record_take(Record *self, PyObject *decision) {
     long long overlap, blocks, considered, best, by_cache, prompt, size, capacity;
     double rate;
-    PyObject *chosen = PyObject_GetAttr(decision, chosen_name);
+    PyObject *chosen = PyObject_GetAttr(decision, interned.chosen);
     if (chosen == NULL) {
         return -1;
     }
-    int failed = read_number(decision, overlap_name, &overlap) < 0 ||
-                 read_number(decision, blocks_name, &blocks) < 0 ||
-                 read_number(decision, considered_name, &considered) < 0 ||
-                 read_number(decision, best_name, &best) < 0 ||
-                 read_number(decision, by_cache_name, &by_cache) < 0 ||
-                 read_number(chosen, prompt_name, &prompt) < 0 ||
-                 read_number(chosen, size_name, &size) < 0 ||
-                 read_number(chosen, capacity_name, &capacity) < 0 ||
-                 read_float(chosen, rate_name, &rate) < 0;
+    int failed = read_number(decision, interned.overlap_blocks, &overlap) < 0 ||
+                 read_number(decision, interned.total_blocks, &blocks) < 0 ||
+                 read_number(decision, interned.considered, &considered) < 0 ||
+                 read_number(decision, interned.best_overlap_blocks, &best) < 0 ||
+                 read_number(decision, interned.by_cache, &by_cache) < 0 ||
+                 read_number(chosen, interned.prompt_tokens, &prompt) < 0 ||
+                 read_number(chosen, interned.block_size, &size) < 0 ||
+                 read_number(chosen, interned.capacity_blocks, &capacity) < 0 ||
+                 read_float(chosen, interned.ms_per_token, &rate) < 0;
     Py_DECREF(chosen);
     Py_ssize_t candidates = failed ? -1 : count_candidates(decision);
-    PyObject *worker = candidates < 0 ? NULL : read_text(decision, worker_name);
-    PyObject *policy = worker == NULL ? NULL : read_text(decision, policy_name);
+    PyObject *worker = candidates < 0 ? NULL : read_name(decision, interned.worker);
+    PyObject *policy = worker == NULL ? NULL : read_name(decision, interned.policy);
     if (policy == NULL) {
         Py_XDECREF(worker);
         return -1;
@@ -196,15 +161,13 @@ void record_stand_for(Record *self, Record *other) {
     }
 }
 
-static PyObject *record_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"request_id", "decision", "hashes", "decided_s", NULL};
+static PyObject *record_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     PyObject *request_id, *decision, *hashes;
     long long blocks;
     double now;
-    (void)type;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "SOOd", names, &request_id, &decision, &hashes,
-                                     &now) ||
-        read_number(hashes, count_name, &blocks) < 0) {
+    if (READ_NEW("Record", "SOOd", "request_id decision hashes decided_s", &request_id, &decision,
+                 &hashes, &now) < 0 ||
+        read_number(hashes, interned.blocks, &blocks) < 0) {
         return NULL;
     }
     Record *self = record_new();
@@ -225,21 +188,18 @@ static PyObject *record_take_decision(Record *self, PyObject *decision) {
     return record_take(self, decision) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *record_forget(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_forget(Record *self, PyObject *Py_UNUSED(none)) {
     record_forget_hashes(self);
     Py_RETURN_NONE;
 }
 
-static PyObject *record_known(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
     if (self->blocks != NULL) {
         Py_ssize_t size = self->block_count * (Py_ssize_t)sizeof *self->blocks;
         PyObject *bytes = PyBytes_FromStringAndSize((const char *)self->blocks, size);
         PyObject *view = bytes == NULL ? NULL : PyMemoryView_FromObject(bytes);
         PyObject *known = view == NULL ? NULL : PyObject_CallMethod(view, "cast", "s", "Q");
-        Py_XDECREF(bytes);
-        Py_XDECREF(view);
+        XDECREF_ALL(bytes, view);
         return known;
     }
     if (self->hashes == NULL) {
@@ -274,34 +234,27 @@ PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
     return made;
 }
 
-static PyObject *record_terms(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_terms(Record *self, PyObject *Py_UNUSED(none)) {
     return terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen);
 }
 
-static PyObject *record_weighed(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_weighed(Record *self, PyObject *Py_UNUSED(none)) {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list != NULL && i < self->weighed; i++) {
         PyObject *terms = terms_tuple(PyTuple_GET_ITEM(self->workers, i), &self->weighed_terms[i]);
         PyObject *pair = terms == NULL ? NULL : Py_BuildValue("dN", self->scores[i], terms);
-        if (pair == NULL || PyList_Append(list, pair) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(pair);
+        append_made(&list, pair);
     }
     return list;
 }
 
-static PyObject *record_fleet(Record *self, PyObject *none) {
-    (void)none;
+static PyObject *record_fleet(Record *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("LLLLLd", self->max_waiting, self->min_prefill_tokens,
                          self->max_overlap_blocks, self->min_requests, self->max_requests,
                          self->total_work);
 }
 
-static PyObject *get_decision(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_decision(Record *self, void *Py_UNUSED(closure)) {
     if (self->decision == NULL && self->maker != NULL) {
         PyObject *maker = Py_NewRef(self->maker);
         PyObject *made = PyObject_CallOneArg(maker, (PyObject *)self);
@@ -329,14 +282,11 @@ static PyObject *call_class(const char *module_name, const char *name, PyObject 
     PyObject *module = args == NULL ? NULL : PyImport_ImportModule(module_name);
     PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
     PyObject *made = type == NULL ? NULL : PyObject_Call(type, args, NULL);
-    Py_XDECREF(module);
-    Py_XDECREF(type);
-    Py_XDECREF(args);
+    XDECREF_ALL(module, type, args);
     return made;
 }
 
-static PyObject *get_reported(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_reported(Record *self, void *Py_UNUSED(closure)) {
     if (self->reported == NULL && self->has_usage) {
         PyObject *args = self->usage_cached == UNKNOWN
                              ? Py_BuildValue("LLO", self->usage_prompt, self->usage_completion, Py_None)
@@ -360,11 +310,11 @@ int record_report(Record *self, PyObject *usage) {
         Py_CLEAR(self->reported);
         return 0;
     }
-    PyObject *told = PyObject_GetAttr(usage, cached_name);
-    int failed = told == NULL || (told != Py_None && read_number(usage, cached_name, &cached) < 0);
+    PyObject *told = PyObject_GetAttr(usage, interned.cached_tokens);
+    int failed = told == NULL || (told != Py_None && read_number(usage, interned.cached_tokens, &cached) < 0);
     Py_XDECREF(told);
-    if (failed || read_number(usage, prompt_name, &prompt) < 0 ||
-        read_number(usage, completion_name, &completion) < 0) {
+    if (failed || read_number(usage, interned.prompt_tokens, &prompt) < 0 ||
+        read_number(usage, interned.completion_tokens, &completion) < 0) {
         return -1;
     }
     self->has_usage = 1;
@@ -375,13 +325,11 @@ int record_report(Record *self, PyObject *usage) {
     return 0;
 }
 
-static int set_reported(Record *self, PyObject *usage, void *closure) {
-    (void)closure;
+static int set_reported(Record *self, PyObject *usage, void *Py_UNUSED(closure)) {
     return record_report(self, usage == NULL ? Py_None : usage);
 }
 
-static PyObject *get_forecast(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_forecast(Record *self, void *Py_UNUSED(closure)) {
     if (self->forecast == NULL && self->forecast_samples != UNKNOWN) {
         PyObject *args = Py_BuildValue("dLL", self->forecast_tokens, self->forecast_samples,
                                        self->forecast_family);
@@ -400,23 +348,19 @@ static int set_object(Record *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static PyObject *get_failures(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_failures(Record *self, void *Py_UNUSED(closure)) {
     return self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures);
 }
 
-static PyObject *get_tenant(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_tenant(Record *self, void *Py_UNUSED(closure)) {
     return self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant);
 }
 
-static PyObject *get_state(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_state(Record *self, void *Py_UNUSED(closure)) {
     return PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]);
 }
 
-static PyObject *get_ttft_ms(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_ttft_ms(Record *self, void *Py_UNUSED(closure)) {
     if (isnan(self->first_token_s)) {
         Py_RETURN_NONE;
     }
@@ -437,14 +381,12 @@ static int set_time(Record *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static PyObject *get_robin(Record *self, void *closure) {
-    (void)closure;
+static PyObject *get_robin(Record *self, void *Py_UNUSED(closure)) {
     return self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
                                                : PyLong_FromLongLong(self->round_robin_blocks);
 }
 
-static int set_robin(Record *self, PyObject *value, void *closure) {
-    (void)closure;
+static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     long long blocks = value == NULL || value == Py_None ? UNKNOWN : PyLong_AsLongLong(value);
     if (PyErr_Occurred()) {
         return -1;
@@ -510,22 +452,17 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)record_take_decision, METH_O, "Stand for this decision from now on."},
-    {"known_hashes", (PyCFunction)record_known, METH_NOARGS, "Return the prompt's hashes."},
-    {"forget_hashes", (PyCFunction)record_forget, METH_NOARGS, "Let the prompt's hashes go."},
-    {"terms", (PyCFunction)record_terms, METH_NOARGS, "Return the chosen Candidate's arguments."},
-    {"weighed", (PyCFunction)record_weighed, METH_NOARGS,
-     "Return the score and the Candidate's arguments of each that is kept."},
-    {"fleet", (PyCFunction)record_fleet, METH_NOARGS, "Return the Fleet's arguments."},
+    METHOD_O("take", record_take_decision),
+    METHOD_NOARGS("known_hashes", record_known),
+    METHOD_NOARGS("forget_hashes", record_forget),
+    METHOD_NOARGS("terms", record_terms),
+    METHOD_NOARGS("weighed", record_weighed),
+    METHOD_NOARGS("fleet", record_fleet),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject record_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Record",
-    .tp_doc = "One request's decision and what became of it.",
-    .tp_basicsize = sizeof(Record),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    SLOTS("Record", sizeof(Record), 0),
     .tp_new = record_make,
     .tp_dealloc = (destructor)record_dealloc,
     .tp_members = members,

@@ -89,9 +89,6 @@ typedef struct {
 
 extern PyTypeObject record_type, ring_type;
 
-/* Prepare the names of a decision's attributes, once; -1 with MemoryError set. */
-int records_ready(void);
-
 /* Return a record without anything in it: numbers 0, times NAN, state OPEN, attempts 1. NULL with
  * MemoryError.
  */
@@ -131,13 +128,13 @@ static inline double record_ttft_ms(const Record *record) {
  */
 int ring_append(Ring *ring, Record *record);
 
-/* Return whether the next decision shall keep every candidate: `whole_per_s` each second. */
-int ring_may_weigh_all(Ring *ring, double now);
-
 /* Note that a record stands for another decision, whose numbers the caller wrote, and count the
  * attempt; it kept `kept_before` candidates. -1 with an error set.
  */
 int ring_again(Ring *ring, Record *record, long long kept_before);
+
+/* Return a state by its name, -1 with ValueError set. */
+int state_from(PyObject *name);
 
 static inline void ring_first_token(Ring *ring, Record *record, double now) {
     record->first_token_s = now;
@@ -148,12 +145,5 @@ static inline void ring_first_token(Ring *ring, Record *record, double now) {
  * and counted where too many ends wait.
  */
 void ring_ended(Ring *ring, Record *record, int state, int status, double now);
-
-/* Return the next record to read, or the next that ended among those; NULL for none. New references. */
-Record *ring_next_decided(Ring *ring);
-Record *ring_next_ended(Ring *ring);
-
-/* Return a state by its name, -1 with ValueError set. */
-int state_from(PyObject *name);
 
 #endif

@@ -1,7 +1,6 @@
 /* Ring: the last records, and what of them is still to be read. */
+#include "base/shell.h"
 #include "insight/records.h"
-
-#include <structmember.h>
 
 enum { MAX_ENDED = 1 << 14 }; /* ends that wait to be read */
 
@@ -97,7 +96,7 @@ int ring_append(Ring *self, Record *record) {
     return bound_candidates(self);
 }
 
-int ring_may_weigh_all(Ring *self, double now) {
+static int ring_may_weigh_all(Ring *self, double now) {
     long long second = now > -1e15 && now < 1e15 ? (long long)now : 0;
     if (second != self->second) {
         self->second = second;
@@ -133,7 +132,7 @@ void ring_ended(Ring *self, Record *record, int state, int status, double now) {
     self->ended_count++;
 }
 
-Record *ring_next_decided(Ring *self) {
+static Record *ring_next_decided(Ring *self) {
     while (self->cursor < self->number) {
         Record *record = *slot_of(self, ++self->cursor);
         if (record->waiting_blocks) {
@@ -145,7 +144,7 @@ Record *ring_next_decided(Ring *self) {
     return NULL;
 }
 
-Record *ring_next_ended(Ring *self) {
+static Record *ring_next_ended(Ring *self) {
     if (self->ended_count == 0 || self->ended[self->ended_head]->number > self->cursor) {
         return NULL;
     }
@@ -173,32 +172,28 @@ static PyObject *append_method(Ring *self, PyObject *given) {
     return record == NULL || ring_append(self, record) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *take_again_method(Ring *self, PyObject *args) {
-    PyObject *given, *decision;
-    if (!PyArg_ParseTuple(args, "OO", &given, &decision)) {
+static PyObject *take_again_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
+    PyObject *decision;
+    Record *record;
+    if (READ_PLACED("take_again", "!O", "record decision", &record_type, &record, &decision) < 0) {
         return NULL;
     }
-    Record *record = check_record(given);
-    long long before = record == NULL ? 0 : record->kept_candidates;
-    if (record == NULL || record_take(record, decision) < 0 ||
-        ring_again(self, record, before) < 0) {
+    long long before = record->kept_candidates;
+    if (record_take(record, decision) < 0 || ring_again(self, record, before) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *may_weigh_method(Ring *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    return now == -1.0 && PyErr_Occurred() ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
+    double now;
+    return read_double(given, &now) < 0 ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
 }
 
 static PyObject *first_token_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "first_token takes 2 arguments, not %zd", nargs);
-    }
-    Record *record = check_record(args[0]);
-    double now = record == NULL ? -1.0 : PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred()) {
+    Record *record;
+    double now;
+    if (READ_PLACED("first_token", "!d", "record now", &record_type, &record, &now) < 0) {
         return NULL;
     }
     ring_first_token(self, record, now);
@@ -211,19 +206,20 @@ int state_from(PyObject *name) {
             return state;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%R is no state of a request", name);
-    return -1;
+    return set_error(PyExc_ValueError, "%R is no state of a request", name);
 }
 
 static PyObject *end_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "end takes 4 arguments, not %zd", nargs);
+    Record *record;
+    PyObject *name;
+    long long status;
+    double now;
+    if (READ_PLACED("end", "!OLd", "record state status now", &record_type, &record, &name, &status,
+                    &now) < 0) {
+        return NULL;
     }
-    Record *record = check_record(args[0]);
-    int state = record == NULL ? -1 : state_from(args[1]);
-    long status = state < 0 ? 0 : PyLong_AsLong(args[2]);
-    double now = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[3]);
-    if (PyErr_Occurred()) {
+    int state = state_from(name);
+    if (state < 0) {
         return NULL;
     }
     ring_ended(self, record, state, (int)status, now);
@@ -234,18 +230,15 @@ static PyObject *none_for_null(Record *record) {
     return record == NULL ? Py_NewRef(Py_None) : (PyObject *)record;
 }
 
-static PyObject *next_decided_method(Ring *self, PyObject *none) {
-    (void)none;
+static PyObject *next_decided_method(Ring *self, PyObject *Py_UNUSED(none)) {
     return none_for_null(ring_next_decided(self));
 }
 
-static PyObject *next_ended_method(Ring *self, PyObject *none) {
-    (void)none;
+static PyObject *next_ended_method(Ring *self, PyObject *Py_UNUSED(none)) {
     return none_for_null(ring_next_ended(self));
 }
 
-static PyObject *waiting_method(Ring *self, PyObject *none) {
-    (void)none;
+static PyObject *waiting_method(Ring *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("Ln", self->number - self->cursor, self->ended_count);
 }
 
@@ -297,12 +290,10 @@ static Py_ssize_t ring_length(Ring *self) {
 }
 
 static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"capacity",    "max_waiting_blocks", "max_candidates",
-                            "whole_per_s", "thin",               NULL};
     long long capacity, blocks, candidates, whole;
     PyObject *thinner;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LLLLO", names, &capacity, &blocks,
-                                     &candidates, &whole, &thinner)) {
+    if (READ_NEW("Ring", "LLLLO", "capacity max_waiting_blocks max_candidates whole_per_s thin",
+                 &capacity, &blocks, &candidates, &whole, &thinner) < 0) {
         return NULL;
     }
     if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
@@ -333,8 +324,7 @@ static void ring_dealloc(Ring *self) {
     for (Py_ssize_t i = 0; self->ended != NULL && i < MAX_ENDED; i++) {
         Py_XDECREF(self->ended[i]);
     }
-    PyMem_Free(self->slots);
-    PyMem_Free(self->ended);
+    FREE_ALL(self->slots, self->ended);
     Py_XDECREF(self->thin);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -349,35 +339,25 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
-
 static PyMethodDef methods[] = {
-    {"append", (PyCFunction)append_method, METH_O, "Take a new record in."},
-    {"take_again", (PyCFunction)take_again_method, METH_VARARGS,
-     "Have a record stand for another decision."},
-    {"may_weigh_all", (PyCFunction)may_weigh_method, METH_O,
-     "Return whether the next decision shall keep every candidate."},
-    {"first_token", FAST(first_token_method), "Note that a record's answer begins."},
-    {"end", FAST(end_method), "Note a record's end."},
-    {"next_decided", (PyCFunction)next_decided_method, METH_NOARGS, "Return the next to read."},
-    {"next_ended", (PyCFunction)next_ended_method, METH_NOARGS, "Return the next that ended."},
-    {"waiting", (PyCFunction)waiting_method, METH_NOARGS, "Return how much is not read yet."},
-    {"find", (PyCFunction)find_method, METH_O, "Return the newest record of a request id."},
-    {"latest", (PyCFunction)latest_method, METH_O, "Return the newest records."},
-    {"changed_after", (PyCFunction)changed_method, METH_O, "Return what changed after a version."},
+    METHOD_O("append", append_method),
+    METHOD_FASTCALL("take_again", take_again_method),
+    METHOD_O("may_weigh_all", may_weigh_method),
+    METHOD_FASTCALL("first_token", first_token_method),
+    METHOD_FASTCALL("end", end_method),
+    METHOD_NOARGS("next_decided", next_decided_method),
+    METHOD_NOARGS("next_ended", next_ended_method),
+    METHOD_NOARGS("waiting", waiting_method),
+    METHOD_O("find", find_method),
+    METHOD_O("latest", latest_method),
+    METHOD_O("changed_after", changed_method),
     {NULL, NULL, 0, NULL},
 };
 
 static PySequenceMethods as_sequence = {.sq_length = (lenfunc)ring_length};
 
 PyTypeObject ring_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Ring",
-    .tp_doc = "The last records, and what of them is still to be read.",
-    .tp_basicsize = sizeof(Ring),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = ring_new,
-    .tp_dealloc = (destructor)ring_dealloc,
+    TYPE("Ring", Ring, ring),
     .tp_as_sequence = &as_sequence,
     .tp_members = members,
     .tp_methods = methods,

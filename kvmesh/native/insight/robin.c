@@ -1,5 +1,7 @@
 /* RoundRobinShadow: what plain round robin would have found cached. */
+#include "base/arrays.h"
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "insight/readers.h"
 
 #include <math.h>
@@ -94,14 +96,12 @@ static int grow(Cache *cache) {
         return 0;
     }
     uint32_t room = cache->room ? 2 * cache->room : 32, slots = 2 * room;
-    Entry *entries = PyMem_Realloc(cache->entries, (size_t)room * sizeof *entries);
-    if (entries != NULL) {
-        cache->entries = entries;
-    }
-    uint32_t *index = entries == NULL ? NULL : PyMem_Calloc(slots, sizeof *index);
-    if (index == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(cache->entries, room) < 0) {
         return -1;
+    }
+    uint32_t *index = PyMem_Calloc(slots, sizeof *index);
+    if (index == NULL) {
+        return no_memory();
     }
     PyMem_Free(cache->index);
     cache->index = index;
@@ -176,12 +176,10 @@ static Py_ssize_t put(Cache *cache, const Shadow *self, Py_ssize_t count, long l
 /* Note where entries stand in a prompt of LONGEST blocks; -1 with MemoryError set. */
 static int note_depths(Shadow *self) {
     Py_ssize_t count = 0, room = 1024;
-    long long *depths = PyMem_Realloc(self->depths, (size_t)room * sizeof *depths);
-    if (depths == NULL) {
-        PyErr_NoMemory();
+    if (RESIZE(self->depths, room) < 0) {
         return -1;
     }
-    self->depths = depths;
+    long long *depths = self->depths;
     for (long long depth = 1; depth < self->stride && depth <= LONGEST; depth *= 2) {
         depths[count++] = depth;
     }
@@ -212,14 +210,11 @@ static int resize(Shadow *self, long long workers, long long blocks, double repl
         coarsen(&self->caches[i], self->stride);
     }
     if (modelled > self->cache_count) {
-        Cache *caches = PyMem_Realloc(self->caches, (size_t)modelled * sizeof *caches);
-        if (caches == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->caches, modelled) < 0) {
             return -1;
         }
-        memset(caches + self->cache_count, 0,
-               (size_t)(modelled - self->cache_count) * sizeof *caches);
-        self->caches = caches;
+        memset(self->caches + self->cache_count, 0,
+               (size_t)(modelled - self->cache_count) * sizeof *self->caches);
         self->cache_count = modelled;
     }
     self->workers = workers;
@@ -262,17 +257,15 @@ static long long route(Shadow *self, const uint64_t *hashes, Py_ssize_t whole) {
     return (self->depths[found - 1] + after - 1) / 2;
 }
 
-static PyObject *route_method(Shadow *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"hashes", "workers", "worker_blocks", "replicas", NULL};
+static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t nargs,
+                              PyObject *keywords) {
     PyObject *hashes;
     long long workers, blocks;
     double replicas = 1.0;
     Prompt64 prompt;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OLL|d", names, &hashes, &workers, &blocks,
-                                     &replicas)) {
-        return NULL;
-    }
-    if (prompt64_read(hashes, &prompt) < 0) {
+    if (READ("route", "OLL|d", "hashes workers worker_blocks replicas", &hashes, &workers, &blocks,
+             &replicas) < 0 ||
+        prompt64_read(hashes, &prompt) < 0) {
         return NULL;
     }
     workers = workers < MOST_WORKERS ? workers : MOST_WORKERS;
@@ -288,9 +281,8 @@ static PyObject *route_method(Shadow *self, PyObject *args, PyObject *keywords) 
     return found == -2 ? NULL : found == -1 ? Py_NewRef(Py_None) : PyLong_FromLongLong(found);
 }
 
-static PyObject *entries_method(Shadow *self, PyObject *none) {
+static PyObject *entries_method(Shadow *self, PyObject *Py_UNUSED(none)) {
     long long count = 0;
-    (void)none;
     for (Py_ssize_t i = 0; i < self->cache_count; i++) {
         count += self->caches[i].count;
     }
@@ -298,9 +290,8 @@ static PyObject *entries_method(Shadow *self, PyObject *none) {
 }
 
 static PyObject *shadow_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"max_entries", NULL};
     long long most;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "L", names, &most)) {
+    if (READ_NEW("RoundRobinShadow", "L", "max_entries", &most) < 0) {
         return NULL;
     }
     if (most < 1) {
@@ -325,26 +316,17 @@ static void shadow_dealloc(Shadow *self) {
         PyMem_Free(self->caches[i].entries);
         PyMem_Free(self->caches[i].index);
     }
-    PyMem_Free(self->caches);
-    PyMem_Free(self->depths);
-    PyMem_Free(self->keys);
+    FREE_ALL(self->caches, self->depths, self->keys);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef methods[] = {
-    {"route", (PyCFunction)(void (*)(void))route_method, METH_VARARGS | METH_KEYWORDS,
-     "Send a prompt to the next worker."},
-    {"entries", (PyCFunction)entries_method, METH_NOARGS, "Return how many entries are held."},
+    METHOD_KEYWORDS("route", route_method),
+    METHOD_NOARGS("entries", entries_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject robin_shadow_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.RoundRobinShadow",
-    .tp_doc = "What plain round robin would have found cached.",
-    .tp_basicsize = sizeof(Shadow),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = shadow_new,
-    .tp_dealloc = (destructor)shadow_dealloc,
+    TYPE("RoundRobinShadow", Shadow, shadow),
     .tp_methods = methods,
 };

@@ -1,11 +1,10 @@
 /* Totals: exact sums of what became of requests, by second and since the start. */
+#include "base/arrays.h"
+#include "base/shell.h"
 #include "insight/totals.h"
 
 #include <math.h>
-#include <structmember.h>
 
-/* core.insight.traffic */
-#define GAMMA 1.05
 #define LEAST_MS 0.01
 #define MOST_MS 1e12
 
@@ -29,12 +28,9 @@ static int sketch_add(Sketch *sketch, double ms) {
     }
     if (sketch->count == sketch->room) {
         Py_ssize_t room = sketch->room ? 2 * sketch->room : 8;
-        SketchBin *bins = PyMem_Realloc(sketch->bins, (size_t)room * sizeof *bins);
-        if (bins == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(sketch->bins, room) < 0) {
             return -1;
         }
-        sketch->bins = bins;
         sketch->room = room;
     }
     memmove(sketch->bins + low + 1, sketch->bins + low,
@@ -59,8 +55,7 @@ static void forget_seconds(Totals *self, Py_ssize_t first) {
 /* Find the second of a time, made if absent; -1 with an error set. */
 static int second_at(Totals *self, double now, Second **found) {
     if (!(fabs(now) < 1e15)) {
-        PyErr_SetString(PyExc_ValueError, "a time is a finite number of seconds");
-        return -1;
+        return set_error(PyExc_ValueError, "a time is a finite number of seconds");
     }
     long long second = (long long)now;
     Py_ssize_t place = self->count;
@@ -73,12 +68,9 @@ static int second_at(Totals *self, double now, Second **found) {
     }
     if (self->count == self->room) {
         Py_ssize_t room = self->room ? 2 * self->room : 16;
-        Second *seconds = PyMem_Realloc(self->seconds, (size_t)room * sizeof *seconds);
-        if (seconds == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->seconds, room) < 0) {
             return -1;
         }
-        self->seconds = seconds;
         self->room = room;
     }
     memmove(self->seconds + place + 1, self->seconds + place,
@@ -107,7 +99,7 @@ int totals_decided(Totals *self, double now) {
     return count_one(self, now, REQUESTS);
 }
 
-int totals_refused(Totals *self, double now) {
+static int totals_refused(Totals *self, double now) {
     return count_one(self, now, REFUSED_REQUESTS);
 }
 
@@ -195,19 +187,14 @@ static int totals_compared(Totals *self, const Record *record) {
                       record_ttft_ms(record) + (double)lost * record->chosen.ms_per_token);
 }
 
-static int read_now(PyObject *given, double *now) {
-    *now = PyFloat_AsDouble(given);
-    return *now == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
-
 static PyObject *decided_method(Totals *self, PyObject *given) {
     double now;
-    return read_now(given, &now) < 0 || totals_decided(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    return read_double(given, &now) < 0 || totals_decided(self, now) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *refused_method(Totals *self, PyObject *given) {
     double now;
-    return read_now(given, &now) < 0 || totals_refused(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    return read_double(given, &now) < 0 || totals_refused(self, now) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *count_record(Totals *self, PyObject *given,
@@ -235,8 +222,7 @@ static PyObject *sketch_dict(const Sketch *sketch) {
         if (number == NULL || count == NULL || PyDict_SetItem(dict, number, count) < 0) {
             Py_CLEAR(dict);
         }
-        Py_XDECREF(number);
-        Py_XDECREF(count);
+        XDECREF_ALL(number, count);
     }
     return dict;
 }
@@ -271,20 +257,16 @@ static PyObject *since_method(Totals *self, PyObject *given) {
     for (Py_ssize_t i = 0; rows != NULL && i < self->count; i++) {
         if (self->seconds[i].second >= first) {
             PyObject *row = second_tuple(&self->seconds[i]);
-            if (row == NULL || PyList_Append(rows, row) < 0) {
-                Py_CLEAR(rows);
-            }
-            Py_XDECREF(row);
+            append_made(&rows, row);
         }
     }
     return rows;
 }
 
 static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"kept_s", "bounds", NULL};
     PyObject *bounds;
     Py_ssize_t kept_s;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "nO", names, &kept_s, &bounds)) {
+    if (READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds) < 0) {
         return NULL;
     }
     Totals *self = (Totals *)type->tp_alloc(type, 0);
@@ -306,9 +288,7 @@ static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static void totals_dealloc(Totals *self) {
     forget_seconds(self, self->count);
     PyMem_Free(self->seconds);
-    Py_XDECREF(self->ttft_s);
-    Py_XDECREF(self->itl_s);
-    Py_XDECREF(self->duration_s);
+    XDECREF_ALL(self->ttft_s, self->itl_s, self->duration_s);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -324,22 +304,16 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"decided", (PyCFunction)decided_method, METH_O, "Count a request that was decided."},
-    {"refused", (PyCFunction)refused_method, METH_O, "Count a request without a worker."},
-    {"ended", (PyCFunction)ended_method, METH_O, "Count a request that ended."},
-    {"compared", (PyCFunction)compared_method, METH_O, "Count what its shadow would have done."},
-    {"rows", (PyCFunction)since_method, METH_O, "Return TrafficSecond's fields since a second."},
+    METHOD_O("decided", decided_method),
+    METHOD_O("refused", refused_method),
+    METHOD_O("ended", ended_method),
+    METHOD_O("compared", compared_method),
+    METHOD_O("rows", since_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject totals_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Totals",
-    .tp_doc = "Exact sums of what became of requests.",
-    .tp_basicsize = sizeof(Totals),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = totals_new,
-    .tp_dealloc = (destructor)totals_dealloc,
+    TYPE("Totals", Totals, totals),
     .tp_members = members,
     .tp_methods = methods,
 };

@@ -61,10 +61,9 @@ typedef struct {
     Py_ssize_t kept_s, count, room;
 } Totals;
 
-extern PyTypeObject histogram_type, token_counts_type, totals_type, request_ends_type;
+#define GAMMA 1.05 /* ratio of neighbouring bins of a sketch */
 
-/* Return an outcome by its name, -1 with ValueError set. */
-int outcome_from(PyObject *name);
+extern PyTypeObject histogram_type, token_counts_type, totals_type, request_ends_type;
 
 static inline void ends_add(RequestEnds *ends, int outcome, long status) {
     long class = status < 0 ? 0 : status / 100;
@@ -77,12 +76,11 @@ void histogram_observe(Histogram *histogram, double value);
  * is no number.
  */
 int totals_decided(Totals *totals, double now);
-int totals_refused(Totals *totals, double now);
 
 /* Count a request that ended, all that is known without its shadow. -1 with an error set. */
 int totals_ended(Totals *totals, const Record *record);
 
-/* Count the prompt of a served answer (`core.dispatch.Dispatch._compare`). `cached` UNKNOWN: the
+/* Count the prompt of a served answer. `cached` UNKNOWN: the
  * engine did not say; then `reported` and `predicted` do not count.
  */
 static inline void tokens_served(TokenCounts *tokens, long long prompt, long long reported,

@@ -1,4 +1,5 @@
 /* Arrivals: a decayed count of requests over the equally decayed time in which they came. */
+#include "base/shell.h"
 #include "loads/sequences.h"
 
 #include <math.h>
@@ -34,8 +35,8 @@ double arrivals_per_ms(const Arrivals *self, double now) {
 }
 
 static PyObject *call_fold(Arrivals *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    if (now == -1.0 && PyErr_Occurred()) {
+    double now;
+    if (read_double(given, &now) < 0) {
         return NULL;
     }
     arrivals_fold(self, now);
@@ -43,25 +44,17 @@ static PyObject *call_fold(Arrivals *self, PyObject *given) {
 }
 
 static PyObject *call_per_ms(Arrivals *self, PyObject *given) {
-    double now = PyFloat_AsDouble(given);
-    if (now == -1.0 && PyErr_Occurred()) {
-        return NULL;
-    }
-    return PyFloat_FromDouble(arrivals_per_ms(self, now));
+    double now;
+    return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(arrivals_per_ms(self, now));
 }
 
 static PyMethodDef methods[] = {
-    {"fold", (PyCFunction)call_fold, METH_O, "Count one request."},
-    {"per_ms", (PyCFunction)call_per_ms, METH_O, "Requests per millisecond."},
+    METHOD_O("fold", call_fold),
+    METHOD_O("per_ms", call_per_ms),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject arrivals_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Arrivals",
-    .tp_doc = "A decayed count of requests over the time in which they came.",
-    .tp_basicsize = sizeof(Arrivals),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("Arrivals", Arrivals),
     .tp_methods = methods,
 };

@@ -1,71 +1,33 @@
 /* Booking: one request at one worker. */
-#include "base/arguments.h"
+#include "base/shell.h"
 #include "loads/loads.h"
-
-#include <structmember.h>
 
 Booking *booking_make(Py_ssize_t keys) {
     return (Booking *)booking_type.tp_alloc(&booking_type, keys);
 }
 
-/* Read amounts of a request; -1 with an error set. */
-static int read_amounts(PyObject *const *given, long long *const *places, int count) {
-    for (int i = 0; i < count; i++) {
-        if (given[i] != NULL && read_amount(given[i], places[i]) < 0) {
-            return -1;
-        }
-        if (*places[i] < -MOST_TOKENS || *places[i] > MOST_TOKENS) {
-            PyErr_Format(PyExc_OverflowError, "a booking counts to %lld, not %lld", MOST_TOKENS,
-                         *places[i]);
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* What a booking is made with but its names and keys. */
-typedef struct {
-    PyObject *prompt, *uncached, *service, *own, *expected, *foreseen, *output, *hashes;
-    double booked_s, renewed_s, output_s, service_s;
-    int streams, prefilling, turn;
-} Given;
-
-static int booking_fill(Booking *self, const Given *given) {
-    PyObject *const amounts[] = {given->prompt, given->uncached, given->service, given->own,
-                                 given->expected, given->foreseen, given->output};
-    long long *const places[] = {&self->prompt_tokens,   &self->uncached_tokens,
-                                 &self->service_tokens,  &self->private_blocks,
-                                 &self->expected_blocks, &self->foreseen_blocks,
-                                 &self->output_tokens};
-    self->booked_s = given->booked_s;
-    self->renewed_s = given->renewed_s;
-    self->output_s = given->output_s;
-    self->service_s = given->service_s;
-    self->streams = given->streams != 0;
-    self->prefilling = given->prefilling != 0;
-    self->turn = given->turn != 0;
-    if (given->hashes != NULL && given->hashes != Py_None) {
-        self->hashes = Py_NewRef(given->hashes);
-    }
-    return read_amounts(amounts, places, 7);
-}
-
-static PyObject *booking_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"request_id", "worker", "owner", "prompt_tokens", "uncached_tokens",
-                            "service_tokens", "booked_s", "renewed_s", "output_s", "streams",
-                            "keys", "hashes", "private_blocks", "expected_blocks",
-                            "foreseen_blocks", "output_tokens", "prefilling", "service_s", "turn",
-                            NULL};
-    PyObject *request_id, *worker, *owner, *given_keys = NULL;
-    Given given = {.streams = 1, .prefilling = 1};
-    (void)type;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "UUUOOOddd|pOOOOOOpdp", names, &request_id, &worker, &owner,
-            &given.prompt, &given.uncached, &given.service, &given.booked_s, &given.renewed_s,
-            &given.output_s, &given.streams, &given_keys, &given.hashes, &given.own,
-            &given.expected, &given.foreseen, &given.output, &given.prefilling, &given.service_s,
-            &given.turn)) {
+static PyObject *booking_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
+    PyObject *request_id, *worker, *owner, *given_keys = NULL, *hashes = Py_None;
+    int streams = 1, prefilling = 1, turn = 0;
+    Booking of = {.place = 0};
+    if (READ_NEW("Booking", "UUUNNNddd|pOONNNNpdp",
+                 "request_id worker owner prompt_tokens uncached_tokens service_tokens booked_s "
+                 "renewed_s output_s streams keys hashes private_blocks expected_blocks "
+                 "foreseen_blocks output_tokens prefilling service_s turn",
+                 &request_id, &worker, &owner, &of.prompt_tokens, &of.uncached_tokens,
+                 &of.service_tokens, &of.booked_s, &of.renewed_s, &of.output_s, &streams,
+                 &given_keys, &hashes, &of.private_blocks, &of.expected_blocks,
+                 &of.foreseen_blocks, &of.output_tokens, &prefilling, &of.service_s, &turn) < 0) {
         return NULL;
+    }
+    const long long amounts[] = {of.prompt_tokens,  of.uncached_tokens, of.service_tokens,
+                                 of.private_blocks, of.expected_blocks, of.foreseen_blocks,
+                                 of.output_tokens};
+    for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++) {
+        if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
+            return PyErr_Format(PyExc_OverflowError, "a booking counts to %lld, not %lld",
+                                MOST_TOKENS, amounts[i]);
+        }
     }
     Keys keys = {.at = keys.own};
     Booking *self = NULL;
@@ -74,12 +36,17 @@ static PyObject *booking_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     }
     if (self != NULL) {
         memcpy(self->keys, keys.at, (size_t)keys.count * sizeof *keys.at);
+        memcpy(&self->prompt_tokens, &of.prompt_tokens,
+               offsetof(Booking, streams) - offsetof(Booking, prompt_tokens));
+        self->streams = streams != 0;
+        self->prefilling = prefilling != 0;
+        self->turn = turn != 0;
+        self->hashes = hashes == Py_None ? NULL : Py_NewRef(hashes);
         /* Of no subclass, whose methods could do anything where bookings are looked up. */
         self->request_id = read_text("a request id", request_id);
         self->worker = read_text("a worker", worker);
         self->owner = read_text("an owner", owner);
-        if (self->request_id == NULL || self->worker == NULL || self->owner == NULL ||
-            booking_fill(self, &given) < 0) {
+        if (self->request_id == NULL || self->worker == NULL || self->owner == NULL) {
             Py_CLEAR(self);
         }
     }
@@ -88,10 +55,7 @@ static PyObject *booking_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 }
 
 static void booking_dealloc(Booking *self) {
-    Py_XDECREF(self->request_id);
-    Py_XDECREF(self->worker);
-    Py_XDECREF(self->owner);
-    Py_XDECREF(self->hashes);
+    XDECREF_ALL(self->request_id, self->worker, self->owner, self->hashes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -99,16 +63,11 @@ static PyObject *booking_repr(Booking *self) {
     return PyUnicode_FromFormat("Booking(%R, %R, %R)", self->request_id, self->worker, self->owner);
 }
 
-static PyObject *booking_keys(Booking *self, void *closure) {
-    (void)closure;
+static PyObject *booking_keys(Booking *self, void *Py_UNUSED(closure)) {
     PyObject *keys = PyTuple_New(Py_SIZE(self));
     for (Py_ssize_t i = 0; keys != NULL && i < Py_SIZE(self); i++) {
         PyObject *key = PyLong_FromUnsignedLongLong(self->keys[i]);
-        if (key == NULL) {
-            Py_CLEAR(keys);
-        } else {
-            PyTuple_SET_ITEM(keys, i, key);
-        }
+        set_made(&keys, i, key);
     }
     return keys;
 }
@@ -155,12 +114,8 @@ static PyGetSetDef getters[] = {
 };
 
 PyTypeObject booking_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Booking",
-    .tp_doc = "One request at one worker.",
-    .tp_basicsize = offsetof(Booking, keys),
+    SLOTS("Booking", offsetof(Booking, keys), 0),
     .tp_itemsize = sizeof(uint64_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = booking_new,
     .tp_dealloc = (destructor)booking_dealloc,
     .tp_repr = (reprfunc)booking_repr,

@@ -1,8 +1,6 @@
 /* Loads: the live sums of one worker. */
-#include "base/arguments.h"
+#include "base/shell.h"
 #include "loads/loads.h"
-
-#include <structmember.h>
 
 enum { NOWHERE, PREFILLING, DECODING }; /* the place of a booking */
 
@@ -25,8 +23,7 @@ static void queue_take(Queue *self, Booking *booking) {
 
 int loads_begin(Loads *self, Booking *booking, double now) {
     if (booking->loads != NULL) {
-        PyErr_Format(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
-        return -1;
+        return set_error(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
     }
     if (shared_reserve(&self->shared, (size_t)Py_SIZE(booking)) < 0) {
         return -1;
@@ -72,24 +69,12 @@ void loads_end(Loads *self, Booking *booking) {
     Py_DECREF(booking);
 }
 
-static int check_count(const char *name, Py_ssize_t got, Py_ssize_t wanted) {
-    if (got != wanted) {
-        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, got);
-        return -1;
-    }
-    return 0;
-}
-
-/* Read amounts within +-MOST_TOKENS; -1 with an error set. */
-static int read_all(PyObject *const *args, int count, long long *amounts) {
+/* Check that amounts are within +-MOST_TOKENS; -1 with an error set. */
+static int check_amounts(const long long *amounts, int count) {
     for (int i = 0; i < count; i++) {
-        if (read_amount(args[i], amounts + i) < 0) {
-            return -1;
-        }
         if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
-            PyErr_Format(PyExc_OverflowError, "loads count to %lld at once, not %R", MOST_TOKENS,
-                         args[i]);
-            return -1;
+            return set_error(PyExc_OverflowError, "loads count to %lld at once, not %lld", MOST_TOKENS,
+                             amounts[i]);
         }
     }
     return 0;
@@ -111,15 +96,10 @@ static Booking *check_booking(const Loads *self, PyObject *given, uint8_t place)
 }
 
 static PyObject *call_begin(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (check_count("begin", nargs, 2) < 0) {
-        return NULL;
-    }
-    Booking *booking = check_booking(self, args[0], NOWHERE);
-    if (booking == NULL) {
-        return NULL;
-    }
-    double now = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred() || loads_begin(self, booking, now) < 0) {
+    Booking *booking;
+    double now;
+    if (READ_PLACED("begin", "!d", "booking now", &booking_type, &booking, &now) < 0 ||
+        loads_begin(self, booking, now) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -136,7 +116,8 @@ static PyObject *call_end_prefill(Loads *self, PyObject *given) {
 
 static PyObject *call_grow(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
     long long amounts[2];
-    if (check_count("grow", nargs, 2) < 0 || read_all(args, 2, amounts) < 0) {
+    if (READ_PLACED("grow", "NN", "blocks tokens", amounts, amounts + 1) < 0 ||
+        check_amounts(amounts, 2) < 0) {
         return NULL;
     }
     loads_grow(self, amounts[0], amounts[1]);
@@ -164,28 +145,30 @@ void loads_correct(Loads *self, long long requests, long long blocks, long long 
 }
 
 static PyObject *call_correct(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long amounts[4];
-    if (check_count("correct", nargs, 4) < 0 || read_all(args, 4, amounts) < 0) {
+    long long of[4];
+    if (READ_PLACED("correct", "NNNN", "requests blocks prefill_tokens block_size", of, of + 1,
+                    of + 2, of + 3) < 0 ||
+        check_amounts(of, 4) < 0) {
         return NULL;
     }
-    loads_correct(self, amounts[0], amounts[1], amounts[2], amounts[3]);
+    loads_correct(self, of[0], of[1], of[2], of[3]);
     Py_RETURN_NONE;
 }
 
-static PyObject *call_wait_ms(Loads *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"ms_per_token", "now", "step_tokens", NULL};
+static PyObject *call_wait_ms(Loads *self, PyObject *const *args, Py_ssize_t nargs,
+                              PyObject *keywords) {
     double rate, now, step = 0.0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "dd|d", names, &rate, &now, &step)) {
+    if (READ("wait_ms", "dd|d", "ms_per_token now step_tokens", &rate, &now, &step) < 0) {
         return NULL;
     }
     return PyFloat_FromDouble(self->prefill_tokens ? loads_wait_ms(self, rate, now, step) : 0.0);
 }
 
-static PyObject *call_shared_blocks(Loads *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"keys", "overlap", NULL};
+static PyObject *call_shared_blocks(Loads *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *keywords) {
     PyObject *given;
     long long overlap;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL", names, &given, &overlap)) {
+    if (READ("shared_blocks", "OL", "keys overlap", &given, &overlap) < 0) {
         return NULL;
     }
     Keys keys;
@@ -199,8 +182,7 @@ static PyObject *call_shared_blocks(Loads *self, PyObject *args, PyObject *keywo
 }
 
 /* Return those that wait for their prefill by request id, oldest first. */
-static PyObject *loads_prefilling(Loads *self, void *closure) {
-    (void)closure;
+static PyObject *loads_prefilling(Loads *self, void *Py_UNUSED(closure)) {
     PyObject *dict = PyDict_New();
     Booking *next = self->prefilling.first;
     for (; dict != NULL && next != NULL; next = next->newer) {
@@ -211,8 +193,7 @@ static PyObject *loads_prefilling(Loads *self, void *closure) {
     return dict;
 }
 
-static PyObject *loads_shared(Loads *self, void *closure) {
-    (void)closure;
+static PyObject *loads_shared(Loads *self, void *Py_UNUSED(closure)) {
     return shared_dict(&self->shared);
 }
 
@@ -251,23 +232,19 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"begin", (PyCFunction)(void (*)(void))call_begin, METH_FASTCALL, "Take a booking in."},
-    {"end_prefill", (PyCFunction)call_end_prefill, METH_O, "Take one out of the backlog."},
-    {"grow", (PyCFunction)(void (*)(void))call_grow, METH_FASTCALL, "Take more blocks."},
-    {"end", (PyCFunction)call_end, METH_O, "Let a booking go."},
-    {"correct", (PyCFunction)(void (*)(void))call_correct, METH_FASTCALL,
-     "Count load that nobody booked."},
-    {"wait_ms", (PyCFunction)(void (*)(void))call_wait_ms, METH_VARARGS | METH_KEYWORDS,
-     "When the backlog will be prefilled."},
-    {"shared_blocks", (PyCFunction)(void (*)(void))call_shared_blocks, METH_VARARGS | METH_KEYWORDS,
-     "How many blocks of a prefix are in use."},
+    METHOD_FASTCALL("begin", call_begin),
+    METHOD_O("end_prefill", call_end_prefill),
+    METHOD_FASTCALL("grow", call_grow),
+    METHOD_O("end", call_end),
+    METHOD_FASTCALL("correct", call_correct),
+    METHOD_KEYWORDS("wait_ms", call_wait_ms),
+    METHOD_KEYWORDS("shared_blocks", call_shared_blocks),
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *loads_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", NULL};
     PyObject *worker;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "U", names, &worker)) {
+    if (READ_NEW("Loads", "U", "worker", &worker) < 0) {
         return NULL;
     }
     Loads *self = (Loads *)type->tp_alloc(type, 0);
@@ -302,13 +279,7 @@ static void loads_dealloc(Loads *self) {
 }
 
 PyTypeObject loads_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Loads",
-    .tp_doc = "The live sums of one worker.",
-    .tp_basicsize = sizeof(Loads),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = loads_new,
-    .tp_dealloc = (destructor)loads_dealloc,
+    TYPE("Loads", Loads, loads),
     .tp_members = members,
     .tp_getset = getters,
     .tp_methods = methods,

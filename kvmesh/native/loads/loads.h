@@ -2,19 +2,19 @@
  *
  * bookings.c is one request at one worker, loads.c one worker's sums, sharing.c the blocks that its requests
  * share, counted once. sequences.c does what bookings do to the sums of all. arrivals.c counts how often
- * requests come, turns.c whose turn it is. Booking and Loads have the attributes and numbers of core.loads;
+ * requests come, turns.c whose turn it is. Booking and Loads have the attributes and numbers of tests/reference/workers/loads.py;
  * they cannot be part of a cycle, so the collector does not know them.
  */
 #ifndef KVMESH_LOADS_H
 #define KVMESH_LOADS_H
 
-#include "base/base.h"
+#include "base/arguments.h"
 #include "prompts/graded.h"
 
 typedef struct Booking Booking;
 typedef struct Loads Loads;
 
-/* One request at one worker: core.loads.Booking. `ob_size` is the number of its sharing keys.
+/* One request at one worker: `Booking` of Python. `ob_size` is the number of its sharing keys.
  *
  * While it is live its loads own a reference on it, and it knows them without owning them; the end
  * sets `loads` to NULL. `prefilling` stays set for a request that ended without a first token,
@@ -66,7 +66,7 @@ struct Loads {
 
 extern PyTypeObject booking_type, loads_type;
 
-/* Return `core.loads.Loads.wait_ms` where there is any backlog. */
+/* Return `Loads.wait_ms` where there is any backlog. */
 static inline double loads_wait_ms(const Loads *self, double rate, double now, double step) {
     double whole_ms = rate * ((double)self->prefill_tokens + step);
     double elapsed_ms = (now - self->progress_s) * 1000.0;
@@ -125,7 +125,7 @@ static inline uint64_t sharing_key(const SharingKeys *self, long long number) {
 /* Return how many of the first `count` keys somebody holds, none deeper than one that nobody does. */
 long long shared_depth(const Shared *self, const SharingKeys *keys, long long count);
 
-/* Return `core.loads.Loads.shared_blocks`. */
+/* Return what `Loads.shared_blocks` does. */
 static inline long long loads_shared_blocks(const Loads *self, const SharingKeys *keys,
                                             long long overlap) {
     if (overlap < key_depth(1) || self->shared.used == 0) {
@@ -161,12 +161,7 @@ typedef struct {
 int keys_read(Keys *self, PyObject *sequence);
 void keys_free(Keys *self);
 
-/* Read a number of tokens, blocks or requests: one beyond what a long long holds counts as its end.
- * -1 with TypeError set.
- */
-int read_amount(PyObject *object, long long *amount);
-
-/* More than any prompt or answer has: core.loads.MOST_TOKENS */
+/* More than any prompt or answer has. */
 #define MOST_TOKENS (1LL << 40)
 #define MOST_BLOCK_SIZE (1LL << 20) /* sums of MOST_TOKENS such blocks are no more than 63 bits */
 

@@ -1,39 +1,9 @@
 /* ActiveSequences as Python sees it. */
-#include "base/arguments.h"
+#include "base/names.h"
+#include "base/shell.h"
 #include "loads/sequences.h"
 
 #include <math.h>
-#include <structmember.h>
-
-static PyObject *prompt_name, *uncached_name, *expected_name, *keys_name, *streams_name,
-    *hashes_name, *turn_name;
-
-int sequence_methods_ready(void) {
-    struct {
-        PyObject **place;
-        const char *name;
-    } names[] = {
-        {&prompt_name, "prompt_tokens"},
-        {&uncached_name, "uncached_tokens"},
-        {&expected_name, "expected_output_tokens"},
-        {&keys_name, "keys"},
-        {&streams_name, "streams"},
-        {&hashes_name, "hashes"},
-        {&turn_name, "turn"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].name);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int read_time(PyObject *object, double *time) {
-    *time = PyFloat_AsDouble(object);
-    return *time == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
 
 static int read_attribute(PyObject *object, PyObject *name, long long *amount) {
     PyObject *value = PyObject_GetAttr(object, name);
@@ -53,17 +23,17 @@ static int read_flag(PyObject *object, PyObject *name, int *flag) {
  * to let go either way.
  */
 static int read_demand(PyObject *given, DemandC *demand, Keys *keys) {
-    PyObject *held = PyObject_GetAttr(given, keys_name);
+    PyObject *held = PyObject_GetAttr(given, interned.keys);
     int failed = held == NULL ? -1 : keys_read(keys, held);
     Py_XDECREF(held);
-    if (failed || read_attribute(given, prompt_name, &demand->prompt_tokens) < 0 ||
-        read_attribute(given, uncached_name, &demand->uncached_tokens) < 0 ||
-        read_attribute(given, expected_name, &demand->expected_output_tokens) < 0 ||
-        read_flag(given, streams_name, &demand->streams) < 0 ||
-        read_flag(given, turn_name, &demand->turn) < 0) {
+    if (failed || read_attribute(given, interned.prompt_tokens, &demand->prompt_tokens) < 0 ||
+        read_attribute(given, interned.uncached_tokens, &demand->uncached_tokens) < 0 ||
+        read_attribute(given, interned.expected_output_tokens, &demand->expected_output_tokens) < 0 ||
+        read_flag(given, interned.streams, &demand->streams) < 0 ||
+        read_flag(given, interned.turn, &demand->turn) < 0) {
         return -1;
     }
-    demand->hashes = PyObject_GetAttr(given, hashes_name);
+    demand->hashes = PyObject_GetAttr(given, interned.hashes);
     if (demand->hashes == Py_None) {
         Py_CLEAR(demand->hashes);
     }
@@ -73,25 +43,23 @@ static int read_demand(PyObject *given, DemandC *demand, Keys *keys) {
 
 static PyObject *call_add(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                           PyObject *keywords) {
-    static const char *const names[] = {"request_id", "worker", "demand", "now", "owner"};
-    PyObject *given[5];
+    PyObject *request_id, *worker, *demanded, *owner = NULL;
     double now;
-    if (sort_arguments("add", names, 5, 4, args, nargs, keywords, given) < 0 ||
-        read_time(given[3], &now) < 0) {
+    if (READ("add", "OOOd|O", "request_id worker demand now owner", &request_id, &worker, &demanded,
+             &now, &owner) < 0) {
         return NULL;
     }
-    if (sequences_find(self, given[0]) != NULL) {
+    if (sequences_find(self, request_id) != NULL) {
         Py_RETURN_FALSE;
     }
     Keys keys = {.at = keys.own};
-    DemandC demand = {.owner = given[4]};
+    DemandC demand = {.owner = owner};
     Booking *booking = NULL;
-    if (!PyErr_Occurred() && read_demand(given[2], &demand, &keys) == 0) {
-        booking = sequences_book(self, given[0], given[1], &demand, now);
+    if (!PyErr_Occurred() && read_demand(demanded, &demand, &keys) == 0) {
+        booking = sequences_book(self, request_id, worker, &demand, now);
     }
     keys_free(&keys);
-    Py_XDECREF(demand.hashes);
-    Py_XDECREF(booking);
+    XDECREF_ALL(demand.hashes, booking);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(booking != NULL);
 }
 
@@ -114,14 +82,12 @@ static PyObject *booking_or_none(Booking *booking, int done) {
 
 static PyObject *call_first_token(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                                   PyObject *keywords) {
-    static const char *const names[] = {"request_id", "now"};
-    PyObject *given[2];
+    PyObject *request_id;
     double now;
-    if (sort_arguments("first_token", names, 2, 2, args, nargs, keywords, given) < 0 ||
-        read_time(given[1], &now) < 0) {
+    if (READ("first_token", "Od", "request_id now", &request_id, &now) < 0) {
         return NULL;
     }
-    Booking *booking = hold(self, given[0]);
+    Booking *booking = hold(self, request_id);
     return booking_or_none(booking, booking != NULL && sequences_first_token(self, booking, now));
 }
 
@@ -132,53 +98,43 @@ static PyObject *call_finish(Sequences *self, PyObject *request_id) {
 
 static PyObject *call_grow(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                            PyObject *keywords) {
-    static const char *const names[] = {"request_id", "output_tokens", "now"};
-    PyObject *given[3];
+    PyObject *request_id;
     long long output_tokens;
     double now;
-    if (sort_arguments("grow", names, 3, 3, args, nargs, keywords, given) < 0 ||
-        read_amount(given[1], &output_tokens) < 0 || read_time(given[2], &now) < 0) {
+    if (READ("grow", "ONd", "request_id output_tokens now", &request_id, &output_tokens, &now) < 0) {
         return NULL;
     }
-    Booking *booking = sequences_find(self, given[0]);
+    Booking *booking = sequences_find(self, request_id);
     if (booking != NULL) {
         sequences_grow(self, booking, output_tokens, now);
     }
     return booking == NULL && PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_foresee(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
+static PyObject *call_foresee(Sequences *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs,
                               PyObject *keywords) {
-    static const char *const names[] = {"booking", "blocks"};
-    PyObject *given[2];
+    Booking *booking;
     long long blocks;
-    (void)self;
-    if (sort_arguments("foresee", names, 2, 2, args, nargs, keywords, given) < 0 ||
-        read_amount(given[1], &blocks) < 0) {
+    if (READ("foresee", "!N", "booking blocks", &booking_type, &booking, &blocks) < 0) {
         return NULL;
     }
-    if (!Py_IS_TYPE(given[0], &booking_type)) {
-        return PyErr_Format(PyExc_TypeError, "a booking is a kvmesh._native.Booking, not %.100R",
-                            given[0]);
-    }
-    sequences_foresee((Booking *)given[0], within(-MOST_TOKENS, blocks, MOST_TOKENS));
+    sequences_foresee(booking, within(-MOST_TOKENS, blocks, MOST_TOKENS));
     Py_RETURN_NONE;
 }
 
 static int ask_speed(void *context, Loads *loads, double *ms_per_token) {
     PyObject *speed = PyObject_CallOneArg(context, loads->worker);
-    int failed = speed == NULL ? -1 : read_time(speed, ms_per_token);
+    int failed = speed == NULL ? -1 : read_double(speed, ms_per_token);
     Py_XDECREF(speed);
     return failed;
 }
 
 static PyObject *call_settle(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                              PyObject *keywords) {
-    static const char *const names[] = {"now", "ms_per_token"};
-    PyObject *given[2];
+    PyObject *ms_per_token;
     double now;
-    if (sort_arguments("settle", names, 2, 2, args, nargs, keywords, given) < 0 ||
-        read_time(given[0], &now) < 0 || sequences_settle(self, now, ask_speed, given[1]) < 0) {
+    if (READ("settle", "dO", "now ms_per_token", &now, &ms_per_token) < 0 ||
+        sequences_settle(self, now, ask_speed, ms_per_token) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -190,19 +146,16 @@ static PyObject *call_loads(Sequences *self, PyObject *worker) {
 
 static PyObject *call_correct(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                               PyObject *keywords) {
-    static const char *const names[] = {"worker", "requests", "blocks", "prefill_tokens"};
-    PyObject *given[4];
+    PyObject *worker;
     long long amounts[3];
-    if (sort_arguments("correct", names, 4, 4, args, nargs, keywords, given) < 0) {
+    if (READ("correct", "ONNN", "worker requests blocks prefill_tokens", &worker, amounts,
+             amounts + 1, amounts + 2) < 0) {
         return NULL;
     }
     for (int i = 0; i < 3; i++) {
-        if (read_amount(given[i + 1], amounts + i) < 0) {
-            return NULL;
-        }
         amounts[i] = within(-MOST_TOKENS, amounts[i], MOST_TOKENS);
     }
-    Loads *loads = sequences_loads(self, given[0]);
+    Loads *loads = sequences_loads(self, worker);
     if (loads == NULL) {
         return NULL;
     }
@@ -212,8 +165,7 @@ static PyObject *call_correct(Sequences *self, PyObject *const *args, Py_ssize_t
 
 static int check_size(const char *name, long long size, long long most) {
     if (size < 1 || size > most) {
-        PyErr_Format(PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name, size, most);
-        return -1;
+        return set_error(PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name, size, most);
     }
     return 0;
 }
@@ -241,14 +193,12 @@ static PyObject *call_resize(Sequences *self, PyObject *given) {
 
 static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *keywords) {
-    static const char *const names[] = {"request_ids", "now"};
-    PyObject *given[2], *next;
+    PyObject *request_ids, *next;
     double now;
-    if (sort_arguments("renew", names, 2, 2, args, nargs, keywords, given) < 0 ||
-        read_time(given[1], &now) < 0) {
+    if (READ("renew", "Od", "request_ids now", &request_ids, &now) < 0) {
         return NULL;
     }
-    PyObject *iterator = PyObject_GetIter(given[0]);
+    PyObject *iterator = PyObject_GetIter(request_ids);
     while (iterator != NULL && (next = PyIter_Next(iterator)) != NULL) {
         Booking *booking = sequences_find(self, next);
         if (booking != NULL && now > booking->renewed_s) {
@@ -265,15 +215,10 @@ static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t n
 
 static PyObject *call_renew_owner(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                                   PyObject *keywords) {
-    static const char *const names[] = {"owner", "now"};
-    PyObject *given[2];
+    PyObject *given, *owner;
     double now;
-    if (sort_arguments("renew_owner", names, 2, 2, args, nargs, keywords, given) < 0 ||
-        read_time(given[1], &now) < 0) {
-        return NULL;
-    }
-    PyObject *owner = read_text("an owner", given[0]);
-    if (owner == NULL) {
+    if (READ("renew_owner", "Od", "owner now", &given, &now) < 0 ||
+        (owner = read_text("an owner", given)) == NULL) {
         return NULL;
     }
     sequences_renew_owner(self, owner, now);
@@ -330,22 +275,16 @@ static PyObject *release_all(Sequences *self, const Meant *meant, long long *cou
 
 static PyObject *call_expire(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                              PyObject *keywords) {
-    static const char *const names[] = {"now"};
-    PyObject *given[1];
     double now;
-    if (sort_arguments("expire", names, 1, 1, args, nargs, keywords, given) < 0 ||
-        read_time(given[0], &now) < 0) {
+    if (READ("expire", "d", "now", &now) < 0) {
         return NULL;
     }
     return release_all(self, &(Meant){.limit_s = now - self->lease_s}, &self->expired);
 }
 
 static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
-    static PyObject *remove_name;
     PyObject *name = read_text("a worker", worker);
-    if (name == NULL || (remove_name == NULL &&
-                         (remove_name = PyUnicode_InternFromString("remove")) == NULL)) {
-        Py_XDECREF(name);
+    if (name == NULL) {
         return NULL;
     }
     PyObject *loads = Py_XNewRef(PyDict_GetItemWithError(self->loads, name));
@@ -359,7 +298,7 @@ static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
     }
     Py_XDECREF(loads);
     PyObject *removed =
-        gone == NULL ? NULL : PyObject_CallMethodOneArg(self->turns, remove_name, name);
+        gone == NULL ? NULL : PyObject_CallMethodOneArg(self->turns, interned.remove, name);
     if (removed == NULL) {
         Py_CLEAR(gone);
     } else {
@@ -381,28 +320,25 @@ static PyObject *call_remove_owner(Sequences *self, PyObject *given) {
 
 static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *keywords) {
-    static const char *const names[] = {"owner"};
-    PyObject *given[1];
-    if (sort_arguments("owned", names, 1, 0, args, nargs, keywords, given) < 0) {
+    PyObject *given = NULL;
+    if (READ("owned", "|O", "owner", &given) < 0) {
         return NULL;
     }
-    PyObject *owner = given[0] == NULL ? PyUnicode_FromStringAndSize("", 0)
-                                       : read_text("an owner", given[0]);
+    PyObject *owner = given == NULL ? PyUnicode_FromStringAndSize("", 0)
+                                    : read_text("an owner", given);
     PyObject *owned = owner == NULL ? NULL : find_all(self, &(Meant){.owner = owner});
     Py_XDECREF(owner);
     return owned;
 }
 
-static PyObject *call_unseen(Sequences *self, PyObject *none) {
-    (void)none;
+static PyObject *call_unseen(Sequences *self, PyObject *Py_UNUSED(none)) {
     return self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) : PyList_New(0);
 }
 
-static PyObject *call_statistics(Sequences *self, PyObject *nothing) {
+static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) {
     long long prefill_tokens = 0, active_blocks = 0;
     PyObject *key, *value;
     Py_ssize_t place = 0;
-    (void)nothing;
     while (PyDict_Next(self->loads, &place, &key, &value)) {
         prefill_tokens += ((Loads *)value)->prefill_tokens;
         active_blocks += ((Loads *)value)->active_blocks;
@@ -414,18 +350,12 @@ static PyObject *call_statistics(Sequences *self, PyObject *nothing) {
 }
 
 static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"block_size", "lease_s", "turns", "statistics", NULL};
-    PyObject *block_size, *turns = NULL, *statistics = NULL;
+    PyObject *turns, *statistics;
     long long size;
     double lease_s = 60.0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$dOO", names, &block_size, &lease_s, &turns,
-                                     &statistics) ||
-        read_amount(block_size, &size) < 0 ||
+    if (READ_NEW("ActiveSequences", "N$OO|d", "block_size turns statistics lease_s", &size, &turns,
+                 &statistics, &lease_s) < 0 ||
         check_size("block_size", size, MOST_BLOCK_SIZE) < 0) {
-        return NULL;
-    }
-    if (turns == NULL || statistics == NULL) {
-        PyErr_SetString(PyExc_TypeError, "bookings need what makes turns and statistics");
         return NULL;
     }
     Sequences *self = (Sequences *)type->tp_alloc(type, 0);
@@ -449,11 +379,7 @@ static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *key
 }
 
 static int sequences_traverse(Sequences *self, visitproc visit, void *arg) {
-    Py_VISIT(self->bookings);
-    Py_VISIT(self->loads);
-    Py_VISIT(self->silent);
-    Py_VISIT(self->turns);
-    Py_VISIT(self->statistics);
+    VISIT_ALL(self->bookings, self->loads, self->silent, self->turns, self->statistics);
     return 0;
 }
 
@@ -467,12 +393,8 @@ static int sequences_clear(Sequences *self) {
 
 static void sequences_dealloc(Sequences *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->bookings);
-    Py_XDECREF(self->silent);
-    Py_XDECREF(self->loads);
-    Py_XDECREF(self->turns);
-    Py_XDECREF(self->arrivals);
-    Py_XDECREF(self->statistics);
+    XDECREF_ALL(self->bookings, self->silent, self->loads, self->turns, self->arrivals,
+                self->statistics);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -486,41 +408,29 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define NAMED(name, doc) \
-    { #name, (PyCFunction)(void (*)(void))call_##name, METH_FASTCALL | METH_KEYWORDS, doc }
-#define ONE(name, doc) \
-    { #name, (PyCFunction)call_##name, METH_O, doc }
-
 static PyMethodDef methods[] = {
-    ONE(loads, "The worker's live sums."),
-    NAMED(add, "Book a request."),
-    NAMED(first_token, "Note the end of a prefill."),
-    NAMED(settle, "End the prefills that nobody will see end."),
-    NAMED(grow, "Raise a request's output."),
-    NAMED(foresee, "Count expected blocks that come unseen."),
-    ONE(finish, "Release a request."),
-    NAMED(correct, "Count load that nobody booked."),
-    ONE(resize, "Count blocks of another size."),
-    NAMED(renew, "Take signs of life."),
-    NAMED(renew_owner, "Take a peer's sign of life."),
-    NAMED(expire, "Release what shows no life sign."),
-    ONE(remove_worker, "Release a worker's bookings."),
-    ONE(remove_owner, "Release a peer's bookings."),
-    NAMED(owned, "The live bookings of one owner."),
-    {"unseen", (PyCFunction)call_unseen, METH_NOARGS, "Bookings whose answers grow unseen."},
-    {"statistics", (PyCFunction)call_statistics, METH_NOARGS, "Totals."},
+    METHOD_O("loads", call_loads),
+    METHOD_KEYWORDS("add", call_add),
+    METHOD_KEYWORDS("first_token", call_first_token),
+    METHOD_KEYWORDS("settle", call_settle),
+    METHOD_KEYWORDS("grow", call_grow),
+    METHOD_KEYWORDS("foresee", call_foresee),
+    METHOD_O("finish", call_finish),
+    METHOD_KEYWORDS("correct", call_correct),
+    METHOD_O("resize", call_resize),
+    METHOD_KEYWORDS("renew", call_renew),
+    METHOD_KEYWORDS("renew_owner", call_renew_owner),
+    METHOD_KEYWORDS("expire", call_expire),
+    METHOD_O("remove_worker", call_remove_worker),
+    METHOD_O("remove_owner", call_remove_owner),
+    METHOD_KEYWORDS("owned", call_owned),
+    METHOD_NOARGS("unseen", call_unseen),
+    METHOD_NOARGS("statistics", call_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject sequences_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.ActiveSequences",
-    .tp_doc = "Bookings of this replica and of its peers, summed per worker.",
-    .tp_basicsize = sizeof(Sequences),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = sequences_new,
-    .tp_dealloc = (destructor)sequences_dealloc,
-    .tp_traverse = (traverseproc)sequences_traverse,
+    GC_TYPE("ActiveSequences", Sequences, sequences),
     .tp_clear = (inquiry)sequences_clear,
     .tp_members = members,
     .tp_methods = methods,

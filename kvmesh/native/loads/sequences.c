@@ -1,16 +1,17 @@
 /* ActiveSequences: what bookings do to the sums of their workers. */
 #include "base/arguments.h"
+#include "base/names.h"
 #include "loads/sequences.h"
 #include "loads/turns.h"
 
-#define SETTLE_EVERY_S 0.01 /* core.workers.sequences.SETTLE_EVERY_S */
+/* So many workers may have prefills nobody sees end that asking each time would be the loop. */
+#define SETTLE_EVERY_S 0.01
 
-static PyObject *take_name, *local_owner;
+static PyObject *local_owner;
 
 int sequences_ready(void) {
-    take_name = PyUnicode_InternFromString("take");
     local_owner = PyUnicode_InternFromString("");
-    return take_name == NULL || local_owner == NULL ? -1 : arrivals_ready();
+    return local_owner == NULL ? -1 : arrivals_ready();
 }
 
 static inline long long blocks_of(const Sequences *self, long long tokens) {
@@ -54,8 +55,7 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
     PyObject *name = owner == NULL ? NULL : read_text("a request id", request_id);
     Booking *booking = name == NULL ? NULL : booking_make((Py_ssize_t)keys);
     if (booking == NULL) {
-        Py_XDECREF(owner);
-        Py_XDECREF(name);
+        XDECREF_ALL(owner, name);
         return NULL;
     }
     booking->request_id = name;
@@ -100,7 +100,7 @@ static int take_turn(Sequences *self, Booking *booking) {
     if (Py_IS_TYPE(self->turns, &turns_type)) {
         return turns_take((Turns *)self->turns, booking->worker);
     }
-    PyObject *taken = PyObject_CallMethodOneArg(self->turns, take_name, booking->worker);
+    PyObject *taken = PyObject_CallMethodOneArg(self->turns, interned.take, booking->worker);
     Py_XDECREF(taken);
     return taken == NULL ? -1 : 0;
 }

@@ -6,11 +6,11 @@
 #ifndef KVMESH_SEQUENCES_H
 #define KVMESH_SEQUENCES_H
 
-#define OVERDUE 1.5 /* core.workers.sequences */
+#define OVERDUE 1.5
 
 #include "loads/loads.h"
 
-/* core.workers.sequences.Arrivals */
+/* How often requests come. */
 typedef struct {
     PyObject_HEAD
     double count, first_s, last_s;
@@ -22,7 +22,7 @@ typedef struct {
     PyObject *bookings; /* dict: request id -> Booking, oldest first */
     PyObject *loads;    /* dict: worker -> Loads */
     PyObject *silent;   /* dict: worker -> Loads: those with prefills that nobody will see end */
-    PyObject *turns;    /* core.workers.turns.WorkerTurns */
+    PyObject *turns;    /* a WorkerTurns */
     PyObject *statistics; /* what makes a core.workers.loads.SequencesStatistics */
     Arrivals *arrivals;
     long long block_size, generation;
@@ -48,7 +48,6 @@ extern PyTypeObject arrivals_type, sequences_type;
 
 /* Prepare constants and names, once; -1 with an error set. */
 int sequences_ready(void);
-int sequence_methods_ready(void);
 int arrivals_ready(void);
 
 void arrivals_fold(Arrivals *self, double now);

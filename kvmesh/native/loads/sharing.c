@@ -40,8 +40,7 @@ int shared_reserve(Shared *self, size_t more) {
         room *= 2;
     }
     if (room > self->room && more && move_to(self, room) < 0) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -116,8 +115,7 @@ PyObject *shared_dict(const Shared *self) {
         if (key == NULL || holders == NULL || PyDict_SetItem(dict, key, holders) < 0) {
             Py_CLEAR(dict);
         }
-        Py_XDECREF(key);
-        Py_XDECREF(holders);
+        XDECREF_ALL(key, holders);
     }
     return dict;
 }
@@ -152,12 +150,3 @@ void keys_free(Keys *self) {
     }
 }
 
-int read_amount(PyObject *object, long long *amount) {
-    int beyond;
-    *amount = PyLong_AsLongLongAndOverflow(object, &beyond);
-    if (beyond) {
-        *amount = beyond > 0 ? LLONG_MAX : LLONG_MIN;
-        return 0;
-    }
-    return *amount == -1 && PyErr_Occurred() ? -1 : 0;
-}

@@ -1,10 +1,10 @@
 /* WorkerTurns: counts turns by worker. */
 #include "loads/turns.h"
 
-#include "base/arguments.h"
+#include "base/shell.h"
 #include "base/xxh3.h"
 
-#define MOST_BEHIND 4 /* core.workers.turns.MOST_BEHIND */
+#define MOST_BEHIND 4 /* turns that one who joins or was away is given at most */
 #define STACK_NAMES 256
 
 /* Return 1 and what a worker had, 0 when it is not known, -1 with an error set. */
@@ -115,14 +115,12 @@ Py_ssize_t turns_next(Turns *self, PyObject *const *names, Py_ssize_t count, PyO
     long long on_stack[STACK_NAMES], *taken = on_stack;
     char known_on_stack[STACK_NAMES], *known = known_on_stack;
     if (count < 1) {
-        PyErr_SetString(PyExc_ValueError, "it is nobody's turn among no workers");
-        return -1;
+        return set_error(PyExc_ValueError, "it is nobody's turn among no workers");
     }
     if (count > STACK_NAMES) {
         taken = PyMem_Malloc((size_t)count * (sizeof *taken + sizeof *known));
         if (taken == NULL) {
-            PyErr_NoMemory();
-            return -1;
+            return no_memory();
         }
         known = (char *)(taken + count);
     }
@@ -142,21 +140,16 @@ static PyObject *call_take(Turns *self, PyObject *worker) {
 
 static PyObject *call_next(Turns *self, PyObject *const *args, Py_ssize_t nargs,
                            PyObject *keywords) {
-    static const char *const argument_names[] = {"names", "replica"};
-    PyObject *given[2];
-    if (sort_arguments("next", argument_names, 2, 2, args, nargs, keywords, given) < 0) {
+    PyObject *listed, *given;
+    if (READ("next", "OO", "names replica", &listed, &given) < 0) {
         return NULL;
     }
-    PyObject *replica = read_text("a replica", given[1]);
-    PyObject *all = replica == NULL ? NULL : PySequence_Tuple(given[0]);
+    PyObject *replica = read_text("a replica", given);
+    PyObject *all = replica == NULL ? NULL : PySequence_Tuple(listed);
     PyObject *names = all == NULL ? NULL : PyTuple_New(PyTuple_GET_SIZE(all));
     for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(all); i++) {
         PyObject *name = read_text("a worker", PyTuple_GET_ITEM(all, i));
-        if (name == NULL) {
-            Py_CLEAR(names);
-        } else {
-            PyTuple_SET_ITEM(names, i, name);
-        }
+        set_made(&names, i, name);
     }
     PyObject *next = NULL;
     if (names != NULL) {
@@ -164,9 +157,7 @@ static PyObject *call_next(Turns *self, PyObject *const *args, Py_ssize_t nargs,
                                    PyTuple_GET_SIZE(names), replica);
         next = at < 0 ? NULL : Py_NewRef(PyTuple_GET_ITEM(all, at));
     }
-    Py_XDECREF(replica);
-    Py_XDECREF(all);
-    Py_XDECREF(names);
+    XDECREF_ALL(replica, all, names);
     return next;
 }
 
@@ -183,8 +174,7 @@ static PyObject *call_remove(Turns *self, PyObject *worker) {
 }
 
 static PyObject *turns_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "", names)) {
+    if (READ_NEW("WorkerTurns", "", "", NULL) < 0) {
         return NULL;
     }
     Turns *self = (Turns *)type->tp_alloc(type, 0);
@@ -200,20 +190,13 @@ static void turns_dealloc(Turns *self) {
 }
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)call_take, METH_O, "Count a turn."},
-    {"next", (PyCFunction)(void (*)(void))call_next, METH_FASTCALL | METH_KEYWORDS,
-     "Whose turn it is."},
-    {"remove", (PyCFunction)call_remove, METH_O, "Forget a worker that left."},
+    METHOD_O("take", call_take),
+    METHOD_KEYWORDS("next", call_next),
+    METHOD_O("remove", call_remove),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject turns_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.WorkerTurns",
-    .tp_doc = "Counts turns by worker.",
-    .tp_basicsize = sizeof(Turns),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = turns_new,
-    .tp_dealloc = (destructor)turns_dealloc,
+    TYPE("WorkerTurns", Turns, turns),
     .tp_methods = methods,
 };

@@ -1,4 +1,4 @@
-/* Whose turn it is among workers: core.workers.turns.WorkerTurns. */
+/* Whose turn it is among workers: tests/reference/workers/turns.py. */
 #ifndef KVMESH_TURNS_H
 #define KVMESH_TURNS_H
 

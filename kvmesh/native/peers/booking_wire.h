@@ -6,7 +6,7 @@
 
 #define RECORDS_VERSION 1
 #define MOST_GRADED 1024 /* hashes of one record */
-#define MOST_STATES 4    /* core.routing.booking_events.MOST_STATES */
+#define MOST_STATES 4    /* that begin in one message */
 #define HEAD_BYTES 24
 #define PLACED_BYTES 32 /* without its hashes */
 

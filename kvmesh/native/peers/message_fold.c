@@ -4,15 +4,15 @@
  * state, to the last bit; it asks that one of what is rare: failures, names, ends of states, workers
  * that are no members, and bookings for which there is no room.
  */
+#include "base/names.h"
+#include "base/shell.h"
 #include "beliefs/approx.h"
 #include "peers/booking_wire.h"
 #include "peers/peer.h"
 #include "speeds/speeds.h"
 
 #include <math.h>
-#include <structmember.h>
 
-#define RENEW_S 0.5 /* core.routing.peers.peer_bookings.RENEW_S */
 #define TOLD_AT_ONCE 32
 
 typedef struct {
@@ -48,15 +48,6 @@ typedef struct {
     int count;
 } Turn;
 
-static PyObject *fold_record_name, *hear_shares_name, *note_answers_name;
-
-int message_fold_ready(void) {
-    fold_record_name = PyUnicode_InternFromString("fold_record");
-    hear_shares_name = PyUnicode_InternFromString("hear_shares");
-    note_answers_name = PyUnicode_InternFromString("note_answers");
-    return fold_record_name == NULL || hear_shares_name == NULL || note_answers_name == NULL ? -1 : 0;
-}
-
 static int tell_health(const Turn *turn, PyObject *worker, PyObject *request_id, int began,
                        long long served) {
     PyObject *count = PyLong_FromLongLong(served), *now = PyFloat_FromDouble(turn->now);
@@ -64,11 +55,9 @@ static int tell_health(const Turn *turn, PyObject *worker, PyObject *request_id,
     if (count != NULL && now != NULL) {
         PyObject *args[] = {turn->fold->events, worker, began ? Py_True : Py_False, count, now,
                             request_id};
-        told = PyObject_VectorcallMethod(note_answers_name, args, 6, NULL);
+        told = PyObject_VectorcallMethod(interned.note_answers, args, 6, NULL);
     }
-    Py_XDECREF(count);
-    Py_XDECREF(now);
-    Py_XDECREF(told);
+    XDECREF_ALL(count, now, told);
     return told == NULL ? -1 : 0;
 }
 
@@ -126,11 +115,9 @@ static int fold_rare(Turn *turn, const uint8_t *record) {
     PyObject *now = PyFloat_FromDouble(turn->now), *folded = NULL;
     if (bytes != NULL && now != NULL) {
         PyObject *args[] = {turn->fold->events, (PyObject *)turn->peer, bytes, now};
-        folded = PyObject_VectorcallMethod(fold_record_name, args, 4, NULL);
+        folded = PyObject_VectorcallMethod(interned.fold_record, args, 4, NULL);
     }
-    Py_XDECREF(bytes);
-    Py_XDECREF(now);
-    Py_XDECREF(folded);
+    XDECREF_ALL(bytes, now, folded);
     return folded == NULL ? -1 : 0;
 }
 
@@ -401,10 +388,9 @@ static int fold_record(Turn *turn, const uint8_t *record) {
 static int hear_shares(const Turn *turn, const uint8_t *data, Py_ssize_t size) {
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)data, size);
     PyObject *heard = bytes == NULL ? NULL
-                                    : PyObject_CallMethodObjArgs(turn->fold->events, hear_shares_name,
+                                    : PyObject_CallMethodObjArgs(turn->fold->events, interned.hear_shares,
                                                                  turn->peer, bytes, NULL);
-    Py_XDECREF(bytes);
-    Py_XDECREF(heard);
+    XDECREF_ALL(bytes, heard);
     return heard == NULL ? -1 : 0;
 }
 
@@ -448,15 +434,13 @@ static int fold_message(Turn *turn, const uint8_t *data, Py_ssize_t size, const 
 
 /* fold(peer, data, now) -> whether the peer is known completely; None: it is to be folded otherwise */
 static PyObject *call_fold(MessageFold *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3 || !Py_IS_TYPE(args[0], &peer_type) || !PyBytes_CheckExact(args[1])) {
-        return PyErr_Format(PyExc_TypeError, "fold takes a kvmesh._native.Peer, bytes and a time");
-    }
-    Turn turn = {.fold = self, .peer = (Peer *)args[0], .now = PyFloat_AsDouble(args[2])};
-    if (turn.now == -1.0 && PyErr_Occurred()) {
+    Turn turn = {.fold = self};
+    PyObject *message;
+    if (READ_PLACED("fold", "!Sd", "peer data now", &peer_type, &turn.peer, &message, &turn.now) < 0) {
         return NULL;
     }
-    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[1]);
-    Py_ssize_t size = PyBytes_GET_SIZE(args[1]);
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(message);
+    Py_ssize_t size = PyBytes_GET_SIZE(message);
     WireHead head;
     if (!wire_check(data, size, &head) || head.epoch != turn.peer->epoch) {
         Py_RETURN_NONE;
@@ -469,52 +453,32 @@ static PyObject *call_fold(MessageFold *self, PyObject *const *args, Py_ssize_t 
 }
 
 static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"events", "sequences", "speeds", "heard", "members", "strangers", "out",
-                            "distrusted", "ttls", "has_index", "limits", NULL};
-    PyObject *events, *sequences, *speeds, *heard, *members, *strangers, *out, *distrusted;
-    double predict_ttl_s, approx_ttl_s;
-    Py_ssize_t most_bookings, most_in_all;
-    int has_index;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$OO!O!OO!O!O!O!(dd)p(nn)", names, &events, &sequences_type, &sequences,
-            &speeds_type, &speeds, &heard, &PyDict_Type, &members, &PyDict_Type, &strangers,
-            &PySet_Type, &out, &PySet_Type, &distrusted, &predict_ttl_s, &approx_ttl_s, &has_index,
-            &most_bookings, &most_in_all)) {
-        return NULL;
-    }
-    if (heard != Py_None && (!Py_IS_TYPE(heard, &approx_type) ||
-                             ((Approx *)heard)->keeps != KEEP_GRADED)) {
-        PyErr_SetString(PyExc_TypeError, "what is heard is believed in a graded Approx, or None");
-        return NULL;
-    }
+    PyObject *heard, *ttls, *limits;
     MessageFold *self = (MessageFold *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    self->events = Py_NewRef(events);
-    self->sequences = (Sequences *)Py_NewRef(sequences);
-    self->speeds = (Speeds *)Py_NewRef(speeds);
-    self->heard = heard == Py_None ? NULL : (Approx *)Py_NewRef(heard);
-    self->members = Py_NewRef(members);
-    self->strangers = Py_NewRef(strangers);
-    self->out = Py_NewRef(out);
-    self->distrusted = Py_NewRef(distrusted);
-    self->predict_ttl_s = predict_ttl_s;
-    self->approx_ttl_s = approx_ttl_s;
-    self->has_index = has_index;
-    self->most_bookings = most_bookings;
-    self->most_in_all = most_in_all;
+    if (READ_NEW("MessageFold", "$+O+!+!O+D+D+!+!TpT",
+                 "events sequences speeds heard members strangers out distrusted ttls has_index limits",
+                 &self->events, &sequences_type, &self->sequences, &speeds_type, &self->speeds,
+                 &heard, &self->members, &self->strangers, &PySet_Type, &self->out, &PySet_Type,
+                 &self->distrusted, &ttls, &self->has_index, &limits) < 0 ||
+        !PyArg_ParseTuple(ttls, "dd", &self->predict_ttl_s, &self->approx_ttl_s) ||
+        !PyArg_ParseTuple(limits, "nn", &self->most_bookings, &self->most_in_all)) {
+        Py_CLEAR(self);
+    } else if (heard != Py_None && (!Py_IS_TYPE(heard, &approx_type) ||
+                                    ((Approx *)heard)->keeps != KEEP_GRADED)) {
+        PyErr_SetString(PyExc_TypeError, "what is heard is believed in a graded Approx, or None");
+        Py_CLEAR(self);
+    } else if (heard != Py_None) {
+        self->heard = (Approx *)Py_NewRef(heard);
+    }
     return (PyObject *)self;
 }
 
 static int fold_traverse(MessageFold *self, visitproc visit, void *arg) {
-    Py_VISIT(self->events);
-    Py_VISIT(self->sequences);
-    Py_VISIT(self->heard);
-    Py_VISIT(self->members);
-    Py_VISIT(self->strangers);
-    Py_VISIT(self->out);
-    Py_VISIT(self->distrusted);
+    VISIT_ALL(self->events, self->sequences, self->heard, self->members, self->strangers, self->out,
+              self->distrusted);
     return 0;
 }
 
@@ -526,14 +490,8 @@ static int fold_clear(MessageFold *self) {
 
 static void fold_dealloc(MessageFold *self) {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->events);
-    Py_XDECREF(self->sequences);
-    Py_XDECREF(self->speeds);
-    Py_XDECREF(self->heard);
-    Py_XDECREF(self->members);
-    Py_XDECREF(self->strangers);
-    Py_XDECREF(self->out);
-    Py_XDECREF(self->distrusted);
+    XDECREF_ALL(self->events, self->sequences, self->speeds, self->heard, self->members,
+                self->strangers, self->out, self->distrusted);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -544,19 +502,12 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"fold", (PyCFunction)(void (*)(void))call_fold, METH_FASTCALL, "Fold a peer's message."},
+    METHOD_FASTCALL("fold", call_fold),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject message_fold_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.MessageFold",
-    .tp_doc = "Folds messages of peers' booking records.",
-    .tp_basicsize = sizeof(MessageFold),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = fold_new,
-    .tp_dealloc = (destructor)fold_dealloc,
-    .tp_traverse = (traverseproc)fold_traverse,
+    GC_TYPE("MessageFold", MessageFold, fold),
     .tp_clear = (inquiry)fold_clear,
     .tp_members = members,
     .tp_methods = methods,

@@ -1,4 +1,5 @@
 /* BookingOutbox: records are written where they wait. */
+#include "base/shell.h"
 #include "peers/outbox.h"
 
 #include <string.h>
@@ -289,10 +290,5 @@ void outbox_mark(BookingOutbox *self, uint8_t kind) { add(self, kind, 0, 8); }
 static void told_dealloc(Told *self) { PyObject_Free(self); }
 
 PyTypeObject told_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Told",
-    .tp_doc = "What peers know by a number.",
-    .tp_basicsize = sizeof(Told),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)told_dealloc,
+    INNER_TYPE("Told", Told, told),
 };

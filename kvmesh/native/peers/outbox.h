@@ -47,11 +47,9 @@ typedef struct {
     long long blocks;
 } Graded;
 
-extern PyTypeObject outbox_type, told_type;
+#define MAX_KIND 32 /* characters kept of the word that says how an attempt failed */
 
-/* Prepare names, once; -1 with an error set. */
-int outbox_methods_ready(void);
-int graded_ready(void);
+extern PyTypeObject outbox_type, told_type;
 
 /* Tell of a live booking of this replica's own; of its prompt as `booking->hashes` or its keys say.
  * Never fails: what cannot be told is counted. May run anything, so hold the booking.

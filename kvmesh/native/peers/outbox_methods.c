@@ -1,24 +1,12 @@
 /* The methods of BookingOutbox, and the messages that its records make. */
-#include "base/arguments.h"
+#include "base/names.h"
+#include "base/shell.h"
 #include "peers/outbox.h"
 
 #include <string.h>
-#include <structmember.h>
 
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
-enum { MAX_KIND = 32, KEPT_ROOM = 1 << 18 };
-
-static struct {
-    PyObject *verdict, *kind, *lost_s, *retry_after_s;
-} names;
-
-int outbox_methods_ready(void) {
-    names.verdict = PyUnicode_InternFromString("verdict");
-    names.kind = PyUnicode_InternFromString("kind");
-    names.lost_s = PyUnicode_InternFromString("lost_s");
-    names.retry_after_s = PyUnicode_InternFromString("retry_after_s");
-    return PyErr_Occurred() ? -1 : 0;
-}
+enum { KEPT_ROOM = 1 << 18 };
 
 static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
     PyObject *given = PyObject_GetAttr(attempt, name);
@@ -29,13 +17,13 @@ static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
 
 /* Read an attempt; -1 with an error set. May run anything. `kind` is to be let go either way. */
 static int read_failure(PyObject *attempt, Failure *out) {
-    PyObject *verdict = PyObject_GetAttr(attempt, names.verdict);
+    PyObject *verdict = PyObject_GetAttr(attempt, interned.verdict);
     out->verdict = verdict == NULL ? -1 : PyLong_AsLong(verdict);
     Py_XDECREF(verdict);
     if (PyErr_Occurred()) {
         return -1;
     }
-    PyObject *kind = PyObject_GetAttr(attempt, names.kind);
+    PyObject *kind = PyObject_GetAttr(attempt, interned.kind);
     if (kind != NULL && !PyUnicode_Check(kind)) {
         PyErr_Format(PyExc_TypeError, "an attempt's kind is a str, not %.100R", kind);
         Py_CLEAR(kind);
@@ -44,10 +32,10 @@ static int read_failure(PyObject *attempt, Failure *out) {
     Py_XDECREF(kind);
     out->kind = cut == NULL ? NULL : PyUnicode_AsEncodedString(cut, "utf-8", "replace");
     Py_XDECREF(cut);
-    if (out->kind == NULL || read_seconds(attempt, names.lost_s, &out->lost_s) < 0) {
+    if (out->kind == NULL || read_seconds(attempt, interned.lost_s, &out->lost_s) < 0) {
         return -1;
     }
-    return read_seconds(attempt, names.retry_after_s, &out->retry_after_s);
+    return read_seconds(attempt, interned.retry_after_s, &out->retry_after_s);
 }
 
 static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
@@ -71,16 +59,14 @@ static PyObject *call_first_token(BookingOutbox *self, PyObject *given) {
 /* ended(request_id, attempt=SERVED) */
 static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *keywords) {
-    static const char *const parameters[] = {"request_id", "attempt"};
-    PyObject *given[2];
-    if (sort_arguments("ended", parameters, 2, 1, args, nargs, keywords, given) < 0) {
+    PyObject *given, *attempt = NULL;
+    if (READ("ended", "O|O", "request_id attempt", &given, &attempt) < 0) {
         return NULL;
     }
     Failure failure = {.verdict = VERDICT_SERVED};
-    PyObject *request_id = read_text("a request id", given[0]);
-    if (request_id == NULL || (given[1] != NULL && read_failure(given[1], &failure) < 0)) {
-        Py_XDECREF(request_id);
-        Py_XDECREF(failure.kind);
+    PyObject *request_id = read_text("a request id", given);
+    if (request_id == NULL || (attempt != NULL && read_failure(attempt, &failure) < 0)) {
+        XDECREF_ALL(request_id, failure.kind);
         return NULL;
     }
     if (failure.verdict == VERDICT_SERVED) {
@@ -106,8 +92,7 @@ static int tell_growth_of(BookingOutbox *self, PyObject *request_id, Told *told,
     return 0;
 }
 
-static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
-    (void)none;
+static PyObject *call_tell_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     PyObject *gone = PyList_New(0), *request_id, *known;
     if (gone == NULL) {
         return NULL;
@@ -129,15 +114,13 @@ static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_begin_state(BookingOutbox *self, PyObject *none) {
-    (void)none;
+static PyObject *call_begin_state(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     self->state++;
     outbox_mark(self, RECORD_STATE_BEGINS);
     Py_RETURN_NONE;
 }
 
-static PyObject *call_end_state(BookingOutbox *self, PyObject *none) {
-    (void)none;
+static PyObject *call_end_state(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     outbox_mark(self, RECORD_STATE_ENDS);
     Py_RETURN_NONE;
 }
@@ -213,23 +196,11 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
     return 0;
 }
 
-static int read_shares(PyObject *given) {
-    if (given == NULL || PyBytes_Check(given)) {
-        return 0;
-    }
-    PyErr_Format(PyExc_TypeError, "shares are bytes, not %.100R", given);
-    return -1;
-}
-
 /* take(max_events, max_bytes, shares=b"") -> messages */
 static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs < 2 || nargs > 3) {
-        return PyErr_Format(PyExc_TypeError, "take takes 2 or 3 arguments, not %zd", nargs);
-    }
-    PyObject *shares = nargs == 3 ? args[2] : NULL;
-    Py_ssize_t bounds[] = {PyLong_AsSsize_t(args[0]), 0};
-    if (PyErr_Occurred() || ((bounds[1] = PyLong_AsSsize_t(args[1])) == -1 && PyErr_Occurred()) ||
-        read_shares(shares) < 0) {
+    PyObject *shares = NULL;
+    Py_ssize_t bounds[2];
+    if (READ_PLACED("take", "nn|S", "max_events max_bytes shares", bounds, bounds + 1, &shares) < 0) {
         return NULL;
     }
     PyObject *taken = PyList_New(0);
@@ -262,24 +233,18 @@ static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_
 
 /* beat(shares=b"") -> message */
 static PyObject *call_beat(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs > 1) {
-        return PyErr_Format(PyExc_TypeError, "beat takes 1 argument, not %zd", nargs);
-    }
-    PyObject *shares = nargs ? args[0] : NULL;
+    PyObject *shares = NULL;
     Run none = {.first_seq = self->next_seq};
-    return read_shares(shares) < 0 ? NULL : message(self, &none, shares);
+    return READ_PLACED("beat", "|S", "shares", &shares) < 0 ? NULL : message(self, &none, shares);
 }
 
 static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *parameters[] = {"sequences", "epoch", NULL};
-    PyObject *sequences, *epoch;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O", parameters, &sequences_type,
-                                     &sequences, &epoch)) {
+    PyObject *sequences;
+    uint64_t number;
+    if (READ_NEW("BookingOutbox", "!K", "sequences epoch", &sequences_type, &sequences, &number) < 0) {
         return NULL;
     }
-    unsigned long long number = PyLong_AsUnsignedLongLong(epoch);
-    BookingOutbox *self =
-        PyErr_Occurred() ? NULL : (BookingOutbox *)type->tp_alloc(type, 0);
+    BookingOutbox *self = (BookingOutbox *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
@@ -297,8 +262,7 @@ static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int outbox_traverse(BookingOutbox *self, visitproc visit, void *arg) {
-    Py_VISIT(self->sequences);
-    Py_VISIT(self->on_first);
+    VISIT_ALL(self->sequences, self->on_first);
     return 0;
 }
 
@@ -311,10 +275,7 @@ static int outbox_clear(BookingOutbox *self) {
 static void outbox_dealloc(BookingOutbox *self) {
     PyObject_GC_UnTrack(self);
     outbox_clear(self);
-    Py_XDECREF(self->sequences);
-    Py_XDECREF(self->bookings);
-    Py_XDECREF(self->retried);
-    Py_XDECREF(self->workers);
+    XDECREF_ALL(self->sequences, self->bookings, self->retried, self->workers);
     PyMem_Free(self->records);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -331,30 +292,20 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"placed", (PyCFunction)call_placed, METH_O, "Tell of a booking."},
-    {"first_token", (PyCFunction)call_first_token, METH_O, "Tell of a first token."},
-    {"ended", (PyCFunction)(void (*)(void))call_ended, METH_FASTCALL | METH_KEYWORDS,
-     "ended(request_id, attempt=SERVED): tell how a request ended."},
-    {"tell_growth", (PyCFunction)call_tell_growth, METH_NOARGS, "Tell what has grown."},
-    {"begin_state", (PyCFunction)call_begin_state, METH_NOARGS, "Tell that all bookings follow."},
-    {"retell", (PyCFunction)call_retell, METH_O, "Tell of bookings as they are now."},
-    {"end_state", (PyCFunction)call_end_state, METH_NOARGS, "Tell that the state is complete."},
-    {"take", (PyCFunction)(void (*)(void))call_take, METH_FASTCALL,
-     "take(max_events, max_bytes, shares=b\"\") -> messages"},
-    {"beat", (PyCFunction)(void (*)(void))call_beat, METH_FASTCALL,
-     "beat(shares=b\"\") -> a message without events"},
+    METHOD_O("placed", call_placed),
+    METHOD_O("first_token", call_first_token),
+    METHOD_KEYWORDS("ended", call_ended),
+    METHOD_NOARGS("tell_growth", call_tell_growth),
+    METHOD_NOARGS("begin_state", call_begin_state),
+    METHOD_O("retell", call_retell),
+    METHOD_NOARGS("end_state", call_end_state),
+    METHOD_FASTCALL("take", call_take),
+    METHOD_FASTCALL("beat", call_beat),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject outbox_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.BookingOutbox",
-    .tp_doc = "What is to be told of bookings.",
-    .tp_basicsize = sizeof(BookingOutbox),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = outbox_new,
-    .tp_dealloc = (destructor)outbox_dealloc,
-    .tp_traverse = (traverseproc)outbox_traverse,
+    GC_TYPE("BookingOutbox", BookingOutbox, outbox),
     .tp_clear = (inquiry)outbox_clear,
     .tp_members = members,
     .tp_methods = methods,

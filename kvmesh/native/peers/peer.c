@@ -1,9 +1,7 @@
 /* Peer: what was heard of another replica, and its bookings by their numbers. */
-#include "base/arguments.h"
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "peers/peer.h"
-
-#include <structmember.h>
 
 #define LEAST_ROOM 16
 
@@ -34,8 +32,7 @@ static int make_room(Peer *self) {
     }
     Numbered *places = PyMem_Calloc(room, sizeof *places);
     if (places == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->places = places;
     self->room = room;
@@ -131,11 +128,10 @@ Booking *peer_find(Peer *self, Sequences *sequences, uint32_t number) {
 }
 
 static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"name", "epoch", "now", NULL};
     PyObject *name;
     long long epoch;
     double now;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &name, &epoch, &now)) {
+    if (READ_NEW("Peer", "ULd", "name epoch now", &name, &epoch, &now) < 0) {
         return NULL;
     }
     Peer *self = (Peer *)type->tp_alloc(type, 0);
@@ -161,10 +157,7 @@ static void peer_dealloc(Peer *self) {
         Py_XDECREF(self->places[i].booking);
     }
     PyMem_Free(self->places);
-    Py_XDECREF(self->name);
-    Py_XDECREF(self->workers);
-    Py_XDECREF(self->retold);
-    Py_XDECREF(self->unconfirmed);
+    XDECREF_ALL(self->name, self->workers, self->retold, self->unconfirmed);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -186,12 +179,6 @@ static PyMemberDef members[] = {
 };
 
 PyTypeObject peer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Peer",
-    .tp_doc = "One other replica, as far as it was heard.",
-    .tp_basicsize = sizeof(Peer),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = peer_new,
-    .tp_dealloc = (destructor)peer_dealloc,
+    TYPE("Peer", Peer, peer),
     .tp_members = members,
 };

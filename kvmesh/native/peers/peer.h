@@ -27,10 +27,9 @@ typedef struct {
     size_t room, used;
 } Peer;
 
-extern PyTypeObject peer_type, message_fold_type;
+#define RENEW_S 0.5 /* a peer renews its bookings at most so often */
 
-/* Prepare names, once; -1 with MemoryError set. */
-int message_fold_ready(void);
+extern PyTypeObject peer_type, message_fold_type;
 
 /* Return the id under which the booking of that number is kept, a new reference; NULL with an error
  * set.

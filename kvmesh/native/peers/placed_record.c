@@ -1,17 +1,10 @@
 /* What replicas are told of a booking when it is placed. */
+#include "base/names.h"
 #include "peers/outbox.h"
 #include "prompts/graded.h"
 #include "prompts/hashed.h"
 
 #include <string.h>
-
-static PyObject *blocks_name, *upto_name;
-
-int graded_ready(void) {
-    blocks_name = PyUnicode_InternFromString("blocks");
-    upto_name = PyUnicode_InternFromString("upto");
-    return PyErr_Occurred() ? -1 : 0;
-}
 
 /* Of sharing keys, with 0 for the hashes between. */
 static void put_keys(Graded *out, const Booking *booking, long long size) {
@@ -29,7 +22,7 @@ static void put_keys(Graded *out, const Booking *booking, long long size) {
 
 /* Of what computes its hashes when asked, in Python; -1 with an error set. May run anything. */
 static int ask_graded(Graded *out, PyObject *hashes) {
-    PyObject *given = PyObject_GetAttr(hashes, blocks_name);
+    PyObject *given = PyObject_GetAttr(hashes, interned.blocks);
     long long blocks = given == NULL ? -1 : PyLong_AsLongLong(given);
     Py_XDECREF(given);
     if (PyErr_Occurred()) {
@@ -38,7 +31,7 @@ static int ask_graded(Graded *out, PyObject *hashes) {
     out->blocks = within(0, blocks, graded_depth(MOST_GRADED));
     given = PyLong_FromLongLong(out->blocks);
     PyObject *found =
-        given == NULL ? NULL : PyObject_CallMethodOneArg(hashes, upto_name, given);
+        given == NULL ? NULL : PyObject_CallMethodOneArg(hashes, interned.upto, given);
     Py_XDECREF(given);
     Py_buffer view;
     if (found == NULL || PyObject_GetBuffer(found, &view, PyBUF_SIMPLE) < 0) {

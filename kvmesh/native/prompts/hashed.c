@@ -1,7 +1,6 @@
 /* Hashed: the sequence hashes of one prompt, as core.blocks.hashing.Hashes has them. */
+#include "base/shell.h"
 #include "prompts/hashed.h"
-
-#include <structmember.h>
 
 static PyObject *array_type;
 
@@ -34,15 +33,14 @@ static PyObject *hashed_upto(Hashed *self, PyObject *count) {
 
 static Py_ssize_t hashed_length(Hashed *self) { return Py_SIZE(self); }
 
-static PyObject *hashed_blocks(Hashed *self, void *closure) {
-    (void)closure;
+static PyObject *hashed_blocks(Hashed *self, void *Py_UNUSED(closure)) {
     return PyLong_FromSsize_t(Py_SIZE(self));
 }
 
 static void hashed_dealloc(Hashed *self) { PyObject_Free(self); }
 
 static PyMethodDef methods[] = {
-    {"upto", (PyCFunction)hashed_upto, METH_O, "Return all hashes, root first, a new array."},
+    METHOD_O("upto", hashed_upto),
     {NULL, NULL, 0, NULL},
 };
 
@@ -54,12 +52,8 @@ static PyGetSetDef getters[] = {
 static PySequenceMethods sequence = {.sq_length = (lenfunc)hashed_length};
 
 PyTypeObject hashed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Hashed",
-    .tp_doc = "The sequence hashes of one prompt.",
-    .tp_basicsize = offsetof(Hashed, at),
+    SLOTS("Hashed", offsetof(Hashed, at), Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_itemsize = sizeof(uint64_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = (destructor)hashed_dealloc,
     .tp_as_sequence = &sequence,
     .tp_methods = methods,

@@ -3,6 +3,7 @@
  * What `kvmesh.core.blocks.hash_chain` does, without an object a block in between. All functions change
  * nothing but their result, and read their input only while they run.
  */
+#include "base/shell.h"
 #include "base/xxh3.h"
 #include "prompts/prompts.h"
 
@@ -14,11 +15,7 @@ static PyObject *list_of(const uint64_t *hashes, Py_ssize_t count) {
     PyObject *list = PyList_New(count);
     for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
         PyObject *hash = PyLong_FromUnsignedLongLong(hashes[i]);
-        if (hash == NULL) {
-            Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, i, hash);
-        }
+        set_made(&list, i, hash);
     }
     return list;
 }
@@ -38,20 +35,13 @@ static uint64_t *room_for(Py_ssize_t count) {
 /* Read a seed as the xxhash wheel does: any integer, modulo 2^64. */
 static int read_seed(PyObject *object, uint64_t *seed) {
     if (!PyLong_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "a seed is an int, not %.100s", Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a seed is an int, not %.100s", Py_TYPE(object)->tp_name);
     }
     *seed = PyLong_AsUnsignedLongLongMask(object);
     return 0;
 }
 
-PyDoc_STRVAR(chain_doc,
-"chain(seed, packed, start, width, count) -> list[int]\n\n"
-"Return the hashes of `count` blocks of `width` bytes from byte `start` of a buffer on.\n"
-"Raises ValueError when the buffer is too short. About 25 ns a block of 64 bytes.");
-
-PyObject *native_chain(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *native_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     uint64_t seed;
     Py_buffer view;
     if (nargs != 5) {
@@ -127,14 +117,7 @@ static int hash_tokens(PyObject *const *tokens, Py_ssize_t size, Py_ssize_t coun
     return 1;
 }
 
-PyDoc_STRVAR(chain_tokens_doc,
-"chain_tokens(seed, tokens, first, size, count) -> bytes | None\n\n"
-"Return the hashes of `count` blocks of `size` tokens of a list or tuple, from its token `first` on,\n"
-"as native u64s. None, for someone else to look closer, when there are fewer tokens, or one is not an int from 0 to\n"
-"2^32 - 1. About 2 ns a token.");
-
-PyObject *native_chain_tokens(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     uint64_t seed;
     if (nargs != 5) {
         return PyErr_Format(PyExc_TypeError, "chain_tokens takes 5 arguments, not %zd", nargs);
@@ -214,8 +197,7 @@ static int text_into(PyObject *text, Py_ssize_t first, Py_ssize_t size, Py_ssize
     uint32_t stack[STACK_TOKENS];
     uint32_t *block = size > STACK_TOKENS ? PyMem_Malloc((size_t)size * TOKEN_BYTES) : stack;
     if (block == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     int kind = (int)PyUnicode_KIND(text);
     const char *at = (const char *)PyUnicode_DATA(text) + first * kind;
@@ -233,14 +215,7 @@ static PyObject *bytes_for(Py_ssize_t count, uint64_t **hashes) {
     return packed;
 }
 
-PyDoc_STRVAR(pack_chain_doc,
-"pack_chain(seed, tokens, first, size, count) -> bytes\n\n"
-"Return the hashes of `count` blocks of `size` tokens from token `first` on, as native u64s. Tokens\n"
-"are a buffer of u32s, or a string: its code points. Raises ValueError when there are fewer.\n"
-"About 10 ns a block of 16 tokens.");
-
-PyObject *native_pack_chain(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     uint64_t seed, *hashes;
     PyObject *packed = NULL;
     if (nargs != 5) {
@@ -299,13 +274,7 @@ static inline int read_hash(PyObject *object, uint64_t *hash) {
     return 1;
 }
 
-PyDoc_STRVAR(pack_u64s_doc,
-"pack_u64s(hashes) -> bytes | None\n\n"
-"Return a list or tuple of ints as native u64s; None, for someone else to look closer, when one is\n"
-"no int from 0 to 2^64 - 1. About 2 ns a hash.");
-
-static PyObject *native_pack_u64s(PyObject *module, PyObject *hashes) {
-    (void)module;
+static PyObject *native_pack_u64s(PyObject *Py_UNUSED(module), PyObject *hashes) {
     uint64_t *packed;
     if (!PyList_Check(hashes) && !PyTuple_Check(hashes)) {
         Py_RETURN_NONE;
@@ -326,10 +295,9 @@ static PyObject *native_pack_u64s(PyObject *module, PyObject *hashes) {
 }
 
 PyMethodDef native_hashing_methods[] = {
-    {"chain", (PyCFunction)(void (*)(void))native_chain, METH_FASTCALL, chain_doc},
-    {"chain_tokens", (PyCFunction)(void (*)(void))native_chain_tokens, METH_FASTCALL,
-     chain_tokens_doc},
-    {"pack_chain", (PyCFunction)(void (*)(void))native_pack_chain, METH_FASTCALL, pack_chain_doc},
-    {"pack_u64s", native_pack_u64s, METH_O, pack_u64s_doc},
+    METHOD_FASTCALL("chain", native_chain),
+    METHOD_FASTCALL("chain_tokens", native_chain_tokens),
+    METHOD_FASTCALL("pack_chain", native_pack_chain),
+    METHOD_O("pack_u64s", native_pack_u64s),
     {NULL, NULL, 0, NULL},
 };

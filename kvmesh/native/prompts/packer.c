@@ -1,43 +1,23 @@
 /* The ids of chats of known form. Its naive model is tests/reference/prompts/text_packer.py. */
+#include "base/names.h"
+#include "base/shell.h"
 #include "prompts/packer.h"
-
-#include <structmember.h>
 
 enum { PLACE, HEAD, INDEX, STRIPS, TAIL, OPENING_SIZE };
 enum { HINTS, MARKS, PARTS, OPENINGS, FORM_SIZE };
 
-static PyObject *role_name, *content_name;
-
-int packer_ready(void) {
-    role_name = PyUnicode_InternFromString("role");
-    content_name = PyUnicode_InternFromString("content");
-    return role_name == NULL || content_name == NULL ? -1 : text_cache_ready();
-}
-
 static PyObject *packer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", "", NULL};
-    PyObject *cache, *encode_batch;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O", names, &text_cache_type, &cache,
-                                     &encode_batch)) {
-        return NULL;
-    }
     TextPacker *self = (TextPacker *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->cache = (TextCache *)Py_NewRef(cache);
-    self->encode_batch = Py_NewRef(encode_batch);
-    self->forms = PyDict_New();
-    if (self->forms == NULL) {
+    if (self != NULL && ((self->forms = PyDict_New()) == NULL ||
+                         READ_NEW("TextPacker", "+!+O", "cache encode_batch", &text_cache_type,
+                                  &self->cache, &self->encode_batch) < 0)) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
 }
 
 static int packer_traverse(TextPacker *self, visitproc visit, void *arg) {
-    Py_VISIT(self->cache);
-    Py_VISIT(self->encode_batch);
-    Py_VISIT(self->forms);
+    VISIT_ALL(self->cache, self->encode_batch, self->forms);
     return 0;
 }
 
@@ -50,8 +30,7 @@ static int packer_clear(TextPacker *self) {
 static void packer_dealloc(TextPacker *self) {
     PyObject_GC_UnTrack(self);
     packer_clear(self);
-    Py_XDECREF(self->cache);
-    Py_XDECREF(self->forms);
+    XDECREF_ALL(self->cache, self->forms);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -91,9 +70,8 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
         !PyLong_CheckExact(PyTuple_GET_ITEM(opening, INDEX)) ||
         !is_strips(PyTuple_GET_ITEM(opening, STRIPS)) ||
         !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, TAIL))) {
-        PyErr_SetString(PyExc_TypeError,
-                        "an opening is its place, a head, the number of a text, strips, a tail");
-        return -1;
+        return set_error(PyExc_TypeError,
+                         "an opening is its place, a head, the number of a text, strips, a tail");
     }
     Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, PLACE));
     Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, INDEX));
@@ -101,19 +79,19 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
         return -1;
     }
     if (place < 0 || place >= parts || index < 0 || index >= roles) {
-        PyErr_Format(PyExc_ValueError, "opening %zd of text %zd is outside the form", place, index);
-        return -1;
+        return set_error(PyExc_ValueError, "opening %zd of text %zd is outside the form", place, index);
     }
     return 0;
 }
 
 static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "teach takes 5 arguments, not %zd", nargs);
+    PyObject *roles, *hints, *marks, *parts, *openings;
+    if (READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints, &marks,
+                    &parts, &openings) < 0) {
+        return NULL;
     }
-    PyObject *roles = args[0], *parts = args[3], *openings = args[4];
-    if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(args[1], &PyUnicode_Type, -1) ||
-        !is_tuple_of(args[2], &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
+    if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(hints, &PyUnicode_Type, -1) ||
+        !is_tuple_of(marks, &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
         !is_tuple_of(openings, &PyTuple_Type, -1)) {
         PyErr_SetString(PyExc_TypeError,
                         "a form is three tuples of str, one of bytes and one of openings");
@@ -125,7 +103,7 @@ static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_
             return NULL;
         }
     }
-    PyObject *form = PyTuple_Pack(FORM_SIZE, args[1], args[2], parts, openings);
+    PyObject *form = PyTuple_Pack(FORM_SIZE, hints, marks, parts, openings);
     int kept = form == NULL ? -1 : PyDict_SetItem(self->forms, roles, form);
     Py_XDECREF(form);
     if (kept < 0) {
@@ -134,8 +112,7 @@ static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-static PyObject *packer_forget(TextPacker *self, PyObject *unused) {
-    (void)unused;
+static PyObject *packer_forget(TextPacker *self, PyObject *Py_UNUSED(unused)) {
     PyDict_Clear(self->forms);
     Py_RETURN_NONE;
 }
@@ -149,9 +126,9 @@ static int read_message(PyObject *message, PyObject **role, PyObject **text) {
         *role = Py_NewRef(PyTuple_GET_ITEM(message, 0));
         *text = Py_NewRef(PyTuple_GET_ITEM(message, 1));
     } else if (PyDict_CheckExact(message) && PyDict_GET_SIZE(message) == 2) {
-        *role = PyDict_GetItemWithError(message, role_name);
+        *role = PyDict_GetItemWithError(message, interned.role);
         Py_XINCREF(*role);
-        *text = *role == NULL ? NULL : PyDict_GetItemWithError(message, content_name);
+        *text = *role == NULL ? NULL : PyDict_GetItemWithError(message, interned.content);
         Py_XINCREF(*text);
     }
     if (PyErr_Occurred()) {
@@ -253,8 +230,7 @@ static PyObject *make_segment(PyObject *opening, PyObject *texts) {
 static int fill_unknown(TextPacker *self, PyObject *filled, PyObject *unknown,
                         PyObject *places) {
     if (self->encode_batch == NULL) {
-        PyErr_SetString(PyExc_ReferenceError, "the tokenizer is gone");
-        return -1;
+        return set_error(PyExc_ReferenceError, "the tokenizer is gone");
     }
     PyObject *encode = Py_NewRef(self->encode_batch);
     PyObject *made = PyObject_CallOneArg(encode, unknown);
@@ -332,9 +308,7 @@ static PyObject *pack_form(TextPacker *self, PyObject *form, PyObject *texts) {
         packed = join_parts(filled);
         self->packed += packed != NULL;
     }
-    Py_XDECREF(filled);
-    Py_XDECREF(unknown);
-    Py_XDECREF(places);
+    XDECREF_ALL(filled, unknown, places);
     return packed;
 }
 
@@ -355,7 +329,10 @@ static int read_messages(PyObject *messages, PyObject *roles, PyObject *texts) {
     return 1;
 }
 
-PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
+/* Return the packed ids of a list of messages, tuples or dicts; Py_None: somebody has to look closer.
+ * Runs Python code where a text is new.
+ */
+static PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     if (!PyList_CheckExact(messages) && !PyTuple_CheckExact(messages)) {
         Py_RETURN_NONE;
     }
@@ -372,17 +349,15 @@ PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     } else if (sure == 0) {
         packed = Py_NewRef(Py_None);
     }
-    Py_XDECREF(roles);
-    Py_XDECREF(texts);
-    Py_XDECREF(form);
+    XDECREF_ALL(roles, texts, form);
     return packed;
 }
 
 static PyMethodDef packer_methods[] = {
-    {"teach", (PyCFunction)(void (*)(void))packer_teach, METH_FASTCALL, "Learn a form."},
-    {"forget", (PyCFunction)packer_forget, METH_NOARGS, "Forget all forms."},
-    {"pack", (PyCFunction)text_packer_pack, METH_O, "Return the packed ids of a chat, or None."},
-    {NULL},
+    METHOD_FASTCALL("teach", packer_teach),
+    METHOD_NOARGS("forget", packer_forget),
+    METHOD_O("pack", text_packer_pack),
+    {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef packer_members[] = {
@@ -391,13 +366,7 @@ static PyMemberDef packer_members[] = {
 };
 
 PyTypeObject text_packer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextPacker",
-    .tp_doc = "core.prompts.text_packer.PureTextPacker.",
-    .tp_basicsize = sizeof(TextPacker),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = packer_new,
-    .tp_dealloc = (destructor)packer_dealloc,
-    .tp_traverse = (traverseproc)packer_traverse,
+    GC_TYPE("TextPacker", TextPacker, packer),
     .tp_clear = (inquiry)packer_clear,
     .tp_methods = packer_methods,
     .tp_members = packer_members,

@@ -21,6 +21,8 @@ typedef struct {
     long long packed;
 } TextPacker;
 
+#define ENTRY_OVERHEAD 136 /* bytes, counted with each text that is kept */
+
 extern PyTypeObject text_cache_type, text_cutter_type, text_packer_type;
 
 /* Return what is kept for a text, a new reference; NULL without an error: nothing. */
@@ -29,13 +31,7 @@ PyObject *text_cache_get(TextCache *self, PyObject *text);
 /* Keep ids of a text; -1 with an error set. */
 int text_cache_put(TextCache *self, PyObject *text, PyObject *ids);
 
-/* Return the packed ids of a list of messages, tuples or dicts; Py_None: somebody has to look
- * closer. A new reference, NULL with an error set. Runs Python code where a text is new.
- */
-PyObject *text_packer_pack(TextPacker *self, PyObject *messages);
-
-/* Prepare what they need, once; -1 with an error set. The first prepares both. */
-int packer_ready(void);
+/* Prepare what it needs, once; -1 with RuntimeError set. */
 int text_cache_ready(void);
 
 #endif

@@ -1,26 +1,21 @@
 /* A cache of texts in two generations: core.prompts.segment_cache.ByteBudgetCache for str keys. */
+#include "base/shell.h"
 #include "prompts/packer.h"
-
-#include <structmember.h>
-
-#define ENTRY_OVERHEAD 136 /* core.prompts.segment_cache.ENTRY_OVERHEAD */
 
 static PyObject *getsizeof_function;
 
 int text_cache_ready(void) {
     getsizeof_function = PySys_GetObject("getsizeof");
     if (getsizeof_function == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "sys.getsizeof is missing");
-        return -1;
+        return set_error(PyExc_RuntimeError, "sys.getsizeof is missing");
     }
     Py_INCREF(getsizeof_function);
     return 0;
 }
 
 static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", NULL};
     Py_ssize_t capacity;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n", names, &capacity)) {
+    if (READ_NEW("TextCache", "n", "capacity", &capacity) < 0) {
         return NULL;
     }
     TextCache *self = (TextCache *)type->tp_alloc(type, 0);
@@ -37,15 +32,13 @@ static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 static void cache_dealloc(TextCache *self) {
-    Py_XDECREF(self->young);
-    Py_XDECREF(self->old);
+    XDECREF_ALL(self->young, self->old);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static int check_text(PyObject *text) {
     if (!PyUnicode_CheckExact(text)) {
-        PyErr_Format(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
     }
     return 0;
 }
@@ -120,49 +113,36 @@ static PyObject *cache_find(TextCache *self, PyObject *texts) {
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(texts); i++) {
         PyObject *text = Py_NewRef(PyList_GET_ITEM(texts, i));
         PyObject *ids = cache_get(self, text);
-        if (ids == NULL || PyList_Append(found, ids) < 0) {
-            Py_CLEAR(found);
-        }
-        Py_XDECREF(ids);
+        append_made(&found, ids);
         Py_DECREF(text);
     }
     return found;
 }
 
 static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "put takes 2 arguments, not %zd", nargs);
-    }
-    if (!PyBytes_CheckExact(args[1])) {
-        return PyErr_Format(PyExc_TypeError, "ids are bytes, not %.80s", Py_TYPE(args[1])->tp_name);
-    }
-    if (check_text(args[0]) < 0 || text_cache_put(self, args[0], args[1]) < 0) {
+    PyObject *text, *ids;
+    if (READ_PLACED("put", "OS", "text ids", &text, &ids) < 0 || check_text(text) < 0 ||
+        text_cache_put(self, text, ids) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-static PyObject *cache_figures(TextCache *self, PyObject *unused) {
-    (void)unused;
+static PyObject *cache_figures(TextCache *self, PyObject *Py_UNUSED(unused)) {
     return Py_BuildValue("LLnnn", self->hits, self->misses,
                          PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
                          self->young_size + self->old_size, 2 * self->half);
 }
 
 static PyMethodDef cache_methods[] = {
-    {"get", (PyCFunction)cache_get, METH_O, "Return the value and mark it used, or None."},
-    {"find", (PyCFunction)cache_find, METH_O, "Return what is kept of each text, None for nothing."},
-    {"put", (PyCFunction)(void (*)(void))cache_put, METH_FASTCALL, "Remember a value."},
-    {"figures", (PyCFunction)cache_figures, METH_NOARGS, "Return what statistics() is made of."},
-    {NULL},
+    METHOD_O("get", cache_get),
+    METHOD_O("find", cache_find),
+    METHOD_FASTCALL("put", cache_put),
+    METHOD_NOARGS("figures", cache_figures),
+    {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject text_cache_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextCache",
-    .tp_doc = "core.prompts.segment_cache.ByteBudgetCache for texts.",
-    .tp_basicsize = sizeof(TextCache),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = cache_new,
-    .tp_dealloc = (destructor)cache_dealloc,
+    TYPE("TextCache", TextCache, cache),
     .tp_methods = cache_methods,
 };

@@ -1,6 +1,7 @@
 /* TextCutter: where a tokenizer cuts a text before anything else, at its added tokens:
  * core.prompts.segment_cache.SegmentCache._split, one pass instead of a regular expression.
  */
+#include "base/shell.h"
 #include "prompts/packer.h"
 
 #include <stdlib.h>
@@ -35,14 +36,12 @@ static int take_token(TextCutter *self, PyObject *text, PyObject *atomic) {
     Py_ssize_t length = PyUnicode_CheckExact(text) ? PyUnicode_GET_LENGTH(text) : 0;
     Py_UCS4 first = length > 0 ? PyUnicode_READ_CHAR(text, 0) : FIRSTS;
     if (first == 0 || first >= FIRSTS) {
-        PyErr_Format(PyExc_ValueError, "a token that texts are cut at begins with ASCII, not as %R",
-                     text);
-        return -1;
+        return set_error(PyExc_ValueError, "a token that texts are cut at begins with ASCII, not as %R",
+                         text);
     }
     Token *last = self->count ? self->tokens + self->count - 1 : NULL;
     if (last != NULL && last->length < length) {
-        PyErr_SetString(PyExc_ValueError, "the longest tokens come first");
-        return -1;
+        return set_error(PyExc_ValueError, "the longest tokens come first");
     }
     int divides = PySet_Contains(atomic, text);
     if (divides < 0) {
@@ -60,10 +59,8 @@ static int compare(const void *one, const void *other) {
 
 /* TextCutter(tokens, atomic) */
 static PyObject *cutter_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"", "", NULL};
     PyObject *tokens, *atomic;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!", names, &PyTuple_Type, &tokens,
-                                     &PyFrozenSet_Type, &atomic)) {
+    if (READ_NEW("TextCutter", "T!", "tokens atomic", &tokens, &PyFrozenSet_Type, &atomic) < 0) {
         return NULL;
     }
     TextCutter *self = (TextCutter *)type->tp_alloc(type, 0);
@@ -177,16 +174,11 @@ static PyObject *cutter_cut(TextCutter *self, PyObject *text) {
 }
 
 static PyMethodDef cutter_methods[] = {
-    {"cut", (PyCFunction)cutter_cut, METH_O, "Return the segments of a text, each begun by a token."},
-    {NULL},
+    METHOD_O("cut", cutter_cut),
+    {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject text_cutter_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native.TextCutter",
-    .tp_doc = "Where a tokenizer cuts texts.",
-    .tp_basicsize = sizeof(TextCutter),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = cutter_new,
-    .tp_dealloc = (destructor)cutter_dealloc,
+    TYPE("TextCutter", TextCutter, cutter),
     .tp_methods = cutter_methods,
 };

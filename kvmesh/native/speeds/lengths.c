@@ -2,6 +2,7 @@
  * tests/reference/routing/output_lengths.py, which says why, too.
  */
 #include "base/mixing.h"
+#include "base/shell.h"
 #include "speeds/lengths.h"
 
 #include <math.h>
@@ -44,8 +45,7 @@ static int make_room(Lengths *self) {
                                       : PyMem_Realloc(self->families, room * sizeof *families);
     if (families == NULL) {
         PyMem_Free(places);
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     PyMem_Free(self->places);
     self->places = places;
@@ -175,8 +175,7 @@ int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
 /* Find families by blocks of this size; those known are forgotten. -1 with ValueError set. */
 static int set_block_size(Lengths *self, long long block_size) {
     if (block_size < 1) {
-        PyErr_Format(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
-        return -1;
+        return set_error(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
     }
     for (int i = 0; i < FAMILIES; i++) {
         self->depths[i] = (family_tokens[i] - 1) / block_size + 1;
@@ -232,11 +231,7 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
     PyObject *families = failed ? NULL : PyTuple_New(found.families);
     for (int i = 0; families != NULL && i < found.families; i++) {
         PyObject *pair = Py_BuildValue("LK", found.family[i].tokens, found.family[i].key);
-        if (pair == NULL) {
-            Py_CLEAR(families);
-        } else {
-            PyTuple_SET_ITEM(families, i, pair);
-        }
+        set_made(&families, i, pair);
     }
     if (families == NULL) {
         return NULL;
@@ -253,16 +248,14 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
 /* Read the pairs that `forecast` made; -1 with an error set. */
 static int read_families(PyObject *pairs, Forecast *out) {
     if (PyTuple_GET_SIZE(pairs) > FAMILIES) {
-        PyErr_Format(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
-                     PyTuple_GET_SIZE(pairs));
-        return -1;
+        return set_error(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
+                         PyTuple_GET_SIZE(pairs));
     }
     out->families = (int)PyTuple_GET_SIZE(pairs);
     for (int i = 0; i < out->families; i++) {
         PyObject *pair = PyTuple_GET_ITEM(pairs, i);
         if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            PyErr_SetString(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
-            return -1;
+            return set_error(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
         }
         out->family[i].tokens = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0));
         out->family[i].key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1));
@@ -273,13 +266,12 @@ static int read_families(PyObject *pairs, Forecast *out) {
     return 0;
 }
 
-static PyObject *lengths_learn_method(Lengths *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"families", "tokens", "foreseen", NULL};
+static PyObject *lengths_learn_method(Lengths *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     Forecast forecast = {0};
     PyObject *families, *foreseen;
     long long tokens;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LO", names, &PyTuple_Type, &families,
-                                     &tokens, &foreseen)) {
+    if (READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen) < 0) {
         return NULL;
     }
     PyObject *samples = PyObject_GetAttrString(foreseen, "samples");
@@ -288,8 +280,7 @@ static PyObject *lengths_learn_method(Lengths *self, PyObject *args, PyObject *k
         forecast.samples = PyLong_AsLongLong(samples);
         forecast.tokens = PyFloat_AsDouble(mean);
     }
-    Py_XDECREF(samples);
-    Py_XDECREF(mean);
+    XDECREF_ALL(samples, mean);
     if (PyErr_Occurred() || read_families(families, &forecast) < 0 ||
         lengths_learn(self, &forecast, tokens) < 0) {
         return NULL;
@@ -305,29 +296,25 @@ static PyObject *lengths_resize(Lengths *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static PyObject *lengths_statistics(Lengths *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing)) {
     return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->count,
                                  self->all.samples, self->errors.tokens,
                                  self->mean_errors.tokens);
 }
 
 static PyMethodDef lengths_methods[] = {
-    {"forecast", (PyCFunction)lengths_forecast_method, METH_O,
-     "Return a prompt's families and how long its answer will probably be."},
-    {"learn", (PyCFunction)(void (*)(void))lengths_learn_method, METH_VARARGS | METH_KEYWORDS,
-     "Take a whole answer."},
-    {"resize", (PyCFunction)lengths_resize, METH_O, "Find families by blocks of another size."},
-    {"statistics", (PyCFunction)lengths_statistics, METH_NOARGS, "Return the present figures."},
+    METHOD_O("forecast", lengths_forecast_method),
+    METHOD_KEYWORDS("learn", lengths_learn_method),
+    METHOD_O("resize", lengths_resize),
+    METHOD_NOARGS("statistics", lengths_statistics),
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"forecast", "statistics", "block_size", "max_families", NULL};
     PyObject *forecast, *statistics;
     long long block_size, most;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOLL", names, &forecast, &statistics,
-                                     &block_size, &most)) {
+    if (READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families", &forecast,
+                 &statistics, &block_size, &most) < 0) {
         return NULL;
     }
     if (most < 0 || most > MOST_FAMILIES) {
@@ -348,20 +335,12 @@ static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 }
 
 static void lengths_dealloc(Lengths *self) {
-    Py_XDECREF(self->forecast_type);
-    Py_XDECREF(self->statistics_type);
-    PyMem_Free(self->families);
-    PyMem_Free(self->places);
+    XDECREF_ALL(self->forecast_type, self->statistics_type);
+    FREE_ALL(self->families, self->places);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 PyTypeObject lengths_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.OutputLengths",
-    .tp_doc = "How long answers become.",
-    .tp_basicsize = sizeof(Lengths),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = lengths_new,
-    .tp_dealloc = (destructor)lengths_dealloc,
+    TYPE("OutputLengths", Lengths, lengths),
     .tp_methods = lengths_methods,
 };

@@ -1,4 +1,4 @@
-/* How long an output token takes at each worker: core.workers.relative_speed.OutputRates, where the reasons stand,
+/* How long an output token takes at each worker: tests/reference/workers/relative_speed.py, where the reasons stand,
  * operation by operation.
  */
 #include "speeds/speeds.h"

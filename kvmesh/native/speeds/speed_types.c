@@ -1,7 +1,6 @@
 /* Speeds and StepTimes as Python sees them. */
+#include "base/shell.h"
 #include "speeds/speeds.h"
-
-#include <structmember.h>
 
 #define NUMBER(type, name) {#name, T_DOUBLE, offsetof(type, name), 0, NULL}
 
@@ -11,18 +10,13 @@ static void worker_speed_dealloc(WorkerSpeed *self) {
 }
 
 PyTypeObject worker_speed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.WorkerSpeed",
-    .tp_doc = "What is learned of one worker's speed.",
-    .tp_basicsize = sizeof(WorkerSpeed),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)worker_speed_dealloc,
+    INNER_TYPE("WorkerSpeed", WorkerSpeed, worker_speed),
 };
 
-static PyObject *step_times_fold_method(StepTimes *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"tokens", "ms", NULL};
+static PyObject *step_times_fold_method(StepTimes *self, PyObject *const *args, Py_ssize_t nargs,
+                                        PyObject *keywords) {
     double tokens, ms;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "dd", names, &tokens, &ms)) {
+    if (READ("fold", "dd", "tokens ms", &tokens, &ms) < 0) {
         return NULL;
     }
     step_times_fold(self, tokens, ms);
@@ -35,18 +29,12 @@ static PyMemberDef step_times_members[] = {
 };
 
 static PyMethodDef step_times_methods[] = {
-    {"fold", (PyCFunction)(void (*)(void))step_times_fold_method, METH_VARARGS | METH_KEYWORDS,
-     "Add a step."},
+    METHOD_KEYWORDS("fold", step_times_fold_method),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject step_times_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.StepTimes",
-    .tp_doc = "The fixed time of an engine's steps.",
-    .tp_basicsize = sizeof(StepTimes),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
+    PLAIN_TYPE("StepTimes", StepTimes),
     .tp_members = step_times_members,
     .tp_methods = step_times_methods,
 };
@@ -97,13 +85,13 @@ static PyObject *speeds_get_residence_ms(Speeds *self, PyObject *worker) {
                ? PyFloat_FromDouble(speeds_residence_ms(self, known)) : NULL;
 }
 
-static PyObject *speeds_take_first_token(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "uncached_tokens", "service_s", "now", NULL};
+static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                         PyObject *keywords) {
     PyObject *worker;
     long long tokens;
     double service_s, now;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULdd", names, &worker, &tokens, &service_s,
-                                     &now)) {
+    if (READ("first_token", "ULdd", "worker uncached_tokens service_s now", &worker, &tokens, &service_s,
+             &now) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -114,11 +102,11 @@ static PyObject *speeds_take_first_token(Speeds *self, PyObject *args, PyObject 
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_measured(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "tokens", "busy_us", NULL};
+static PyObject *speeds_take_measured(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     PyObject *worker;
     long long tokens, busy_us;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULL", names, &worker, &tokens, &busy_us)) {
+    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -129,12 +117,12 @@ static PyObject *speeds_take_measured(Speeds *self, PyObject *args, PyObject *ke
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_output(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *keywords) {
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+    if (READ("output", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
         return NULL;
     }
     WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
@@ -145,13 +133,12 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *args, PyObject *keyw
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_finished(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "residence_s", "output_tokens", NULL};
+static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     PyObject *worker;
     double residence_s;
     long long tokens;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "UdL", names, &worker, &residence_s,
-                                     &tokens)) {
+    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -162,12 +149,12 @@ static PyObject *speeds_take_finished(Speeds *self, PyObject *args, PyObject *ke
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_answered(Speeds *self, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "tokens", "elapsed_s", NULL};
+static PyObject *speeds_take_answered(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
+                                      PyObject *keywords) {
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "ULd", names, &worker, &tokens, &elapsed_s)) {
+    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
         return NULL;
     }
     WorkerSpeed *known = speeds_worker(self, worker);
@@ -210,32 +197,26 @@ static PyMemberDef speeds_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define TAKES(name, function, text) \
-    {name, (PyCFunction)(void (*)(void))function, METH_VARARGS | METH_KEYWORDS, text}
-#define ASKS(name, function, text) {name, (PyCFunction)function, METH_O, text}
-
 static PyMethodDef speeds_methods[] = {
-    ASKS("ms_per_token", speeds_get_ms_per_token, "Return the worker's prefill time."),
-    ASKS("prefill_ratio", speeds_prefill_ratio, "Return the worker's own evidence and factor."),
-    ASKS("ms_per_output_token", speeds_get_ms_per_output_token,
-         "Return the time between two output tokens."),
-    ASKS("residence_ms", speeds_get_residence_ms, "Return how long a request stays."),
-    ASKS("answer_tokens", speeds_get_answer_tokens, "Return what an answer's tokens count for."),
-    ASKS("remove_worker", speeds_remove, "Forget a worker."),
-    ASKS("report", speeds_report, "Return what is believed of a worker."),
-    TAKES("first_token", speeds_take_first_token, "Learn from a first token."),
-    TAKES("measured", speeds_take_measured, "Learn from an engine's own totals."),
-    TAKES("output", speeds_take_output, "Learn from output tokens."),
-    TAKES("answered", speeds_take_answered, "Learn from an answer's output."),
-    TAKES("finished", speeds_take_finished, "Learn how long a request stayed."),
+    METHOD_O("ms_per_token", speeds_get_ms_per_token),
+    METHOD_O("prefill_ratio", speeds_prefill_ratio),
+    METHOD_O("ms_per_output_token", speeds_get_ms_per_output_token),
+    METHOD_O("residence_ms", speeds_get_residence_ms),
+    METHOD_O("answer_tokens", speeds_get_answer_tokens),
+    METHOD_O("remove_worker", speeds_remove),
+    METHOD_O("report", speeds_report),
+    METHOD_KEYWORDS("first_token", speeds_take_first_token),
+    METHOD_KEYWORDS("measured", speeds_take_measured),
+    METHOD_KEYWORDS("output", speeds_take_output),
+    METHOD_KEYWORDS("answered", speeds_take_answered),
+    METHOD_KEYWORDS("finished", speeds_take_finished),
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"report", "prior_ms_per_token", NULL};
     PyObject *report;
     double prior;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "Od", names, &report, &prior)) {
+    if (READ_NEW("Speeds", "Od", "report prior_ms_per_token", &report, &prior) < 0) {
         return NULL;
     }
     if (!(prior > 0.0 && prior < HUGE_VAL)) {
@@ -261,21 +242,12 @@ static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static void speeds_dealloc(Speeds *self) {
-    Py_XDECREF(self->report_type);
-    Py_XDECREF(self->workers);
-    Py_XDECREF(self->steps);
-    Py_XDECREF(self->fleet);
+    XDECREF_ALL(self->report_type, self->workers, self->steps, self->fleet);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 PyTypeObject speeds_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Speeds",
-    .tp_doc = "How fast each worker prefills and decodes.",
-    .tp_basicsize = sizeof(Speeds),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = speeds_new,
-    .tp_dealloc = (destructor)speeds_dealloc,
+    TYPE("Speeds", Speeds, speeds),
     .tp_members = speeds_members,
     .tp_methods = speeds_methods,
 };

@@ -1,5 +1,5 @@
-/* Speeds and StepTimes: see speeds.h. The operations and their order are core.workers.speeds' and
- * core.workers.relative_speed's, where the reasons stand, too.
+/* Speeds and StepTimes: see speeds.h. The operations and their order are those of
+ * tests/reference/workers/speeds.py and relative_speed.py, where the reasons stand, too.
  */
 #include "speeds/speeds.h"
 

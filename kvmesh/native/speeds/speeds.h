@@ -3,8 +3,8 @@
  * states.c is all that is known of one worker. speeds.c learns from prefills, output_rates.c from output;
  * speed_types.c is what Python sees of both. lengths.c forecasts lengths.
  *
- * Speeds and StepTimes have the attributes and numbers of core.workers.speeds.Speeds and
- * core.workers.step_times.StepTimes. None of them can be part of a cycle, so the collector does not
+ * Speeds and StepTimes have the attributes and numbers of tests/reference/workers/speeds.py and
+ * tests/reference/workers/step_times.py. None of them can be part of a cycle, so the collector does not
  * know them.
  */
 #ifndef KVMESH_SPEEDS_H
@@ -12,14 +12,14 @@
 
 #include "speeds/states.h"
 
-enum { KEPT_ANSWERS = 4 }; /* core.workers.relative_speed.KEPT */
+enum { KEPT_ANSWERS = 4 };
 
 typedef struct {
     PyObject_HEAD
     double step_tokens, weight, tokens, weighted_ms, tokens_tokens, tokens_ms;
 } StepTimes;
 
-/* core.workers.speeds._Worker. Whoever keeps one takes a reference; what a removed one learns is
+/* What is learned of one worker. Whoever keeps one takes a reference; what a removed one learns is
  * lost.
  */
 typedef struct {
@@ -28,7 +28,7 @@ typedef struct {
     double open_tokens, open_ms, open_s, interval_ms, residence_ms;
     long long clipped, measured_tokens, measured_us;
     int measured, seen, removed;
-    /* core.workers.relative_speed.OutputRates: the last answers, and how far they are beyond what is usual. */
+    /* The last answers, and how far they are beyond what is usual. */
     double answer_tokens[KEPT_ANSWERS], answer_ms[KEPT_ANSWERS], beyond;
     long long answers;
     int answers_aged, answers_seen;
@@ -57,7 +57,7 @@ extern PyTypeObject step_times_type, worker_speed_type, speeds_type;
  */
 WorkerSpeed *speeds_worker(Speeds *self, PyObject *name);
 
-/* Return `core.workers.speeds.Speeds.ms_per_token`, `ms_per_output_token` and `residence_ms`; `known`
+/* Return what `Speeds.ms_per_token`, `ms_per_output_token` and `residence_ms` do; `known`
  * may be NULL in the last two: nothing is known of that worker.
  */
 static inline double speeds_ms_per_token(const Speeds *self, const WorkerSpeed *known) {
@@ -82,7 +82,7 @@ void speeds_measured(Speeds *self, WorkerSpeed *known, long long tokens, long lo
 
 void speeds_answered(Speeds *self, WorkerSpeed *known, long long tokens, double elapsed_s);
 
-/* `core.workers.speeds.Speeds.answer_tokens`. */
+/* Return what `Speeds.answer_tokens` does. */
 static inline double speeds_answer_tokens(const Speeds *self, long long expected) {
     return (expected ? (double)expected : self->mean_answer) + self->answers.step_tokens;
 }
@@ -90,7 +90,7 @@ static inline double speeds_answer_tokens(const Speeds *self, long long expected
 /* Return a measured time in ms, made harmless: clocks may step. */
 double speeds_milliseconds(double seconds);
 
-/* `core.workers.step_times.StepTimes.fold`. */
+/* Learn from a step, as `StepTimes.fold`. */
 void step_times_fold(StepTimes *self, double tokens, double ms);
 
 /* Begin without any evidence but the prior; `fleet` is there. */

@@ -1,26 +1,21 @@
 /* Ratio and WorkerState: how fast a worker is, and all that is known of it. */
+#include "base/shell.h"
 #include "speeds/states.h"
 
-#include <structmember.h>
-
 static PyObject *ratio_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"ms", "tokens", NULL};
-    double ms = 0.0, tokens = 0.0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|dd", names, &ms, &tokens)) {
-        return NULL;
-    }
     Ratio *self = (Ratio *)type->tp_alloc(type, 0);
+    if (self != NULL && READ_NEW("Ratio", "|dd", "ms tokens", &self->ms, &self->tokens) < 0) {
+        Py_CLEAR(self);
+    }
     if (self != NULL) {
-        self->ms = ms;
-        self->tokens = tokens;
         self->factor = 1.0;
     }
     return (PyObject *)self;
 }
 
-static PyObject *ratio_fold(Ratio *self, PyObject *args) {
+static PyObject *ratio_fold(Ratio *self, PyObject *const *args, Py_ssize_t nargs) {
     double ms, tokens, half_life;
-    if (!PyArg_ParseTuple(args, "ddd", &ms, &tokens, &half_life)) {
+    if (READ_PLACED("fold", "ddd", "ms tokens half_life", &ms, &tokens, &half_life) < 0) {
         return NULL;
     }
     ratio_add(self, ms, tokens, half_life);
@@ -46,64 +41,42 @@ static PyMemberDef ratio_members[] = {
 };
 
 static PyMethodDef ratio_methods[] = {
-    {"fold", (PyCFunction)ratio_fold, METH_VARARGS, "Add a sample."},
-    {"age", (PyCFunction)ratio_age, METH_O, "Go half of the way to the fleet's mean."},
+    METHOD_FASTCALL("fold", ratio_fold),
+    METHOD_O("age", ratio_age),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject ratio_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Ratio",
-    .tp_doc = "Decayed sum of ms over decayed sum of tokens.",
-    .tp_basicsize = sizeof(Ratio),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    SLOTS("Ratio", sizeof(Ratio), 0),
     .tp_new = ratio_new,
     .tp_members = ratio_members,
     .tp_methods = ratio_methods,
 };
 
 static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"worker", "loads", "prefill", "info", "report", NULL};
-    PyObject *worker, *loads, *prefill, *info, *report;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "UO!O!OO", names, &worker, &loads_type, &loads,
-                                     &ratio_type, &prefill, &info, &report)) {
-        return NULL;
+    WorkerState *self = (WorkerState *)type->tp_alloc(type, 0);
+    if (self != NULL &&
+        ((self->gaps = PyTuple_New(0)) == NULL ||
+         READ_NEW("WorkerState", "+U+!+!+O+O", "worker loads prefill info report", &self->worker,
+                  &loads_type, &self->loads, &ratio_type, &self->prefill, &self->info,
+                  &self->report) < 0)) {
+        Py_CLEAR(self);
     }
-    PyObject *gaps = PyTuple_New(0);
-    WorkerState *self = gaps == NULL ? NULL : (WorkerState *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        Py_XDECREF(gaps);
-        return NULL;
-    }
-    self->worker = Py_NewRef(worker);
-    self->loads = (Loads *)Py_NewRef(loads);
-    self->prefill = (Ratio *)Py_NewRef(prefill);
-    self->info = Py_NewRef(info);
-    self->report = Py_NewRef(report);
-    self->gaps = gaps;
     return (PyObject *)self;
 }
 
 static void state_dealloc(WorkerState *self) {
-    Py_XDECREF(self->worker);
-    Py_XDECREF(self->loads);
-    Py_XDECREF(self->prefill);
-    Py_XDECREF(self->info);
-    Py_XDECREF(self->report);
-    Py_XDECREF(self->gaps);
+    XDECREF_ALL(self->worker, self->loads, self->prefill, self->info, self->report, self->gaps);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *state_loads(WorkerState *self, void *closure) {
-    (void)closure;
+static PyObject *state_loads(WorkerState *self, void *Py_UNUSED(closure)) {
     return Py_NewRef(self->loads);
 }
 
-static int state_set_loads(WorkerState *self, PyObject *value, void *closure) {
-    (void)closure;
+static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(closure)) {
     if (value == NULL || !Py_IS_TYPE(value, &loads_type)) {
-        PyErr_SetString(PyExc_TypeError, "a worker's loads are a Loads");
-        return -1;
+        return set_error(PyExc_TypeError, "a worker's loads are a Loads");
     }
     Py_SETREF(self->loads, (Loads *)Py_NewRef(value));
     return 0;
@@ -128,13 +101,7 @@ static PyGetSetDef state_getters[] = {
 };
 
 PyTypeObject worker_state_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.WorkerState",
-    .tp_doc = "All that is known of one worker.",
-    .tp_basicsize = sizeof(WorkerState),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = state_new,
-    .tp_dealloc = (destructor)state_dealloc,
+    TYPE("WorkerState", WorkerState, state),
     .tp_members = state_members,
     .tp_getset = state_getters,
 };

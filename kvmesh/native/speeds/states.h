@@ -1,5 +1,5 @@
 /* What is known of one worker: Ratio and WorkerState, the same attributes and numbers as
- * core.relative_speed.Ratio and core.worker_state.WorkerState. None of them can be part of a cycle, so
+ * tests/reference/workers/relative_speed.py and kvmesh/_native.pyi. None of them can be part of a cycle, so
  * the collector does not know them.
  */
 #ifndef KVMESH_STATES_H

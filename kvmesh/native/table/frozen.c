@@ -3,6 +3,7 @@
  * Freezing is O(shards); a segment that is about to change before its shard was read is copied, some
  * 500 blocks. A copy's entries refer to the table's sets, so that these stay.
  */
+#include "base/arrays.h"
 #include "table/table.h"
 
 static void drop_kept(Frozen *self, uint32_t number) {
@@ -29,12 +30,9 @@ static int reserve(Kept *kept, uint64_t more) {
     uint64_t wanted = kept->count + more + 1;
     if (wanted > kept->room) {
         uint64_t room = wanted + kept->room / 2;
-        Entry *entries = PyMem_Realloc(kept->entries, room * sizeof *entries);
-        if (entries == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(kept->entries, room) < 0) {
             return -1;
         }
-        kept->entries = entries;
         kept->room = (uint32_t)room;
     }
     return 0;
@@ -128,8 +126,7 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
     Segment *segment;
     uint32_t kept = 0;
     if (!self->open) {
-        PyErr_SetString(PyExc_ValueError, "the view is closed: what it has not read may be another");
-        return -1;
+        return set_error(PyExc_ValueError, "the view is closed: what it has not read may be another");
     }
     uint64_t left = 0; /* room for them is made once: to copy 16 MB to more of it takes 10 ms */
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {

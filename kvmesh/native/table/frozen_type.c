@@ -1,8 +1,8 @@
 /* Frozen as Python sees it: what frozen.c keeps, read whole; part.c makes the columns of a snapshot. */
+#include "base/shell.h"
 #include "table/table.h"
 
-PyObject *table_freeze(Table *self, PyObject *nothing) {
-    (void)nothing;
+PyObject *table_freeze(Table *self, PyObject *Py_UNUSED(nothing)) {
     Frozen *view = PyObject_New(Frozen, &frozen_type);
     if (view == NULL) {
         return NULL;
@@ -17,8 +17,7 @@ PyObject *table_freeze(Table *self, PyObject *nothing) {
     return (PyObject *)view;
 }
 
-static PyObject *frozen_end(Frozen *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *frozen_end(Frozen *self, PyObject *Py_UNUSED(nothing)) {
     frozen_close(self);
     Py_RETURN_NONE;
 }
@@ -42,9 +41,6 @@ static int fill(PyObject *held, Table *table, const Reading *reading) {
     }
     return 0;
 }
-
-PyDoc_STRVAR(take_doc, "take(number) -> dict[int, int]\n\n"
-"Return key -> mask of one shard, once: later it may be as it is now. 0.1 us a block.");
 
 static PyObject *frozen_take(Frozen *self, PyObject *object) {
     uint32_t number;
@@ -72,27 +68,15 @@ static PyObject *frozen_blocks(Frozen *self, PyObject *object) {
 }
 
 static PyMethodDef methods[] = {
-    {"take", (PyCFunction)frozen_take, METH_O, take_doc},
-    {"columns", (PyCFunction)(void (*)(void))frozen_columns, METH_FASTCALL,
-     "columns(number, live, numbers, older=None) -> tuple[int, int, bytes]\n\n"
-     "Return one shard, once, as a snapshot has it, together with that of an older table: how many\n"
-     "blocks, how many bytes the number of a set takes, and the columns. `numbers` maps masks to numbers\n"
-     "and grows; `live` None: every bit counts. 20 ns a block."},
-    {"part", (PyCFunction)(void (*)(void))frozen_part, METH_FASTCALL,
-     "part(number, live, numbers, older=None) -> Part\n\n"
-     "Return what makes the same columns in slices."},
-    {"blocks", (PyCFunction)frozen_blocks, METH_O,
-     "blocks(number) -> int\n\nReturn how many blocks of one shard there are to be read, at most."},
-    {"close", (PyCFunction)frozen_end, METH_NOARGS, "close()\n\nCopy no more; safe to call twice."},
+    METHOD_O("take", frozen_take),
+    METHOD_FASTCALL("columns", frozen_columns),
+    METHOD_FASTCALL("part", frozen_part),
+    METHOD_O("blocks", frozen_blocks),
+    METHOD_NOARGS("close", frozen_end),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject frozen_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Frozen",
-    .tp_doc = "A table as it was.",
-    .tp_basicsize = sizeof(Frozen),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)frozen_dealloc,
+    INNER_TYPE("Frozen", Frozen, frozen),
     .tp_methods = methods,
 };

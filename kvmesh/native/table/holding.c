@@ -1,11 +1,11 @@
 /* Holding: a worker's bit, and how many blocks it holds in one table. */
+#include "base/shell.h"
 #include "table/table.h"
 
 Holding *holding_make(uint32_t slot) {
     PyObject *one = PyLong_FromLong(1), *shift = PyLong_FromUnsignedLong(slot);
     PyObject *bit = one == NULL || shift == NULL ? NULL : PyNumber_Lshift(one, shift);
-    Py_XDECREF(one);
-    Py_XDECREF(shift);
+    XDECREF_ALL(one, shift);
     Holding *self = bit == NULL ? NULL : PyObject_New(Holding, &holding_type);
     if (self == NULL) {
         Py_XDECREF(bit);
@@ -23,31 +23,26 @@ static void holding_dealloc(Holding *self) {
     PyObject_Free(self);
 }
 
-static PyObject *holding_bit(Holding *self, void *closure) {
-    (void)closure;
+static PyObject *holding_bit(Holding *self, void *Py_UNUSED(closure)) {
     return Py_NewRef(self->bit);
 }
 
-static PyObject *holding_blocks(Holding *self, void *closure) {
-    (void)closure;
+static PyObject *holding_blocks(Holding *self, void *Py_UNUSED(closure)) {
     return PyLong_FromLongLong(self->blocks);
 }
 
-static PyObject *holding_digest(Holding *self, void *closure) {
-    (void)closure;
+static PyObject *holding_digest(Holding *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(self->digest);
 }
 
 static int refuse_no_int(PyObject *value) {
     if (value == NULL || !PyLong_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "what a worker holds is counted in ints");
-        return -1;
+        return set_error(PyExc_TypeError, "what a worker holds is counted in ints");
     }
     return 0;
 }
 
-static int holding_set_blocks(Holding *self, PyObject *value, void *closure) {
-    (void)closure;
+static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
     if (refuse_no_int(value) < 0) {
         return -1;
     }
@@ -59,8 +54,7 @@ static int holding_set_blocks(Holding *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static int holding_set_digest(Holding *self, PyObject *value, void *closure) {
-    (void)closure;
+static int holding_set_digest(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
     if (refuse_no_int(value) < 0) {
         return -1;
     }
@@ -77,11 +71,6 @@ static PyGetSetDef getters[] = {
 };
 
 PyTypeObject holding_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Holding",
-    .tp_doc = "What one worker holds in one table.",
-    .tp_basicsize = sizeof(Holding),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)holding_dealloc,
+    INNER_TYPE("Holding", Holding, holding),
     .tp_getset = getters,
 };

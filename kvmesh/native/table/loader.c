@@ -1,6 +1,6 @@
 /* Loader: fills a table from the parts of a snapshot, and counts what each set of workers got. */
+#include "base/shell.h"
 #include "table/table.h"
-
 
 typedef struct {
     PyObject_HEAD
@@ -43,9 +43,7 @@ static void loader_dealloc(Loader *self) {
         }
     }
     self->table->changes++;
-    PyMem_Free(self->sets);
-    PyMem_Free(self->blocks);
-    PyMem_Free(self->sums);
+    FREE_ALL(self->sets, self->blocks, self->sums);
     Py_XDECREF(self->masks);
     Py_DECREF(self->table);
     PyObject_Free(self);
@@ -102,20 +100,15 @@ static int add_blocks(Loader *self, uint32_t number, const uint8_t *keys, const 
     return 1;
 }
 
-PyDoc_STRVAR(add_doc, "add(shard, keys, sets, width) -> bool\n\n"
-"Add blocks of a shard: 7 bytes a key, and the number of its set in `width` (2 or 4) bytes. False when\n"
-"one comes twice. Raises IndexError for a set that there is not. 20 ns a block, 0.2 us of a large shard.");
-
 static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer keys, sets;
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "add takes 4 arguments, not %zd", nargs);
-    }
-    long number = PyLong_AsLong(args[0]), width = PyLong_AsLong(args[3]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[1], &keys, PyBUF_SIMPLE) < 0) {
+    long long number, width;
+    PyObject *packed, *named;
+    if (READ_PLACED("add", "LOOL", "number keys sets width", &number, &packed, &named, &width) < 0 ||
+        PyObject_GetBuffer(packed, &keys, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    if (PyObject_GetBuffer(args[2], &sets, PyBUF_SIMPLE) < 0) {
+    if (PyObject_GetBuffer(named, &sets, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&keys);
         return NULL;
     }
@@ -123,11 +116,11 @@ static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t narg
     int added = -1;
     if (number < 0 || number >= SHARDS || (width != 2 && width != 4) || keys.len % KEY_BYTES ||
         sets.len % width || sets.len / width != count || count > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "shard %ld: %zd bytes of keys, %zd of sets of width %ld",
+        PyErr_Format(PyExc_ValueError, "shard %lld: %zd bytes of keys, %zd of sets of width %lld",
                      number, keys.len, sets.len, width);
     } else if (self->table->frozen != NULL ||
                (self->table->shards[number].used && !self->filled[number])) {
-        PyErr_Format(PyExc_ValueError, "shard %ld has blocks, or a view of it is open", number);
+        PyErr_Format(PyExc_ValueError, "shard %lld has blocks, or a view of it is open", number);
     } else {
         self->table->changes++;
         Shard *shard = self->table->shards + number; /* the first slice of a large one makes its room */
@@ -141,9 +134,6 @@ static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t narg
     return added < 0 ? NULL : PyBool_FromLong(added);
 }
 
-PyDoc_STRVAR(total_doc, "total(number) -> tuple[int, int]\n\n"
-"Return how many blocks a set got, and the sum of their hashes mod 2^64.");
-
 static PyObject *loader_total(Loader *self, PyObject *object) {
     Py_ssize_t number = PyLong_AsSsize_t(object);
     if (number < 0 || number >= self->count) {
@@ -155,17 +145,12 @@ static PyObject *loader_total(Loader *self, PyObject *object) {
 }
 
 static PyMethodDef methods[] = {
-    {"add", (PyCFunction)(void (*)(void))loader_add, METH_FASTCALL, add_doc},
-    {"total", (PyCFunction)loader_total, METH_O, total_doc},
+    METHOD_FASTCALL("add", loader_add),
+    METHOD_O("total", loader_total),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject loader_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Loader",
-    .tp_doc = "Fills a table from the parts of a snapshot.",
-    .tp_basicsize = sizeof(Loader),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)loader_dealloc,
+    INNER_TYPE("Loader", Loader, loader),
     .tp_methods = methods,
 };

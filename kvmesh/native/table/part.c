@@ -4,6 +4,7 @@
  * one shard: `Part` makes the same columns in slices, between which others work. It copies the shard as
  * a view does before a change, sorts, joins, numbers and writes the copy, and lets go of its sets.
  */
+#include "base/shell.h"
 #include "table/table.h"
 
 #define NARROW_SETS 65536
@@ -76,8 +77,7 @@ static void close_making(Making *self) {
         PyMem_Free(self->sources[one].known);
         PyMem_Free(self->sources[one].reading.entries);
     }
-    PyMem_Free(self->rows);
-    PyMem_Free(self->places);
+    FREE_ALL(self->rows, self->places);
     *self = (Making){.rows = NULL};
 }
 
@@ -86,8 +86,7 @@ static int open_numbers(Source *self) {
     size_t sets = self->frozen->table->sets.used;
     self->known = PyMem_Malloc(sets * sizeof *self->known);
     if (self->known == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     memset(self->known, 0xFF, sets * sizeof *self->known);
     return 0;
@@ -158,8 +157,7 @@ static int open_rows(Making *self) {
     self->rows = PyMem_Malloc(((size_t)first->count + second->count + 1) * sizeof *self->rows);
     self->places = self->rows == NULL ? NULL : PyMem_Calloc(self->room, sizeof *self->places);
     if (self->places == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     return 0;
 }
@@ -228,9 +226,8 @@ static int open_making(Making *self, Frozen *frozen, PyObject *const *args, Py_s
     if (nargs < 3 || nargs > 4 || !PyDict_Check(args[2]) ||
         (args[1] != Py_None && !PyLong_Check(args[1])) ||
         (older != Py_None && (!Py_IS_TYPE(older, &frozen_type) || older == (PyObject *)frozen))) {
-        PyErr_Format(PyExc_TypeError,
-                     "it takes a number, a mask or None, a dict, and another Frozen or None");
-        return -1;
+        return set_error(PyExc_TypeError,
+                         "it takes a number, a mask or None, a dict, and another Frozen or None");
     }
     self->source_count = older == Py_None ? 1 : 2;
     self->sources[0].frozen = frozen;
@@ -420,12 +417,7 @@ static int prepare(Part *self) {
     }
 }
 
-PyDoc_STRVAR(prepare_doc, "prepare() -> tuple[int, int] | None\n\n"
-"Do a slice of what comes before the columns; at its end return how many blocks there are, and how\n"
-"many bytes the number of a set takes.");
-
-static PyObject *part_prepare(Part *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *part_prepare(Part *self, PyObject *Py_UNUSED(nothing)) {
     if (self->step > NUMBERING) {
         return PyErr_Format(PyExc_ValueError, "the part is prepared");
     }
@@ -473,11 +465,7 @@ static PyObject *write_some(Part *self) {
     return piece;
 }
 
-PyDoc_STRVAR(piece_doc, "piece() -> bytes | None\n\n"
-"Return the next bytes of the columns, perhaps none; None behind the last ones.");
-
-static PyObject *part_piece(Part *self, PyObject *nothing) {
-    (void)nothing;
+static PyObject *part_piece(Part *self, PyObject *Py_UNUSED(nothing)) {
     if (self->step < KEYS) {
         return PyErr_Format(PyExc_ValueError, "the part is not prepared");
     }
@@ -494,17 +482,12 @@ static PyObject *part_piece(Part *self, PyObject *nothing) {
 }
 
 static PyMethodDef methods[] = {
-    {"prepare", (PyCFunction)part_prepare, METH_NOARGS, prepare_doc},
-    {"piece", (PyCFunction)part_piece, METH_NOARGS, piece_doc},
+    METHOD_NOARGS("prepare", part_prepare),
+    METHOD_NOARGS("piece", part_piece),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject part_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Part",
-    .tp_doc = "One shard of a snapshot, made in slices.",
-    .tp_basicsize = sizeof(Part),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)part_dealloc,
+    INNER_TYPE("Part", Part, part),
     .tp_methods = methods,
 };

@@ -1,4 +1,5 @@
 /* Interned sets of workers, see sets.h. Numbers come from an array, equal sets from a hash table. */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "table/sets.h"
 
@@ -19,8 +20,7 @@ int sets_init(Sets *self) {
     self->sets = PyMem_Calloc(FIRST_BUCKETS, sizeof *self->sets);
     if (self->buckets == NULL || self->sets == NULL) {
         sets_clear(self);
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->bucket_count = self->bucket_room = self->level = self->room = FIRST_BUCKETS;
     self->used = 1; /* number 0 is NO_SET */
@@ -32,20 +32,15 @@ void sets_clear(Sets *self) {
         PyMem_Free(self->sets[number].words);
         Py_XDECREF(self->sets[number].mask);
     }
-    PyMem_Free(self->sets);
-    PyMem_Free(self->buckets);
-    PyMem_Free(self->scratch);
+    FREE_ALL(self->sets, self->buckets, self->scratch);
     memset(self, 0, sizeof *self);
 }
 
 uint64_t *sets_scratch(Sets *self, uint32_t size) {
     if (size > self->scratch_room) {
-        uint64_t *grown = PyMem_Realloc(self->scratch, (size_t)size * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->scratch, size) < 0) {
             return NULL;
         }
-        self->scratch = grown;
         self->scratch_room = size;
     }
     return self->scratch;
@@ -92,12 +87,9 @@ static uint32_t unused_number(Sets *self) {
     }
     if (self->used == self->room) {
         size_t room = (size_t)self->room * 2;
-        Set *grown = room > UINT32_MAX / 2 ? NULL : PyMem_Realloc(self->sets, room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->sets, room > UINT32_MAX / 2 ? SIZE_MAX : (size_t)room) < 0) {
             return NO_SET;
         }
-        self->sets = grown;
         self->room = (uint32_t)room;
     }
     return self->used;
@@ -190,19 +182,16 @@ PyObject *mask_int(const uint64_t *words, uint32_t size) {
 int mask_read(PyObject *object, Mask *mask) {
     *mask = (Mask){NULL, 0};
     if (!PyLong_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "a mask is an int, not %.100s", Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a mask is an int, not %.100s", Py_TYPE(object)->tp_name);
     }
     size_t bits = _PyLong_NumBits(object);
     if (_PyLong_Sign(object) < 0 || bits > MAX_SLOT) {
-        PyErr_Format(PyExc_ValueError, "a mask is not below 0 and has at most %u bits", MAX_SLOT);
-        return -1;
+        return set_error(PyExc_ValueError, "a mask is not below 0 and has at most %u bits", MAX_SLOT);
     }
     uint32_t size = (uint32_t)((bits + 63) / 64);
     mask->words = PyMem_Calloc(size ? size : 1, sizeof *mask->words);
     if (mask->words == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     mask->size = size;
 #if PY_VERSION_HEX >= 0x030D0000

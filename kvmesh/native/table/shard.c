@@ -6,11 +6,6 @@
 #define DENSE 4U    /* so few came for each entry that is there */
 #define DIGITS (1U << DIGIT_BITS)
 
-static int no_memory(void) {
-    PyErr_NoMemory();
-    return -1;
-}
-
 /* Return the number of the least room for so many entries, above ROOMS when there is none. */
 static uint32_t room_number(uint64_t used) {
     uint32_t number = 0;

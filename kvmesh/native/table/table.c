@@ -3,14 +3,14 @@
  * Runs are packed little-endian u64s. No call is longer than O(its run). What an allocation failed for is
  * left as it was, up to the block it failed at, and counts stay right.
  */
+#include "base/arrays.h"
 #include "table/table.h"
 
 #define AHEAD 8
 
 int read_block(PyObject *object, uint64_t *block) {
     if (!PyLong_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "a block is an int, not %.100s", Py_TYPE(object)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a block is an int, not %.100s", Py_TYPE(object)->tp_name);
     }
     *block = PyLong_AsUnsignedLongLong(object);
     if (*block == UINT64_MAX && PyErr_Occurred()) {
@@ -29,13 +29,11 @@ uint32_t table_single(Table *self, uint32_t slot) {
     }
     if (slot >= self->single_count) {
         uint32_t count = slot + 64;
-        uint32_t *grown = PyMem_Realloc(self->singles, count * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
+        if (RESIZE(self->singles, count) < 0) {
             return NO_SET;
         }
-        memset(grown + self->single_count, 0, (count - self->single_count) * sizeof *grown);
-        self->singles = grown;
+        memset(self->singles + self->single_count, 0,
+               (count - self->single_count) * sizeof *self->singles);
         self->single_count = count;
     }
     uint32_t size = slot / 64 + 1;

@@ -1,6 +1,7 @@
-/* A gateway's messages: what `kvmesh.transport.extproc.reading.pure_decode` does, in one pass without
+/* A gateway's messages: what tests/reference/transport/extproc_reading.py does, in one pass without
  * a copy but of what is kept.
  */
+#include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>
 
@@ -55,8 +56,7 @@ static int read_varint(const Message *message, Span *span, uint64_t *out) {
             return 0;
         }
     }
-    PyErr_Format(message->error, "byte %zd: a number that does not end", span->at);
-    return -1;
+    return set_error(message->error, "byte %zd: a number that does not end", span->at);
 }
 
 /* Read the next field of `rest` and move behind it; 0 at the end, -1 with an error set. */
@@ -73,9 +73,8 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     field->number = tag >> 3;
     field->wire = (int)(tag & 7);
     if (field->number == 0 || field->number > MOST_NUMBER) {
-        PyErr_Format(message->error, "byte %zd: field number %llu is none", begin,
-                     (unsigned long long)field->number);
-        return -1;
+        return set_error(message->error, "byte %zd: field number %llu is none", begin,
+                    (unsigned long long)field->number);
     }
     switch (field->wire) {
     case VARINT:
@@ -92,13 +91,11 @@ static int next_field(const Message *message, Span *rest, Field *field) {
         size = 4;
         break;
     default:
-        PyErr_Format(message->error, "byte %zd: wire type %d is not known", begin, field->wire);
-        return -1;
+        return set_error(message->error, "byte %zd: wire type %d is not known", begin, field->wire);
     }
     if (size > (uint64_t)(rest->end - rest->at)) {
-        PyErr_Format(message->error, "byte %zd: field %llu is longer than its message", begin,
-                     (unsigned long long)field->number);
-        return -1;
+        return set_error(message->error, "byte %zd: field %llu is longer than its message", begin,
+                    (unsigned long long)field->number);
     }
     field->span.at = rest->at;
     rest->at += (Py_ssize_t)size;
@@ -156,9 +153,7 @@ static int read_header(const Message *message, Span rest, PyObject *headers) {
     PyObject *text = lower == NULL ? NULL : bytes_of(message, raw.end > raw.at ? raw : value);
     PyObject *header = text == NULL ? NULL : PyTuple_Pack(2, lower, text);
     int failed = header == NULL || PyList_Append(headers, header) < 0;
-    Py_XDECREF(lower);
-    Py_XDECREF(text);
-    Py_XDECREF(header);
+    XDECREF_ALL(lower, text, header);
     return failed ? -1 : 0;
 }
 
@@ -403,8 +398,7 @@ static int take_attributes(const Message *message, Span entry, Beside *beside) {
         PyObject *text = text_of(message, key);
         PyObject *found = text == NULL ? NULL : object_of(message, &value);
         int failed = found == NULL || PyDict_SetItem(beside->attributes, text, found) < 0;
-        Py_XDECREF(text);
-        Py_XDECREF(found);
+        XDECREF_ALL(text, found);
         if (failed) {
             return -1;
         }
@@ -511,12 +505,7 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
     return make_heard(message, kind, span, types, beside);
 }
 
-PyDoc_STRVAR(read_extproc_doc,
-"read_extproc(types, data) -> message\n\nReturn `transport.extproc.reading.pure_decode`, of types "
-"that are `messages.KINDS`, `Modes` and `CodecError`.");
-
-static PyObject *read_extproc(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *read_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES ||
         !PyBytes_CheckExact(args[1])) {
         PyErr_SetString(PyExc_TypeError, "read_extproc takes a tuple of 8 types, and bytes");
@@ -530,14 +519,11 @@ static PyObject *read_extproc(PyObject *module, PyObject *const *args, Py_ssize_
     Message message = {(const unsigned char *)PyBytes_AS_STRING(args[1]), types[ERROR_TYPE]};
     Beside beside = {NULL, NULL, NULL, NULL};
     PyObject *found = read_message(&message, (Span){0, PyBytes_GET_SIZE(args[1])}, types, &beside);
-    Py_XDECREF(beside.subset);
-    Py_XDECREF(beside.served);
-    Py_XDECREF(beside.modes);
-    Py_XDECREF(beside.attributes);
+    XDECREF_ALL(beside.subset, beside.served, beside.modes, beside.attributes);
     return found;
 }
 
 PyMethodDef native_extproc_read_methods[] = {
-    {"read_extproc", (PyCFunction)(void (*)(void))read_extproc, METH_FASTCALL, read_extproc_doc},
+    METHOD_FASTCALL("read_extproc", read_extproc),
     {NULL, NULL, 0, NULL},
 };

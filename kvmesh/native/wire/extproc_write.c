@@ -1,6 +1,7 @@
 /* Answers to a gateway: what the pure functions of `kvmesh.transport.extproc.writing` do that are named
  * in each docstring here. Sizes are summed first, then all is written into one object.
  */
+#include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>
 
@@ -67,8 +68,7 @@ static Text text_of(PyObject *bytes) {
 static int text_or_none(PyObject *given, Text *text) {
     *text = (Text){NULL, 0};
     if (given != Py_None && !PyBytes_Check(given)) {
-        PyErr_Format(PyExc_TypeError, "bytes or None, not %.50s", Py_TYPE(given)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "bytes or None, not %.50s", Py_TYPE(given)->tp_name);
     }
     if (given != Py_None) {
         *text = text_of(given);
@@ -101,8 +101,7 @@ static int sum_headers(PyObject *headers, Py_ssize_t *size) {
         PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
         if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2 ||
             !PyBytes_Check(PyTuple_GET_ITEM(header, 0)) || !PyBytes_Check(PyTuple_GET_ITEM(header, 1))) {
-            PyErr_SetString(PyExc_TypeError, "a header is a tuple of two bytes");
-            return -1;
+            return set_error(PyExc_TypeError, "a header is a tuple of two bytes");
         }
         *size += field_size(option_size(text_of(PyTuple_GET_ITEM(header, 0)),
                                         text_of(PyTuple_GET_ITEM(header, 1))));
@@ -114,8 +113,7 @@ static int sum_removed(PyObject *removed, Py_ssize_t *size) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(removed); i++) {
         PyObject *name = PySequence_Fast_GET_ITEM(removed, i);
         if (!PyBytes_Check(name)) {
-            PyErr_Format(PyExc_TypeError, "a header's name is bytes, not %.50s", Py_TYPE(name)->tp_name);
-            return -1;
+            return set_error(PyExc_TypeError, "a header's name is bytes, not %.50s", Py_TYPE(name)->tp_name);
         }
         *size += field_size(PyBytes_GET_SIZE(name));
     }
@@ -228,12 +226,7 @@ static int number_of(PyObject *given) {
     return (int)number;
 }
 
-PyDoc_STRVAR(write_extproc_doc,
-"write_extproc(field, headers, removed, endpoint, body) -> bytes\n\nReturn "
-"`transport.extproc.writing.pure_answer`.");
-
-static PyObject *write_extproc(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *write_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 5) {
         return PyErr_Format(PyExc_TypeError, "write_extproc takes 5 arguments, not %zd", nargs);
     }
@@ -246,28 +239,18 @@ static PyObject *write_extproc(PyObject *module, PyObject *const *args, Py_ssize
     answer.headers = PySequence_Fast(args[1], "headers are a sequence");
     answer.removed = answer.headers == NULL ? NULL : PySequence_Fast(args[2], "names are a sequence");
     PyObject *out = answer.removed == NULL ? NULL : write_answer(number, &answer);
-    Py_XDECREF(answer.headers);
-    Py_XDECREF(answer.removed);
+    XDECREF_ALL(answer.headers, answer.removed);
     return out;
 }
 
-PyDoc_STRVAR(write_extproc_piece_doc,
-"write_extproc_piece(field, data, end) -> bytes\n\nReturn "
-"`transport.extproc.writing.pure_piece`.");
-
-static PyObject *write_extproc_piece(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "write_extproc_piece takes 3 arguments, not %zd", nargs);
-    }
-    int number = number_of(args[0]), end = PyObject_IsTrue(args[2]);
-    if (number < 0 || end < 0) {
+static PyObject *write_extproc_piece(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+    PyObject *field, *piece;
+    int number, end;
+    if (READ_PLACED("write_extproc_piece", "OSp", "number data end", &field, &piece, &end) < 0 ||
+        (number = number_of(field)) < 0) {
         return NULL;
     }
-    if (!PyBytes_Check(args[1])) {
-        return PyErr_Format(PyExc_TypeError, "a piece is bytes, not %.50s", Py_TYPE(args[1])->tp_name);
-    }
-    Text data = text_of(args[1]);
+    Text data = text_of(piece);
     Py_ssize_t streamed = (data.size > 0 ? field_size(data.size) : 0) + (end ? PAIR : 0);
     Py_ssize_t mutation = field_size(streamed), common = field_size(mutation);
     PyObject *out = PyBytes_FromStringAndSize(NULL, field_size(field_size(common)));
@@ -288,8 +271,7 @@ static PyObject *write_extproc_piece(PyObject *module, PyObject *const *args, Py
 }
 
 PyMethodDef native_extproc_write_methods[] = {
-    {"write_extproc", (PyCFunction)(void (*)(void))write_extproc, METH_FASTCALL, write_extproc_doc},
-    {"write_extproc_piece", (PyCFunction)(void (*)(void))write_extproc_piece, METH_FASTCALL,
-     write_extproc_piece_doc},
+    METHOD_FASTCALL("write_extproc", write_extproc),
+    METHOD_FASTCALL("write_extproc_piece", write_extproc_piece),
     {NULL, NULL, 0, NULL},
 };

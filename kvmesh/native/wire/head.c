@@ -1,6 +1,5 @@
-/* Heads of requests, and the names that are asked for in them: what the pure classes of
- * `kvmesh.transport.http.wire.head` do.
- */
+/* Heads of requests, and the names that are asked for in them: see head.h. */
+#include "base/shell.h"
 #include "wire/head.h"
 #include <string.h>
 
@@ -44,14 +43,12 @@ static Py_ssize_t size_of(PyObject *headers) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(headers); i++) {
         PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
         if (!is_pair(header)) {
-            PyErr_Format(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
-            return -1;
+            return set_error(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
         }
         size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 0)) +
                 PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 1));
         if (size > INT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "headers of 2 GiB");
-            return -1;
+            return set_error(PyExc_OverflowError, "headers of 2 GiB");
         }
     }
     return size;
@@ -79,13 +76,9 @@ static void add_pairs(Head *head, uint32_t *at, PyObject *headers) {
     }
 }
 
-static PyObject *head_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *head_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     PyObject *given;
-    (void)type;
-    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
-        return PyErr_Format(PyExc_TypeError, "Head takes no keywords");
-    }
-    if (!PyArg_ParseTuple(args, "O", &given)) {
+    if (READ_NEW("Head", "O", "headers", &given) < 0) {
         return NULL;
     }
     PyObject *headers = PySequence_Fast(given, "headers are a sequence");
@@ -134,14 +127,11 @@ static int append_pair(PyObject *list, const Head *head, const HeadLine *line, P
     PyObject *value = name == NULL ? NULL : value_of(head, line);
     PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name, value);
     int failed = pair == NULL || PyList_Append(list, pair) < 0;
-    Py_XDECREF(pair);
-    Py_XDECREF(value);
-    Py_XDECREF(name);
+    XDECREF_ALL(pair, value, name);
     return failed ? -1 : 0;
 }
 
-static PyObject *head_headers(Head *self, PyObject *unused) {
-    (void)unused;
+static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < self->count; i++) {
         if (append_pair(list, self, self->lines + i, name_of(self, self->lines + i)) < 0) {
@@ -209,11 +199,12 @@ static PyObject *head_has(Head *self, PyObject *given) {
 
 /* replaced(names, added) -> Head */
 static PyObject *head_replaced(Head *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "replaced takes 2 arguments, not %zd", nargs);
+    PyObject *named, *headers;
+    if (READ_PLACED("replaced", "OO", "names added", &named, &headers) < 0) {
+        return NULL;
     }
-    const Names *names = read_names(args[0]);
-    PyObject *added = names == NULL ? NULL : PySequence_Fast(args[1], "headers are a sequence");
+    const Names *names = read_names(named);
+    PyObject *added = names == NULL ? NULL : PySequence_Fast(headers, "headers are a sequence");
     Py_ssize_t size = added == NULL ? -1 : size_of(added);
     Head *head = NULL;
     if (size >= 0) {
@@ -282,23 +273,18 @@ static PyObject *head_render(Head *self, PyObject *given) {
 }
 
 static PyMethodDef head_methods[] = {
-    {"headers", (PyCFunction)head_headers, METH_NOARGS, "Return all headers, as they came."},
-    {"get", (PyCFunction)head_get, METH_O, "Return the first value of a name, None without one."},
-    {"select", (PyCFunction)head_select, METH_O, "Return the headers that some names ask for."},
-    {"has", (PyCFunction)head_has, METH_O, "Return whether any header has one of some names."},
-    {"replaced", (PyCFunction)(void (*)(void))head_replaced, METH_FASTCALL,
-     "replaced(names, added) -> Head: without those of some names, others behind the rest."},
-    {"render", (PyCFunction)head_render, METH_O, "Return the lines but those of some names."},
+    METHOD_NOARGS("headers", head_headers),
+    METHOD_O("get", head_get),
+    METHOD_O("select", head_select),
+    METHOD_O("has", head_has),
+    METHOD_FASTCALL("replaced", head_replaced),
+    METHOD_O("render", head_render),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject head_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Head",
-    .tp_doc = "Head(headers): the headers of one request.",
-    .tp_basicsize = sizeof(Head),
+    SLOTS("Head", sizeof(Head), 0),
     .tp_itemsize = sizeof(HeadLine),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = head_make,
     .tp_dealloc = (destructor)head_dealloc,
     .tp_methods = head_methods,
@@ -308,8 +294,7 @@ static void names_dealloc(Names *self) {
     for (uint32_t i = 0; self->names != NULL && i <= self->mask; i++) {
         Py_XDECREF(self->names[i]);
     }
-    PyMem_Free(self->names);
-    PyMem_Free(self->hashes);
+    FREE_ALL(self->names, self->hashes);
     Py_XDECREF(self->prefix);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -330,13 +315,11 @@ static int fill_names(Names *self, PyObject *names) {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(names), room = 4;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i))) {
-            PyErr_SetString(PyExc_TypeError, "names of headers are bytes");
-            return -1;
+            return set_error(PyExc_TypeError, "names of headers are bytes");
         }
     }
     if (count > MOST_NAMES) {
-        PyErr_Format(PyExc_ValueError, "at most %d names", MOST_NAMES);
-        return -1;
+        return set_error(PyExc_ValueError, "at most %d names", MOST_NAMES);
     }
     while (room < 4 * count) {
         room *= 2;
@@ -344,8 +327,7 @@ static int fill_names(Names *self, PyObject *names) {
     self->names = PyMem_Calloc((size_t)room, sizeof *self->names);
     self->hashes = PyMem_Calloc((size_t)room, sizeof *self->hashes);
     if (self->names == NULL || self->hashes == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     self->mask = (uint32_t)room - 1;
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -354,12 +336,9 @@ static int fill_names(Names *self, PyObject *names) {
     return 0;
 }
 
-static PyObject *names_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *names_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *given, *prefix;
-    if (keywords != NULL && PyDict_GET_SIZE(keywords)) {
-        return PyErr_Format(PyExc_TypeError, "Names takes no keywords");
-    }
-    if (!PyArg_ParseTuple(args, "OS", &given, &prefix)) {
+    if (READ_NEW("Names", "OS", "names prefix", &given, &prefix) < 0) {
         return NULL;
     }
     PyObject *all = PySequence_List(given);
@@ -375,11 +354,5 @@ static PyObject *names_make(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 PyTypeObject names_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Names",
-    .tp_doc = "Names(names, prefix): headers that somebody asks for.",
-    .tp_basicsize = sizeof(Names),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = names_make,
-    .tp_dealloc = (destructor)names_dealloc,
+    TYPE("Names", Names, names),
 };

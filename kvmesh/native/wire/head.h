@@ -1,4 +1,4 @@
-/* The headers of one request, kept as the bytes that came: kvmesh.transport.http.wire.head. */
+/* The headers of one request, kept as the bytes that came, and the names that are asked for. */
 #ifndef KVMESH_HEAD_H
 #define KVMESH_HEAD_H
 

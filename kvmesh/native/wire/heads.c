@@ -1,6 +1,7 @@
-/* HTTP heads that come again and again: what the pure functions of `kvmesh.transport.http` do that are
- * named in each docstring here.
+/* HTTP heads that come again and again: what the functions of their names in
+ * tests/reference/transport/heads.py do.
  */
+#include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>
 
@@ -17,8 +18,7 @@ typedef struct {
 static int texts(PyObject *const *args, Py_ssize_t count, Text *out) {
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!PyBytes_Check(args[i])) {
-            PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(args[i])->tp_name);
-            return -1;
+            return set_error(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(args[i])->tp_name);
         }
         out[i].at = PyBytes_AS_STRING(args[i]);
         out[i].size = PyBytes_GET_SIZE(args[i]);
@@ -30,12 +30,7 @@ static int has_at(Text data, Py_ssize_t at, Text what) {
     return data.size - at >= what.size && memcmp(data.at + at, what.at, (size_t)what.size) == 0;
 }
 
-PyDoc_STRVAR(match_head_doc,
-"match_head(data, before, behind, most) -> bytes or None\n\nReturn "
-"`transport.http.wire.headers.pure_match_head`.");
-
-static PyObject *match_head(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *match_head(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 4) {
         return PyErr_Format(PyExc_TypeError, "match_head takes 4 arguments, not %zd", nargs);
     }
@@ -76,12 +71,7 @@ static int is_date(const char *at) {
     return 1;
 }
 
-PyDoc_STRVAR(match_dated_doc,
-"match_dated(data, before, after) -> int\n\nReturn "
-"`transport.http.upstream.response_head.pure_match_dated`.");
-
-static PyObject *match_dated(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
+static PyObject *match_dated(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     Text text[3];
     if (nargs != 3) {
         return PyErr_Format(PyExc_TypeError, "match_dated takes 3 arguments, not %zd", nargs);
@@ -116,17 +106,12 @@ static char *append(char *at, Text text) {
 /* Read one header: a tuple of two bytes. The items are the header's, which its sequence keeps alive. */
 static int header_of(PyObject *header, Text *out) {
     if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2) {
-        PyErr_Format(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
-        return -1;
+        return set_error(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
     }
     return texts(&PyTuple_GET_ITEM(header, 0), 2, out);
 }
 
-PyDoc_STRVAR(render_doc,
-"render(headers) -> bytes\n\nReturn `transport.http.wire.headers.pure_render`.");
-
-static PyObject *render(PyObject *module, PyObject *headers) {
-    (void)module;
+static PyObject *render(PyObject *Py_UNUSED(module), PyObject *headers) {
     PyObject *all = PySequence_Fast(headers, "headers are a sequence");
     if (all == NULL) {
         return NULL;
@@ -157,8 +142,8 @@ static PyObject *render(PyObject *module, PyObject *headers) {
 }
 
 PyMethodDef native_head_methods[] = {
-    {"match_head", (PyCFunction)(void (*)(void))match_head, METH_FASTCALL, match_head_doc},
-    {"match_dated", (PyCFunction)(void (*)(void))match_dated, METH_FASTCALL, match_dated_doc},
-    {"render", render, METH_O, render_doc},
+    METHOD_FASTCALL("match_head", match_head),
+    METHOD_FASTCALL("match_dated", match_dated),
+    METHOD_O("render", render),
     {NULL, NULL, 0, NULL},
 };

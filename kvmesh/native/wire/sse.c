@@ -5,9 +5,9 @@
  * errors or have several lines; and the whole stream from the first CR or overlong event on.
  */
 #define _GNU_SOURCE
+#include "base/shell.h"
 #include "wire/sse.h"
 #include <string.h>
-#include <structmember.h>
 
 #define MOST_HELD (1 << 16)
 
@@ -86,10 +86,6 @@ static PyObject *feed_behind(EventStream *self, PyObject *data) {
     return count_passed(self, passed);
 }
 
-PyDoc_STRVAR(feed_doc,
-"feed(data) -> bytes\n\nReturn what may pass now: all up to the last blank line; `data` itself when "
-"that is all. Counts what ended.");
-
 static PyObject *stream_feed(EventStream *self, PyObject *data) {
     if (!PyBytes_CheckExact(data)) {
         return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
@@ -137,10 +133,8 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
     return 0;
 }
 
-enum { TAKEN = 1, DUE = 2, ENDED = 4 };
-
 static PyObject *taken(const EventStream *self, int ended) {
-    return PyLong_FromLong(TAKEN | (self->tokens >= self->due ? DUE : 0) | (ended ? ENDED : 0));
+    return PyLong_FromLong(STREAM_TAKEN | (self->tokens >= self->due ? STREAM_DUE : 0) | (ended ? STREAM_ENDED : 0));
 }
 
 static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
@@ -150,13 +144,8 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     if (twin == NULL || stream_count_twins(self, twin, found) < 0 || flags < 0) {
         return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     }
-    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & ENDED) != 0);
+    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & STREAM_ENDED) != 0);
 }
-
-PyDoc_STRVAR(take_doc,
-"take(data, may_end) -> int\n\nCount `data`, which stands between two chunks of HTTP, if it is nothing but "
-"whole plain chunks of\nwhole ordinary events, and, if it `may_end`, the last chunk, so that it may be "
-"passed on as it came:\n1, with 2 once `tokens` are `due` and 4 at the end. Else 0, and nothing has changed.");
 
 static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
     static const char last_chunk[] = "0\r\n\r\n";
@@ -208,10 +197,7 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
     return taken(self, ended);
 }
 
-PyDoc_STRVAR(flush_doc, "flush() -> bytes\n\nReturn what is held: the stream has ended.");
-
-static PyObject *stream_flush(EventStream *self, PyObject *none) {
-    (void)none;
+static PyObject *stream_flush(EventStream *self, PyObject *Py_UNUSED(none)) {
     if (self->handed_over) {
         return stream_ask_twin(self, "flush", 1);
     }
@@ -222,11 +208,7 @@ static PyObject *stream_flush(EventStream *self, PyObject *none) {
     return held;
 }
 
-PyDoc_STRVAR(is_complete_doc,
-"is_complete() -> bool\n\nReturn whether the last event that passed was `[DONE]`: nothing is missing.");
-
-static PyObject *stream_is_complete(EventStream *self, PyObject *none) {
-    (void)none;
+static PyObject *stream_is_complete(EventStream *self, PyObject *Py_UNUSED(none)) {
     if (self->handed_over) {
         return stream_ask_twin(self, "is_complete", 1);
     }
@@ -304,67 +286,42 @@ static PyMemberDef stream_members[] = {
 };
 
 static PyMethodDef stream_methods[] = {
-    {"feed", (PyCFunction)stream_feed, METH_O, feed_doc},
-    {"take", (PyCFunction)(void (*)(void))stream_take, METH_FASTCALL, take_doc},
-    {"flush", (PyCFunction)stream_flush, METH_NOARGS, flush_doc},
-    {"is_complete", (PyCFunction)stream_is_complete, METH_NOARGS, is_complete_doc},
+    METHOD_O("feed", stream_feed),
+    METHOD_FASTCALL("take", stream_take),
+    METHOD_NOARGS("flush", stream_flush),
+    METHOD_NOARGS("is_complete", stream_is_complete),
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *make, *find;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "EventStream takes no keyword arguments");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "OO:EventStream", &make, &find)) {
-        return NULL;
-    }
+static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
     if (self != NULL) {
-        self->make = Py_NewRef(make);
-        self->find = Py_NewRef(find);
         self->due = 1;
+        if (READ_NEW("EventStream", "+O+O", "make find_usage", &self->make, &self->find) < 0) {
+            Py_CLEAR(self);
+        }
     }
     return (PyObject *)self;
 }
 
 static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
-    Py_VISIT(self->make);
-    Py_VISIT(self->find);
-    Py_VISIT(self->usage);
-    Py_VISIT(self->twin);
+    VISIT_ALL(self->make, self->find, self->usage, self->twin);
     return 0;
 }
 
 static int stream_clear(EventStream *self) {
-    Py_CLEAR(self->find);
-    Py_CLEAR(self->usage);
-    Py_CLEAR(self->make);
-    Py_CLEAR(self->twin);
+    CLEAR_ALL(self->find, self->usage, self->make, self->twin);
     return 0;
 }
 
 static void stream_dealloc(EventStream *self) {
     PyObject_GC_UnTrack(self);
-    Py_CLEAR(self->make);
-    Py_CLEAR(self->twin);
-    Py_CLEAR(self->held);
-    Py_CLEAR(self->find);
-    Py_CLEAR(self->usage);
-    Py_CLEAR(self->unread);
+    CLEAR_ALL(self->make, self->twin, self->held, self->find, self->usage, self->unread);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 PyTypeObject event_stream_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.EventStream",
-    .tp_basicsize = sizeof(EventStream),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "EventStream(make, find_usage)\n\nWhat core.engines.event_stream.EventStream does; `make` makes one.",
-    .tp_new = stream_new,
-    .tp_dealloc = (destructor)stream_dealloc,
-    .tp_traverse = (traverseproc)stream_traverse,
+    GC_TYPE("EventStream", EventStream, stream),
     .tp_clear = (inquiry)stream_clear,
     .tp_methods = stream_methods,
     .tp_members = stream_members,

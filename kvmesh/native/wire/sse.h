@@ -66,4 +66,7 @@ PyObject *stream_feed_twin(EventStream *self, PyObject *data);
 /* Return what a method or attribute of the twin says. */
 PyObject *stream_ask_twin(EventStream *self, const char *name, int call);
 
+/* What EventStream.take says of bytes that it took. */
+enum { STREAM_TAKEN = 1, STREAM_DUE = 2, STREAM_ENDED = 4 };
+
 #endif

@@ -22,8 +22,7 @@ PyObject *stream_twin(EventStream *self) {
 int stream_count_twins(EventStream *self, PyObject *twin, PyObject *returned) {
     PyObject *found = returned == NULL ? NULL : PyObject_GetAttrString(twin, "tokens");
     Py_ssize_t tokens = found == NULL ? -1 : PyLong_AsSsize_t(found);
-    Py_XDECREF(found);
-    Py_XDECREF(returned);
+    XDECREF_ALL(found, returned);
     Py_DECREF(twin);
     if (tokens < 0) {
         return PyErr_Occurred() ? -1 : 0;

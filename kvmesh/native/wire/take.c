@@ -5,6 +5,7 @@
  * one read or one in several, absolute targets, odd characters.
  */
 #define _GNU_SOURCE
+#include "base/shell.h"
 #include "wire/head.h"
 #include <string.h>
 
@@ -218,13 +219,8 @@ static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize
     return made;
 }
 
-PyDoc_STRVAR(take_doc,
-"take_request(data, most_head, most_target, most_headers, most_body) -> (method, target, body, path, "
-"query, Head) or None\n\nReturn the one whole request that `data` is; None: llhttp has to look.");
-
-static PyObject *take_request(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *take_request(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
     Py_ssize_t most[4] = {0};
-    (void)module;
     if (nargs != 5 || !PyBytes_Check(args[0])) {
         return PyErr_Format(PyExc_TypeError, "take_request takes bytes and 4 limits");
     }
@@ -266,6 +262,6 @@ static PyObject *take_request(PyObject *module, PyObject *const *args, Py_ssize_
 }
 
 PyMethodDef native_take_methods[] = {
-    {"take_request", (PyCFunction)(void (*)(void))take_request, METH_FASTCALL, take_doc},
+    METHOD_FASTCALL("take_request", take_request),
     {NULL, NULL, 0, NULL},
 };

@@ -816,9 +816,10 @@ def test_a_second_attempt_is_recorded_in_place_of_the_first(core: Core) -> None:
 
     assert second.record is first.record
     assert (second.record.attempts, second.record.decided_s, second.sent_s) == (2, 1.0, 1.2)
-    assert core.decider.finish(second, True, "finished", 200, None, 2.0)[1]
+    assert core.decider.finish(second, True, "finished", 200, None, 2.0)[0] is second.booking
 
 
 def test_nothing_is_booked_within_a_decision(core: Core) -> None:
     record = core.choose()
-    assert core.by(prepare=lambda _: core.book(record)) is None
+    with pytest.raises(RuntimeError, match="within a decision"):
+        core.by(prepare=lambda _: core.book(record))

@@ -119,7 +119,7 @@ def test_an_error_names_what_was_wrong() -> None:
         index.record(A, [1 << 64], 1.0)
     with pytest.raises(TypeError, match=r"a sequence of u64s, or have `upto`.*not object"):
         index.record(A, object(), 1.0)
-    with pytest.raises(TypeError, match="'ttl_s' can be given by name, not 'ttl'"):
+    with pytest.raises(TypeError, match="no argument 'ttl', or has it twice: it takes worker"):
         index.record(A, [1], 1.0, ttl=2.0)
 
 

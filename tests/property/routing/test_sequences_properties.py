@@ -5,7 +5,7 @@ from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_count, key_depth, sharing_keys
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, new_sequences
+from kvmesh.core.workers.sequences import LOCAL, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 BLOCK_SIZE = 4
@@ -205,7 +205,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
     def settle(self, slow: bool) -> None:
         self.sequences.settle(self.now, lambda _: 1e9 if slow else 0.0)
 
-        if 0.0 <= self.now - self.settled < SETTLE_EVERY_S:
+        if 0.0 <= self.now - self.settled < 0.01:
             return
         self.settled = self.now
         for worker in WORKERS:

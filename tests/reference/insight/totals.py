@@ -7,13 +7,13 @@ from typing import Any, Final
 import msgspec
 from sortedcontainers import SortedDict
 
-from kvmesh.core.insight.traffic import GAMMA, Sketch, TrafficSecond
+from kvmesh.core.insight.traffic import Sketch, TrafficSecond
 from tests.reference.insight.decision_record import Record
 from tests.reference.insight.histogram import Histogram
 
 _LEAST_MS: Final = 0.01
 _MOST_MS: Final = 1e12
-_LOG_GAMMA: Final = log(GAMMA)
+_LOG_GAMMA: Final = log(1.05)
 _SERVER_ERROR: Final = 500
 
 

@@ -6,8 +6,6 @@ from typing import Final
 from kvmesh._native import ActiveSequences, Booking
 from kvmesh.bounds import MAX_NAME
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
-from kvmesh.core.routing.booking_events import MAX_KIND
-from kvmesh.core.routing.peers.outbox import MOST_BYTES
 from kvmesh.core.routing.peers.records import (
     ENDED,
     FAILED,
@@ -25,6 +23,9 @@ from kvmesh.core.routing.peers.records import (
 from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import KvMeshError
 from tests.reference.routing.placed import NUMBERS, NUMBERS_AT, placed_record
+
+MAX_KIND: Final = 32
+MOST_BYTES: Final = 4 << 20
 
 MOST_RETRIED: Final = 1024
 """Failed requests whose numbers are kept, so that a second attempt is told under the same."""

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_count, key_depth
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand, SequencesStatistics
-from kvmesh.core.workers.sequences import LOCAL, OVERDUE, SETTLE_EVERY_S
+from kvmesh.core.workers.sequences import LOCAL
 from tests.reference.workers.arrivals import Arrivals
 from tests.reference.workers.loads import Booking, Loads
 from tests.reference.workers.turns import WorkerTurns
+
+SETTLE_EVERY_S: Final = 0.01
+OVERDUE: Final = 1.5
 
 
 class ActiveSequences:

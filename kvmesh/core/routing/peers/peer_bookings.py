@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import RENEW_S as _RENEW_S
 from kvmesh._native import Peer
 from kvmesh.core.routing.peers.event_fold import EventFold, lose
 from kvmesh.core.routing.peers.message_fold import new_message_fold
@@ -11,7 +12,7 @@ from kvmesh.core.routing.peers.records import RecordBatch, read_records
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.formats import OWN, FormatRange
 
-RENEW_S: Final = 0.5
+RENEW_S: Final = _RENEW_S
 """A living peer renews all its bookings, but not with each of its 200 messages a second."""
 
 MOST_PEERS: Final = 1024

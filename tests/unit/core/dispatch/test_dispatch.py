@@ -29,7 +29,7 @@ from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.sequences import OVERDUE, new_sequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN
 from kvmesh.errors import NoWorkerError, RequestError
 from tests.unit.core.programs.program_cases import SmallFleet, key, make_governor, make_turn
@@ -447,7 +447,7 @@ def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> 
     }
 
 
-UNSETTLED_MS = (3000.0 - OVERDUE * PRIOR_MS_PER_TOKEN * (512 - 128)) / 4
+UNSETTLED_MS = (3000.0 - 1.5 * PRIOR_MS_PER_TOKEN * (512 - 128)) / 4
 """Of a prefill that nobody looked at it is known when it should have ended at the latest."""
 
 

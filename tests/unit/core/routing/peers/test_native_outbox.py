@@ -16,7 +16,6 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
-from kvmesh.core.routing.peers.outbox import MOST_BYTES
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import new_sequences
@@ -226,7 +225,7 @@ def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica
     booking = replica.book("q")
     replica.outbox.take(1, 1)
     told = replica.outbox.next_seq
-    events = MOST_BYTES // 32 + 2
+    events = (4 << 20) // 32 + 2
 
     for _ in range(events):
         replica.outbox.retell([booking])

@@ -1,0 +1,38 @@
+/* What Python sees of a type: its slots, its methods, and how it lets go of what it holds.
+ *
+ * kvmesh/_native.pyi says what each method does; no text of it stands here. A type has the functions
+ * PREFIX_new, PREFIX_dealloc and PREFIX_traverse.
+ */
+#ifndef KVMESH_SHELL_H
+#define KVMESH_SHELL_H
+
+#include "base/arguments.h"
+
+#include <structmember.h>
+
+#define AS_FUNCTION(function) (PyCFunction)(void (*)(void))(function)
+
+#define METHOD_NOARGS(name, function) {name, AS_FUNCTION(function), METH_NOARGS, NULL}
+#define METHOD_O(name, function) {name, AS_FUNCTION(function), METH_O, NULL}
+#define METHOD_FASTCALL(name, function) {name, AS_FUNCTION(function), METH_FASTCALL, NULL}
+#define METHOD_KEYWORDS(name, function) \
+    {name, AS_FUNCTION(function), METH_FASTCALL | METH_KEYWORDS, NULL}
+
+/* The slots that each type has, then those of one that Python calls, of one that the collector
+ * visits, of one that only C makes, and of one that holds nothing.
+ */
+#define SLOTS(name, size, flags) \
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvmesh._native." name, .tp_basicsize = size, \
+    .tp_flags = Py_TPFLAGS_DEFAULT | (flags)
+#define TYPE(name, struct_, prefix) \
+    SLOTS(name, sizeof(struct_), 0), .tp_new = prefix##_new, \
+    .tp_dealloc = (destructor)prefix##_dealloc
+#define GC_TYPE(name, struct_, prefix) \
+    SLOTS(name, sizeof(struct_), Py_TPFLAGS_HAVE_GC), .tp_new = prefix##_new, \
+    .tp_dealloc = (destructor)prefix##_dealloc, .tp_traverse = (traverseproc)prefix##_traverse
+#define INNER_TYPE(name, struct_, prefix) \
+    SLOTS(name, sizeof(struct_), Py_TPFLAGS_DISALLOW_INSTANTIATION), \
+    .tp_dealloc = (destructor)prefix##_dealloc
+#define PLAIN_TYPE(name, struct_) SLOTS(name, sizeof(struct_), 0), .tp_new = PyType_GenericNew
+
+#endif
