@@ -23,8 +23,8 @@ from rich.table import Table
 from benchmarks.measure import TABLE_WIDTH
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness
-from kvmesh.core.routing.late_binding import OUTPUT_WEIGHT
 from kvmesh.core.routing.policy import parse_policy
+from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.report.outcome import RequestOutcome, percentile
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet

@@ -13,7 +13,8 @@ import msgspec
 
 from kvmesh._native import Table
 from kvmesh.actors.engine_messages import EnginePayload
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
 from kvmesh.core.blocks.events import (

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import Histogram
-from kvmesh.actors.journal.publisher import PublisherStatistics
+from kvmesh.actors.journal.publisher_options import PublisherStatistics
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.figures.figure import Figure, Table
 from kvmesh.runtime.aio import MailboxStatistics

@@ -4,7 +4,6 @@ import itertools
 import time
 from collections.abc import Callable, Container
 from functools import partial
-from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,21 +12,19 @@ from kvmesh._native import Histogram, scan
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import PromptReader
+from kvmesh.app.prompts.reading_parts import stored_answer, turn_of, within
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
-from kvmesh.app.prompts.turn_names import TurnNames
-from kvmesh.bounds import MAX_TOKENS, UNREADABLE, MaybeName, shown
-from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.bounds import MAX_TOKENS, shown
+from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
 from kvmesh.core.dispatch.placing import ScannedPrompt
 from kvmesh.core.insight.histogram import MICROSECONDS
-from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
-from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import ApiEndpoint, parse_other, prompt_endpoint, read_request
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
@@ -35,10 +32,6 @@ from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[E, RouteRequest], None]
 _NO_BODY: Final = InferenceRequest()
-_HELD_SHARE: Final = 0.5
-"""A request is held for this share of the time that its client waits at most; the rest is left for
-its answer.
-"""
 
 MOST_PACKED: Final = 1 << 20
 """Token ids or hashes of a prompt sent packed: they are read on the event loop."""
@@ -118,7 +111,7 @@ class Reader:
         if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
         if asked.allowed is not None:
-            allowed = _within(wishes.allowed_workers, asked.allowed)
+            allowed = within(wishes.allowed_workers, asked.allowed)
             wishes = msgspec.structs.replace(wishes, allowed_workers=allowed, chooses=True)
         packed: bytes | None = None
         if (looks or wishes.mode == "kv") and not self._bytes_alone:
@@ -262,9 +255,9 @@ class Reader:
             approximate=prompt.approximate,
             estimated=prompt.estimated,
             unforeseen=prompt.unforeseen,
-            stored=_stored(parsed) if endpoint.kind == "responses" else "",
+            stored=stored_answer(parsed) if endpoint.kind == "responses" else "",
             expected_output_tokens=min(output * choices, MAX_TOKENS),
-            allowed_workers=_within(wishes.allowed_workers, request.allowed),
+            allowed_workers=within(wishes.allowed_workers, request.allowed),
             streams=bool(parsed.stream),
             choices=choices,
             adapter=self._adapter(parsed, model),
@@ -358,46 +351,3 @@ class Reader:
             lora = lora[0] if lora else None
         lora = lora or (model if model in self._adapters else "")
         return namespace_root(cache_salt=parsed.cache_salt or "", lora=lora, secret=self._secret)
-
-
-def _within(
-    wished: frozenset[WorkerId] | None, allowed: frozenset[WorkerId] | None
-) -> frozenset[WorkerId] | None:
-    """Return the workers that a request may go to; None: any."""
-    return allowed if wished is None else wished if allowed is None else wished & allowed
-
-
-def _stored(parsed: Parsed) -> str:
-    """Return the id of the answer that a request goes on from; "" for what is no name."""
-    if not parsed.previous_response_id:
-        return ""
-    try:
-        return msgspec.json.decode(parsed.previous_response_id, type=MaybeName)
-    except UNREADABLE:
-        return ""
-
-
-def within_patience(options: ForwardOptions, timeout_s: float | None) -> ForwardOptions:
-    """Return `options` with the client's own deadline, if that is nearer."""
-    if timeout_s is None or timeout_s >= (options.deadline_s or inf):
-        return options
-    return msgspec.structs.replace(options, deadline_s=timeout_s)
-
-
-def turn_of(names: TurnNames, request_id: str, prompt_tokens: int, wishes: RequestWishes) -> Turn:
-    """Return the turn of a request. Of its answer only what its client expects counts: what it
-    allows at most is no estimate.
-    """
-    timeout_s = wishes.timeout_s
-    return Turn(
-        request_id=request_id,
-        agent=names.agent,
-        program=names.program,
-        client=names.client,
-        tenant=wishes.tenant,
-        priority=wishes.priority,
-        prompt_tokens=prompt_tokens,
-        expected_output_tokens=wishes.output_tokens or 0,
-        final=names.final,
-        patience_s=inf if timeout_s is None else timeout_s * _HELD_SHARE,
-    )

@@ -9,7 +9,8 @@ from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
-from kvmesh.app.prompts.reading import Readable, Reader, within_patience
+from kvmesh.app.prompts.reading import Readable, Reader
+from kvmesh.app.prompts.reading_parts import within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import Placed
-from kvmesh.app.prompts.reading import Readable, turn_of
+from kvmesh.app.prompts.reading import Readable
+from kvmesh.app.prompts.reading_parts import turn_of
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.core.programs.turn import Turn

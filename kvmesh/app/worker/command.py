@@ -14,7 +14,8 @@ from kvmesh.actors.engine_messages import (
     EngineServes,
     PromptServed,
 )
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions, PublisherStatistics
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
 from kvmesh.app.engines.feed import EngineFeed

@@ -8,16 +8,29 @@ worker has shown before: one that has named models it announced, given reasons, 
 `[DONE]` each of `SURE` times, is expected to go on so; one that ever did otherwise is not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from kvmesh._native import EventStream
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.chat.answer_json import STOPS, Answer, read_answer
+from kvmesh.core.chat.answer_json import Answer, read_answer
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage, usage_of
+from kvmesh.core.health.answer_parts import (
+    DATA,
+    DONE,
+    ENDED,
+    FIELDS,
+    JSON_OBJECT,
+    carries,
+    datas,
+    ends_whole,
+    model_of,
+    resemble,
+    wants_tokens,
+)
 
 Form = Literal["", "chat", "completions", "responses", "messages", "embeddings"]
 """The API that a request was sent to; "": none whose answers are looked into."""
@@ -49,9 +62,6 @@ SURE: Final = 8
 """So many answers with something, and none without, make a habit of it."""
 
 _HTML: Final = b"<"
-_DATA: Final = b"data:"
-_DONE: Final = b"[DONE]"
-_FIELDS: Final = (b":", b"event:", b"id:", b"retry:")
 _NONE: Final = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""'})
 _KEYS: Final[Mapping[Form, tuple[str, ...]]] = {
     "": (),
@@ -61,24 +71,8 @@ _KEYS: Final[Mapping[Form, tuple[str, ...]]] = {
     "responses": ("output",),
     "embeddings": ("data", "embedding", "embeddings"),
 }
-LEAST_PART: Final = 3
-"""Characters of a model's name that another may contain by being of the same model."""
 _DONE_ENDS: Final = frozenset({"chat", "completions"})
-_WITHHELD: Final = frozenset({"content_filter", "refusal"})
-_ENDED: Final = frozenset({"end", "length"})
 _MOST_ERROR: Final = 200
-
-MOST_ASKED: Final = 1 << 18
-"""Bytes of a request that are read again to judge its answer, 0.1 ms: to read 64 MiB takes 25. Of a
-longer one it is not known which model and how much it asked for, so that no verdict rests on it.
-"""
-
-
-class _Asked(msgspec.Struct):
-    model: object = ""
-    max_tokens: object = None
-    max_completion_tokens: object = None
-    max_output_tokens: object = None
 
 
 class _Named(msgspec.Struct):
@@ -93,16 +87,6 @@ class _First(msgspec.Struct):
     response: _Named | None = None
 
 
-class _Delta(msgspec.Struct):
-    delta: dict[str, object] | None = None
-    message: dict[str, object] | None = None
-    text: object = None
-
-
-class _Output(msgspec.Struct):
-    choices: list[_Delta] = []
-
-
 class _Message(msgspec.Struct):
     message: str = ""
 
@@ -112,10 +96,7 @@ class _Failed(msgspec.Struct):
     message: str = ""
 
 
-_asked: Final = msgspec.json.Decoder(_Asked)
 _first: Final = msgspec.json.Decoder(_First)
-_output: Final = msgspec.json.Decoder(_Output)
-_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _failed: Final = msgspec.json.Decoder(_Failed)
 
 
@@ -183,7 +164,7 @@ class AnswerCheck:
         if self._models and not self._is_known(answer.model, asked):
             return BadAnswer("wrong_model", usage)
         silent = usage is None or not usage.completion_tokens
-        if silent and _is_silent(form, answer, body) and _wants_tokens(asked):
+        if silent and _is_silent(form, answer, body) and wants_tokens(asked):
             return BadAnswer("no_tokens", usage)
         habit = self._habits[form].whole
         if usage is not None and usage.stop:
@@ -202,13 +183,13 @@ class AnswerCheck:
         at = 0
         if stream.errors:
             return "error"
-        if not events.startswith(_DATA) or stream.torn:
+        if not events.startswith(DATA) or stream.torn:
             # Comments, a named event, what is no event, or a part of one that is too long.
             at = events.find(b"\ndata:") + 1
             if not at or stream.torn or _judge_event(events):
                 return _judge_event(events, torn=stream.torn)
         end = events.find(b"\n", at)
-        data = events[at + len(_DATA) : end if end >= 0 else len(events)]
+        data = events[at + len(DATA) : end if end >= 0 else len(events)]
         try:
             first = _first.decode(data)
         except UNREADABLE:
@@ -255,10 +236,10 @@ class AnswerCheck:
         if model in self._models:
             self._names.seen += 1
             return True
-        wanted = _model_of(asked) if model else ""
+        wanted = model_of(asked) if model else ""
         if not wanted:
             return True
-        known = any(_resemble(model, one) for one in (wanted, *self._models))
+        known = any(resemble(model, one) for one in (wanted, *self._models))
         return _keeps(self._names, has=known)
 
 
@@ -285,14 +266,14 @@ def says_no_token(form: Form, stream: EventStream, events: bytes, asked: bytes) 
     if form not in _DONE_ENDS:
         return False
     usage = stream.usage
-    if usage is None or usage.completion_tokens or usage.stop not in _ENDED:
+    if usage is None or usage.completion_tokens or usage.stop not in ENDED:
         return False
     reported = b'"completion_tokens"' in events
     if b"content_filter" in events or (form == "completions" and not reported):
         return False
-    if any(_carries(data, roles=not reported) for data in _datas(events)):
+    if any(carries(data, roles=not reported) for data in datas(events)):
         return False
-    return _wants_tokens(asked)
+    return wants_tokens(asked)
 
 
 def error_words(data: bytes) -> str:
@@ -323,7 +304,7 @@ def _judge_other(form: Form, body: bytes) -> BadAnswer | None:
     if not body.strip():
         return BadAnswer("empty")
     try:
-        held = _object.decode(body)
+        held = JSON_OBJECT.decode(body)
     except UNREADABLE:
         return BadAnswer("html" if body.lstrip().startswith(_HTML) else "malformed")
     if any(bytes(held.get(key, b"")) not in _NONE for key in _KEYS[form]):
@@ -341,66 +322,27 @@ def _is_silent(form: Form, answer: Answer, body: bytes) -> bool:
     if 0 not in {answer.usage.completion_tokens, answer.usage.output_tokens}:
         return False
     if answer.choices is not None:
-        done = all(_ends(one.finish_reason) for one in answer.choices)
-        return done and not _carries(body, roles=False)
+        done = all(ends_whole(one.finish_reason) for one in answer.choices)
+        return done and not carries(body, roles=False)
     if form == "messages":
-        return not answer.content and _ends(answer.stop_reason)
-    return not answer.output and _ends(answer.status)
-
-
-def _ends(reason: object) -> bool:
-    """Return whether an answer for that reason was neither withheld nor calls a tool."""
-    if not isinstance(reason, str) or reason in _WITHHELD:
-        return False
-    return STOPS.get(reason) in _ENDED
-
-
-def _wants_tokens(asked: bytes) -> bool:
-    """Return whether a request may be answered with tokens, as far as that is known."""
-    wanted = _read_asked(asked)
-    if wanted is None:
-        return False
-    limits = wanted.max_tokens, wanted.max_completion_tokens, wanted.max_output_tokens
-    return not any(limit is not None and not limit for limit in limits)
-
-
-def _carries(data: bytes, *, roles: bool) -> bool:
-    """Return whether any choice holds anything, with `roles` even if that is a role alone; what
-    does not read does.
-    """
-    try:
-        choices = _output.decode(data).choices
-    except UNREADABLE:
-        return True
-    for one in choices:
-        held = one.delta or one.message or {}
-        if one.text or any(value and (roles or name != "role") for name, value in held.items()):
-            return True
-    return False
-
-
-def _datas(events: bytes) -> Iterator[bytes]:
-    """Yield the data of events of one line each, without `[DONE]`."""
-    for line in events.splitlines():
-        data = line.removeprefix(_DATA).strip() if line.startswith(_DATA) else b""
-        if data and data != _DONE:
-            yield data
+        return not answer.content and ends_whole(answer.stop_reason)
+    return not answer.output and ends_whole(answer.status)
 
 
 def _judge_event(events: bytes, *, torn: bool = False) -> Sickness:
     """Return whether the first event is one, of however many lines, or begins as one if `torn`."""
     if torn:
-        return "" if events.lstrip().startswith((_DATA, *_FIELDS)) else "malformed"
+        return "" if events.lstrip().startswith((DATA, *FIELDS)) else "malformed"
     lines = events.replace(b"\r\n", b"\n").replace(b"\r", b"\n").lstrip(b"\n")
     block = lines.partition(b"\n\n")[0].split(b"\n")
-    data = b"\n".join(one[len(_DATA) :] for one in block if one.startswith(_DATA)).strip()
+    data = b"\n".join(one[len(DATA) :] for one in block if one.startswith(DATA)).strip()
     if not data:
-        fields = all(one.startswith((_DATA, *_FIELDS)) or not one for one in block)
+        fields = all(one.startswith((DATA, *FIELDS)) or not one for one in block)
         return "" if fields else "malformed"
-    if data == _DONE:
+    if data == DONE:
         return ""
     try:
-        _object.decode(data)
+        JSON_OBJECT.decode(data)
     except UNREADABLE:
         return "malformed"
     return ""
@@ -411,25 +353,3 @@ def _is_reasoned(stream: EventStream) -> bool:
         return True
     usage = stream.usage
     return usage is not None and usage.stop != ""
-
-
-def _model_of(asked: bytes) -> object:
-    wanted = _read_asked(asked)
-    return "" if wanted is None else wanted.model
-
-
-def _read_asked(body: bytes) -> _Asked | None:
-    if len(body) > MOST_ASKED:
-        return None
-    try:
-        return _asked.decode(body)
-    except UNREADABLE:
-        return None
-
-
-def _resemble(model: str, other: object) -> bool:
-    """Return whether either name is part of the other, as those of files and versions are."""
-    if not isinstance(other, str) or model == other:
-        return model == other
-    one, two = sorted((model.casefold(), other.casefold()), key=len)
-    return len(one) >= LEAST_PART and one in two

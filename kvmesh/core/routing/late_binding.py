@@ -21,6 +21,7 @@ from kvmesh.core.programs.turn import Grant
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
+from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, price, reserved
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import NoWorkerError
 
@@ -29,16 +30,6 @@ LOOK_EVERY_S: Final = 0.02
 
 PAUSE_S: Final = 0.002
 """At least so long between two looks: a burst of first tokens is one event."""
-
-
-OUTPUT_WEIGHT: Final = 2
-"""What an output token costs a tenant, in uncached prompt tokens: prefill takes many in one step.
-
-Source: Sheng et al., Fairness in Serving Large Language Models (VTC), OSDI 2024.
-"""
-
-MOST_RESERVED: Final = 4096
-"""Output tokens charged in advance at most; the others are charged when the answer has ended."""
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -104,7 +95,7 @@ class LateBinding:
 
     def charge(self, tenant: str, uncached_tokens: int, expected_output_tokens: int) -> None:
         """Charge a request that went at once by `bound_ms`, as `ask` charges one that it places."""
-        cost = _price(uncached_tokens, expected_output_tokens)
+        cost = price(uncached_tokens, expected_output_tokens)
         self._ledger.charge(self._ledger.account(tenant), cost)
 
     def ask(
@@ -211,8 +202,7 @@ class LateBinding:
         """Charge `tenant` for the output of a request that has ended, and that was asked about
         here, instead of what was reserved.
         """
-        reserved = _reserved(expected_output_tokens)
-        used = min(max(0, output_tokens), MOST_TOKENS) - reserved
+        used = min(max(0, output_tokens), MOST_TOKENS) - reserved(expected_output_tokens)
         if used > 0:
             self._ledger.charge(self._ledger.account(tenant), OUTPUT_WEIGHT * used)
         elif used < 0:
@@ -393,23 +383,3 @@ def _narrowed(request: RouteRequest, grant: Grant) -> RouteRequest:
     if grant.workers is None:
         return request
     return msgspec.structs.replace(request, allowed_workers=grant.workers)
-
-
-def cost_of(request: RouteRequest, placed: Placed) -> int:
-    """Return what a request costs its tenant: uncached prompt tokens where it goes, and output.
-
-    What another worker prefills counts as far as the worker that decodes lacks it.
-    """
-    record = placed.record
-    uncached = record.uncached_tokens
-    if request.prefilled:
-        uncached = max(0, record.prompt_tokens - record.overlap_blocks * record.block_size)
-    return _price(uncached, request.expected_output_tokens)
-
-
-def _price(uncached_tokens: int, expected_output_tokens: int) -> int:
-    return max(1, uncached_tokens + OUTPUT_WEIGHT * _reserved(expected_output_tokens))
-
-
-def _reserved(expected_output_tokens: int) -> int:
-    return min(max(0, expected_output_tokens), MOST_RESERVED)

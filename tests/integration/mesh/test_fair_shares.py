@@ -12,7 +12,7 @@ import pytest
 
 from kvmesh.app.nats.server import NatsServer
 from kvmesh.core.admission.locality import largest_gap
-from kvmesh.core.routing.late_binding import OUTPUT_WEIGHT
+from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.small_mesh import answer_with, door

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.kernel import Actor, Append, Message, Publish, Send
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.actors.members.registry import Registry, RegistryOptions

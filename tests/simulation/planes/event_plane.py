@@ -4,7 +4,8 @@ import random
 from collections.abc import Sequence
 
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.kernel import Actor, Append, Effect, Message
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.messages import (

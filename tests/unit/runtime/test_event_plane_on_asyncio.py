@@ -8,7 +8,8 @@ import pytest
 
 from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.wire import Subjects

@@ -13,7 +13,8 @@ from kvmesh.actors.engine_messages import (
     EngineServes,
 )
 from kvmesh.actors.journal.cache_report import BATCH, GROUPS, LEFT_OUT, SUMMARY
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,

@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.journal.publisher import Publisher
+from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.figures.figure import Sources
 from kvmesh.app.figures.sidecar import SIDECAR, SIDECAR_RANKS, RankFacts, SidecarFacts

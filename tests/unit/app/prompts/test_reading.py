@@ -9,7 +9,8 @@ import pytest
 from kvmesh._native import Histogram
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.prompt_reader import PromptReader
-from kvmesh.app.prompts.reading import MOST_PACKED, Reader, within_patience
+from kvmesh.app.prompts.reading import MOST_PACKED, Reader
+from kvmesh.app.prompts.reading_parts import within_patience
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.blocks.hashing import (
     ids_behind,

@@ -9,7 +9,6 @@ from kvmesh._native import EventStream
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.answer_check import (
-    MOST_ASKED,
     SURE,
     AnswerCheck,
     BadAnswer,
@@ -19,6 +18,7 @@ from kvmesh.core.health.answer_check import (
     judge_start,
     says_no_token,
 )
+from kvmesh.core.health.answer_parts import MOST_ASKED
 
 ASKED = b'{"model":"m","messages":[]}'
 CHAT: dict[str, Any] = {

@@ -17,8 +17,9 @@ from kvmesh.core.programs.governor import Governor, GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.governed.fleet import GovernedFleet
-from kvmesh.core.routing.late_binding import MOST_RESERVED, LateBinding, Released
+from kvmesh.core.routing.late_binding import LateBinding, Released
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.tenant_cost import MOST_RESERVED
 from kvmesh.core.workers.info import BusyThresholds, WorkerInfo
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError

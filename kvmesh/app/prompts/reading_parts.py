@@ -1,0 +1,62 @@
+"""Parts of a request that is read: where it may go, whose turn it is, and until when."""
+
+from math import inf
+from typing import Final
+
+import msgspec
+
+from kvmesh.app.prompts.request_wishes import RequestWishes
+from kvmesh.app.prompts.turn_names import TurnNames
+from kvmesh.bounds import UNREADABLE, MaybeName
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat.inference import Parsed
+from kvmesh.core.programs.turn import Turn
+from kvmesh.transport.http.forward.plan import ForwardOptions
+
+_HELD_SHARE: Final = 0.5
+"""A request is held for this share of the time that its client waits at most; the rest is left for
+its answer.
+"""
+
+
+def within(
+    wished: frozenset[WorkerId] | None, allowed: frozenset[WorkerId] | None
+) -> frozenset[WorkerId] | None:
+    """Return the workers that a request may go to; None: any."""
+    return allowed if wished is None else wished if allowed is None else wished & allowed
+
+
+def stored_answer(parsed: Parsed) -> str:
+    """Return the id of the answer that a request goes on from; "" for what is no name."""
+    if not parsed.previous_response_id:
+        return ""
+    try:
+        return msgspec.json.decode(parsed.previous_response_id, type=MaybeName)
+    except UNREADABLE:
+        return ""
+
+
+def within_patience(options: ForwardOptions, timeout_s: float | None) -> ForwardOptions:
+    """Return `options` with the client's own deadline, if that is nearer."""
+    if timeout_s is None or timeout_s >= (options.deadline_s or inf):
+        return options
+    return msgspec.structs.replace(options, deadline_s=timeout_s)
+
+
+def turn_of(names: TurnNames, request_id: str, prompt_tokens: int, wishes: RequestWishes) -> Turn:
+    """Return the turn of a request. Of its answer only what its client expects counts: what it
+    allows at most is no estimate.
+    """
+    timeout_s = wishes.timeout_s
+    return Turn(
+        request_id=request_id,
+        agent=names.agent,
+        program=names.program,
+        client=names.client,
+        tenant=wishes.tenant,
+        priority=wishes.priority,
+        prompt_tokens=prompt_tokens,
+        expected_output_tokens=wishes.output_tokens or 0,
+        final=names.final,
+        patience_s=inf if timeout_s is None else timeout_s * _HELD_SHARE,
+    )
