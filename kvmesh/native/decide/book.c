@@ -167,6 +167,7 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
     if (again != NULL) {
         long long kept = again->kept_candidates;
         record_stand_for(again, placed->record);
+        again->output_tokens = 0; /* of the attempt before */
         Py_SETREF(placed->record, (Record *)Py_NewRef(again));
         if (ring_again(self->ring, again, kept) < 0) {
             return -1;

@@ -19,6 +19,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.rollout.arms import Arms, Marks
+from kvmesh.core.routing.choice.chooser import Choice
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInfo
@@ -191,7 +192,9 @@ def outcome(world: World, chooser: Any, request: RouteRequest, asked: dict[str, 
     drawn, share = scheduler.rng.getstate(), scheduler.planner._held_share  # type: ignore[attr-defined]
     faults = [dict(vars(one.formula)) for one in OWN]
     try:
-        return told(chooser.choose(request, world.now, **asked)), scheduler.rng.random()
+        found = chooser.choose(request, world.now, **asked)
+        decision = found.decision if isinstance(found, Choice) else found
+        return told(decision), scheduler.rng.random()
     except NoWorkerError as error:
         return str(error)
     finally:

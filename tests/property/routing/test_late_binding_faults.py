@@ -7,13 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kvmesh._native import Placed
 from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, QueuePolicy, Refusal
 from kvmesh.core.admission.queue import WaitingRequest as Waiting
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
@@ -69,7 +70,7 @@ class BindingMachine(RuleBasedStateMachine):
 
         if found is None:
             self.trial.ledger.accept(name)
-        elif isinstance(found, Decision):
+        elif isinstance(found, Placed):
             assert found.request_id == name
         else:
             assert isinstance(found, Refusal | PlantedError)
@@ -81,7 +82,7 @@ class BindingMachine(RuleBasedStateMachine):
 
         assert not isinstance(found, PlantedError), "the others wait behind it"
         for one in found:
-            assert isinstance(one.verdict, Decision | NoWorkerError | PlantedError)
+            assert isinstance(one.verdict, Placed | NoWorkerError | PlantedError)
             self.trial.ledger.end(one.request_id, type(one.verdict).__name__)
         failed = [one for one in found if isinstance(one.verdict, PlantedError)]
         assert len(failed) == self.trial.fired - fired

@@ -285,6 +285,7 @@ class Dispatch:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:
             self.log.records.take_again(record, decision)
+            one.waiting = True
         one.decision, one.sent_s, one.told = decision, now, None
         if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
             one.told = self.look(decision.chosen, decision.told_blocks, now)
