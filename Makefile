@@ -206,7 +206,7 @@ test-clients: $(VENV)/.dev
 	$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 # The files that are made from kvmesh/settings/roles.py and the tables that are made from
-# kvmesh/app/figures; a test says when they are behind.
+# kvmesh/app/views; a test says when they are behind.
 config: $(VENV)/.run
 	for role in router meta-router picker worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/reference/configuration.md

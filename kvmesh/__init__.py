@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 """True for type checkers, as `typing.TYPE_CHECKING`, whose import would take 4 ms."""
 
 if TYPE_CHECKING:
-    from kvmesh.app.embed import (
+    from kvmesh.client import Answer, AsyncClient, AsyncStream, Client, Metrics, Route, Stream
+    from kvmesh.embed import (
         BookingOptions,
         EngineAddress,
         Follower,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         follow,
         register_llm,
     )
-    from kvmesh.client import Answer, AsyncClient, AsyncStream, Client, Metrics, Route, Stream
     from kvmesh.errors import (
         CodecError,
         ConfigError,
@@ -152,7 +152,7 @@ if not TYPE_CHECKING:  # else every misspelt name would be typed as what this re
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(f"{error}: pip install 'kvmesh[client]'") from error
         elif name in _OF_EMBED:
-            from kvmesh.app import embed as home  # noqa: PLC0415 - takes 0.4 s: NATS, HTTP, ZMQ
+            from kvmesh import embed as home  # noqa: PLC0415 - takes 0.4 s: NATS, HTTP, ZMQ
         elif name.endswith("Error"):
             from kvmesh import errors as home  # noqa: PLC0415 - quick, without the library
         else:

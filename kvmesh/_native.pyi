@@ -19,7 +19,7 @@ from kvmesh.core.engines.engine_events import (
 )
 from kvmesh.core.engines.event_stream import EventStream as RareStream
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import Attempt
+from kvmesh.core.index.approx import ApproxStatistics
 from kvmesh.core.index.block_table import (
     Drops,
     EndTables,
@@ -30,11 +30,15 @@ from kvmesh.core.index.block_table import (
     IndexView,
     TableLoader,
 )
+from kvmesh.core.index.overlaps import HeardIndex
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import Traced
 from kvmesh.core.insight.traffic import TrafficRow
-from kvmesh.core.overlap.approx import ApproxStatistics
-from kvmesh.core.overlap.overlaps import HeardIndex
+from kvmesh.core.members.left_out import LeftOut
+from kvmesh.core.members.loads import Demand, SequencesStatistics
+from kvmesh.core.members.outcomes import Attempt
+from kvmesh.core.members.speeds import SpeedReport
+from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.prompts.segment_cache import EncodeBatch
 from kvmesh.core.prompts.text_packer import Message, Opening
 from kvmesh.core.routing.choice.inputs import Inputs
@@ -42,10 +46,6 @@ from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.routing.peers.event_fold import EventFold
-from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.left_out import LeftOut
-from kvmesh.core.workers.loads import Demand, SequencesStatistics
-from kvmesh.core.workers.speeds import SpeedReport
 from kvmesh.transport.extproc.messages import (
     Heard,
     Modes,
@@ -966,7 +966,7 @@ class Booking:
     prompt is cached by then, and events tell of it. `foreseen_blocks` of `private_blocks` are
     output that nobody saw but that must have come by now; seen answers have none.
 
-    No amount is beyond `core.workers.loads.MOST_TOKENS`, else `OverflowError`; keys are u64s.
+    No amount is beyond `core.members.loads.MOST_TOKENS`, else `OverflowError`; keys are u64s.
     """
 
     def __new__(
@@ -1150,7 +1150,7 @@ class WorkerTurns:
 
 @final
 class ActiveSequences:
-    """Bookings of this replica and of its peers, summed per worker: `core.workers.sequences`
+    """Bookings of this replica and of its peers, summed per worker: `core.members.loads`
     makes one.
 
     Every method is idempotent: a repeated `add`, an unknown id, an event after the end change
@@ -1206,7 +1206,7 @@ class ActiveSequences:
         """End the prefills that nobody will see end, once they are overdue by half.
 
         O(workers that have such requests), but not more often than every
-        `core.workers.sequences.SETTLE_EVERY_S`; call it before reading loads.
+        `core.members.loads.SETTLE_EVERY_S`; call it before reading loads.
         """
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
@@ -1304,7 +1304,7 @@ class Ratio:
 @final
 class Speeds:
     """Decayed ratios per worker, which are the fleet's as far as their difference may be chance:
-    `core.workers.speeds` makes one.
+    `core.members.speeds` makes one.
 
     Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
     overlap moves it far at once; steady change is followed within some ten prompts. A worker that
@@ -1548,8 +1548,8 @@ class Peer:
 @final
 class MessageFold:
     """Folds the messages of peers that are known as `core.routing.peers.peer_bookings` does, record
-    by record as `EventFold`, of which it asks what is rare: `core.routing.peers.message_fold` makes
-    one.
+    by record as `EventFold`, of which it asks what is rare. `core.routing.peers.peer_bookings`
+    makes one.
 
     `applied` and `gaps` count since the start.
     """

@@ -60,11 +60,11 @@ COMMANDS = {
         "Make a key for a client of the front door; only its hash is kept.",
     ),
     "nats-accounts": (
-        "app.nats.accounts",
+        "app.ops.nats.accounts",
         "Write nkeys and a NATS configuration in which each process may do the least.",
     ),
     "nats-streams": (
-        "app.nats.streams",
+        "app.ops.nats.streams",
         "Make the event streams of buckets, as the NATS account that may.",
     ),
     "replay": (

@@ -25,7 +25,7 @@ def router(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
 def picker(*, settings: Annotated[PickerSettings, Flat] | None = None) -> None:
     """Run an endpoint picker: a router of a bucket that gateways ask where a request goes."""
     load_logs()
-    from kvmesh.app.picker.command import command  # noqa: PLC0415  not for --help
+    from kvmesh.app.router.picker_command import command  # noqa: PLC0415  not for --help
 
     command(settings or PickerSettings())
 

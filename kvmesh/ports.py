@@ -245,7 +245,7 @@ class Refusals(msgspec.Struct, frozen=True):
 class EventPlane(Protocol):
     """A process's one connection to its mesh, and everything that goes over it.
 
-    Made by `app.plane`, the one place that knows which transport it is. Before `connect` returns
+    Made by `app.mesh.plane`, which alone knows the transport. Before `connect` returns
     only `on_change`, `waiting` and `warnings` may be used. What it opens it closes with itself;
     subscriptions and controls are closed by who opened them.
     """

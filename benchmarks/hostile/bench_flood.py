@@ -19,11 +19,11 @@ from typing import Final, TypeVar
 from benchmarks.measure import quiet_collector
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_reading import decode_in_slices
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.snapshots.reading import decode_in_slices
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
 
 T = TypeVar("T")
 

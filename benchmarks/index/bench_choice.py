@@ -15,13 +15,13 @@ from random import Random
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 
 BLOCK_SIZE = 16
 BLOCKS = 25

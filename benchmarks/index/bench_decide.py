@@ -36,14 +36,14 @@ from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.dispatch.dispatched import AtOnce
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 
 SIZES = ["4x50000", "8x100000", "64x200000", "512x500000", "2048x500000"]
 MOST_SOCKETS = 512

@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.blocks.events import VERSION, Batch, Stored, encode_batch
 from kvmesh.observe import configure_logging
 from kvmesh.ports import Record, StreamState

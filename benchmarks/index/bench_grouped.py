@@ -27,7 +27,7 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 
 WORKERS: Final = [WorkerId(f"w{number}") for number in range(64)]
 SHARED: Final = 40

@@ -22,8 +22,8 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 
 EVENTS_PER_MESSAGE = 8
 PEER = "ai-dynamo-runtime 1.6.1"

@@ -16,10 +16,10 @@ import zmq
 from benchmarks.index.peers import OurPeer
 from benchmarks.index.workload import BLOCK_BYTES, BLOCK_SIZE, Change, Request, Workload
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 
 READY_TIMEOUT_S = 120.0
 

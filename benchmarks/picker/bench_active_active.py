@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.errors import KvMeshError
 from tests.chaos.process import fixed_ports
 from tests.integration.picker.asking import chat, until

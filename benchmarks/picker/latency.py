@@ -19,9 +19,9 @@ from benchmarks.picker.pickers import RunningPicker
 from benchmarks.proxy.chats import Chats
 from benchmarks.proxy.load import LENGTH, request_bytes
 from benchmarks.proxy.peers import free_port
-from kvmesh.app.envoy.bootstrap import bootstrap
-from kvmesh.app.envoy.options import Address, GatewayOptions, unharmed
-from kvmesh.app.envoy.server import find_envoy
+from kvmesh.app.picker.envoy_bootstrap import bootstrap
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions, unharmed
+from kvmesh.app.picker.envoy_server import find_envoy
 
 SIZE: Final = 8_000
 TITLE: Final = "through Envoy, one at a time, 8 KB bodies, small answers"

@@ -26,9 +26,9 @@ from benchmarks.proxy.chats import CHATS, Chats
 from benchmarks.proxy.load import request_bytes
 from benchmarks.proxy.workers import JSON
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
-from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
 from kvmesh.app.front.front import Routes
 from kvmesh.app.front.key_guard import KeyGuard
+from kvmesh.app.members.worker_option import StaticWorker, parse_workers
 from kvmesh.app.process.running import GC_THRESHOLDS
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.command import RouterServer
@@ -36,8 +36,8 @@ from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.health.poison_guard import PoisonGuard
-from kvmesh.core.workers.info import WorkerInfo
+from kvmesh.core.members.poison_guard import PoisonGuard
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.observe import configure_logging
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward

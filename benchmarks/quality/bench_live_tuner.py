@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks.quality.phases import BLOCK, PHASES
 from benchmarks.started import Started
-from kvmesh.core.tuning.performance import quantile, score_of
+from kvmesh.core.insight.performance import quantile, score_of
 from kvmesh_lab.traces.trace import TraceRequest
 
 ENGINES = 4

@@ -18,11 +18,11 @@ import msgspec
 
 from benchmarks.quality.phases import BLOCK, PHASES, join
 from benchmarks.quality.tuned_fleet import TunedFleet
+from kvmesh.core.insight.performance import score_of
+from kvmesh.core.insight.tuner import TunerOptions
+from kvmesh.core.insight.tuning_loop import LoopOptions
+from kvmesh.core.insight.weight_search import Weighting, name_policy
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.core.tuning.loop import LoopOptions
-from kvmesh.core.tuning.performance import score_of
-from kvmesh.core.tuning.tuner import TunerOptions
-from kvmesh.core.tuning.weighting import Weighting, name_policy
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.report.outcome import RequestOutcome
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet

@@ -8,15 +8,15 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.arms import Arm
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.rollout import Rollout
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow, mooncake_lines
-from kvmesh.core.rollout.arms import Arm
-from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.rollout import Rollout
+from kvmesh.core.insight.tuning_loop import Around, LoopOptions, Search, TuningLoop
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
-from kvmesh.core.tuning.loop import Around, LoopOptions, Search, TuningLoop
 from kvmesh_lab.report.outcome import RequestOutcome
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions

@@ -20,7 +20,7 @@ from benchmarks.proxy.peers import free_port
 from benchmarks.recovery.dynamo import DynamoIndexer
 from benchmarks.started import Started
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Event, Stored, encode_batch
 from kvmesh.observe import configure_logging
 from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal

@@ -22,7 +22,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.observe import configure_logging
 from kvmesh.transport.zmq.publisher import EventPublisher
 from kvmesh_lab.mocker.command import Mocker, MockerOptions

@@ -29,7 +29,7 @@ from benchmarks.measure import (
 )
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.observe import configure_logging

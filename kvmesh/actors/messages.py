@@ -19,15 +19,15 @@ from kvmesh.bounds import (
     Text,
     Tokens,
 )
-from kvmesh.core.admission.shared_limits import SharedLimits
+from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.registry import connector_of, connectors
-from kvmesh.core.health.progress import EngineReading
-from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
-from kvmesh.core.workers.fetch_times import FetchRows
-from kvmesh.core.workers.info import (
+from kvmesh.core.insight.rollout_state import NO_NEWS, PolicyNews
+from kvmesh.core.members.fetch_times import FetchRows
+from kvmesh.core.members.progress import EngineReading
+from kvmesh.core.members.worker_info import (
     NO_ADAPTERS,
     AdapterReport,
     LoadReport,

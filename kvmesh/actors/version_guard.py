@@ -8,9 +8,9 @@ from kvmesh.actors.kernel import Effect, Message, Send
 from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import KeyRead, ReadKey
 from kvmesh.actors.wishes import PendingEffects
-from kvmesh.core.journal.skew import Newer
+from kvmesh.core.index.snapshot_manifest import Manifest, decode_manifest, refuse_newer
+from kvmesh.core.journal.unread import Newer
 from kvmesh.core.members.readers import Readers
-from kvmesh.core.snapshots.manifest import Manifest, decode_manifest, refuse_newer
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import OWN, Formats, Kind
 

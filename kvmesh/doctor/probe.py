@@ -5,7 +5,7 @@ import secrets
 
 import msgspec
 
-from kvmesh.app.engines.probe import given_endpoints, identify, read_facts
+from kvmesh.app.members.engine_probe import given_endpoints, identify, read_facts
 from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput
@@ -14,13 +14,13 @@ from kvmesh.core.engines.facts import EngineFacts, Identity
 from kvmesh.core.engines.kv_events.dialect import decoder_of
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.engines.seen import EngineSeen, ProbeSeen
+from kvmesh.core.members.block_sizes import SizeSource
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
     ask_for_ids,
     engine_prompt_ids,
     first_difference,
 )
-from kvmesh.core.workers.block_sizes import SizeSource
 from kvmesh.doctor.events import POLL_S, SourceWatch, until
 from kvmesh.doctor.router import RouterFacts, Signatures, WorkerFacts
 from kvmesh.errors import TransportError

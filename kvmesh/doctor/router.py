@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.engines.seen import EngineSeen, Finding, Level
-from kvmesh.core.workers.block_sizes import SizeSource
+from kvmesh.core.members.block_sizes import SizeSource
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):

@@ -5,16 +5,16 @@ from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, sequence_has
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.own_function import cost_formula, own_cost
 from kvmesh.core.cost.terms import Candidate, Fleet
-from kvmesh.core.health.outcomes import (
+from kvmesh.core.members.outcomes import (
     SERVED,
     UNKNOWN,
     Attempt,
     failed_attempt,
     status_attempt,
 )
+from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.sessions import SessionOptions
-from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
 from kvmesh.library.kv_metrics import EndpointMetrics, KvMetrics, KvMetricsAggregator
 from kvmesh.library.listener import Listener, Matches, MeshView

@@ -13,16 +13,16 @@ from typing import Final, cast, overload
 
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens, read_tokens
-from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
-from kvmesh.core.index.statistics import IndexStatistics
-from kvmesh.core.overlap.approx import (
+from kvmesh.core.index.approx import (
     DEFAULT_MAX_ENTRIES,
     DEFAULT_TTL_S,
     ApproxStatistics,
     new_approx,
 )
-from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
+from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
+from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
+from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.errors import ConfigError
 from kvmesh.library.listener import Listener, Matches
 
@@ -180,7 +180,7 @@ class ApproxKvIndexer:
     """Which worker probably holds how much of a prompt: what was sent to it in the last `ttl_s`.
 
     Needs no events. The caller brings the clock: `now` in seconds, from any start, never back.
-    Units and hashes as in `KvIndexer`; limits as in `core.overlap.approx.new_approx`.
+    Units and hashes as in `KvIndexer`; limits as in `core.index.approx.new_approx`.
     Source: the calls mirror NVIDIA Dynamo's `ApproxKvIndexer`.
     """
 

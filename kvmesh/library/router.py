@@ -16,18 +16,18 @@ from kvmesh.bounds import MAX_TEMPERATURE, MAX_TOKENS, MAX_WEIGHT, shown
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens
 from kvmesh.core.cost.selection import Random
-from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
+from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.insight.explain import DecisionView, view_decision
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, Attempt
+from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
-from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
-from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError, RequestError
 
 _SWEEP_BLOCKS: Final = 1 << 16

@@ -13,9 +13,9 @@ from cyclopts import Parameter
 
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
-from kvmesh.core.scaling.scaling import ScalingOptions
+from kvmesh.core.insight.scaling import ScalingOptions
+from kvmesh.settings.features import ConnectorSettings, PoolSettings, SplitSettings, TuneSettings
 from kvmesh.settings.http import HttpSettings, SidecarHttpSettings, UpstreamSettings
-from kvmesh.settings.kube import PoolSettings
 from kvmesh.settings.requests import (
     WAIT_FOR_WORKER_S,
     AdmissionSettings,
@@ -27,8 +27,6 @@ from kvmesh.settings.requests import (
     StreamSettings,
     TenantSettings,
 )
-from kvmesh.settings.split import ConnectorSettings, SplitSettings
-from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
     BlockSize,
     Fixed,

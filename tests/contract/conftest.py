@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.ports import Bus, EventPlane, Journal, KeyValue, ObjectStore, Record, StreamState
 from kvmesh.testing.memory.bus import MemoryBus
 from kvmesh.testing.memory.journal import MemoryJournal

@@ -9,12 +9,12 @@ import random
 import msgspec
 import pytest
 
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from tests.contract.wire.cases import CASES
 from tests.contract.wire.record import bytes_of, recorded
 from tests.reference.routing.peer_bookings import BookingsOfEachRecord

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import zmq
 
-from kvmesh.app.engines.probe import read_facts
+from kvmesh.app.members.engine_probe import read_facts
 from kvmesh.core.engines.facts import EngineFacts
 from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY
 from kvmesh.transport.http.upstream.client import UpstreamPool

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.fields import write_bytes
-from kvmesh.transport.extproc.messages import Heard
-from kvmesh.transport.extproc.reading import decode
+from kvmesh.transport.extproc.messages import Heard, decode
+from kvmesh.transport.extproc.writing import write_bytes
 from tests.reference.transport import extproc_reading as model
 
 

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvmesh.app.engines.worker_option import parse_workers
-from kvmesh.app.kube.api import Query, read_event
-from kvmesh.app.kube.endpoints import find_endpoints
-from kvmesh.app.kube.objects import PODS, InferenceObjective, InferencePool, Pod, read
-from kvmesh.app.pick.exchange import PickExchange, Way
-from kvmesh.app.pick.gateway_wishes import GatewayWishes
+from kvmesh.app.members.worker_option import parse_workers
+from kvmesh.app.picker.exchange import PickExchange, Way
+from kvmesh.app.picker.gateway_wishes import GatewayWishes
+from kvmesh.app.picker.kube_api import Query, read_event
+from kvmesh.app.picker.kube_objects import PODS, InferenceObjective, InferencePool, Pod, read
+from kvmesh.app.picker.pool_endpoints import find_endpoints
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import ApiServerError, CodecError, RequestError

@@ -8,8 +8,8 @@ from typing import Final
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
+from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import ENDED, MESSAGE, OPENED, Event
 from tests.fuzz.http_targets import cut
 from tests.fuzz.stories.grpc_frames import build_frames

@@ -32,7 +32,7 @@ from kvmesh.core.prompts.json_size import BETWEEN
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.errors import CodecError
 from kvmesh.transport.extproc.messages import KINDS, Modes
-from kvmesh.transport.grpc.session import make_session
+from kvmesh.transport.grpc.connection import make_session
 from tests.fuzz import extproc_targets, grpc_targets, http_targets, mesh_targets, scan_targets
 from tests.fuzz.stories.engine_batches import Chooser, build_batches
 from tests.fuzz.stories.grpc_frames import build_frames

@@ -8,8 +8,7 @@ from kvmesh._native import EventStream as CompiledStream
 from kvmesh.core.chat.answer_json import MAX_TOOL, Stop
 from kvmesh.core.engines.event_stream import LAST_CHUNK, EventStream, new_event_stream
 from kvmesh.core.engines.sse import EventGate, SseScanner
-from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, RequestReader
 from kvmesh.transport.http.upstream.response_reader import ResponseReader

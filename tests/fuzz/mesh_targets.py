@@ -11,8 +11,8 @@ from typing import Final
 from nacl.signing import SigningKey
 from xxhash import xxh3_64
 
-from kvmesh.actors.doubts import Reread
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.member_messages import Reread
 from kvmesh.actors.messages import (
     Drain,
     Dump,
@@ -30,15 +30,15 @@ from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.members.url_rules import parse_url_rules
-from kvmesh.core.snapshots.manifest import (
+from kvmesh.core.index.snapshot_manifest import (
     Manifest,
     SnapshotGeneration,
     decode_manifest,
     encode_manifest,
 )
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import MAGIC, Position, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import MAGIC, Position, encode_snapshot
+from kvmesh.core.members.url_rules import parse_url_rules
 from kvmesh.errors import CodecError, ConfigError, KvMeshError
 from kvmesh.transport.nats.trust.anchors import Anchor, Anchors, decode_anchors, encode_anchors
 from kvmesh.transport.nats.trust.claim import Claims

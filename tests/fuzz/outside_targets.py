@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from kvmesh.app.engines.load import load_of, parse_gauges
+from kvmesh.app.members.engine_load import load_of, parse_gauges
 from kvmesh.app.prompts.prompt_outline import prompt_outline
 from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishReader
 from kvmesh.core.admission.api_keys import parse_keys

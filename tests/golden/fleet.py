@@ -11,15 +11,15 @@ import msgspec
 from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerSeen
-from kvmesh.app.figures.figure import Source
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.router.command import RouterServer
+from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 
 ROUTER_PORT: Final = 8000
 ENGINE_PORT: Final = 9000

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.members.worker_info import LoadReport, Trust
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.disaggregation import DECODE, PREFILL
-from kvmesh.core.workers.info import LoadReport, Trust
+from kvmesh.settings.features import SplitSettings
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import (
     AdmissionSettings,
@@ -23,7 +24,6 @@ from kvmesh.settings.requests import (
     TenantSettings,
 )
 from kvmesh.settings.roles import CostSettings, RouterMode, RouterSettings
-from kvmesh.settings.split import SplitSettings
 from kvmesh.transport.http.server.limits import HttpLimits
 from tests.golden.fleet import ROUTER_PORT, Kept, Worker
 from tests.golden.play import Ask, Scene

@@ -6,12 +6,12 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 
 NAMES = tuple(WorkerId(f"w{number}") for number in range(4))
 BLOCKS = 24

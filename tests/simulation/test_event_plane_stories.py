@@ -7,7 +7,7 @@ import pytest
 
 from kvmesh.actors.kernel import Actor
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.testing.sim.driver import Birth
 from kvmesh.testing.sim.faults import SimFaults
 from tests.simulation.planes.event_plane import EventPlane

@@ -8,7 +8,7 @@ import pytest
 
 from kvmesh.actors.version_guard import LOOK_AGAIN_S
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import FormatRange, Formats
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.skew_plane import BOTH, NEW, OLD, SkewPlane

@@ -21,7 +21,41 @@ from benchmarks.house.tree import (
 )
 
 REPOSITORY = Path(__file__).parents[2]
-MOST_FILES = 15
+MOST_FILES = 50
+MOST_LINES = 400
+LEAST_LINES = 30
+LONG = {
+    "actors/messages.py": "every message in one place",
+    "app/picker/pick.py": "one state machine",
+    "app/picker/stream.py": "one state machine",
+    "app/prompts/request_wishes.py": "one line a wish",
+    "app/router/command.py": "the wiring of a replica",
+    "core/dispatch/dispatch.py": "one way for every request",
+    "core/index/index.py": "one class over all tiers",
+    "core/programs/governor.py": "one state machine",
+    "core/routing/registry.py": "one class over all workers",
+    "core/routing/scheduler.py": "one class over all parts of a decision",
+    "transport/http/forward/forwarding.py": "one state machine",
+}
+"""Files of more than `MOST_LINES`, and why."""
+
+SHORT = {
+    "__main__.py": "the entry of `python -m kvmesh`",
+    "app/mesh/plane.py": "the one place that knows the transport",
+    "app/router/picker_command.py": "the entry of a role",
+    "app/views/process_figures.py": "a sidecar loads no other figures",
+    "core/dispatch/phases.py": "no other file of its room is loaded with it",
+    "core/insight/histogram.py": "a table that five rooms share",
+    "core/routing/overdue.py": "a bound that five rooms share",
+    "core/routing/peers/outbox.py": "the bound of a compiled type",
+    "core/routing/program_fleet.py": "a view for the governor, which knows no scheduler",
+    "lab.py": "whether another distribution is installed",
+    "settings/types.py": "types that every settings file shares",
+    "transport/zmq/statistics.py": "shown where no ZMQ is loaded",
+    "version.py": "setup.py reads it",
+    "entries.py": "the entries of the laboratory",
+}
+"""Files of fewer than `LEAST_LINES`, and why."""
 TREES = ("kvmesh", "tests", "benchmarks", "examples", "deploy")
 OF_THE_WHOLE = {"test_house", "test_native_rooms", "test_public_face", "test_reruns"}
 """Unit tests of the repository rather than of one module."""
@@ -46,6 +80,18 @@ def test_a_folder_has_no_more_files_than_a_story(tree: str) -> None:
     }
 
     assert not crowded
+
+
+def test_a_file_is_no_longer_and_no_shorter_than_a_reader_wants() -> None:
+    wrong: list[str] = []
+    for file in files_installed():
+        name, lines = file.path.relative_to(file.path.parts[0]).as_posix(), file.text.count("\n")
+        if lines > MOST_LINES and name not in LONG:
+            wrong.append(f"{name}: {lines} lines, more than {MOST_LINES}")
+        if lines < LEAST_LINES and not file.is_package and name not in SHORT:
+            wrong.append(f"{name}: {lines} lines, fewer than {LEAST_LINES}")
+
+    assert not wrong
 
 
 def test_each_package_says_in_a_sentence_what_it_is() -> None:

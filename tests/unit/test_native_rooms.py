@@ -16,7 +16,7 @@ from benchmarks.house.native import INCLUDE, NativeTree
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "kvmesh/native"
-MOST_FILES = 15
+MOST_FILES = 50
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 PYTHON_NAME = re.compile(
     r"\b(?:kvmesh|actors|app|client|core|library|transport)(?:\.[A-Za-z_]\w*)+(?!\.\w)"

@@ -14,8 +14,8 @@ RULE: Final = {
     "testing/memory/control.py": "awaited by who asks",
     "app/process/fork_server.py": "the reader, whose callback is guarded",
     "app/front/span_export.py": "a thread a batch, awaited for so long; nobody waits at the end",
-    "app/pick/addresses.py": "a look-up: awaited, and reported when it is done",
-    "app/pick/unwatched.py": "one timer, guarded, set anew whatever a request in it raises",
+    "app/picker/addresses.py": "a look-up: awaited, and reported when it is done",
+    "app/picker/unwatched.py": "one timer, guarded, set anew whatever a request in it raises",
     "app/serve/admission.py": "the queue's timer, set anew whatever a request in it raises",
     "transport/zmq/socket.py": "the reader, whose callback is guarded",
     "transport/zmq/subscriber.py": "one deadline, set anew whatever its callback raised",
@@ -28,8 +28,8 @@ RULE: Final = {
     "mocker/engine.py": "the engine's step, guarded: a fault ends the process",
 }
 SCOPED: Final = {
-    "app/alone/static_workers.py": "a task group, under a supervised task",
-    "app/care/prober.py": "a task group, under a supervised task",
+    "app/mesh/static_workers.py": "a task group, under a supervised task",
+    "app/members/prober.py": "a task group, under a supervised task",
     "conformance/cases/crowds.py": "as long as one case, which awaits or cancels it",
     "conformance/exchange.py": "what a call sends while its answers are read; cancelled with it",
     "conformance/gateway/client.py": "what a request sends while its answer is read",
@@ -43,7 +43,7 @@ SCOPED: Final = {
     "replay/progress.py": "as long as one replay",
 }
 REQUESTS: Final = {
-    "app/pick/stream.py",
+    "app/picker/stream.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",

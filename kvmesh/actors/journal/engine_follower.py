@@ -21,7 +21,7 @@ from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics, new_engine_cache
 from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.errors import CodecError
 
 

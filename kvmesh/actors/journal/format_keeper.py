@@ -7,8 +7,7 @@ from kvmesh.actors.kernel import Effect, Fields, Log, Publish
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WriteFormat
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.journal.skew import Newer
-from kvmesh.core.journal.unread import UnreadRecords
+from kvmesh.core.journal.unread import Newer, UnreadRecords
 from kvmesh.core.members.readers import HEAR_S, Readers
 from kvmesh.formats import Formats
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.actors.doubts import Mispredicted, Reread
 from kvmesh.actors.journal.format_keeper import FormatKeeper
 from kvmesh.actors.journal.lacking_workers import LackingWorkers
 from kvmesh.actors.journal.peer_digests import PeerDigests
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
+from kvmesh.actors.member_messages import Mispredicted, Reread
 from kvmesh.actors.messages import (
     CaughtUp,
     JournalGap,
@@ -34,7 +34,7 @@ from kvmesh.core.journal.event_sender import is_followable
 from kvmesh.core.journal.lag import JournalLag
 from kvmesh.core.journal.recovery import Missing
 from kvmesh.core.journal.replica import IndexReplica, ReplicaStatistics
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import OWN, Formats
 
 

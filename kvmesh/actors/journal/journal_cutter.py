@@ -14,9 +14,9 @@ from kvmesh.actors.storage import (
     PurgeJournal,
 )
 from kvmesh.actors.wishes import PendingEffects, ignore
+from kvmesh.core.index.snapshot_manifest import Manifest
 from kvmesh.core.journal.checkpoint_schedule import PREFIX as CHECKPOINT
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.snapshots.manifest import Manifest
 
 
 class JournalCutter:

@@ -11,16 +11,16 @@ from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
 from kvmesh.actors.messages import Reload, Started, Tick
 from kvmesh.actors.storage import Failed, FetchObject, KeyRead, ObjectFetched, OpenTail, ReadKey
 from kvmesh.actors.wishes import PendingEffects
-from kvmesh.core.journal.ordering import Cursor
-from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.journal.skew import Newer
-from kvmesh.core.snapshots.manifest import (
+from kvmesh.core.index.snapshot_manifest import (
     Manifest,
     SnapshotGeneration,
     decode_manifest,
     refuse_newer,
 )
-from kvmesh.core.snapshots.reading import Snapshot, decode_in_slices
+from kvmesh.core.index.snapshot_reading import Snapshot, decode_in_slices
+from kvmesh.core.journal.ordering import Cursor
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.unread import Newer
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import OWN, Formats, Kind
 

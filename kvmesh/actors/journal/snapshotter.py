@@ -29,16 +29,16 @@ from kvmesh.actors.storage import (
 )
 from kvmesh.actors.version_guard import VersionGuard
 from kvmesh.actors.wishes import PendingEffects, ignore
-from kvmesh.core.journal.drafting import Draft, draft_in_slices
-from kvmesh.core.journal.lease import RENEW_S
-from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.journal.store_rules import StoreRules
-from kvmesh.core.snapshots.due import SnapshotSchedule
-from kvmesh.core.snapshots.manifest import (
+from kvmesh.core.index.snapshot_manifest import (
     Manifest,
     SnapshotGeneration,
     encode_manifest,
 )
+from kvmesh.core.index.snapshot_schedule import SnapshotSchedule
+from kvmesh.core.journal.drafting import Draft, draft_in_slices
+from kvmesh.core.journal.lease import RENEW_S
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.store_rules import StoreRules
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import OWN, Formats
 

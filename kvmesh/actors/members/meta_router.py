@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
+from kvmesh.actors.member_messages import Answered
 from kvmesh.actors.members.room import Room
 from kvmesh.actors.messages import AllHeard, BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.refusals import Refusals
@@ -16,10 +16,10 @@ from kvmesh.core.buckets.buckets import BucketRoute, BucketTable
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
-from kvmesh.core.health.health import Answer
-from kvmesh.core.health.outcomes import Attempt
-from kvmesh.core.members.hearing import Hearing
+from kvmesh.core.members.health import Answer
+from kvmesh.core.members.link_health import Hearing
 from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
+from kvmesh.core.members.outcomes import Attempt
 from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import CodecError

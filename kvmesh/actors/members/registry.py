@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.asking import WORKER, Answered
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
+from kvmesh.actors.member_messages import WORKER, Answered
 from kvmesh.actors.members.load_readings import LoadReadings
 from kvmesh.actors.members.room import MOST_ROUTERS, Room
 from kvmesh.actors.messages import (
@@ -29,12 +29,12 @@ from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.journal.event_sender import is_followable
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.journal.replica import MOST_WORKERS
-from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.members.incarnations import Incarnations
+from kvmesh.core.members.link_health import Hearing
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
 from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
+from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import Trust, WorkerInfo
 from kvmesh.errors import CodecError
 
 ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or is not there"

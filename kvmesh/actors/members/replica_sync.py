@@ -19,10 +19,10 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
+from kvmesh.core.members.loads import LOCAL
 from kvmesh.core.members.readers import HEAR_S, Readers
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, Formats
 

@@ -7,15 +7,15 @@ from typing import Final, Literal
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.bounds import MAX_FIGURE
-from kvmesh.core.admission.shared_limits import SharedLimits
+from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.health.progress import Progress
+from kvmesh.core.insight.rollout_state import NO_NEWS
+from kvmesh.core.members.block_sizes import BlockSizes
 from kvmesh.core.members.membership import DRAINING
-from kvmesh.core.rollout.state import NO_NEWS
+from kvmesh.core.members.progress import Progress
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.block_sizes import BlockSizes
 
 MOST_LEFT_OUT: Final = 64
 """Workers named to meta-routers, which only pass them on to people."""

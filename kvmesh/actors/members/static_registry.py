@@ -17,8 +17,8 @@ from kvmesh.actors.messages import (
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 
 CHECK_S = 1.0
 SWEEP_BUDGET = 4096

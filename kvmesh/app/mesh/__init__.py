@@ -1,1 +1,1 @@
-"""A process's part in the mesh: the event plane, journal, heartbeats, bookings, sessions."""
+"""A process's part in the mesh, over NATS; and a router alone, without it."""

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 from kvmesh._native import BookingOutbox
-from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.engine_messages import PromptServed
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
 from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
 from kvmesh.actors.journal.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.member_messages import Mispredicted
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import (
     Drain,
@@ -24,22 +24,22 @@ from kvmesh.actors.messages import (
     TakeSnapshot,
 )
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, encode, fitting
-from kvmesh.app.care.warning_lines import NO_USABLE_WORKER, by_reason
-from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
+from kvmesh.app.members.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.mesh.checkpoint_keeper import CheckpointKeeper
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
+from kvmesh.app.views.figure import Source
+from kvmesh.app.views.mesh_figures import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.journal.skew import Newer
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.journal.unread import Newer
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import OWN, Formats
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler, ObjectStore

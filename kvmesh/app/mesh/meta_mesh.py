@@ -9,14 +9,14 @@ from typing import Final
 from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
 from kvmesh.actors.messages import AllHeard
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.care.prober import Probe
-from kvmesh.app.care.silence_watch import watch_silence
-from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import TRUST
 from kvmesh.app.front.front import upstream_pool
+from kvmesh.app.members.prober import Probe
+from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.mesh.home_store import READ_S, HomeStore
-from kvmesh.app.plane import event_plane
+from kvmesh.app.mesh.plane import event_plane
 from kvmesh.app.process.running import first_of
+from kvmesh.app.views.figure import Source
+from kvmesh.app.views.mesh_figures import TRUST
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import MetaRouterSettings

@@ -8,16 +8,21 @@ from typing import Literal
 
 import msgspec
 
-from kvmesh.actors.asking import ROUTER, WORKER
+from kvmesh.actors.member_messages import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
-from kvmesh.app.care.prober import Probe
-from kvmesh.app.care.silence_watch import watch_silence
-from kvmesh.app.care.warning_lines import by_reason
-from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import (
+from kvmesh.app.front.front import upstream_pool
+from kvmesh.app.members.prober import Probe
+from kvmesh.app.members.silence_watch import watch_silence
+from kvmesh.app.members.warning_lines import by_reason
+from kvmesh.app.mesh.plane import event_plane, subjects_for
+from kvmesh.app.mesh.program_store import ProgramStore
+from kvmesh.app.mesh.session_store import SessionStore
+from kvmesh.app.process.build import own_version
+from kvmesh.app.views.figure import Source
+from kvmesh.app.views.mesh_figures import (
     BOOKINGS,
     HEARING,
     HEARTBEATS,
@@ -27,12 +32,7 @@ from kvmesh.app.figures.mesh import (
     MemberVersions,
     PeerCounts,
 )
-from kvmesh.app.figures.programs import PROGRAM_NEWS
-from kvmesh.app.front.front import upstream_pool
-from kvmesh.app.mesh.program_store import ProgramStore
-from kvmesh.app.mesh.session_store import SessionStore
-from kvmesh.app.plane import event_plane, subjects_for
-from kvmesh.app.process.build import own_version
+from kvmesh.app.views.program_figures import PROGRAM_NEWS
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.programs.sharing import ProgramSharing

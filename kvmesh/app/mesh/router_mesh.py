@@ -6,7 +6,7 @@ from typing import Protocol
 from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.figures.figure import Source
+from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt

@@ -10,13 +10,13 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
-from kvmesh.app.alone.static_workers import StaticWorkers
-from kvmesh.app.care.warning_lines import NO_USABLE_WORKER
-from kvmesh.app.figures.figure import Source
+from kvmesh.app.members.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.mesh.static_workers import StaticWorkers
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
+from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Doubt

@@ -3,11 +3,11 @@
 import time
 
 from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.app.care.failure_care import FailureCare
+from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.buckets.buckets import BucketRoute
 from kvmesh.core.buckets.rules import BucketRequest
-from kvmesh.core.health.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attempt
+from kvmesh.core.members.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attempt
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from kvmesh.app.formulas.formula_file import load_formulas
+from kvmesh.app.serve.formula_file import load_formulas
 from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.cost.own import OwnFormula
+from kvmesh.core.members.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import MetaRouterSettings
 

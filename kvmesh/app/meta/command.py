@@ -10,26 +10,6 @@ from typing import Final, Protocol
 import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.app.alone.static_replicas import StaticReplicas
-from kvmesh.app.care.failure_care import FailureCare
-from kvmesh.app.care.prober import Probe
-from kvmesh.app.care.url_refusals import UrlRefusals
-from kvmesh.app.care.warning_lines import by_reason
-from kvmesh.app.figures.figure import Labels
-from kvmesh.app.figures.front import (
-    META,
-    META_ENDS,
-    META_HOMES,
-    META_REPLICAS,
-    URLS,
-    MetaReplica,
-    span_figures,
-)
-from kvmesh.app.figures.mesh import HEARING
-from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.requests import FORMULAS
-from kvmesh.app.figures.workers import REPLICA_CARE
-from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -41,7 +21,11 @@ from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.ports import open_ports
 from kvmesh.app.front.tracing import exporting, tracer_for
 from kvmesh.app.front.viewers import viewers_of
+from kvmesh.app.members.failure_care import FailureCare
+from kvmesh.app.members.prober import Probe
+from kvmesh.app.members.warning_lines import UrlRefusals, by_reason
 from kvmesh.app.mesh.meta_mesh import MetaMesh
+from kvmesh.app.mesh.static_replicas import StaticReplicas
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
@@ -53,13 +37,28 @@ from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading_threads import ReadingThreads
+from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
+from kvmesh.app.views.figure import Labels
+from kvmesh.app.views.front_figures import (
+    META,
+    META_ENDS,
+    META_HOMES,
+    META_REPLICAS,
+    URLS,
+    MetaReplica,
+    span_figures,
+)
+from kvmesh.app.views.mesh_figures import HEARING
 from kvmesh.app.views.metrics_page import MetricsPage
+from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
+from kvmesh.app.views.request_figures import FORMULAS
 from kvmesh.app.views.tenant_view import TenantStatus
+from kvmesh.app.views.worker_figures import REPLICA_CARE
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
-from kvmesh.core.health.outcomes import UNKNOWN
+from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings

@@ -10,9 +10,6 @@ import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.process.build import in_words, own_build
-from kvmesh.app.programs.program_rows import merge_programs
-from kvmesh.app.traffic.problems import ReplicaState, replica_problems, warning_problems
-from kvmesh.app.traffic.rows import merge_models, merge_tenants, merge_traffic
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
@@ -24,11 +21,14 @@ from kvmesh.app.views.overview import (
     sum_buckets,
 )
 from kvmesh.app.views.policy_view import merge_policies
+from kvmesh.app.views.problems import ReplicaState, replica_problems, warning_problems
+from kvmesh.app.views.program_rows import merge_programs
 from kvmesh.app.views.tenant_view import TenantDetail, detail_for
+from kvmesh.app.views.traffic_rows import merge_models, merge_tenants, merge_traffic
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.buckets.placing import RouterReplica
-from kvmesh.core.flows.problem_log import ProblemLog, merge_problems
+from kvmesh.core.insight.problem_log import ProblemLog, merge_problems
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
 from kvmesh.transport.http.fetch import fetch_ok

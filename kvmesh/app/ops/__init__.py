@@ -1,1 +1,1 @@
-"""Commands of operators: up, config, NATS accounts and streams, snapshots."""
+"""Commands of operators: up, config, health, snapshots, NATS."""

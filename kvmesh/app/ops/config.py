@@ -13,9 +13,9 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from kvmesh.app.envoy.bootstrap import encode
-from kvmesh.app.envoy.options import EXAMPLE
-from kvmesh.app.figures.table import render_metrics
+from kvmesh.app.picker.envoy_bootstrap import encode
+from kvmesh.app.picker.envoy_options import EXAMPLE
+from kvmesh.app.views.figure_table import render_metrics
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (

@@ -18,11 +18,11 @@ from rich.table import Table
 from kvmesh.actors.journal.snapshotter import manifest_key
 from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
 from kvmesh.actors.wire import Subjects, decode
-from kvmesh.app.plane import event_plane, subjects_for
+from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.process.running import Stop, run
 from kvmesh.app.process.running_mesh import find_mesh
-from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, decode_manifest
-from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
+from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration, decode_manifest
+from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
 from kvmesh.observe import configure_logging
 from kvmesh.ports import Control, EventPlane, KeyValue, ObjectInfo, ObjectStore

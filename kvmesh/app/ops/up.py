@@ -13,11 +13,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from kvmesh.app.envoy.options import Address, GatewayOptions, unharmed
-from kvmesh.app.envoy.server import EnvoyServer, find_envoy
-from kvmesh.app.nats.keys import write_hash_secret
-from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.mesh_place import LOCALHOST, hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.ops.nats.keys import write_hash_secret
+from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions, unharmed
+from kvmesh.app.picker.envoy_server import EnvoyServer, find_envoy
 from kvmesh.app.process.fork_server import ForkServer, Prepare
 from kvmesh.app.process.program import Server
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
@@ -50,7 +50,7 @@ LOADED = (
     "kvmesh.app.meta.command",
     "kvmesh.app.worker.command",
     "kvmesh.app.front.otlp_environment",
-    "kvmesh.app.nats.plane",
+    "kvmesh.app.mesh.nats_plane",
     "kvmesh.transport.zmq.subscriber",
     "kvmesh_lab.entries",
     "kvmesh_lab.mocker.command",

@@ -1,1 +1,1 @@
-"""`kvmesh picker`: a replica of a bucket that gateways ask where a request goes."""
+"""A gateway in front: its questions decided and watched, its Kubernetes objects, Envoy itself."""

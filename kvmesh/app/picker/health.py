@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from kvmesh.app.care.warning_lines import WORKERLESS
+from kvmesh.app.members.warning_lines import WORKERLESS
 
 PROCESSOR: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 LIVENESS: Final = "liveness"

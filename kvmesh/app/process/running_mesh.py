@@ -10,12 +10,14 @@ import stat
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from secrets import token_bytes
 from typing import Final
 
 import msgspec
 
 from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError
+from kvmesh.settings.secret_file import read_hash_secret
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 MOST_BYTES: Final = 256 * 1024
@@ -146,3 +148,24 @@ def _is_own(folder: Path) -> bool:
         return False
     own = found.st_uid == os.getuid() and not found.st_mode & _OTHERS
     return stat.S_ISDIR(found.st_mode) and own
+
+
+SECRET_BYTES: Final = 32
+
+
+def mesh_secret(path: Path | None, nats_url: str) -> bytes:
+    """Return the secret in `path`, without one that of the `kvmesh up` whose NATS server this is.
+
+    b"" where neither has one: hashes are then the same everywhere. Raises `ConfigError` for a file
+    that cannot be read or is too short.
+    """
+    if path is None and nats_url:
+        named = {mesh.nats_url: mesh.hash_secret_file for mesh in find_meshes()}
+        found = named.get(nats_url.replace("//localhost:", "//127.0.0.1:"))
+        path = Path(found) if found else None
+    return read_hash_secret(path)
+
+
+def own_secret() -> bytes:
+    """Return a secret that nobody else knows, and that ends with this process."""
+    return token_bytes(SECRET_BYTES)

@@ -11,8 +11,15 @@ from kvmesh._native import Scanned
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES, beginning_of
 from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
-from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
-from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES, BlockHashes, Hashes, pack_tokens
+from kvmesh.core.blocks.hashing import (
+    BYTES_A_TOKEN,
+    NO_HASHES,
+    TOKEN_BYTES,
+    BlockHashes,
+    Hashes,
+    byte_blocks,
+    pack_tokens,
+)
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, chat_fields
 from kvmesh.core.chat.known_chats import KnownChats

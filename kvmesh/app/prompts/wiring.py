@@ -16,10 +16,10 @@ from kvmesh.app.prompts.tokenizer import (
 )
 from kvmesh.core.cost.targets import TargetDefaults, parse_default_targets
 from kvmesh.core.engines.registry import engine_of
+from kvmesh.core.members.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
-from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import SloSettings
 from kvmesh.settings.roles import RouterSettings

@@ -1,1 +1,1 @@
-"""`kvmesh router`: one replica of one bucket, and its cold paths."""
+"""`kvmesh router` and `kvmesh picker`: one replica of one bucket, its doors and cold paths."""

@@ -4,14 +4,14 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from kvmesh.app.care.warning_lines import WORKERLESS, by_reason
-from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.front import TOKENS
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.members.warning_lines import WORKERLESS, by_reason
 from kvmesh.app.process.place import own_place
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.views.figure import Source
+from kvmesh.app.views.front_figures import TOKENS
 from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.router_view import MOST_RECORDS

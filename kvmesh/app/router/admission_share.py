@@ -15,7 +15,7 @@ from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.serve.admission import AdmissionGate, AdmissionLimits
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.admission.shared_limits import SharedLimits, newest
+from kvmesh.core.admission.sibling_counters import SharedLimits, newest
 from kvmesh.observe import get_logger
 
 MOST_REFUSED: Final = 64

@@ -11,34 +11,28 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.members.router import Router
-from kvmesh.app.care.engine_signs import EngineSigns
-from kvmesh.app.care.failure_care import FailureCare
-from kvmesh.app.care.prober import Probe
-from kvmesh.app.care.url_refusals import UrlRefusals
-from kvmesh.app.engines.worker_option import parse_workers
-from kvmesh.app.figures.front import POOL, URLS, span_figures
-from kvmesh.app.figures.mesh import APPROX, HEARD
-from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.requests import FORMULAS
-from kvmesh.app.figures.workers import WORKER_CARE
-from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import Routes, upstream_pool, url_guard
 from kvmesh.app.front.ports import Ports, dashboard_port, open_ports
 from kvmesh.app.front.tracing import exporting, tracer_for
 from kvmesh.app.front.viewers import viewers_of
+from kvmesh.app.members.engine_signs import EngineSigns
+from kvmesh.app.members.failure_care import FailureCare
+from kvmesh.app.members.prober import Probe
+from kvmesh.app.members.warning_lines import UrlRefusals
+from kvmesh.app.members.worker_option import parse_workers
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
-from kvmesh.app.process.hash_secret import mesh_secret, own_secret
 from kvmesh.app.process.memory import index_bound, memory_limit
 from kvmesh.app.process.place import own_place
 from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.programs.toucher import touching
+from kvmesh.app.process.running_mesh import mesh_secret, own_secret
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.auto_tuner import running
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import (
     LOCAL_NATS,
@@ -56,24 +50,30 @@ from kvmesh.app.router.router_options import (
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
+from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
-from kvmesh.app.traffic.watch import TrafficWatch
-from kvmesh.app.tuner.auto_tuner import running
+from kvmesh.app.serve.toucher import touching
 from kvmesh.app.views.dashboard_page import ViewPages
+from kvmesh.app.views.front_figures import POOL, URLS, span_figures
+from kvmesh.app.views.mesh_figures import APPROX, HEARD
+from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
+from kvmesh.app.views.request_figures import FORMULAS
+from kvmesh.app.views.traffic_watch import TrafficWatch
+from kvmesh.app.views.worker_figures import WORKER_CARE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.dispatch.dispatch import Dispatch
-from kvmesh.core.health.retry_budget import RetryBudget
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.left_out import LeftOutByAll
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
-from kvmesh.core.workers.left_out import LeftOutByAll
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name

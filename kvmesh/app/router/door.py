@@ -6,13 +6,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from kvmesh.app.figures.figure import Source
 from kvmesh.app.front.front import FrontDoor, Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.views.figure import Source
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions

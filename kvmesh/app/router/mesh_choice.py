@@ -6,9 +6,9 @@ from typing import Final, Literal
 import msgspec
 
 from kvmesh.actors.members.router import Router
-from kvmesh.app.engines.worker_option import parse_workers
-from kvmesh.app.kube.view import PoolView
+from kvmesh.app.members.worker_option import parse_workers
 from kvmesh.app.mesh.router_mesh import MeshPart
+from kvmesh.app.picker.pool_view import PoolView
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError
@@ -44,7 +44,7 @@ def find_pool(settings: RouterSettings) -> PoolView | None:
             raise ConfigError(f"--discover {POOL}: say which by --inference-pool NAMESPACE/NAME")
         return None
     try:
-        from kvmesh.app.kube.pool import watch_pool  # noqa: PLC0415  an extra
+        from kvmesh.app.picker.pool import watch_pool  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--inference-pool needs {error.name}: pip install 'kvmesh[kubernetes]'"
@@ -72,7 +72,7 @@ def find_mesh(
             "one its server: --nats-url nats://HOST:4222",
         )
     if parts.pool is not None:
-        from kvmesh.app.kube.members import PoolMembers  # noqa: PLC0415  where there is a pool
+        from kvmesh.app.picker.pool_members import PoolMembers  # noqa: PLC0415  where there is a pool
 
         PoolMembers(parts.pool, parts.router)
     if not settings.kv_events:
@@ -88,9 +88,13 @@ def _own_workers(
     settings: RouterSettings, parts: RouterParts, pool: Callable[[], UpstreamPool]
 ) -> MeshPart:
     """Return what follows the engines of the command line, alone or among siblings."""
-    from kvmesh.app.alone.discovery import Discovery, Source, parse_source  # noqa: PLC0415  with ZMQ
-    from kvmesh.app.alone.pool_source import PoolSource  # noqa: PLC0415
-    from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers  # noqa: PLC0415
+    from kvmesh.app.mesh.discovery import (  # noqa: PLC0415  with ZMQ
+        Discovery,
+        PoolSource,
+        Source,
+        parse_source,
+    )
+    from kvmesh.app.mesh.static_workers import StaticOptions, StaticWorkers  # noqa: PLC0415
 
     listed = parts.pool is not None or bool(settings.discover)
     static = StaticWorkers(

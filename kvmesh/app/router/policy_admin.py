@@ -10,8 +10,8 @@ from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.cost.weights import WeightSpec, weights_of
-from kvmesh.core.rollout.change import STAGES, Bounds, PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
+from kvmesh.core.insight.policy_change import STAGES, Bounds, PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
 

@@ -11,10 +11,10 @@ import msgspec
 
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
-from kvmesh.core.rollout.rollout import CONFLICT, Rollout
-from kvmesh.core.rollout.state import PolicyNews, RolloutState
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout import CONFLICT, Rollout
+from kvmesh.core.insight.rollout_state import PolicyNews, RolloutState
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.observe import get_logger

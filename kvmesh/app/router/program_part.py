@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
-from kvmesh.app.figures.programs import PRESSURES, PROGRAMS, TOUCHES
-from kvmesh.app.figures.scaling import DRAINS, SCALING, read_drains, read_saturation
 from kvmesh.app.front.front import Routes
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.programs.page import ProgramsPage
-from kvmesh.app.programs.program_watch import ProgramWatch
-from kvmesh.app.programs.toucher import Toucher, toucher_of
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.router_options import governor_options
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.toucher import Toucher, toucher_of
+from kvmesh.app.views.program_figures import PRESSURES, PROGRAMS, TOUCHES
+from kvmesh.app.views.program_watch import ProgramWatch
+from kvmesh.app.views.programs_page import ProgramsPage
+from kvmesh.app.views.scaling_figures import DRAINS, SCALING, read_drains, read_saturation
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.governor import Governor
-from kvmesh.core.routing.governed.fleet import GovernedFleet
+from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.requests import ProgramSettings
 from kvmesh.transport.http.forward.plan import Target

@@ -5,16 +5,16 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from kvmesh.app.formulas.formula_file import load_formulas
+from kvmesh.app.serve.formula_file import load_formulas
 from kvmesh.core.cost.catalogue import Formulas, reweigh
-from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, DISK, ELSEWHERE, HOST
+from kvmesh.core.index.tier_credit import DEFAULT_WEIGHTS, DISK, ELSEWHERE, HOST
+from kvmesh.core.members.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
-from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
 from kvmesh.settings.requests import ProgramSettings, SessionSettings
 from kvmesh.settings.roles import CostSettings, RouterSettings

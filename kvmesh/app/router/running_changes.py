@@ -4,22 +4,21 @@ from collections.abc import Callable
 from functools import partial
 
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.front.front import Routes
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
+from kvmesh.app.router.auto_tuner import make_tuner
 from kvmesh.app.router.policy_admin import PolicyAdmin
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.router.router_options import check_model_policies
+from kvmesh.app.router.trace_page import TracePage
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.app.traffic.watch import TrafficWatch
-from kvmesh.app.tuner.auto_tuner import make_tuner
-from kvmesh.app.tuner.trace_page import TracePage
-from kvmesh.app.views.policy_view import PolicyRow, view_policy
+from kvmesh.app.views.policy_figures import POLICIES
+from kvmesh.app.views.policy_view import PolicyRow, TuningRow, view_policy
 from kvmesh.app.views.router_view import RouterView, ViewedMesh
-from kvmesh.app.views.tuning_view import TuningRow
+from kvmesh.app.views.traffic_watch import TrafficWatch
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import RouterSettings
 

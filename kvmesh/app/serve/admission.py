@@ -21,8 +21,8 @@ from kvmesh.core.admission.queue import (
 )
 from kvmesh.core.admission.shares import TenantShare
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.members.worker_info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
-from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings, ProgramSettings, ProgramTurns
 from kvmesh.tasks import report

@@ -5,7 +5,7 @@ from typing import Final
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.dispatch.dispatched import Dispatched
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.transport.http.wire.headers import Header
 
 PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")

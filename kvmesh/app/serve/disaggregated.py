@@ -27,7 +27,7 @@ from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.handshake import NO_PARAMS, Connector, Meeting
-from kvmesh.core.health.outcomes import UNKNOWN, Attempt, failed_attempt
+from kvmesh.core.members.outcomes import UNKNOWN, Attempt, failed_attempt
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import prefill_request
 from kvmesh.core.routing.overdue import SLACK

@@ -23,8 +23,8 @@ from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
 from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.engines.registry import ENGINES
-from kvmesh.core.health.answer_check import Form
 from kvmesh.core.insight.explain import choice_for, view_decision
+from kvmesh.core.members.answer_check import Form
 from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.split.forms import why_whole

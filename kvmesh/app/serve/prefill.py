@@ -11,7 +11,7 @@ from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.handshake import NO_PARAMS, Connector, Meeting
-from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict
+from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.overdue import patience_s

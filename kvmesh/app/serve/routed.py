@@ -14,8 +14,8 @@ from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.dispatch import Ending
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.sse import Usage, error_status
-from kvmesh.core.health.blame import Blame
-from kvmesh.core.health.outcomes import (
+from kvmesh.core.members.blame import Blame
+from kvmesh.core.members.outcomes import (
     SERVED,
     SUCCESS,
     UNKNOWN,
@@ -24,7 +24,7 @@ from kvmesh.core.health.outcomes import (
     failed_attempt,
     status_attempt,
 )
-from kvmesh.core.health.progress import Due
+from kvmesh.core.members.progress import Due
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.overdue import patience_s

@@ -10,10 +10,10 @@ from structlog.typing import FilteringBoundLogger
 from kvmesh._native import Booking, BookingOutbox, Record, TokenCounts
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
-from kvmesh.app.care.failure_counts import FailureCounts
-from kvmesh.app.care.hang_watch import HangWatch
-from kvmesh.app.care.patience import Patience
 from kvmesh.app.front.tracing import Tracer
+from kvmesh.app.members.failure_care import FailureCounts
+from kvmesh.app.members.hang_watch import HangWatch
+from kvmesh.app.members.patience import Patience
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.request_ends import RequestEnds
@@ -21,14 +21,14 @@ from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import engine_of
-from kvmesh.core.health.answer_check import AnswerCheck
-from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.scaling import ScalingOptions
+from kvmesh.core.members.answer_check import AnswerCheck
+from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.scaling.scaling import ScalingOptions
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request

@@ -1,1 +1,1 @@
-"""What people and Prometheus see: dashboard, overview, metrics, explain, top."""
+"""What people and Prometheus see: figures, traffic, programs, dashboard, explain, top."""

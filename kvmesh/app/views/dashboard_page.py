@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from kvmesh.app.figures.table import COLUMNS
 from kvmesh.app.front.browser_login import NO_LOGIN
 from kvmesh.app.front.front import Routes, answer_json, json_page
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.views.figure_table import COLUMNS
 from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import SESSION

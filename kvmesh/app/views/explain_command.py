@@ -19,8 +19,8 @@ from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.tenant_view import TenantDetail
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.insight.explain import CandidateView, DecisionView, TenantChoice
+from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.programs.standing import Outlook
-from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.types import Flat
 from kvmesh.transport.http.upstream.client import UpstreamPool

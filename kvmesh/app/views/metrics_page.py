@@ -7,15 +7,22 @@ import contextlib
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from kvmesh.app.figures.figure import Source, Sources
-from kvmesh.app.figures.requests import ADMISSION, INSIGHT, REQUESTS, SHADOWS, SHARES, TOTALS
-from kvmesh.app.figures.slo import SLO
-from kvmesh.app.figures.workers import ACCESSES, ENGINES, PREDICTIONS, WORKERS, WorkerFacts
 from kvmesh.app.front.front import METRICS_TYPE, Routes
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.process.place import Place
 from kvmesh.app.process.shared_metrics import SharedMetrics
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.views.figure import Source, Sources
+from kvmesh.app.views.request_figures import (
+    ADMISSION,
+    INSIGHT,
+    REQUESTS,
+    SHADOWS,
+    SHARES,
+    SLO,
+    TOTALS,
+)
+from kvmesh.app.views.worker_figures import ACCESSES, ENGINES, PREDICTIONS, WORKERS, WorkerFacts
 from kvmesh.library.kv_metrics import KvMetricsAggregator
 from kvmesh.transport.http.server.exchange import Exchange
 

@@ -5,14 +5,13 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from kvmesh.app.figures.figure import Shown, combine
-from kvmesh.app.figures.table import OF_REPLICAS, OF_WORKERS
-from kvmesh.app.programs.program_rows import ProgramRow
-from kvmesh.app.traffic.rows import ModelRow, TenantRow, TrafficRow
 from kvmesh.app.views.decision_view import DecisionRow
-from kvmesh.app.views.policy_view import PolicyRow
-from kvmesh.app.views.tuning_view import TuningRow
-from kvmesh.core.flows.problem_log import ProblemRow
+from kvmesh.app.views.figure import Shown, combine
+from kvmesh.app.views.figure_table import OF_REPLICAS, OF_WORKERS
+from kvmesh.app.views.policy_view import PolicyRow, TuningRow
+from kvmesh.app.views.program_rows import ProgramRow
+from kvmesh.app.views.traffic_rows import ModelRow, TenantRow, TrafficRow
+from kvmesh.core.insight.problem_log import ProblemRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
 

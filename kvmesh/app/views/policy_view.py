@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kvmesh.core.rollout.rollout import Rollout
-from kvmesh.core.rollout.state import Phase, PolicyNews, RolloutState, Step
-from kvmesh.core.rollout.tally import Tally, Times
+from kvmesh.core.cost.arm_tally import Tally, Times
+from kvmesh.core.insight.rollout import Rollout
+from kvmesh.core.insight.rollout_state import Phase, PolicyNews, RolloutState, Step
+from kvmesh.core.insight.trace_ring import TraceRingStatistics
+from kvmesh.core.insight.tuning_acts import TunerStatus
 
 SLOWEST = 0.9
 _DIGITS = 3
@@ -116,3 +118,12 @@ def _times(times: Times) -> TimesRow | None:
         return None
     shown = (times.mean_ms(), times.quantile_ms(0.5), times.quantile_ms(SLOWEST))
     return TimesRow(*(round(one, _DIGITS) for one in shown))
+
+
+class TuningRow(msgspec.Struct, frozen=True):
+    """The tuner of one replica; times of its steps are Unix times."""
+
+    bucket: str
+    router: str
+    tuner: TunerStatus
+    trace: TraceRingStatistics

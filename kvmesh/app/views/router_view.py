@@ -7,13 +7,10 @@ from typing import Literal, Protocol
 import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
-from kvmesh.app.figures.figure import Sources
 from kvmesh.app.process.build import in_words, own_build
-from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.app.traffic.problems import ReplicaState
-from kvmesh.app.traffic.watch import TrafficWatch
 from kvmesh.app.views.decision_view import DecisionRow, Recorder
+from kvmesh.app.views.figure import Sources
 from kvmesh.app.views.overview import (
     Overview,
     PrefixRow,
@@ -23,10 +20,12 @@ from kvmesh.app.views.overview import (
     sum_buckets,
     with_numbers,
 )
-from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.policy_view import PolicyRow, TuningRow
+from kvmesh.app.views.problems import ReplicaState
+from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.app.views.spare_time import SpareTime
 from kvmesh.app.views.tenant_view import detail_for
-from kvmesh.app.views.tuning_view import TuningRow
+from kvmesh.app.views.traffic_watch import TrafficWatch
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.insight.decision_record import find_own

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.app.programs.program_rows import ProgramRow
-from kvmesh.app.traffic.problems import NO_WORKER
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.overview import BucketRow, Overview, WorkerRow
+from kvmesh.app.views.problems import NO_WORKER
+from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.core.admission.access import Viewer
-from kvmesh.core.flows.problem_log import ProblemRow
 from kvmesh.core.insight.explain import HIDDEN
+from kvmesh.core.insight.problem_log import ProblemRow
 
 
 class TenantDetail(msgspec.Struct, frozen=True):

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvmesh.app.figures.figure import Format
-from kvmesh.app.figures.table import COLUMNS, Rows
-from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
+from kvmesh.app.views.figure import Format
+from kvmesh.app.views.figure_table import COLUMNS, Rows
 from kvmesh.app.views.overview import BucketRow, Overview, ReplicaRow, WorkerRow, number
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.core.insight.traffic import TrafficSecond, share_of, sketch_quantile, sum_seconds
 
 WINDOW_S: Final = 60

@@ -12,7 +12,7 @@ from kvmesh.actors.checkpoints import (
 )
 from kvmesh.actors.journal.publisher import Publisher
 from kvmesh.actors.kernel import Message
-from kvmesh.app.engines.feed import EngineFeed
+from kvmesh.app.members.engine_feed import EngineFeed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.checkpoint import (
     MOST_BYTES,

@@ -7,7 +7,6 @@ import time
 from functools import partial
 from urllib.parse import urlsplit
 
-from kvmesh.actors.doubts import Reread
 from kvmesh.actors.engine_messages import (
     EngineAnswers,
     EngineLoad,
@@ -17,20 +16,21 @@ from kvmesh.actors.engine_messages import (
 from kvmesh.actors.journal.publisher import Publisher
 from kvmesh.actors.journal.publisher_options import PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.member_messages import Reread
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
-from kvmesh.app.engines.feed import EngineFeed
-from kvmesh.app.engines.load_feed import LoadFeed
-from kvmesh.app.engines.probe import (
+from kvmesh.app.members.engine_feed import EngineFeed
+from kvmesh.app.members.engine_probe import (
     given_endpoints,
     read_facts,
     refuse_collisions,
 )
-from kvmesh.app.engines.worker_option import check_port, parse_words
-from kvmesh.app.figures.sidecar import RankFacts, SidecarFacts
-from kvmesh.app.plane import event_plane, subjects_for
+from kvmesh.app.members.load_feed import LoadFeed
+from kvmesh.app.members.worker_option import check_port, parse_words
+from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.process.build import own_version
-from kvmesh.app.process.hash_secret import mesh_secret
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.process.running_mesh import mesh_secret
+from kvmesh.app.views.sidecar_figures import RankFacts, SidecarFacts
 from kvmesh.app.worker.checkpoints import Checkpoints
 from kvmesh.app.worker.engine_watch import EngineWatch, WatchedEngine
 from kvmesh.app.worker.pages import SidecarPages

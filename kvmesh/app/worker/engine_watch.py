@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.engine_messages import EngineAnswers, EngineServes
-from kvmesh.app.engines.load_feed import LoadFeed
-from kvmesh.app.engines.probe import read_models
+from kvmesh.app.members.engine_probe import read_models
+from kvmesh.app.members.load_feed import LoadFeed
 from kvmesh.observe import get_logger
 from kvmesh.tasks import to_next
 from kvmesh.transport.http.fetch import fetch_ok

@@ -2,13 +2,13 @@
 
 from typing import Final, Protocol
 
-from kvmesh.app.figures.figure import Labels
-from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
-from kvmesh.app.figures.sidecar import SIDECAR, SIDECAR_RANKS, RankFacts, SidecarFacts
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop
+from kvmesh.app.views.figure import Labels
 from kvmesh.app.views.metrics_page import MetricsPage
+from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
+from kvmesh.app.views.sidecar_figures import SIDECAR, SIDECAR_RANKS, RankFacts, SidecarFacts
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import SidecarHttpSettings
 from kvmesh.transport.http.server.exchange import Exchange

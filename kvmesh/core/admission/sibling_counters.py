@@ -1,10 +1,13 @@
 """What siblings charged since they were heard last, from counters that only grow."""
 
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterable
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import MAX_COUNT, MAX_FIGURE, Figure, MaybeName
 from kvmesh.core.admission.shares import ShareRow
 
 MAX_PEERS: Final = 64
@@ -68,3 +71,21 @@ class SiblingCounters:
         if len(known.rows) > self.most:
             known.rows.popitem(last=False)
         return charged, min(returned, row.charged)
+
+
+Number = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
+Real = Annotated[float, Meta(ge=-MAX_FIGURE, le=MAX_FIGURE)]
+Bounds = Annotated[dict[MaybeName, Number | Real | MaybeName], Meta(max_length=64)]
+
+
+class SharedLimits(msgspec.Struct, frozen=True):
+    """Bounds set at one replica, `by` its name, `at` a Unix time; `at` 0: those of its settings."""
+
+    at: Figure = 0.0
+    by: MaybeName = ""
+    limits: Bounds = {}
+
+
+def newest(told: Iterable[SharedLimits]) -> SharedLimits:
+    """Return the last change; all replicas choose the same one of two at the same time."""
+    return max(told, key=lambda one: (one.at, one.by), default=SharedLimits())

@@ -1,1 +1,1 @@
-"""What one request costs at one worker: the formulas, their compiled forms, and the pick."""
+"""What one request costs at one worker: formulas, their compiled forms, arms that compare two."""

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.info import AdapterReport
+from kvmesh.core.members.worker_info import AdapterReport
 
 DEFAULT_LOAD_MS: Final = 100.0
 """What loading an adapter is taken to cost before any load was seen."""

@@ -14,19 +14,19 @@ from kvmesh._native import Booking, BookingOutbox, Placed, Record, TokenCounts
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.prompt_form import REASONS
+from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
+from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Turn, TurnEnd
-from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding

@@ -15,14 +15,14 @@ import msgspec
 
 from kvmesh._native import Placed, Scanned, WorkerState
 from kvmesh.core.blocks.events import ROOT
+from kvmesh.core.cost.arms import Arm, Arms
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.dispatch.wishes import Wishes
-from kvmesh.core.rollout.arms import Arm, Arms
+from kvmesh.core.members.worker_info import NO_THRESHOLDS
 from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
 from kvmesh.core.routing.choice.inputs import HopelessError, Inputs
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.workers.info import NO_THRESHOLDS
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
 

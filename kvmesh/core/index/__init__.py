@@ -1,1 +1,1 @@
-"""The index: which worker holds which block, folded from events, exact and bounded."""
+"""What is cached where: the index of events, what a prompt finds in it, its snapshots."""

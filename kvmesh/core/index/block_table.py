@@ -69,7 +69,7 @@ class FrozenTable(Protocol):
         """Return how many blocks of one shard, of this table and an older one together, a snapshot
         has, in which width, and its columns.
 
-        See `core.snapshots`. With `live` only its bits count; `numbers` numbers masks, and grows.
+        See `core.index`. With `live` only its bits count; `numbers` numbers masks, and grows.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""What routing did: decisions on record, predictions against answers, traffic, hot prefixes."""
+"""What routing did, and what is learned of it: decisions, predictions, tuned weights, rollouts."""

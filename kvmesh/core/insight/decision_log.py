@@ -17,8 +17,8 @@ from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.trace_rows import keep_record
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
+from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
-from kvmesh.core.workers.left_out import LeftOut
 
 DEFAULT_CAPACITY: Final = 4096
 DEFAULT_WHOLE_PER_S: Final = 100

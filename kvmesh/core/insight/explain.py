@@ -7,16 +7,15 @@ from msgspec.structs import asdict
 
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.chat.prompt_form import in_words
+from kvmesh.core.cost.arms import ArmName
 from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.selection import tie_limit
 from kvmesh.core.cost.terms import CandidateTerms, Fleet
 from kvmesh.core.cost.weights import weights_of
+from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.programs.standing import Outlook
-from kvmesh.core.rollout.arms import ArmName
-from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.decision import Decision, Forecast
 from kvmesh.core.routing.output_lengths import OutputForecast
-from kvmesh.core.routing.slo.forecast import Forecast
-from kvmesh.core.workers.left_out import LeftOut
 
 NEW_HOME: Final = 0.5
 """A worker that holds more than this share of what the best one does is a home already

@@ -12,7 +12,7 @@ import msgspec
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 
 Verdict = Literal["unlike", "nothing", "hit", "over", "under"]
 """Of one answer: the engine counted other prompt tokens, nothing was cached nor predicted, the

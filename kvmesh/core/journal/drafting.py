@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from kvmesh.core.index.snapshot_manifest import SnapshotGeneration
+from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.snapshots.manifest import SnapshotGeneration
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
 
 
 class Draft(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS, Cursor
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 
 SILENT_AFTER_S: Final = 3.5
 """A worker not heard for so long is not asked: nobody would answer."""

@@ -5,7 +5,7 @@ from typing import Final
 
 from kvmesh.bounds import shown
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 
 PATIENCE_S: Final = 60.0
 """Workers that claim events of which none ever comes hold up a snapshot no longer than that."""

@@ -1,9 +1,12 @@
 """Records of a format that this build does not read, and what must not be made of the index."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.formats import Formats, Kind
 
 KEEP_S: Final = 3600.0
 """A worker that does not come back within an hour takes what could not be read with it."""
@@ -43,3 +46,24 @@ class UnreadRecords:
         for worker in [one for one, (_, met_s) in self._met.items() if now >= met_s + KEEP_S]:
             del self._met[worker]
         return {worker: number for worker, (number, _) in self._met.items()}
+
+
+class Newer(msgspec.Struct, frozen=True):
+    """Something of `kind` has a format that is not read. `where` names it, `version` its writer."""
+
+    where: str
+    kind: Kind
+    number: int
+    version: str = ""
+
+    def words(self, own: Formats, version: str) -> str:
+        """Return that this process, of `version` and reading `own`, does not read it."""
+        theirs = f"kvmesh {self.version}" if self.version else "a newer kvmesh"
+        return (
+            f"{self.where} has {self.kind} format {self.number}, of {theirs}: this is "
+            f"kvmesh {version}, which reads {own.of(self.kind)}; see docs/operate/upgrade.md"
+        )
+
+    def is_read_by_any(self, readers: Iterable[Formats]) -> bool:
+        """Return whether some of `readers` read it."""
+        return any(self.number in one.of(self.kind) for one in readers)

@@ -1,1 +1,1 @@
-"""Who is there: heartbeats, signs of life, and the URLs requests may be sent to."""
+"""Who is there: heartbeats, health, and what is known of each worker's load and speed."""

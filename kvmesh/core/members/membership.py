@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 from sortedcontainers import SortedDict
 
-from kvmesh.core.health.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
-from kvmesh.core.health.outcomes import Attempt
-from kvmesh.core.health.record import Stage, Standing
+from kvmesh.core.members.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
+from kvmesh.core.members.health_record import Stage, Standing
+from kvmesh.core.members.outcomes import Attempt
 from kvmesh.core.members.signs import DEAD_AFTER_S, NEVER, Signs, Turn
 
 NOT_READY: Final = "not ready"

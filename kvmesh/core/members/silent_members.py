@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from kvmesh.core.health.health import Answer
+from kvmesh.core.members.health import Answer
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.signs import ASK_AGAIN_S
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
 from kvmesh.errors import CodecError
 
 MAX_KIND: Final = 32

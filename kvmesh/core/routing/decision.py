@@ -9,16 +9,30 @@ from kvmesh.bounds import Count, MaybeName, Priority, Seconds, Temperature, Toke
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.chat.prompt_form import Unforeseen
+from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import Brought, Candidate, Fleet
 from kvmesh.core.cost.weights import Weights, weights_of
-from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
+from kvmesh.core.index.tier_credit import DEFAULT_WEIGHTS
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.programs.turn import Turn
-from kvmesh.core.rollout.arms import Arm
-from kvmesh.core.routing.slo.forecast import Forecast
-from kvmesh.core.workers.info import WorkerInfo
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """Of one request at `worker`: times in ms, 0 for an unknown `tpot_ms`; the `chance` to miss a
+    target. `ttft_ms` counts from the request's arrival, `waited_ms` of it are over; `own_ms` is its
+    own prefill, with nobody before it.
+    """
+
+    worker: WorkerId
+    ttft_ms: float
+    tpot_ms: float
+    waited_ms: float
+    own_ms: float
+    chance: float
+
 
 _SHOWN_NAMES: Final = 8
 _SHOWN_CHARS: Final = 64

@@ -10,12 +10,12 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Brought
 from kvmesh.core.engines.fetch import Access
 from kvmesh.core.engines.registry import fetch_of
-from kvmesh.core.overlap.overlaps import Found, OverlapView, by_worker
-from kvmesh.core.overlap.tier_credit import HOST
+from kvmesh.core.index.overlaps import Found, OverlapView, by_worker
+from kvmesh.core.index.tier_credit import HOST
+from kvmesh.core.members.fetch_times import MIN_SAMPLE_TOKENS, PEER, PLACES, FetchTimes
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.fetch_times import MIN_SAMPLE_TOKENS, PEER, PLACES, FetchTimes
-from kvmesh.core.workers.loads import MOST_TOKENS
 
 WORTH_IT: Final = 0.9
 """A prefix is fetched that takes at most this share of the time it takes to compute."""

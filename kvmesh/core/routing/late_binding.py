@@ -16,13 +16,13 @@ from kvmesh.core.admission.queue import (
     WaitingRequest,
 )
 from kvmesh.core.cost.targets import Targets
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, price, reserved
-from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import NoWorkerError
 
 LOOK_EVERY_S: Final = 0.02

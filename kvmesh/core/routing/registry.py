@@ -10,17 +10,23 @@ from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.adapters import AdapterSlots
 from kvmesh.core.engines.fetch import Access
 from kvmesh.core.engines.registry import access_of
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.known_names import KnownNames
+from kvmesh.core.members.left_out import LeftOut, find_left_out
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.members.membership import Change, Membership
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.speeds import new_speeds
 from kvmesh.core.members.url_guard import UrlGuard
+from kvmesh.core.members.worker_info import (
+    NO_ADAPTERS,
+    NO_THRESHOLDS,
+    LoadReport,
+    Trust,
+    WorkerInfo,
+)
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import does_whole
-from kvmesh.core.workers.fetch_times import FetchTimes
-from kvmesh.core.workers.info import NO_ADAPTERS, NO_THRESHOLDS, LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.left_out import LeftOut, find_left_out
-from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
 
 NAMED_IN_ERRORS: Final = 8

@@ -6,13 +6,17 @@ from kvmesh._native import ActiveSequences, Booking, Decider, Placed
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS
+from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.selection import Random
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.index.overlaps import HeardIndex, OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.members.fetch_times import FetchTimes
+from kvmesh.core.members.late_prompts import LatePrompts
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.overlaps import HeardIndex, OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
+from kvmesh.core.members.speeds import new_speeds
 from kvmesh.core.programs.governor import Governor
-from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.choice.chooser import Choice, Chooser
 from kvmesh.core.routing.choice.courses import Courses
 from kvmesh.core.routing.choice.inputs import Known
@@ -23,10 +27,6 @@ from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.routing.slo.tracker import SloTracker
-from kvmesh.core.workers.fetch_times import FetchTimes
-from kvmesh.core.workers.late_prompts import LatePrompts
-from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
-from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
 
 

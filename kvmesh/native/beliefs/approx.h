@@ -1,4 +1,4 @@
-/* What workers probably hold, by what was sent to them lately: core.overlap.approx, compiled. */
+/* What workers probably hold, by what was sent to them lately: core.index.approx, compiled. */
 #ifndef KVMESH_APPROX_H
 #define KVMESH_APPROX_H
 

@@ -12,7 +12,7 @@ int decider_confirms(const Decider *self, PyObject *worker) {
     return doubted < 0 ? -1 : !doubted;
 }
 
-/* core.workers.late_prompts.LatePrompts.is_late; -1 with an error set. */
+/* core.members.late_prompts.LatePrompts.is_late; -1 with an error set. */
 static int is_late(const Decider *self, const Record *record) {
     int late = PySet_GET_SIZE(self->late_workers)
                    ? PySet_Contains(self->late_workers, record->worker)

@@ -1,7 +1,7 @@
 /* Cohorts: which worker is behind which slot of the index, and what each has of a prompt. */
 #include "decide/decide.h"
 
-#define EXPIRED_AT_ONCE 4096 /* core.overlap.overlaps */
+#define EXPIRED_AT_ONCE 4096 /* core.index.overlaps */
 
 void cohort_clear(Cohort *cohort) {
     PyMem_Free(cohort->told.states);
@@ -315,7 +315,7 @@ static int read_report(const WorkerState *state, PyObject *name, long long *numb
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* core.overlap.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
+/* core.index.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
 long long cached_blocks(const Decider *self, const WorkerState *state) {
     int told = self->index != NULL;
     if (told && PySet_GET_SIZE(self->distrusted)) {

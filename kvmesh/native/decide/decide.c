@@ -8,7 +8,7 @@
 /* An expected output counts up to this many times the mean: clients name limits, not lengths. */
 #define OUTPUT_CAP 4.0
 #define MAX_TOKENS 2147483647LL /* kvmesh.bounds.MAX_TOKENS */
-#define BYTES_A_TOKEN 4       /* core.blocks.byte_blocks */
+#define BYTES_A_TOKEN 4       /* core.blocks.hashing */
 #define APART_EVERY 32        /* decisions, of which one is timed phase by phase */
 
 static uint64_t clock_ns(void) {

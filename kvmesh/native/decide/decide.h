@@ -74,11 +74,11 @@ typedef struct {
     const Course *by; /* of the decision under way, or of the last one's */
     PyObject *index;      /* core.index.index.KvIndex, NULL: no events */
     PyObject *distrusted; /* set of workers whose events do not count */
-    PyObject *late;       /* core.workers.late_prompts.LatePrompts */
+    PyObject *late;       /* core.members.late_prompts.LatePrompts */
     PyObject *late_workers; /* its set of workers */
     PyObject *late_waiting; /* its dict of bookings that are kept back, by worker */
     PyObject *out;        /* set of workers that something speaks against */
-    PyObject *health;     /* core.health.health.Health */
+    PyObject *health;     /* core.members.health.Health */
     PyObject *begun;      /* told of first tokens of requests with inputs */
     PyObject *random;     /* draws from [0, 1) */
     PyObject *replica;    /* str */

@@ -1,7 +1,7 @@
 /* What becomes of a request that was decided: its tokens, and its end. */
 #include "decide/decide.h"
 
-/* Tell core.health.health.Health by one of its methods; 1 or 0 as it answers, -1 with an error. */
+/* Tell core.members.health.Health by one of its methods; 1 or 0 as it answers, -1 with an error. */
 static int ask_health(const Decider *self, const char *method, PyObject *worker, double now) {
     PyObject *answer = PyObject_CallMethod(self->health, method, "Od", worker, now);
     int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);

@@ -19,7 +19,7 @@ static int read_flag(PyObject *object, PyObject *name, int *flag) {
     return *flag < 0 ? -1 : 0;
 }
 
-/* Read a core.workers.loads.Demand; -1 with an error set. `keys_free` and `hashes` are the caller's
+/* Read a core.members.loads.Demand; -1 with an error set. `keys_free` and `hashes` are the caller's
  * to let go either way.
  */
 static int read_demand(PyObject *given, DemandC *demand, Keys *keys) {

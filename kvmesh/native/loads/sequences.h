@@ -1,4 +1,4 @@
-/* What every worker has been given and has not finished yet: core.workers.sequences, compiled.
+/* What every worker has been given and has not finished yet: core.members.loads, compiled.
  *
  * Where nothing else is said no function runs anybody else's code, and a borrowed booking stays
  * valid until the next call that may end it.
@@ -16,14 +16,14 @@ typedef struct {
     double count, first_s, last_s;
 } Arrivals;
 
-/* core.workers.sequences.ActiveSequences */
+/* core.members.loads.ActiveSequences */
 typedef struct {
     PyObject_HEAD
     PyObject *bookings; /* dict: request id -> Booking, oldest first */
     PyObject *loads;    /* dict: worker -> Loads */
     PyObject *silent;   /* dict: worker -> Loads: those with prefills that nobody will see end */
     PyObject *turns;    /* a WorkerTurns */
-    PyObject *statistics; /* what makes a core.workers.loads.SequencesStatistics */
+    PyObject *statistics; /* what makes a core.members.loads.SequencesStatistics */
     Arrivals *arrivals;
     long long block_size, generation;
     long long unstreamed; /* live bookings that do not stream */
@@ -31,7 +31,7 @@ typedef struct {
     double lease_s, settled_s;
 } Sequences;
 
-/* What one request asks of its worker: core.workers.loads.Demand. */
+/* What one request asks of its worker: core.members.loads.Demand. */
 typedef struct {
     long long prompt_tokens, uncached_tokens, expected_output_tokens;
     SharingKeys keys;

@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh._native import read_extproc
+from kvmesh.errors import CodecError
 from kvmesh.transport.http.wire.headers import Headers
 
 ENDPOINT: Final = "x-gateway-destination-endpoint"
@@ -100,3 +102,14 @@ KINDS: Final = (
     ResponseTrailers,
 )
 """By the number of their field in a ProcessingRequest, from 2 on."""
+
+_TYPES: Final = (*KINDS, Modes, CodecError)
+
+
+def decode(data: bytes) -> Heard:
+    """Return what a gateway's message says.
+
+    Of a field that may stand once the last counts. Fields and metadata that a picker has no use for
+    are skipped. Raises `CodecError` for what is no `ProcessingRequest`, or an empty one.
+    """
+    return read_extproc(_TYPES, data)

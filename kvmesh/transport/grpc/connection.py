@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, cast
 
+from kvmesh._native import GrpcSession
 from kvmesh.observe import get_logger
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import (
     BROKEN,
     CONNECT_ERROR,
@@ -24,6 +24,21 @@ from kvmesh.transport.grpc.session_events import (
 from kvmesh.transport.grpc.stream import GrpcStream, Stream, encode_text
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
 from kvmesh.transport.http.wire.headers import Header
+
+
+def make_session(limits: GrpcLimits) -> GrpcSession:
+    """Return a session that keeps to these limits."""
+    return GrpcSession(
+        limits.max_streams,
+        limits.max_message_bytes,
+        limits.max_header_bytes,
+        limits.stream_window_bytes,
+        limits.connection_window_bytes,
+        limits.write_buffer_bytes,
+        limits.max_idle_frames,
+        limits.max_early_resets,
+    )
+
 
 Routes = Mapping[str, Callable[[GrpcStream], None]]
 _CALM_S: Final = 10.0

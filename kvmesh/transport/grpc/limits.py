@@ -54,3 +54,21 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"connection_window_bytes {self.connection_window_bytes}: from 65,535 to 2^31-1"
             )
+
+
+class GrpcStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; `open_connections` and `open_streams` are of now.
+
+    `resets`: streams that clients gave up, or that were no gRPC. `protocol_errors`: connections
+    closed for what they sent.
+    """
+
+    open_connections: int
+    open_streams: int
+    accepted_connections: int
+    refused_connections: int
+    streams: int
+    messages: int
+    resets: int
+    protocol_errors: int
+    handler_failures: int

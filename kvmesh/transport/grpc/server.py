@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import ssl
 import ssl as tls
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import structlog
 
+from kvmesh.errors import ConfigError
 from kvmesh.transport.grpc.connection import Connection, Routes
-from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.statistics import GrpcStatistics
+from kvmesh.transport.grpc.limits import GrpcLimits, GrpcStatistics
 from kvmesh.transport.grpc.stream import GrpcStream
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from kvmesh.transport.http.wire.sockets import accept, listen
@@ -132,3 +135,22 @@ class GrpcServer:
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+
+_ALPN: Final = ["h2"]
+
+
+def grpc_context(cert: Path, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext:
+    """Return the context of a port for gRPC. Raises `ConfigError` for unusable files."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(_ALPN)
+    try:
+        context.load_cert_chain(cert, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        names = ", ".join(str(path) for path in (cert, key, client_ca) if path is not None)
+        raise ConfigError(f"TLS files {names}: {error}") from error
+    return context

@@ -9,7 +9,8 @@ from kvmesh._native import BookingOutbox
 from kvmesh.core.admission.shares import ShareRow, Shares
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.health.outcomes import Attempt, Verdict
+from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.members.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.routing.peers.records import (
     Named,
@@ -18,8 +19,6 @@ from kvmesh.core.routing.peers.records import (
     RecordBatch,
     read_records,
 )
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from tests.contract.wire.case import EPOCH, WORKER, WireCase
 
 SIZE: Final = 16

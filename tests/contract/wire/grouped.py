@@ -21,8 +21,8 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import extend_hash, lookahead_digest, pack_hashes, unpack_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import encode_snapshot
 from tests.contract.wire.case import EPOCH, HASHES, WORKER, WireCase
 from tests.contract.wire.stores import POSITION, RECORDS, snapshot_index
 

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 from nacl.signing import SigningKey
 
-from kvmesh.actors.doubts import Reread
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.member_messages import Reread
 from kvmesh.actors.messages import (
     Drain,
     Dump,
@@ -22,7 +22,7 @@ from kvmesh.actors.messages import (
     WriteFormat,
 )
 from kvmesh.actors.wire import decode, encode
-from kvmesh.core.admission.shared_limits import SharedLimits
+from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.core.blocks.events import (
     ROOT,
     Batch,
@@ -36,10 +36,10 @@ from kvmesh.core.blocks.events import (
 )
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
-from kvmesh.core.rollout.state import PolicyNews, RolloutState, StageReport, Step
-from kvmesh.core.rollout.tally import Tally, Times
+from kvmesh.core.cost.arm_tally import Tally, Times
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout_state import PolicyNews, RolloutState, StageReport, Step
 from kvmesh.formats import FormatRange, Formats
 from kvmesh.transport.commands import CommandReply
 from kvmesh.transport.nats.trust.seal import Sealer, parse_seal

@@ -22,16 +22,16 @@ from kvmesh.core.blocks.hashing import (
 )
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.journal.lease import Lease
-from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
-from kvmesh.core.snapshots.manifest import (
+from kvmesh.core.index.snapshot_manifest import (
     Manifest,
     SnapshotGeneration,
     decode_manifest,
     encode_manifest,
 )
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
+from kvmesh.core.journal.lease import Lease
+from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.transport.nats.layout import (
     home_bucket,
     inbox_prefix,

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.isolation import SYSTEM
-from kvmesh.app.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.isolation import SYSTEM
+from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.layout import home_bucket, meta_bucket, session_bucket, snapshot_bucket
 from tests.integration.support.locked_mesh import LockedMesh, Witness, locked_mesh

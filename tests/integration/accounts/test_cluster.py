@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.members import AccountsOptions
-from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.journal.jetstream import JetStream

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.transport.nats.journal.jetstream import ApiError, JetStream
 from kvmesh.transport.nats.layout import snapshot_bucket
 from kvmesh.transport.nats.link.troubles import NO_ROOM

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.accounts import write_accounts
-from kvmesh.app.nats.members import AccountsOptions
-from kvmesh.app.nats.plane import connection_options
-from kvmesh.app.nats.server import find_nats_server
+from kvmesh.app.mesh.nats_plane import connection_options
+from kvmesh.app.ops.nats.accounts import write_accounts
+from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.server import find_nats_server
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.journal.jetstream import JetStream

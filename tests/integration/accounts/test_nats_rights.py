@@ -15,7 +15,7 @@ import pytest
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh_lab.mocker.command import Mocker, MockerOptions

@@ -12,7 +12,7 @@ import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode
-from kvmesh.app.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.core.blocks.events import decode_batch
 from kvmesh.errors import CodecError
 from kvmesh.ports import Record

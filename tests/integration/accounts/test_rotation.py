@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.members import AccountsOptions
-from kvmesh.app.nats.plane import connection_options
+from kvmesh.app.mesh.nats_plane import connection_options
+from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.journal.jetstream import JetStream

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.members import AccountsOptions
-from kvmesh.app.nats.plane import connection_options
-from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.mesh.nats_plane import connection_options
+from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.layout import meta_bucket, session_bucket

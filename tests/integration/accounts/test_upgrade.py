@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.accounts import write_accounts
-from kvmesh.app.nats.members import AccountsOptions
-from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.ops.nats.accounts import write_accounts
+from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.locked_mesh import reload

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.alone.discovery import (
+from kvmesh.app.mesh.discovery import (
     Discovery,
     DnsSource,
     KubernetesSource,

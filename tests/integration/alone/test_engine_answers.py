@@ -8,8 +8,8 @@ import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import decode, encode
-from kvmesh.app.engines.load import read_loads
-from kvmesh.app.engines.probe import read_facts, read_models
+from kvmesh.app.members.engine_load import read_loads
+from kvmesh.app.members.engine_probe import read_facts, read_models
 from kvmesh.bounds import MAX_NAME, MAX_NAMES
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.facts import EngineFacts

@@ -7,8 +7,8 @@ import pytest
 import zmq
 
 from kvmesh.actors.messages import WorkerLoad
-from kvmesh.app.engines.load_feed import LoadFeed
-from kvmesh.app.engines.probe import read_facts
+from kvmesh.app.members.engine_probe import read_facts
+from kvmesh.app.members.load_feed import LoadFeed
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kvmesh._native import Booking
-from kvmesh.app.alone.static_workers import StaticWorkers
+from kvmesh.app.mesh.static_workers import StaticWorkers
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.alone import static_workers
-from kvmesh.app.engines.load import read_loads
+from kvmesh.app.members.engine_load import read_loads
+from kvmesh.app.mesh import static_workers
 from kvmesh.tasks import TASK
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Contexts, Eventually

@@ -12,7 +12,7 @@ import pytest
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import encode
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.alone.discovery import KubernetesSource, parse_source
-from kvmesh.app.engines.worker_option import parse_workers
+from kvmesh.app.members.worker_option import parse_workers
+from kvmesh.app.mesh.discovery import KubernetesSource, parse_source
 from kvmesh.settings.roles import RouterSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.chart.rendering import (

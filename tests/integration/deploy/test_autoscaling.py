@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvmesh.app.figures.scaling import SCALING
+from kvmesh.app.views.scaling_figures import SCALING
 from tests.integration.deploy.test_deploy import DEPLOY, documented, kustomize
 from tests.integration.kube import crds
 

@@ -19,8 +19,8 @@ import httpx
 import pytest
 import yaml
 
-from kvmesh.app.kube.objects import OBJECTIVES, PODS, POOLS
-from kvmesh.app.nats.members import AccountsOptions, plan_members
+from kvmesh.app.ops.nats.members import AccountsOptions, plan_members
+from kvmesh.app.picker.kube_objects import OBJECTIVES, PODS, POOLS
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.cli import COMMANDS

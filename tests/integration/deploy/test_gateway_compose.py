@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kvmesh.app.envoy.bootstrap import encode
-from kvmesh.app.envoy.options import EXAMPLE
-from kvmesh.app.envoy.server import find_envoy
+from kvmesh.app.picker.envoy_bootstrap import encode
+from kvmesh.app.picker.envoy_options import EXAMPLE
+from kvmesh.app.picker.envoy_server import find_envoy
 from kvmesh.cli import COMMANDS
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import GrpcSettings

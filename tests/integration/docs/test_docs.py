@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house.tree import PACKAGES, find_files
-from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
+from kvmesh.app.views.figure_table import render_metrics
 from kvmesh.cli import app
 from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.terms import Candidate, Fleet

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kvmesh.app.envoy.options import Address
+from kvmesh.app.picker.envoy_options import Address
 from tests.integration.gateway.endpoints import read_body, stream_of
 
 Outcome = Literal["whole", "refused", "broken", "damaged"]

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 
-from kvmesh.app.envoy.options import Address
+from kvmesh.app.picker.envoy_options import Address
 
 Headers = dict[str, str]
 

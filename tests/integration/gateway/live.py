@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
 from tests.integration.gateway.endpoints import Endpoint, stream_of
 from tests.integration.gateway.pretend_picker import PretendPicker
 

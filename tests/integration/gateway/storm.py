@@ -19,8 +19,8 @@ from typing import get_args
 
 import msgspec
 
-from kvmesh.app.envoy.options import Address, BodyMode, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
+from kvmesh.app.picker.envoy_options import Address, BodyMode, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.app.process.running import DIE_WITH_PARENT
 from tests.integration.gateway.answers import Tally, load
 from tests.integration.gateway.endpoints import Endpoint

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.envoy.options import BodyMode
+from kvmesh.app.picker.envoy_options import BodyMode
 from tests.integration.gateway.storm import Storm, run
 
 pytestmark = pytest.mark.integration

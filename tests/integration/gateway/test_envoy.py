@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.envoy.options import Address
+from kvmesh.app.picker.envoy_options import Address
 from tests.integration.gateway.live import gateway
 from tests.integration.gateway.pretend_picker import DESTINATION
 

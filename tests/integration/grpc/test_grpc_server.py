@@ -18,9 +18,8 @@ import pytest
 from hpack import Encoder
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.grpc.server import GrpcLimits, GrpcServer
+from kvmesh.transport.grpc.server import GrpcLimits, GrpcServer, grpc_context
 from kvmesh.transport.grpc.session_events import CANCEL, CONNECT_ERROR
-from kvmesh.transport.grpc.tls import grpc_context
 from kvmesh.transport.reloading_tls import ReloadingTls
 from tests.conftest import Eventually
 from tests.integration.grpc.conftest import Service

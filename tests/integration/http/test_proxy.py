@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.answer_check import AnswerCheck
+from kvmesh.core.members.answer_check import AnswerCheck
 from kvmesh.transport.http.forward.forwarding import GROW_TOKENS, MAX_SCANNED_BYTES
 from kvmesh.transport.http.forward.plan import MOST_REFUSED, ForwardOptions, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.kube import api as kube_api
-from kvmesh.app.kube.api import (
+from kvmesh.app.picker import kube_api
+from kvmesh.app.picker.kube_api import (
     MOST_LINE_BYTES,
     MOST_LIST_BYTES,
     MOST_OBJECTS,
@@ -21,8 +21,8 @@ from kvmesh.app.kube.api import (
     Query,
     connect,
 )
-from kvmesh.app.kube.mirror import Mirror
-from kvmesh.app.kube.objects import PODS, Pod, read
+from kvmesh.app.picker.kube_mirror import Mirror
+from kvmesh.app.picker.kube_objects import PODS, Pod, read
 from kvmesh.errors import CodecError, TransportError
 from tests.integration.kube import api_server
 

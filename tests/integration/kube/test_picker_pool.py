@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
-from kvmesh.app.picker.command import picker_server
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
+from kvmesh.app.router.picker_command import picker_server
+from kvmesh.settings.features import PoolSettings
 from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.kube import PoolSettings
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings
 from kvmesh.settings.roles import RouterSettings

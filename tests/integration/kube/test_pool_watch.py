@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.kube import mirror
-from kvmesh.app.kube.api import connect
-from kvmesh.app.kube.pool import PoolWatch, watch_pool
-from kvmesh.app.kube.view import PoolName
+from kvmesh.app.picker import kube_mirror as mirror
+from kvmesh.app.picker.kube_api import connect
+from kvmesh.app.picker.pool import PoolWatch, watch_pool
+from kvmesh.app.picker.pool_view import PoolName
 from kvmesh.errors import ConfigError
-from kvmesh.settings.kube import PoolSettings
+from kvmesh.settings.features import PoolSettings
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import ApiServer, objective, pod, pool
 
@@ -345,7 +345,7 @@ async def test_a_server_that_hangs_or_is_away_is_said_and_found_again(
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(tmp_path, port)))
     monkeypatch.setattr(mirror, "PAUSE_S", 0.05)
     monkeypatch.setattr(mirror, "PAUSE_MAX_S", 0.2)
-    monkeypatch.setattr("kvmesh.app.kube.api.ANSWER_S", 0.2)
+    monkeypatch.setattr("kvmesh.app.picker.kube_api.ANSWER_S", 0.2)
     await server.put(POOLS, pool())
     await server.put(PODS, pod("vllm-0", "10.0.0.1"))
     server.hangs = True
@@ -487,7 +487,7 @@ def test_without_the_extra_it_is_said_what_to_install() -> None:
 import sys
 sys.modules["httpx2"] = None
 from kvmesh.app.router.mesh_choice import find_pool
-from kvmesh.settings.kube import PoolSettings
+from kvmesh.settings.features import PoolSettings
 from kvmesh.settings.roles import RouterSettings
 find_pool(RouterSettings(pool=PoolSettings(inference_pool="llm/chat")))
 """

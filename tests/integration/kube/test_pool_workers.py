@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.errors import ConfigError
-from kvmesh.settings.kube import PoolSettings
+from kvmesh.settings.features import PoolSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import fixed_ports
 from tests.integration.kube import api_server

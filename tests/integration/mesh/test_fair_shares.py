@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.admission.locality import largest_gap
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
 from kvmesh_lab.mocker.command import Mocker, MockerOptions

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, router, sidecar

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.small_mesh import WITHIN_S, answer_with, door, running
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import ApiError, JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions

@@ -11,11 +11,11 @@ import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, encode
-from kvmesh.app.care.prober import Probe, Prober
+from kvmesh.app.members.prober import Probe, Prober
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.health.health import Answer
+from kvmesh.core.members.health import Answer
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, NatsSettings
 from kvmesh.transport.http.upstream.client import UpstreamPool

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
 

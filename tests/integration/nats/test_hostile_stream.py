@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.transport.nats.journal.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.journal.jetstream import JetStream

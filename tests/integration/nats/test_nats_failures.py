@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.ports import Record
 from kvmesh.transport.nats.journal.log import NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus

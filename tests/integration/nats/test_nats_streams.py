@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.ports import Record
 from kvmesh.transport.nats.journal.jetstream import Ignored, JetStream
 from tests.integration.nats.journal_load import (

@@ -15,20 +15,20 @@ from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
 from kvmesh.app.front.front import PathRoutes
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.pick.addresses import Addresses, Located
-from kvmesh.app.pick.counts import PickCounts
-from kvmesh.app.pick.door import PickDoor
-from kvmesh.app.pick.exchange import PickExchange
-from kvmesh.app.pick.pick import Pick, PickShared
-from kvmesh.app.pick.stream import PickStream
-from kvmesh.app.pick.unwatched import UnwatchedPicks
+from kvmesh.app.picker.addresses import Addresses, Located
+from kvmesh.app.picker.counts import PickCounts
+from kvmesh.app.picker.door import PickDoor
+from kvmesh.app.picker.exchange import PickExchange
+from kvmesh.app.picker.pick import Pick, PickShared
+from kvmesh.app.picker.stream import PickStream
+from kvmesh.app.picker.unwatched import UnwatchedPicks
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.info import WorkerInfo
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.grpc.stream import ignore

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 import pytest_asyncio
 
-from kvmesh.app.pick.exchange import PickExchange
+from kvmesh.app.picker.exchange import PickExchange
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Header
 from tests.integration.pick.room import CHAT, Asking, Room

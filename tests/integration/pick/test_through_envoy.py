@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
-from kvmesh.app.pick.exchange import PickExchange
-from kvmesh.app.pick.stream import answer_streams
-from kvmesh.app.picker.ports import PROCESS
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
+from kvmesh.app.picker.exchange import PickExchange
+from kvmesh.app.picker.stream import answer_streams
+from kvmesh.app.router.picker_door import PROCESS
 from kvmesh.transport.grpc.health import HealthService
 from kvmesh.transport.grpc.server import GrpcServer
 from tests.integration.gateway.endpoints import Endpoint, stream_of

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from kvmesh.app.picker.command import picker_server
+from kvmesh.app.router.picker_command import picker_server
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
 from kvmesh.settings.roles import RouterSettings

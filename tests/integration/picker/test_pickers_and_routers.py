@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from tests.integration.picker.asking import chat, serve, until
 from tests.integration.picker.fleet import PickerFleet, running
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
+from kvmesh.settings.features import SplitSettings
 from kvmesh.settings.roles import CostSettings
-from kvmesh.settings.split import SplitSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.picker.asking import until
 from tests.integration.picker.live_picker import LivePicker, picker

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
 from tests.integration.picker.asking import chat, until
 from tests.integration.picker.live_picker import LivePicker, engines, picker
 

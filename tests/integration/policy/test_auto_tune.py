@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kvmesh.settings.features import TuneSettings
 from kvmesh.settings.requests import AdmissionSettings
-from kvmesh.settings.tuning import TuneSettings
 from kvmesh_lab.traces.trace import block_size_in_name, parse_trace
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions

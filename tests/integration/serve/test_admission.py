@@ -14,10 +14,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.router.admission_share import AdmissionShare, told_as
 from kvmesh.app.router.command import RouterServer
-from kvmesh.core.admission.shared_limits import SharedLimits
+from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, ProgramSettings, StreamSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions

@@ -9,9 +9,9 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import ConfigError
+from kvmesh.settings.features import ConnectorSettings, SplitSettings
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
-from kvmesh.settings.split import ConnectorSettings, SplitSettings
 from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
@@ -31,7 +31,7 @@ async def test_a_sidecar_names_its_engines_connector_and_port(
 ) -> None:
     memory = MemoryServer()
     monkeypatch.setattr(
-        "kvmesh.app.nats.plane.nats_plane",
+        "kvmesh.app.mesh.nats_plane.nats_plane",
         lambda settings, *_: MemoryPlane(memory, settings.namespace),
     )
     port = free_port()

@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats.server import NatsServer
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.registry import connectors
+from kvmesh.settings.features import SplitSettings
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
-from kvmesh.settings.split import SplitSettings
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
@@ -348,7 +348,7 @@ async def test_a_decode_worker_that_meets_a_prefill_worker_is_not_taken_to_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two engines' first contact takes longer than --hang-s."""
-    monkeypatch.setattr("kvmesh.app.care.hang_watch.ASK_AFTER_S", 0.1)
+    monkeypatch.setattr("kvmesh.app.members.hang_watch.ASK_AFTER_S", 0.1)
 
     def answer_late(exchange: Exchange) -> None:
         asyncio.get_running_loop().call_later(2.5, answer_well, exchange)
@@ -393,7 +393,7 @@ async def test_a_decode_worker_that_waits_for_the_prefill_is_not_taken_to_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was chosen before the prefill was done, or waits for it in a room."""
-    monkeypatch.setattr("kvmesh.app.care.hang_watch.ASK_AFTER_S", 0.1)
+    monkeypatch.setattr("kvmesh.app.members.hang_watch.ASK_AFTER_S", 0.1)
     monkeypatch.setattr("kvmesh.app.serve.disaggregated.CONTACT_S", contact_s)
     async with failing_engines(2) as (prefill, decode):
         more = f"zmq=off,connector={connector},bootstrap=9"

@@ -23,10 +23,10 @@ from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.settings.features import SplitSettings
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings, StreamSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, RouterSettings
-from kvmesh.settings.split import SplitSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange

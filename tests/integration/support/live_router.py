@@ -266,5 +266,5 @@ def serve_from_memory(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
         del role, names
         return MemoryPlane(server, settings.namespace)
 
-    monkeypatch.setattr("kvmesh.app.nats.plane.nats_plane", memory_plane)
+    monkeypatch.setattr("kvmesh.app.mesh.nats_plane.nats_plane", memory_plane)
     return server

@@ -14,7 +14,7 @@ import httpx
 import structlog
 from structlog.typing import EventDict
 
-from kvmesh.app.care.failure_care import FailureCare
+from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.transport.http.forward.forwarding import Forward

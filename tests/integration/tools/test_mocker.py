@@ -13,7 +13,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from kvmesh.app.engines.load import parse_gauges
+from kvmesh.app.members.engine_load import parse_gauges
 from kvmesh.app.process.running import Stop
 from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes, unpack_hashes
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored

@@ -16,8 +16,8 @@ import pytest
 
 from kvmesh.actors.messages import Status
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.plane import event_plane
+from kvmesh.app.mesh.plane import event_plane
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port

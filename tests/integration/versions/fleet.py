@@ -11,9 +11,9 @@ import msgspec
 
 from kvmesh.actors.journal.snapshotter import manifest_key
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.plane import event_plane
-from kvmesh.core.snapshots.manifest import SnapshotGeneration
+from kvmesh.app.mesh.plane import event_plane
+from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.core.index.snapshot_manifest import SnapshotGeneration
 from kvmesh.ports import EventPlane, KeyValue
 from kvmesh.settings.roles import NatsSettings
 from tests.chaos.process import MeshProcess, fixed_ports

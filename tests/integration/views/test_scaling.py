@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvmesh.core.scaling.scaling import ScalingOptions
+from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router

@@ -11,20 +11,20 @@ import pytest
 from xxhash import xxh3_64
 
 from kvmesh._native import scan_body, scan_json, scan_messages, scan_tokens
-from kvmesh.app.engines.load import parse_gauges
+from kvmesh.app.members.engine_load import parse_gauges
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Stored, decode_batch, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.model_card import read_cards
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
+from kvmesh.core.index.snapshot_manifest import decode_manifest
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import MAGIC
 from kvmesh.core.prompts.json_size import BETWEEN
 from kvmesh.core.routing.peers.records import read_records
-from kvmesh.core.snapshots.manifest import decode_manifest
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import MAGIC
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.extproc.reading import decode
+from kvmesh.transport.extproc.messages import decode
 from tests.property.bounds.work import assert_linear
 from tests.reference.prompts import body_scan as naive
 

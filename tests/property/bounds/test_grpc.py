@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from hpack import Encoder
 
+from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import FAILED
 from tests.fuzz.grpc_targets import HEAD, PREFACE
 from tests.property.bounds.work import assert_linear

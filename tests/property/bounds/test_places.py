@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.alone.discovery import Discovery, DnsSource
-from kvmesh.app.pick.addresses import KEPT, Addresses
+from kvmesh.app.mesh.discovery import Discovery, DnsSource
+from kvmesh.app.picker.addresses import KEPT, Addresses
 from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.prompts.json_size import JsonSize
 from kvmesh.transport.http.openai import parse_other

@@ -23,15 +23,14 @@ from kvmesh.core.engines.engine_events import EngineStored
 from kvmesh.core.engines.kv_events.groups.compiled import CompiledGroupTable
 from kvmesh.core.engines.kv_events.groups.kinds import Groups
 from kvmesh.core.engines.kv_events.groups.table import Blocks, Path
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.routing.output_lengths import new_lengths
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from tests.property.support.chosen_numbers import (
     FAMILIES,
     equal_products_and_bytes,

@@ -18,15 +18,15 @@ from kvmesh.core.admission.prefix_groups import PrefixGroups
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, as_key, pack_hashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.cost.arms import Marks
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
+from kvmesh.core.insight.load_character import character_of
 from kvmesh.core.insight.trace_ring import Traced, TraceRow, mooncake_lines
 from kvmesh.core.programs.chains import ChainOptions, Chains
-from kvmesh.core.rollout.arms import Marks
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.records import Named
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
-from kvmesh.core.tuning.character import character_of
 from tests.property.support.chosen_numbers import of_one_way, spent_s
 from tests.unit.core.routing.unwatched.test_unwatched import make_scheduler
 

@@ -25,6 +25,7 @@ from kvmesh.core.blocks.hashing import (
     pack_hashes,
 )
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.targets import Targets
@@ -34,22 +35,20 @@ from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
+from kvmesh.core.members.worker_info import AdapterReport, LoadReport, Trust, WorkerInfo
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
-from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing import dispatch as naive
 from tests.reference.routing import outbox as outbox_model

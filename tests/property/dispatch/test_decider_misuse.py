@@ -25,14 +25,14 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 from tests.property.support.starving import starved
 
 native: Any = _native

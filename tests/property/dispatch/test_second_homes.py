@@ -16,15 +16,14 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from tests.reference.routing.second_home import DELAY, NEW_HOME, REST
 
 SIZE = 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerLoad
 from kvmesh.actors.wire import decode, encode
-from kvmesh.app.engines.load import load_of, load_of_figures, parse_gauges
+from kvmesh.app.members.engine_load import load_of, load_of_figures, parse_gauges
 from kvmesh.bounds import MAX_COUNT, MAX_NAMES, MAX_TOKENS
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.engine import Engine

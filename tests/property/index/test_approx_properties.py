@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.index.approx import new_approx
 
 WORKERS = [WorkerId(f"w{number}") for number in range(3)]
 DEPTH = 5

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth
 from kvmesh.core.blocks.hashing import BlockHashes, sequence_hashes
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.index.approx import new_approx
 from tests.reference.overlap.approx import ApproxIndex
 
 WORKERS = [WorkerId("w1"), WorkerId("w2")]

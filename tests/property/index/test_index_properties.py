@@ -17,8 +17,8 @@ from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId(f"w{number}") for number in range(5)]

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.index.approx import new_approx
 from tests.reference.overlap.leases import Leases
 
 WORKER = WorkerId("w")

@@ -10,8 +10,8 @@ import pytest
 from kvmesh._native import Table
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.index.freeze import SetNumbers
 from kvmesh.core.index.search import SHARDS
-from kvmesh.core.index.shards import SetNumbers
 from kvmesh.core.index.slots import Slots, clear_released
 from tests.reference.index.table import NAIVE
 

@@ -24,8 +24,8 @@ from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_diges
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.slots import Slots
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from tests.reference.index.table import NAIVE
 
 U64 = 2**64 - 1

@@ -8,8 +8,8 @@ from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import MAGIC, Position, WorkerRecord, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import MAGIC, Position, WorkerRecord, encode_snapshot
 from kvmesh.errors import CodecError
 
 histories = st.lists(

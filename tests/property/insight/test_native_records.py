@@ -15,9 +15,9 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_record import State, thin
 from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
+from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
-from kvmesh.core.workers.left_out import LeftOut
 from tests.reference.insight.decision_record import Record, Ring
 from tests.reference.insight.histogram import Histogram
 from tests.reference.insight.totals import Totals

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.actors.doubts import Reread
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.member_messages import Reread
 from kvmesh.actors.messages import (
     Drain,
     Dump,
@@ -35,11 +35,11 @@ from kvmesh.core.blocks.events import (
     decode_batch,
     encode_batch,
 )
-from kvmesh.core.health.outcomes import Attempt
+from kvmesh.core.index.snapshot_manifest import decode_manifest, encode_manifest
 from kvmesh.core.journal.ordering import Cursor, Ordering
+from kvmesh.core.members.outcomes import Attempt
 from kvmesh.core.routing.booking_events import MOST_SECONDS, Ended
 from kvmesh.core.routing.peers.records import read_records
-from kvmesh.core.snapshots.manifest import decode_manifest, encode_manifest
 from kvmesh.errors import CodecError
 from kvmesh.formats import KINDS as FORMAT_KINDS
 

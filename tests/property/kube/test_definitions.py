@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.app.kube.endpoints import find_endpoints
-from kvmesh.app.kube.objects import InferenceObjective, InferencePool, Pod, read
+from kvmesh.app.picker.kube_objects import InferenceObjective, InferencePool, Pod, read
+from kvmesh.app.picker.pool_endpoints import find_endpoints
 from kvmesh.errors import CodecError
 from tests.integration.kube import api_server
 from tests.integration.kube.crds import misfits

@@ -8,11 +8,10 @@ from kvmesh._native import ActiveSequences, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict
+from kvmesh.core.members.loads import LOCAL, MOST_TOKENS, Demand, new_sequences
+from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import LOCAL, new_sequences
 from tests.reference.routing import outbox as model
 
 SIZE = 4

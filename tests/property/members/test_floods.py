@@ -26,18 +26,18 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import encode
 from kvmesh.core.blocks.events import VERSION, Batch, Cleared, Stored, WorkerId, encode_batch
 from kvmesh.core.buckets.rules import BucketRequest
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.members import silent_members
 from kvmesh.core.members.known_names import KnownNames
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.silent_members import MOST_LOST, SilentMembers
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers import event_fold, peer_bookings
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from tests.property.support import records
 from tests.property.support.records import bare, message, named, state_begins
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvmesh.core.health.health import Answer, Health
-from kvmesh.core.health.noted_failures import FAILURES_REMEMBERED, REQUESTS_REMEMBERED
-from kvmesh.core.health.outcomes import Attempt, Verdict, failed_attempt, status_attempt
-from kvmesh.core.health.record import Stage
+from kvmesh.core.members.health import Answer, Health
+from kvmesh.core.members.health_record import Stage
+from kvmesh.core.members.noted_failures import FAILURES_REMEMBERED, REQUESTS_REMEMBERED
+from kvmesh.core.members.outcomes import Attempt, Verdict, failed_attempt, status_attempt
 
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 6.0

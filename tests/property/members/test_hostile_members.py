@@ -34,15 +34,15 @@ from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.buckets.rules import BucketRequest
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import KvMeshError
 
 U64: Final = 2**64 - 1

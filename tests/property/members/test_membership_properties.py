@@ -3,10 +3,10 @@ from typing import get_args
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.core.health.health import Answer, Health
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt, status_attempt
-from kvmesh.core.health.record import Stage
+from kvmesh.core.members.health import Answer, Health
+from kvmesh.core.members.health_record import Stage
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
+from kvmesh.core.members.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt, status_attempt
 
 DEAD_AFTER_S = 3.5
 BACKOFF_S = 1.0

@@ -12,12 +12,11 @@ from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import BookingsWait, BusMessage, Started, StateWanted, Tick
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 W = WorkerId("w")
 BLOCK = 4

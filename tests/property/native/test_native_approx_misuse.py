@@ -12,7 +12,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.overlap.approx import ApproxStatistics, new_approx
+from kvmesh.core.index.approx import ApproxStatistics, new_approx
 
 A, B = WorkerId("a"), WorkerId("b")
 KEEPS: dict[str, dict[str, bool]] = {

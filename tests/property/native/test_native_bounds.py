@@ -8,9 +8,8 @@ from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import MOST_TOKENS, Demand, new_sequences
 from kvmesh.core.routing.peers import event_fold
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.settings.types import MOST_BLOCK_TOKENS
 from tests.reference.workers import sequences
 

@@ -6,11 +6,11 @@ The stub of the core imports what stands in `TWICE`: these modules cannot import
 from kvmesh import _native
 from kvmesh.core.cost.weights import MOST_WEIGHTS
 from kvmesh.core.engines.kv_events.saved_cache import MOST_TIERS
-from kvmesh.core.index.shards import KEY_BYTES
+from kvmesh.core.index.freeze import KEY_BYTES
 from kvmesh.core.insight.traffic import GAMMA
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.booking_events import MAX_KIND, MOST_STATES
 from kvmesh.core.routing.peers.records import MOST_GRADED
-from kvmesh.core.workers.loads import MOST_TOKENS
 
 TWICE = {
     "GAMMA": GAMMA,

@@ -17,14 +17,13 @@ from kvmesh.core.cost.formulas import COSTS, Cost, make_cost, score_of
 from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.terms import DERIVED, NO_FLEET, Candidate
 from kvmesh.core.cost.weight_sets import PredictedTimeWeights
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 TERMS: Final = (
     "block_size", "prompt_tokens", "request_blocks", "step_tokens", "arrivals_per_ms",

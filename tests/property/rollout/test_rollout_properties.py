@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.cost.arm_tally import Counter, add_tallies
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
-from kvmesh.core.rollout.rollout import Rollout
-from kvmesh.core.rollout.state import PolicyNews, RolloutState, Step, newest
-from kvmesh.core.rollout.tally import Counter, add_tallies
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout import Rollout
+from kvmesh.core.insight.rollout_state import PolicyNews, RolloutState, Step, newest
 
 BASE = PolicySpec("predicted-time").find(PUBLISHED)
 CHANGE = PolicyChange(PolicySpec("lmetric"), min_requests=30)

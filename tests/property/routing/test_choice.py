@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import ENDS, ROOT, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
+from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.formulas import COSTS, Cost
 from kvmesh.core.cost.own_function import cost_formula, own_cost
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.rollout.arms import Arms, Marks
+from kvmesh.core.members.worker_info import AdapterReport, LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.choice.chooser import Choice
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import AdapterReport, LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing.chooser import Chooser
 

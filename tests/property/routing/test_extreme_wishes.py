@@ -17,13 +17,13 @@ from kvmesh.bounds import (
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import LoadReport
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import LoadReport
-from kvmesh.core.workers.sequences import new_sequences
 
 tokens = st.sampled_from([0, 1, 17, 10**6, MAX_TOKENS])
 weights = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, MAX_WEIGHT]) | st.floats(0.0, MAX_WEIGHT)

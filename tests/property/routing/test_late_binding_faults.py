@@ -12,12 +12,12 @@ from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, QueuePolicy
 from kvmesh.core.admission.queue import WaitingRequest as Waiting
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 from tests.property.support.faults import PlantedError, Trial, raises_at
 

@@ -7,15 +7,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.health.health import Answer
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.health import Answer
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
+from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 BLOCK_SIZE = 4

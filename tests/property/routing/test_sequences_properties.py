@@ -4,9 +4,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_count, key_depth, sharing_keys
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import LOCAL, new_sequences
-from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
+from kvmesh.core.members.loads import LOCAL, Demand, new_sequences
+from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
 
 BLOCK_SIZE = 4
 LEASE_S = 10.0

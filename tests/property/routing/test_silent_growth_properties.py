@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
+from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
 
 SIZE = 4
 WORKERS = [WorkerId("w1"), WorkerId("w2")]

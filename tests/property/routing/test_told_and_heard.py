@@ -10,9 +10,8 @@ from kvmesh._native import ActiveSequences, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.health.outcomes import Attempt, Verdict
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.members.outcomes import Attempt, Verdict
 from tests.property.support.replica import Replica
 
 SIZE: Final = 4

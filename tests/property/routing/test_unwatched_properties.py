@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.reports import TRIES
 from kvmesh.core.routing.unwatched.unwatched import Over, Unwatched, UnwatchedOptions
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 SIZE = 16
 BLOCKS = 3

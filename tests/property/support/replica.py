@@ -5,13 +5,13 @@ import random
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from tests.reference.routing.peer_bookings import BookingsOfEachRecord
 
 FIGURES = (

@@ -15,8 +15,8 @@ from kvmesh.transport.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    decode,
 )
-from kvmesh.transport.extproc.reading import decode
 from tests.property.transport.extproc_messages import DESTINATION, messages
 from tests.reference.transport import extproc_reading as model
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.hashing import pack_hashes, unpack_run
-from kvmesh.core.index.shards import KEY_BYTES, masked, merged
+from kvmesh.core.index.freeze import KEY_BYTES, masked, merged
 
 NARROW: Final = 1 << 16
 """So many sets have numbers of two bytes."""

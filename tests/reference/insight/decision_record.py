@@ -9,9 +9,9 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import Traced
+from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
-from kvmesh.core.workers.left_out import LeftOut
 
 MAX_ENDED: Final = 1 << 14
 """Ends that wait to be read; beyond it new ones are dropped and counted."""

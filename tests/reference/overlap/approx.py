@@ -11,15 +11,15 @@ from sortedcontainers import SortedDict
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
-from kvmesh.core.index.block_table import Groups
-from kvmesh.core.index.slots import Slots, clear_released
-from kvmesh.core.overlap.approx import (
+from kvmesh.core.index.approx import (
     DEFAULT_MAX_ENTRIES,
     DEFAULT_TTL_S,
     PRUNE_TARGET,
     ApproxStatistics,
 )
-from kvmesh.core.overlap.overlaps import by_worker
+from kvmesh.core.index.block_table import Groups
+from kvmesh.core.index.overlaps import by_worker
+from kvmesh.core.index.slots import Slots, clear_released
 from tests.reference.index.table import NAIVE
 from tests.reference.overlap.leases import Leases
 from tests.reference.overlap.thinned import WHOLE_BLOCKS, Graded, Thinned, depth_of, thin

@@ -9,19 +9,19 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
+from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.formulas import scores_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.selection import Random, choose_softmax
 from kvmesh.core.cost.terms import NO_FLEET, Brought, survey
-from kvmesh.core.overlap.overlaps import Found
-from kvmesh.core.rollout.arms import Arm
+from kvmesh.core.index.overlaps import Found
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.choice.courses import has_no_own
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.judge import in_time
-from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing.second_home import find_second_home
 from tests.reference.routing.selection import (

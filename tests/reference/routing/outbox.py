@@ -5,7 +5,8 @@ from typing import Final
 
 from kvmesh._native import ActiveSequences, Booking
 from kvmesh.bounds import MAX_NAME
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
+from kvmesh.core.members.loads import LOCAL
+from kvmesh.core.members.outcomes import SERVED, UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.peers.records import (
     ENDED,
     FAILED,
@@ -20,7 +21,6 @@ from kvmesh.core.routing.peers.records import (
     STATE_BEGINS,
     STATE_ENDS,
 )
-from kvmesh.core.workers.sequences import LOCAL
 from kvmesh.errors import KvMeshError
 from tests.reference.routing.placed import NUMBERS, NUMBERS_AT, placed_record
 

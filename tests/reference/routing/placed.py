@@ -8,7 +8,6 @@ from typing import Final
 from kvmesh._native import Booking
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, key_count, key_depth
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.routing.peers.placed import expected_blocks
 from kvmesh.core.routing.peers.records import (
     BELIEVED,
     MOST_GRADED,
@@ -17,6 +16,7 @@ from kvmesh.core.routing.peers.records import (
     STREAMS,
     TURN,
 )
+from kvmesh.core.routing.unwatched.unwatched import expected_blocks
 
 MOST_BLOCKS: Final = graded_depth(MOST_GRADED)
 """Of a longer prompt as much is told as of one of so many blocks."""

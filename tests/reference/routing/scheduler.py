@@ -10,12 +10,11 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes
 from kvmesh.core.cost.terms import Brought, Candidate
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.loads import OVERDUE, Demand
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import Sessions
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import OVERDUE
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing.chooser import Chooser
 from tests.reference.routing.weighing import load_tokens

@@ -13,7 +13,7 @@ from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.terms import Brought, Candidate, Fleet, survey
 from kvmesh.core.cost.weights import Weights
 from kvmesh.core.index.block_table import Groups
-from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.core.members.loads import MOST_TOKENS
 
 DEFAULT_COST: Final = PREDICTED_TIME
 """What decides where a formula of one's own fails."""

@@ -5,7 +5,6 @@ from struct import unpack_from
 from typing import Final
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.fields import BYTES, VARINT
 from kvmesh.transport.extproc.messages import (
     KINDS,
     SERVED,
@@ -20,6 +19,7 @@ from kvmesh.transport.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from kvmesh.transport.extproc.writing import BYTES, VARINT
 from kvmesh.transport.http.wire.headers import Header
 from tests.reference.transport.fields import FIXED64, LB_NAMESPACE, SUBSET_NAMESPACE, read_fields
 
@@ -33,7 +33,7 @@ Span = tuple[int, int]
 
 
 def decode(data: bytes) -> Heard:
-    """Return what `kvmesh.transport.extproc.reading.decode` does."""
+    """Return what `kvmesh.transport.extproc.messages.decode` does."""
     kind, span = 0, (0, 0)
     beside = _Beside()
     for number, wire, start, end in read_fields(data, 0, len(data)):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from kvmesh.transport.extproc.fields import VARINT, write_bytes, write_varint
 from kvmesh.transport.extproc.messages import ENDPOINT
+from kvmesh.transport.extproc.writing import VARINT, write_bytes, write_varint
 from kvmesh.transport.http.wire.headers import Headers
 from tests.reference.transport.fields import LB_NAMESPACE
 

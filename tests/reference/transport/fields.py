@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.fields import BYTES, VARINT
+from kvmesh.transport.extproc.writing import BYTES, VARINT
 
 LB_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"

@@ -6,8 +6,7 @@ from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_count, key_depth
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand, SequencesStatistics
-from kvmesh.core.workers.sequences import LOCAL
+from kvmesh.core.members.loads import LOCAL, MOST_TOKENS, Demand, SequencesStatistics
 from tests.reference.workers.arrivals import Arrivals
 from tests.reference.workers.loads import Booking, Loads
 from tests.reference.workers.turns import WorkerTurns

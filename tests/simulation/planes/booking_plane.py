@@ -13,12 +13,11 @@ from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import LOCAL, Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import LOCAL, new_sequences
 from kvmesh.formats import FormatRange, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation

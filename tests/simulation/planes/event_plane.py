@@ -25,10 +25,10 @@ from kvmesh.core.engines.kv_events.checkpoint import (
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import Trust
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import OWN, Formats
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation

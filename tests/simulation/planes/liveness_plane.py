@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvmesh.actors.asking import ROUTER, WORKER, Answered
 from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Wake
+from kvmesh.actors.member_messages import ROUTER, WORKER, Answered
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.messages import (
@@ -18,11 +18,11 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.health.health import Answer
+from kvmesh.core.members.health import Answer
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import Trust
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults

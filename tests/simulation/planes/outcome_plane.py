@@ -11,13 +11,13 @@ from kvmesh.actors.messages import RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.health.outcomes import SERVED, Attempt
-from kvmesh.core.health.record import Stage
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.health_record import Stage
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import OWN
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation

@@ -9,7 +9,7 @@ from kvmesh.actors.journal.snapshotter import Snapshotter
 from kvmesh.actors.kernel import Effect, Publish
 from kvmesh.actors.members.registry import Registry
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.snapshots.manifest import SnapshotGeneration
+from kvmesh.core.index.snapshot_manifest import SnapshotGeneration
 from kvmesh.formats import FormatRange, Formats
 from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults

@@ -25,11 +25,11 @@ from kvmesh.actors.storage import (
     WriteKey,
 )
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration, decode_manifest
+from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position
 from kvmesh.core.journal.lease import HOLDER
 from kvmesh.core.journal.ordering import Cursor
-from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, decode_manifest
-from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
-from kvmesh.core.snapshots.writing import Position
 from kvmesh.errors import CodecError
 from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults

@@ -6,7 +6,7 @@ import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerLoad
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.info import AdapterReport
+from kvmesh.core.members.worker_info import AdapterReport
 
 
 def test_cache_usage_is_a_fraction_and_zero_when_the_total_is_unknown() -> None:

@@ -7,9 +7,9 @@ from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import KeyRead, ReadKey
 from kvmesh.actors.version_guard import LOOK_AGAIN_S, VersionGuard
 from kvmesh.actors.wishes import PendingEffects
-from kvmesh.core.journal.skew import Newer
+from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration, encode_manifest
+from kvmesh.core.journal.unread import Newer
 from kvmesh.core.members.readers import HEAR_S
-from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, encode_manifest
 from kvmesh.formats import FIRST, FormatRange, Formats
 
 BOTH = FormatRange(1, 2)

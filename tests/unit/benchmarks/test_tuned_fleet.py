@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.quality.phases import BLOCK, PHASES, join
 from benchmarks.quality.tuned_fleet import TunedFleet
-from kvmesh.core.tuning.loop import LoopOptions
-from kvmesh.core.tuning.tuner import TunerOptions
+from kvmesh.core.insight.tuner import TunerOptions
+from kvmesh.core.insight.tuning_loop import LoopOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.request import make_requests

@@ -10,19 +10,19 @@ from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, WaitingRequ
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.cost.arms import Marks
 from kvmesh.core.dispatch.turns import Turns
-from kvmesh.core.health.noted_failures import REQUESTS_REMEMBERED, NotedFailure, NotedFailures
-from kvmesh.core.health.poison_guard import MAX_REMEMBERED, PoisonGuard
-from kvmesh.core.health.record import MemberRecord
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.prefix_families import HALVED_AFTER, PrefixFamilies
+from kvmesh.core.members.health_record import MemberRecord
 from kvmesh.core.members.known_names import KnownNames
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.noted_failures import REQUESTS_REMEMBERED, NotedFailure, NotedFailures
+from kvmesh.core.members.poison_guard import MAX_REMEMBERED, PoisonGuard
 from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.prompts.parity import MOST_MODELS, ParityOptions, ParityProbe
 from kvmesh.core.prompts.remote_prefixes import RemotePrefixes
-from kvmesh.core.rollout.arms import Marks
 from kvmesh.core.routing.output_lengths import NO_FORECAST, new_lengths
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from tests.unit.core.programs.program_cases import W1, SmallFleet, make_governor, make_turn

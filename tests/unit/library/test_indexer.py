@@ -15,8 +15,8 @@ from kvmesh.core.blocks.hashing import (
     pack_hashes,
     sequence_hashes,
 )
+from kvmesh.core.index.snapshot_writing import Position, WorkerRecord
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.core.snapshots.writing import Position, WorkerRecord
 from kvmesh.errors import CodecError, ConfigError, RequestError
 from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
 from kvmesh.library.listener import MeshView

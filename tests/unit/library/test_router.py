@@ -13,15 +13,15 @@ from kvmesh.core.blocks.hashing import (
     pack_tokens,
     sequence_hashes,
 )
-from kvmesh.core.health.outcomes import failed_attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import failed_attempt
+from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions
-from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import CodecError, ConfigError, NoWorkerError, RequestError
 from kvmesh.library.kv_metrics import KvMetricsAggregator
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad

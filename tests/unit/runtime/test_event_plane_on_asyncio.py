@@ -18,10 +18,10 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.event_sender import SenderLimits
 from kvmesh.core.journal.recovery import RecoveryOptions
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import Trust
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.testing.memory.bus import MemoryBus

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from kvmesh.app.plane import subjects_for
+from kvmesh.app.mesh.plane import subjects_for
 from kvmesh.errors import ConfigError
 from kvmesh.settings.member_name import check_name, name_of, router_name
 from kvmesh.settings.roles import NatsSettings

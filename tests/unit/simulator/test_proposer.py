@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from benchmarks.quality.phases import BLOCK, prefill_heavy
-from kvmesh.core.tuning.search import Found, SearchTask, SimulatedFleetFacts
+from kvmesh.core.insight.weight_search import Found, SearchTask, SimulatedFleetFacts
 from kvmesh.errors import ConfigError
 from kvmesh_lab.simulator.propose import propose
 from kvmesh_lab.simulator.proposer import Proposer, fleet_options

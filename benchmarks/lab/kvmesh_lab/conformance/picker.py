@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kvmesh.app.envoy.server import find_envoy
+from kvmesh.app.picker.envoy_server import find_envoy
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh_lab.conformance.bench import Bench, Target
 from kvmesh_lab.conformance.case import Broken, Case, Result, UnreachableError

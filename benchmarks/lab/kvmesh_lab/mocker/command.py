@@ -30,7 +30,7 @@ from kvmesh_lab.mocker.model.request import Step
 from kvmesh_lab.mocker.model.timing import parse_profile
 from kvmesh_lab.mocker.model.transfer import Connector, MockTransfer
 from kvmesh_lab.mocker.service import GenerationService, ServedModels
-from kvmesh_lab.mocker.sglang.meeting import MeetingPlace
+from kvmesh_lab.mocker.sglang_meeting import MeetingPlace
 from kvmesh_lab.mocker.vllm.side_channel import SideChannel
 
 KEEP_ALIVE_S: Final = 5.0

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter, Token
 
-from kvmesh.app.formulas.formula_file import load_formulas
+from kvmesh.app.serve.formula_file import load_formulas
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas

@@ -11,7 +11,7 @@ from typing import IO, Final
 import msgspec
 
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.tuning.search import SearchTask
+from kvmesh.core.insight.weight_search import SearchTask
 from kvmesh.errors import ConfigError
 from kvmesh_lab.simulator.proposer import LEAST_REQUESTS, Proposer
 from kvmesh_lab.traces.trace import parse_trace

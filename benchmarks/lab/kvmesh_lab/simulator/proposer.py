@@ -10,10 +10,16 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.cost.catalogue import PUBLISHED
+from kvmesh.core.insight.performance import score_of
+from kvmesh.core.insight.weight_search import (
+    Found,
+    Judged,
+    SearchTask,
+    SimulatedFleetFacts,
+    Weighting,
+    name_policy,
+)
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.core.tuning.performance import score_of
-from kvmesh.core.tuning.search import Found, Judged, SearchTask, SimulatedFleetFacts
-from kvmesh.core.tuning.weighting import Weighting, name_policy
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES, TimingProfile
 from kvmesh_lab.report.outcome import RequestOutcome, distribution

@@ -25,7 +25,7 @@ export function span(seconds) {
 
 const FORMATS = { count, percent, ms: milliseconds, s: (value) => milliseconds(value * 1000), ms_per_token: (value) => count(value * 1000, 1) };
 
-// The columns of the figures that `kvmesh/app/figures` gives such rows; `drawn` are those with a drawing of their own.
+// The columns of the figures that `kvmesh/app/views` gives such rows; `drawn` are those with a drawing of their own.
 export function figureColumns(rows, drawn = {}) {
   return FIGURES[rows].map(({ key, dashboard, format, narrow }) => {
     const value = (row) => row[key] ?? row.figures?.[key] ?? null;

@@ -6,12 +6,33 @@ import msgspec
 
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.inference import Parsed
+from kvmesh.core.chat.prompt_form import (
+    PLAIN,
+    PromptForm,
+    common_form,
+    is_set,
+    whole_number,
+)
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.engine import Engine, PromptIds, Words
-from kvmesh.core.engines.sglang.forms import sglang_form
 from kvmesh.core.engines.sglang.handshake import BOOTSTRAP
 from kvmesh.core.engines.sglang.interview import identify, recognise
 from kvmesh.core.engines.sglang.load import GAUGES, STREAM, decode_loads
+
+
+def sglang_form(parsed: Parsed, kind: str) -> PromptForm:
+    """Return the form: a completion that is echoed with logprobs is computed whole.
+
+    It takes no `truncate_prompt_tokens`, no `prompt_logprobs` and no `add_special_tokens`.
+    """
+    if (common := common_form(parsed)) is not None:
+        return common
+    if kind in {"messages", "responses"}:
+        return PromptForm("rendering")
+    if kind == "completions" and is_set(parsed.echo) and (whole_number(parsed.logprobs) or 0) > 0:
+        return PromptForm(computed=True)
+    return PLAIN
 
 
 class _Extension(msgspec.Struct):

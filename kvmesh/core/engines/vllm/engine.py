@@ -14,8 +14,7 @@ from kvmesh.core.engines.vllm.anthropic import BILLING_HEADER, chat_of_messages
 from kvmesh.core.engines.vllm.fetch import FETCHES
 from kvmesh.core.engines.vllm.forms import vllm_form
 from kvmesh.core.engines.vllm.handshake import CONNECTORS
-from kvmesh.core.engines.vllm.interview import identify, recognise
-from kvmesh.core.engines.vllm.load import GAUGES
+from kvmesh.core.engines.vllm.interview import GAUGES, identify, recognise
 from kvmesh.core.engines.vllm.responses import chat_of_response
 from kvmesh.errors import RequestError
 

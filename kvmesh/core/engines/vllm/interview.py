@@ -15,8 +15,29 @@ from kvmesh.core.engines.facts import (
     Interview,
     reachable,
 )
-from kvmesh.core.engines.load import MAX_RANKS
-from kvmesh.core.engines.vllm.load import CACHE_INFO
+from kvmesh.core.engines.load import MAX_RANKS, Gauge
+
+CACHE_INFO: Final = "vllm:cache_config_info"
+
+GAUGES: Final = {
+    "vllm:num_requests_running": (Gauge("running"),),
+    "vllm:num_requests_waiting": (Gauge("waiting"),),
+    "vllm:kv_cache_usage_perc": (Gauge("usage"),),
+    "vllm:gpu_cache_usage_perc": (Gauge("usage"),),
+    "vllm:prefix_cache_queries_total": (Gauge("queried"),),
+    "vllm:prefix_cache_hits_total": (Gauge("hit"),),
+    "vllm:generation_tokens_total": (Gauge("computed"),),
+    "vllm:prompt_tokens_total": (Gauge("computed"),),
+    "vllm:lora_requests_info": (
+        Gauge("adapter_slots", label="max_lora"),
+        Gauge("adapters", label="running_lora_adapters"),
+        Gauge("adapters", label="waiting_lora_adapters"),
+    ),
+    CACHE_INFO: (
+        Gauge("block_size", label="block_size"),
+        Gauge("total_blocks", label="num_gpu_blocks"),
+    ),
+}
 
 SOURCES: Final = "/kv_event_sources"
 """Lists the event publishers, one per rank, from vLLM 0.31 on."""

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from kvmesh._native import Decider, Record, WorkerState
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.choice.courses import (
     Course,
     Courses,
@@ -13,7 +14,6 @@ from kvmesh.core.routing.choice.courses import (
 from kvmesh.core.routing.choice.inputs import Inputs, Known
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode
-from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import NoWorkerError
 
 _NO_ID: Final = b""

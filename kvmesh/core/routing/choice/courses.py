@@ -8,13 +8,13 @@ from msgspec.structs import astuple
 
 from kvmesh._native import Course as NativeCourse
 from kvmesh._native import Formula
+from kvmesh.core.cost.arms import Arm, Arms
 from kvmesh.core.cost.catalogue import Pricing, reweigh
 from kvmesh.core.cost.formulas import PREDICTED_TIME, scores_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.selection import Random, choose_softmax
 from kvmesh.core.cost.terms import Candidate, survey
-from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.choice.made import Maker, Terms
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.errors import ConfigError, RequestError

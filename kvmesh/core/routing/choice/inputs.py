@@ -11,9 +11,9 @@ from typing import NamedTuple
 from kvmesh._native import ActiveSequences, Booking, Record, Speeds
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
+from kvmesh.core.cost.arms import Arm, Arms
 from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.overlap.overlaps import OverlapView
-from kvmesh.core.rollout.arms import Arm, Arms
+from kvmesh.core.index.overlaps import OverlapView
 from kvmesh.core.routing.choice.made import Maker, Terms
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches

@@ -7,11 +7,10 @@ import msgspec
 from kvmesh._native import Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.prompt_form import Unforeseen
+from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.terms import NO_FLEET, Brought, Candidate, survey
-from kvmesh.core.rollout.arms import Arm
-from kvmesh.core.routing.decision import Decision
-from kvmesh.core.routing.slo.forecast import Forecast
+from kvmesh.core.routing.decision import Decision, Forecast
 
 Terms = tuple[
     WorkerId, int, int, int, int, int, int, int, int, int, int, int, float, int, int,

@@ -6,7 +6,8 @@ from kvmesh._native import Peer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import keys_of_graded
 from kvmesh.core.blocks.hashing import unpack_hashes
-from kvmesh.core.health.outcomes import SERVED, Verdict
+from kvmesh.core.members.loads import Demand
+from kvmesh.core.members.outcomes import SERVED, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins
 from kvmesh.core.routing.peers.records import (
     Named,
@@ -16,7 +17,6 @@ from kvmesh.core.routing.peers.records import (
     read_shares,
 )
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Demand
 
 MOST_BOOKINGS: Final = 1 << 16
 """Live bookings of one peer: it has far fewer connections than that."""

@@ -5,12 +5,32 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import RENEW_S as _RENEW_S
-from kvmesh._native import Peer
+from kvmesh._native import MessageFold, Peer
+from kvmesh.core.routing.peers import event_fold
 from kvmesh.core.routing.peers.event_fold import EventFold, lose
-from kvmesh.core.routing.peers.message_fold import new_message_fold
 from kvmesh.core.routing.peers.records import RecordBatch, read_records
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.formats import OWN, FormatRange
+
+
+def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold:
+    """Return what folds messages into `scheduler`."""
+    overlaps = scheduler.overlaps
+    membership = scheduler.workers.membership
+    return MessageFold(
+        events=events,
+        sequences=scheduler.sequences,
+        speeds=scheduler.speeds,
+        heard=overlaps.heard,
+        members=membership.by_name,
+        strangers=events.strangers,
+        out=membership.health.out,
+        distrusted=scheduler.workers.distrusted,
+        ttls=(scheduler.options.predict_ttl_s, scheduler.options.approx_ttl_s),
+        has_index=overlaps.index is not None,
+        limits=(event_fold.MOST_BOOKINGS, event_fold.MOST_IN_ALL),
+    )
+
 
 RENEW_S: Final = _RENEW_S
 """A living peer renews all its bookings, but not with each of its 200 messages a second."""

@@ -31,6 +31,7 @@ from kvmesh.bounds import MAX_NAME, MAX_ORDINAL
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.graded import graded_length
+from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.booking_events import (
     Ended,
     Grew,
@@ -39,7 +40,6 @@ from kvmesh.core.routing.booking_events import (
     StateEnds,
     check_states,
 )
-from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
 from kvmesh.formats import OWN, FormatRange
 

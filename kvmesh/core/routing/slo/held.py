@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.routing.slo.forecast import Forecast
+from kvmesh.core.routing.decision import Forecast
 from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import UnattainableError

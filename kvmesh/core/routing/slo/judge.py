@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.routing.slo.forecast import Forecast
+from kvmesh.core.routing.decision import Forecast
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import UnattainableError
 

@@ -11,9 +11,9 @@ from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET, Candidate
 from kvmesh.core.cost.weights import NO_WEIGHTS
+from kvmesh.core.routing.decision import Forecast
 from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.slo.errors import TimeErrors
-from kvmesh.core.routing.slo.forecast import Forecast
 
 MOST_OPEN: Final = 1 << 16
 """Requests followed at once; beyond it the oldest is followed no longer."""

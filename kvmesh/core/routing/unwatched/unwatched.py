@@ -14,13 +14,19 @@ import msgspec
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, Hashes
+from kvmesh.core.members.loads import LOCAL
 from kvmesh.core.routing.overdue import SLACK
-from kvmesh.core.routing.peers.placed import expected_blocks
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.unwatched.followed import Followed
-from kvmesh.core.routing.unwatched.reports import Reports
+from kvmesh.core.routing.unwatched.reports import Followed, Reports
 from kvmesh.core.routing.unwatched.stays import Stays
-from kvmesh.core.workers.sequences import LOCAL
+
+
+def expected_blocks(booking: Booking, block_size: int) -> int:
+    """Return the blocks of output that were expected when the booking was placed."""
+    end = booking.prompt_tokens + booking.output_tokens
+    grown = -(-end // block_size) + (-booking.prompt_tokens // block_size)
+    return max(0, booking.expected_blocks + grown + booking.foreseen_blocks)
+
 
 Why = Literal["report", "predicted", "expired", "gone"]
 """What ended it: the engine has fewer requests than are booked; its predicted end; it was there for

@@ -1,6 +1,6 @@
 """The state machine of one forwarded exchange: attempts, the answer, its end.
 
-How an answer can end early, or badly (`core.health.answer_check`), and what the client sees:
+How an answer can end early, or badly (`core.members.answer_check`), and what the client sees:
 before its first byte: another upstream is tried, at last 502 or 504; for a redirect 502 at once;
 in an event stream: one error event, the upstream's own where it sent any, then the connection is
 closed without the last chunk, so that neither a client that reads events nor one that reads HTTP
@@ -16,7 +16,7 @@ from typing import Final
 from kvmesh._native import EventStream
 from kvmesh.core.engines.event_stream import LAST_CHUNK, new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
-from kvmesh.core.health.answer_check import (
+from kvmesh.core.members.answer_check import (
     DOUBTFUL,
     SHORT_EVENTS,
     AnswerCheck,

@@ -6,7 +6,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.answer_check import AnswerCheck, Form
+from kvmesh.core.members.answer_check import AnswerCheck, Form
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.scope import End, Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure

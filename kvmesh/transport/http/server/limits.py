@@ -38,3 +38,23 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     write_stall_s: float = 120.0
     linger_s: float = 2.0
     write_buffer_bytes: int = 64 * 1024
+
+
+class BodyBudget:
+    """Bytes of request bodies held in memory, from their arrival until nobody needs them."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def tight(self) -> bool:
+        """Return whether more than half of it is in use."""
+        return self.used > self.limit // 2
+
+    @property
+    def exceeded(self) -> bool:
+        """Return whether more is held than allowed."""
+        return self.used > self.limit

@@ -5,9 +5,8 @@ from typing import Protocol
 
 import structlog
 
-from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.scope import RequestIds
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel

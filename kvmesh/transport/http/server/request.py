@@ -8,7 +8,7 @@ import msgspec
 from kvmesh._native import Head, Names, render
 from kvmesh.bounds import MAX_SECONDS, real_number
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.server.limits import BodyBudget
 from kvmesh.transport.http.wire.headers import (
     HOP_BY_HOP,
     PLAIN_CONNECTION,

@@ -16,8 +16,7 @@ import httptools
 from kvmesh._native import take_request
 from kvmesh.core.prompts.json_size import JsonSize
 from kvmesh.transport.http.server.arriving_body import ArrivingBody
-from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
+from kvmesh.transport.http.server.limits import COUNT_ABOVE, BodyBudget, HttpLimits
 from kvmesh.transport.http.server.refusals import (
     body_too_long,
     framing_too_long,

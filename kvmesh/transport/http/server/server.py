@@ -6,10 +6,9 @@ import ssl as tls
 
 import msgspec
 
-from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.listener import Handler, Listener
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import Screen

@@ -5,7 +5,7 @@ import ssl as tls
 from typing import Final
 
 from kvmesh._native import render
-from kvmesh.core.health.poison_guard import PoisonGuard
+from kvmesh.core.members.poison_guard import PoisonGuard
 from kvmesh.transport.http.upstream.call import UpstreamCall
 from kvmesh.transport.http.upstream.connection import KnownAnswer, UpstreamConnection
 from kvmesh.transport.http.upstream.messages import (

@@ -6,8 +6,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from kvmesh.core.engines.sse import error_status
-from kvmesh.core.health.answer_check import SICK_WORDS, Sickness, error_words
-from kvmesh.core.health.outcomes import Verdict, judge_status
+from kvmesh.core.members.answer_check import SICK_WORDS, Sickness, error_words
+from kvmesh.core.members.outcomes import Verdict, judge_status
 from kvmesh.transport.http.upstream.response_head import ResponseHead
 from kvmesh.transport.http.wire.headers import Headers
 

@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
+from kvmesh.app.mesh.plane import event_plane
 from kvmesh.app.mesh.session_store import SessionStore
-from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.plane import event_plane
+from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.settings.roles import NatsSettings

@@ -9,7 +9,7 @@ import pytest
 from kvmesh import _native
 from kvmesh._native import Booking, Loads, Ratio, WorkerState
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from tests.reference.workers import loads as model
 from tests.reference.workers import relative_speed
 

@@ -12,9 +12,8 @@ from kvmesh._native import Arrivals, Booking, WorkerTurns
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import LOCAL, new_sequences
-from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
+from kvmesh.core.members.loads import LOCAL, MOST_TOKENS, Demand, new_sequences
+from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
 from tests.reference.workers import arrivals, loads, sequences, turns
 
 WORKERS = [WorkerId("w1"), WorkerId("w2"), WorkerId("w3")]

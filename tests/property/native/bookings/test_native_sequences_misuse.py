@@ -11,8 +11,7 @@ import pytest
 from kvmesh import _native
 from kvmesh._native import ActiveSequences, Loads
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.core.members.loads import Demand, new_sequences
 from tests.reference.workers.loads import Booking
 from tests.reference.workers.turns import WorkerTurns
 

@@ -17,14 +17,14 @@ from kvmesh import _native
 from kvmesh._native import StepTimes
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.members.loads import MOST_TOKENS
+from kvmesh.core.members.speeds import new_speeds
 from kvmesh.core.routing.output_lengths import (
     NO_FORECAST,
     OutputForecast,
     OutputStatistics,
     new_lengths,
 )
-from kvmesh.core.workers.loads import MOST_TOKENS
-from kvmesh.core.workers.speeds import new_speeds
 from tests.reference.routing import output_lengths
 from tests.reference.workers import speeds as model
 from tests.reference.workers import step_times

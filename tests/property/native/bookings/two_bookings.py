@@ -2,7 +2,7 @@
 
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.core.members.loads import MOST_TOKENS
 from tests.reference.workers import loads as model
 
 W = WorkerId("w")

@@ -19,7 +19,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.engines.kv_events.regaining import PROOF_RUNS
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from tests.unit.actors.effects import of, sent
 
 W = WorkerId("w")

@@ -7,8 +7,7 @@ from kvmesh.actors.kernel import Effect, Log, Publish
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WriteFormat
 from kvmesh.actors.wire import Subjects, decode
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.journal.skew import Newer
-from kvmesh.core.journal.unread import UnreadRecords
+from kvmesh.core.journal.unread import Newer, UnreadRecords
 from kvmesh.core.members.readers import HEAR_S
 from kvmesh.formats import FIRST, FormatRange, Formats
 from tests.unit.actors.effects import of

@@ -1,8 +1,8 @@
 import msgspec
 
-from kvmesh.actors.doubts import Mispredicted, Reread
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
+from kvmesh.actors.member_messages import Mispredicted, Reread
 from kvmesh.actors.messages import (
     CaughtUp,
     JournalGap,
@@ -37,7 +37,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.journal.recovery import RecoveryOptions
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 from tests.unit.actors.effects import of, sent
 
 A = WorkerId("a")

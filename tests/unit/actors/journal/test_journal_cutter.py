@@ -15,8 +15,8 @@ from kvmesh.actors.storage import (
 )
 from kvmesh.actors.wishes import PendingEffects
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration
 from tests.unit.actors.effects import of
 
 

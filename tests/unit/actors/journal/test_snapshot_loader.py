@@ -5,8 +5,8 @@ from kvmesh.actors.kernel import Wake
 from kvmesh.actors.messages import Started, Tick
 from kvmesh.actors.storage import FetchObject, KeyRead, OpenTail, ReadKey
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration, encode_manifest
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, encode_manifest
 from kvmesh.formats import FIRST
 from tests.unit.actors.effects import of
 

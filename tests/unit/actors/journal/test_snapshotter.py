@@ -39,14 +39,14 @@ from kvmesh.actors.storage import (
 from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Event, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.journal.skew import Newer
-from kvmesh.core.snapshots.manifest import (
+from kvmesh.core.index.snapshot_manifest import (
     Manifest,
     SnapshotGeneration,
     decode_manifest,
     encode_manifest,
 )
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.unread import Newer
 from kvmesh.formats import FormatRange, Formats
 
 W1 = WorkerId("w1")

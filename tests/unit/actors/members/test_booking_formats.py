@@ -15,13 +15,12 @@ from kvmesh.actors.messages import (
     Tick,
 )
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.booking_events import StateBegins, StateEnds
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peers.records import PlacedRecord, RecordBatch, read_records
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import FIRST, FormatRange, Formats
 from tests.unit.actors.effects import of
 from tests.unit.actors.members.test_replica_sync import Driver

@@ -1,13 +1,13 @@
 import pytest
 
-from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Wake
+from kvmesh.actors.member_messages import Answered
 from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
 from kvmesh.actors.messages import AllHeard, BusMessage, Drain, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import encode
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
-from kvmesh.core.health.outcomes import failed_attempt
+from kvmesh.core.members.outcomes import failed_attempt
 from kvmesh.core.members.silent_members import GIVEN_UP
 from kvmesh.errors import NoWorkerError, RequestError
 

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
+from kvmesh.actors.member_messages import Answered
 from kvmesh.actors.members.load_readings import STALE_BEATS
 from kvmesh.actors.members.registry import ENGINE_HANGS, Registry, RegistryOptions
 from kvmesh.actors.messages import (
@@ -22,11 +22,11 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import decode, encode
 from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.silent_members import GIVEN_UP
+from kvmesh.core.members.worker_info import LoadReport, Trust
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import LoadReport, Trust
-from kvmesh.core.workers.sequences import new_sequences
 from tests.unit.actors.effects import of, sent
 
 A = WorkerId("a")

@@ -19,9 +19,10 @@ from kvmesh.actors.wire import decode, encode
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, status_attempt
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict, status_attempt
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.peers.records import (
@@ -32,8 +33,6 @@ from kvmesh.core.routing.peers.records import (
     read_records,
 )
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import OWN, Formats
 from tests.unit.actors.effects import of
 

@@ -14,15 +14,14 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.health.outcomes import failed_attempt
-from kvmesh.core.health.progress import Due
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.outcomes import failed_attempt
+from kvmesh.core.members.progress import Due
+from kvmesh.core.members.worker_info import AdapterReport
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import AdapterReport
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 BEAT = WorkerHeartbeat(
     worker=WorkerId("w1"),

@@ -15,10 +15,10 @@ from kvmesh.actors.messages import (
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import LoadReport, Trust
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.workers.info import LoadReport, Trust
-from kvmesh.core.workers.sequences import new_sequences
 from tests.unit.actors.effects import of, sent
 
 W = WorkerId("w")

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh.app.meta.programs import merge_programs
-from kvmesh.app.programs.page import ProgramsView
+from kvmesh.app.views.programs_page import ProgramsView
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.programs.standing import Standing
 

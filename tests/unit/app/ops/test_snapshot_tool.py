@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from kvmesh.app.ops.snapshot import NARROWEST, in_words, shelf_table
-from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration
+from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration
 from kvmesh.ports import ObjectInfo
 
 NAME = "idx-20261121T233434555018654Z-{}-2-0"

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvmesh.app.envoy.options import GatewayOptions
 from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.ops.up import describe_mesh, mesh_ports, plan_mesh, small_streams, with_secret
+from kvmesh.app.picker.envoy_options import GatewayOptions
 from kvmesh.app.process.supervisor import ChildSpec
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import UpSettings

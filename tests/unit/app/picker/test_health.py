@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.app.care.warning_lines import WORKERLESS
+from kvmesh.app.members.warning_lines import WORKERLESS
 from kvmesh.app.picker.health import LIVENESS, PROCESSOR, PickerHealth
 
 

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh.app.ops.up import describe_mesh, plan_mesh
-from kvmesh.app.process.hash_secret import mesh_secret, own_secret
-from kvmesh.app.process.running_mesh import announced
+from kvmesh.app.process.running_mesh import announced, mesh_secret, own_secret
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import UpSettings
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kvmesh.app.figures.figure import Sources
-from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.process.internal_errors import InternalErrors
+from kvmesh.app.views.figure import Sources
+from kvmesh.app.views.process_figures import INTERNAL_ERRORS
 from kvmesh.tasks import guarded, report, supervise
 
 PROGRAM = """

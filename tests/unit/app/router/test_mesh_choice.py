@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.alone.static_workers import StaticWorkers
 from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
+from kvmesh.app.mesh.static_workers import StaticWorkers
 from kvmesh.app.router.command import RouterServer
 from kvmesh.settings.roles import NatsSettings, RouterSettings
 

@@ -1,8 +1,8 @@
 import pytest
 
 from kvmesh.app.router.policy_admin import read_wish
-from kvmesh.core.rollout.change import Bounds, PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
+from kvmesh.core.insight.policy_change import Bounds, PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.errors import RequestError
 
 

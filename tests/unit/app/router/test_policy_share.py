@@ -6,12 +6,12 @@ import pytest
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.router.policy_share import PolicyShare
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError, RequestError
 
 CHANGE = PolicyChange(PolicySpec("lmetric"), (0.5, 1.0), 20)

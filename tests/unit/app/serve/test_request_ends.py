@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh import _native
-from kvmesh.app.care.failure_counts import FailureCounts
+from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.transport.http.server.scope import End
 from tests.reference.insight import request_ends as reference

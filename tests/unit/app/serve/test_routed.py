@@ -7,10 +7,10 @@ import pytest
 from kvmesh._native import Booking
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
-from kvmesh.app.care.failure_counts import FailureCounts
-from kvmesh.app.care.hang_watch import HangWatch
-from kvmesh.app.care.patience import Patience
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.members.failure_care import FailureCounts
+from kvmesh.app.members.hang_watch import HangWatch
+from kvmesh.app.members.patience import Patience
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
@@ -19,17 +19,17 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import (
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.loads import new_sequences
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.outcomes import (
     SERVED,
     UNKNOWN,
 )
-from kvmesh.core.health.retry_budget import RetryBudget
-from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.forward.plan import Outcome, Target

@@ -11,7 +11,7 @@ from kvmesh.app.views.explain_command import ExplainOptions, check, print_answer
 from kvmesh.app.views.tenant_view import TenantDetail, detail_for
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.insight.explain import HIDDEN, choice_for, view_decision
-from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
+from kvmesh.core.members.left_out import LeftOut, WorkerLeftOut
 from kvmesh.errors import ConfigError, TransportError
 from tests.unit.app.views.test_top_view import decision
 from tests.unit.core.insight.test_explain import decide

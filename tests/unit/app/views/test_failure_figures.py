@@ -1,8 +1,8 @@
-from kvmesh.app.care.failure_care import FailureCare
-from kvmesh.app.figures.workers import WORKER_CARE
+from kvmesh.app.members.failure_care import FailureCare
+from kvmesh.app.views.worker_figures import WORKER_CARE
 from kvmesh.bounds import MOST_NAMED
-from kvmesh.core.health.outcomes import status_attempt
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.outcomes import status_attempt
 
 ERROR = status_attempt(500, 0.01)
 

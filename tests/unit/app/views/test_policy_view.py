@@ -2,9 +2,9 @@ import msgspec
 
 from kvmesh.app.views.policy_view import merge_policies, view_policy
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec
-from kvmesh.core.rollout.rollout import Rollout
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout import Rollout
 
 CHANGE = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 2.0}), (0.5, 1.0), 20)
 POLICY = "kv:prefill-decode:overlap_score_weight=2"

@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview, PrefixRow
+from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.app.views.tenant_view import TenantDetail, detail_for, overview_for, rows_for
 from kvmesh.core.admission.access import Viewer
 from tests.unit.app.views.test_top_view import decision, overview, second, worker

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvmesh.app.figures.figure import Format
-from kvmesh.app.programs.program_rows import ProgramRow
 from kvmesh.app.views.decision_view import DecisionRow
+from kvmesh.app.views.figure import Format
 from kvmesh.app.views.overview import Overview, ReplicaRow, WorkerRow, sum_buckets
 from kvmesh.app.views.policy_view import ChangeRow, PolicyRow
+from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.app.views.top_view import WINDOW_S, draw, figure, gauge, measure, sparkline
+from kvmesh.core.insight.rollout_state import Step
 from kvmesh.core.insight.traffic import TrafficSecond
-from kvmesh.core.rollout.state import Step
 from tests.reference.insight.totals import sketch_add
 
 NOW = 1_000_000

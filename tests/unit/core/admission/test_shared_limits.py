@@ -1,4 +1,4 @@
-from kvmesh.core.admission.shared_limits import SharedLimits, newest
+from kvmesh.core.admission.sibling_counters import SharedLimits, newest
 
 
 def test_the_last_change_wins_and_one_name_of_two_at_once() -> None:

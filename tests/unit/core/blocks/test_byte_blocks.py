@@ -1,7 +1,6 @@
 from array import array
 
-from kvmesh.core.blocks.byte_blocks import byte_blocks
-from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes
+from kvmesh.core.blocks.hashing import byte_blocks, namespace_root, sequence_hashes
 
 
 def test_a_longer_prompt_begins_with_the_blocks_of_the_shorter() -> None:

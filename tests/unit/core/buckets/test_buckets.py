@@ -10,8 +10,8 @@ from kvmesh.core.buckets.buckets import MODELS_REMEMBERED, BucketTable
 from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica, rendezvous
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule, parse_rule
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.outcomes import failed_attempt
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 ANY = BucketRequest()

@@ -2,7 +2,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.adapters import DEFAULT_LOAD_MS, MOST_LOAD_MS, MOST_SLOTS, AdapterSlots
-from kvmesh.core.workers.info import AdapterReport
+from kvmesh.core.members.worker_info import AdapterReport
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 

@@ -9,28 +9,28 @@ from kvmesh._native import Placed, Record
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
+from kvmesh.core.cost.arms import Arm, Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
+from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.predictions import AccessReport, Doubt
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, UNKNOWN, failed_attempt
+from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN
+from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.programs.turn import Turn
-from kvmesh.core.rollout.arms import Arm, Arms, Marks
-from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
-from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN
 from kvmesh.errors import NoWorkerError, RequestError
 from tests.unit.core.programs.program_cases import SmallFleet, key, make_governor, make_turn
 

@@ -12,26 +12,26 @@ from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import AnswerSeen, Doubt
+from kvmesh.core.members.left_out import LeftOut
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.rollout.arms import Arms, Marks
+from kvmesh.core.members.outcomes import SERVED, UNKNOWN
+from kvmesh.core.members.worker_info import BusyThresholds, WorkerInfo
 from kvmesh.core.routing.choice.courses import MOST_COURSES
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
-from kvmesh.core.workers.info import BusyThresholds, WorkerInfo
-from kvmesh.core.workers.left_out import LeftOut
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import RequestError
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % (b"long " * 30)

@@ -14,8 +14,8 @@ from kvmesh.core.engines.registry import (
     engine_of,
     needs_naming,
 )
+from kvmesh.settings.features import ConnectorSettings
 from kvmesh.settings.mocker import MockerSettings
-from kvmesh.settings.split import ConnectorSettings
 
 
 def test_every_kind_has_a_name_that_settings_know() -> None:

@@ -3,8 +3,8 @@ import pytest
 from kvmesh.core.blocks.events import ROOT, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position, encode_snapshot
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 
 A, B, C, D = (WorkerId(name) for name in "abcd")
 

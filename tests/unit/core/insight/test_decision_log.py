@@ -7,16 +7,16 @@ from kvmesh._native import Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight import decision_log
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.insight.traffic import sketch_quantile
+from kvmesh.core.members.left_out import LeftOut, WorkerLeftOut
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
-from kvmesh.core.workers.sequences import new_sequences
 from tests.reference.decision_log import decided, ended
 from tests.reference.insight.decision_record import MAX_ENDED
 

@@ -7,6 +7,7 @@ from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.insight.explain import (
     HIDDEN,
@@ -15,11 +16,10 @@ from kvmesh.core.insight.explain import (
     view_decision,
     why,
 )
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import new_sequences
 
 PROMPT = BlockHashes(list(range(1600)), 16)
 

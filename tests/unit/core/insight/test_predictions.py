@@ -15,7 +15,7 @@ from kvmesh.core.insight.predictions import (
     PredictionOptions,
     Predictions,
 )
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 
 A, B = WorkerId("a"), WorkerId("b")
 BLOCK = 16

@@ -5,10 +5,10 @@ import hashlib
 from kvmesh.core.blocks.events import ROOT, Batch, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.snapshot_reading import decode_snapshot
+from kvmesh.core.index.snapshot_writing import Position
 from kvmesh.core.journal.drafting import Draft, draft_in_slices
 from kvmesh.core.journal.replica import IndexReplica
-from kvmesh.core.snapshots.reading import decode_snapshot
-from kvmesh.core.snapshots.writing import Position
 from kvmesh.formats import FormatRange
 
 W = WorkerId("w")

@@ -1,7 +1,7 @@
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.ordering import NOTHING_FITS, Cursor
 from kvmesh.core.journal.recovery import Missing, Recovery, RecoveryOptions
-from kvmesh.core.workers.info import Trust
+from kvmesh.core.members.worker_info import Trust
 
 W = WorkerId("w")
 OPTIONS = RecoveryOptions(grace_s=0.5, behind_s=1.0, repeat_s=2.0, degraded_s=5.0, outdated_s=5.0)

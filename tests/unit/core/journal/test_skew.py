@@ -1,6 +1,6 @@
 """What is of a newer version, in words that name both."""
 
-from kvmesh.core.journal.skew import Newer
+from kvmesh.core.journal.unread import Newer
 from kvmesh.formats import FIRST, FormatRange, Formats
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from kvmesh.core.health.health import EJECT_STREAK
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt, status_attempt
-from kvmesh.core.health.record import TRICKLE_S
+from kvmesh.core.members.health import EJECT_STREAK
+from kvmesh.core.members.health_record import TRICKLE_S
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
+from kvmesh.core.members.outcomes import SERVED, UNKNOWN, failed_attempt, status_attempt
 
 CUT = failed_attempt("cut")
 ERROR = status_attempt(500)

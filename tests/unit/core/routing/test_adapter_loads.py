@@ -4,10 +4,10 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.adapters import DEFAULT_LOAD_MS
+from kvmesh.core.members.loads import MOST_TOKENS
+from kvmesh.core.members.worker_info import AdapterReport, LoadReport
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import AdapterReport, LoadReport
-from kvmesh.core.workers.loads import MOST_TOKENS
 from tests.reference.routing.weighing import load_tokens
 from tests.unit.core.routing.test_scheduler import W1, W2, W3, make_request, make_scheduler, store
 

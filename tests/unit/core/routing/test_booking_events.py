@@ -2,7 +2,7 @@ from math import inf, nan
 
 import pytest
 
-from kvmesh.core.health.outcomes import Attempt, Verdict
+from kvmesh.core.members.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
     MAX_KIND,
     MOST_SECONDS,

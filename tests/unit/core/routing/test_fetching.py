@@ -4,17 +4,16 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.health.outcomes import SERVED, failed_attempt, status_attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.members.fetch_times import PEER
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, failed_attempt, status_attempt
+from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.fetch_times import PEER
-from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 A, B, C = (WorkerId(name) for name in "abc")
 BLOCKS = 100

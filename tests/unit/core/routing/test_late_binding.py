@@ -10,18 +10,18 @@ from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.block_table import Groups
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import BusyThresholds, WorkerInfo
 from kvmesh.core.programs.governor import Governor, GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
-from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.late_binding import LateBinding, Released
+from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.tenant_cost import MOST_RESERVED
-from kvmesh.core.workers.info import BusyThresholds, WorkerInfo
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")

@@ -6,6 +6,7 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.own import FAULTS_OFF
@@ -16,7 +17,12 @@ from kvmesh.core.cost.weight_sets import (
     OverlapUsageWaitingWeights,
     PrefillDecodeWeights,
 )
-from kvmesh.core.health.outcomes import (
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.members.loads import MOST_TOKENS, Demand, new_sequences
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.outcomes import (
     SERVED,
     UNKNOWN,
     Attempt,
@@ -24,17 +30,10 @@ from kvmesh.core.health.outcomes import (
     failed_attempt,
     status_attempt,
 )
-from kvmesh.core.index.index import KvIndex
-from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
-from kvmesh.core.rollout.arms import Arms, Marks
-from kvmesh.core.rollout.policy_spec import PolicySpec
+from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]

@@ -6,13 +6,13 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import BusyThresholds
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions, session_key
-from kvmesh.core.workers.info import BusyThresholds
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 W1, W2, W3 = (WorkerId(f"w{number}") for number in range(1, 4))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvmesh.core.workers.info import NO_ADAPTERS
+from kvmesh.core.members.worker_info import NO_ADAPTERS
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.report.outcome import RequestOutcome
 from kvmesh_lab.simulator.fleet.options import FleetOptions

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
-from kvmesh.core.health.outcomes import UNKNOWN as NO_VERDICT
+from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.outcomes import UNKNOWN as NO_VERDICT
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from kvmesh_lab.mocker.model.options import EngineOptions

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
+from kvmesh.core.members.fetch_times import PEER
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.core.workers.fetch_times import PEER
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.lower_tiers import TierOptions
 from kvmesh_lab.mocker.model.options import EngineOptions

@@ -2,8 +2,7 @@
 
 import string
 
-from kvmesh.transport.extproc.messages import RequestHeaders
-from kvmesh.transport.extproc.reading import decode
+from kvmesh.transport.extproc.messages import RequestHeaders, decode
 
 
 def test_names_of_one_letter_are_lowered_and_the_letters_of_this_process_are_not() -> None:

@@ -14,8 +14,8 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 
+from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import make_session
 from kvmesh.transport.grpc.session_events import FAILED, Event
 from tests.reference.transport.grpc_messages import MessageReader, frame_messages
 from tests.reference.transport.grpc_session import Session

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
+from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
-from kvmesh.transport.grpc.session import make_session
 from tests.reference.transport.grpc_session import Session
 from tests.reference.transport.library_session import LibrarySession
 

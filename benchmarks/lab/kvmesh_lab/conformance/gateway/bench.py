@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from kvmesh.app.envoy.options import Address, GatewayOptions
-from kvmesh.app.envoy.server import EnvoyServer
+from kvmesh.app.picker.envoy_options import Address, GatewayOptions
+from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.errors import TransportError
 from kvmesh_lab.conformance.bench import Target
 from kvmesh_lab.conformance.bodies import chat_body, first_difference

@@ -10,7 +10,7 @@ import msgspec
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.engines.kv_events.closure import Closure
 from kvmesh.core.engines.kv_events.tier_table import Dropped, TierStored, TierTable
-from kvmesh.core.workers.info import AdapterReport, LoadReport
+from kvmesh.core.members.worker_info import AdapterReport, LoadReport
 from kvmesh_lab.mocker.model.cache_group import FIRST_OTHER
 from kvmesh_lab.mocker.model.engine import EngineModel
 from kvmesh_lab.mocker.model.lower_tiers import Link

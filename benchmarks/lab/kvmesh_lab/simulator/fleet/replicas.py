@@ -9,11 +9,11 @@ import msgspec
 
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.hashing import unpack_hashes
-from kvmesh.core.health.outcomes import Attempt
+from kvmesh.core.members.fetch_times import FetchRow
+from kvmesh.core.members.outcomes import Attempt
 from kvmesh.core.programs.table import AgentRecord
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import PAUSE_S
-from kvmesh.core.workers.fetch_times import FetchRow
 from kvmesh_lab.simulator.fleet.request import Errand
 from kvmesh_lab.simulator.fleet.router import AttemptEnd, FleetRouter
 

@@ -17,7 +17,11 @@ from kvmesh.core.cost.selection import Random
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import NO_WEIGHTS
-from kvmesh.core.health.outcomes import (
+from kvmesh.core.index.approx import new_approx
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.outcomes import (
     SERVED,
     UNKNOWN,
     Attempt,
@@ -25,23 +29,18 @@ from kvmesh.core.health.outcomes import (
     failed_attempt,
     status_attempt,
 )
-from kvmesh.core.index.index import KvIndex
-from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.programs.governor import Governor, GovernorOptions
 from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.disaggregation import decode_request
-from kvmesh.core.routing.governed.fleet import GovernedFleet
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, LateBinding
 from kvmesh.core.routing.overdue import PREDICTED_MS
+from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
-from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh_lab.mocker.model.faults import FaultKind
 from kvmesh_lab.simulator.fleet.options import FleetOptions
@@ -49,7 +48,7 @@ from kvmesh_lab.simulator.fleet.request import Errand, FleetRequest
 from kvmesh_lab.simulator.fleet.splitting import Splitting, role_of
 
 SETTLE_S: Final = 0.5
-"""Old failures cost less from time to time, as in `app.care.failure_care`."""
+"""Old failures cost less from time to time, as in `app.members.failure_care`."""
 
 AttemptKind = Literal["served", "refused", "unwatched"] | FaultKind
 

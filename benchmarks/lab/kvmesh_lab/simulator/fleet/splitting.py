@@ -5,6 +5,7 @@ from typing import Final
 import xxhash
 
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import (
     SplitOptions,
@@ -14,7 +15,6 @@ from kvmesh.core.routing.disaggregation import (
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.split.choice import choose_way
 from kvmesh.core.routing.split.transfers import Transfers, moved_tokens
-from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.errors import NoWorkerError
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.request import Errand

@@ -5,9 +5,9 @@ import pytest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.health.outcomes import Verdict
+from kvmesh.core.members.loads import Demand
+from kvmesh.core.members.outcomes import Verdict
 from kvmesh.core.routing.peers import event_fold
-from kvmesh.core.workers.loads import Demand
 from tests.property.support.records import (
     bare,
     failed,

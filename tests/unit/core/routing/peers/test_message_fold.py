@@ -9,7 +9,7 @@ import pytest
 
 from kvmesh._native import MessageFold, Peer
 from kvmesh.core.routing.peers.event_fold import as_name_key
-from kvmesh.core.routing.peers.message_fold import new_message_fold
+from kvmesh.core.routing.peers.peer_bookings import new_message_fold
 from kvmesh.errors import CodecError
 from tests.property.support.records import bare, failed, message, named, placed
 from tests.property.support.replica import Replica

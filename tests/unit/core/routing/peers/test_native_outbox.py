@@ -15,10 +15,9 @@ from kvmesh._native import ActiveSequences, Booking, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
+from kvmesh.core.members.loads import MOST_TOKENS, Demand, new_sequences
+from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.formats import FormatRange
 from tests.reference.routing.outbox import MOST_RETRIED, MOST_WORKERS
 

@@ -2,9 +2,8 @@ import struct
 
 from kvmesh._native import ActiveSequences, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.routing.peers.placed import expected_blocks
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.routing.unwatched.unwatched import expected_blocks
 
 W = WorkerId("w")
 

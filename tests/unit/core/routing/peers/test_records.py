@@ -6,9 +6,10 @@ from kvmesh._native import Peer
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.health.outcomes import SERVED, Verdict
+from kvmesh.core.members.loads import MOST_TOKENS
+from kvmesh.core.members.outcomes import SERVED, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
-from kvmesh.core.routing.peers.message_fold import new_message_fold
+from kvmesh.core.routing.peers.peer_bookings import new_message_fold
 from kvmesh.core.routing.peers.records import (
     MOST_GRADED,
     Named,
@@ -17,7 +18,6 @@ from kvmesh.core.routing.peers.records import (
     most_graded,
     read_records,
 )
-from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
 from kvmesh.formats import FormatRange
 from tests.property.support.records import (

@@ -2,7 +2,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.routing.slo.forecast import Forecast
+from kvmesh.core.routing.decision import Forecast
 from kvmesh.core.routing.slo.judge import (
     MOST_RETRY_S,
     SloJudge,

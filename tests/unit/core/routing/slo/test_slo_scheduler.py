@@ -9,19 +9,18 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
-from kvmesh.core.health.outcomes import SERVED, failed_attempt
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.members.outcomes import SERVED, failed_attempt
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.routing.slo.judge import SloOptions
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import UnattainableError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")

@@ -4,8 +4,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.slo.forecast import Forecast
+from kvmesh.core.routing.decision import Forecast, RouteRequest
 from kvmesh.core.routing.slo.tracker import RESULTS, SloTracker
 
 W1 = WorkerId("w1")

@@ -5,15 +5,14 @@ import msgspec
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.disaggregation import SplitOptions, role_marks
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.split.choice import CHEAPER, LITTLE, NOBODY, choose_way, weigh_ways
 from kvmesh.core.routing.split.transfers import Transfers
-from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 TRANSFERS = Transfers()
 OPTIONS = SplitOptions(threshold_tokens=256, max_retries=2, timeout_s=10.0)

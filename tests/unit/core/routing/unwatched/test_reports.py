@@ -2,9 +2,8 @@ from math import inf
 
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.routing.unwatched.followed import Followed
-from kvmesh.core.routing.unwatched.reports import Reports, Span
-from kvmesh.core.workers.sequences import LOCAL
+from kvmesh.core.members.loads import LOCAL
+from kvmesh.core.routing.unwatched.reports import Followed, Reports, Span
 
 W1 = WorkerId("w1")
 

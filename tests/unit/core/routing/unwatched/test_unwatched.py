@@ -6,7 +6,9 @@ import pytest
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.reports import TRIES
@@ -19,9 +21,6 @@ from kvmesh.core.routing.unwatched.unwatched import (
     UnwatchedOptions,
     Why,
 )
-from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import new_sequences
 
 SIZE = 16
 W1, W2 = WorkerId("w1"), WorkerId("w2")

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.held_body import run_holding
+from kvmesh.transport.http.server.limits import BodyBudget
 from kvmesh.transport.http.server.request import Request
 from tests.conftest import Eventually
 

@@ -3,8 +3,7 @@ from math import inf
 import pytest
 
 from kvmesh._native import Names
-from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
+from kvmesh.transport.http.server.limits import COUNT_ABOVE, BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request import Request, patience_s
 from kvmesh.transport.http.server.request_reader import RequestReader
 from kvmesh.transport.http.wire.problem import Problem

@@ -2,8 +2,7 @@ import tracemalloc
 
 import pytest
 
-from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import Phase, RequestReader
 from kvmesh.transport.http.wire.problem import Problem

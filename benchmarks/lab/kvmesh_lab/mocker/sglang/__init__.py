@@ -1,1 +1,0 @@
-"""What a pretend vLLM does as SGLang would, when it is asked to."""

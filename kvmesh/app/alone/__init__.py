@@ -1,1 +1,0 @@
-"""A router without NATS: its workers come from flags, files, DNS or Kubernetes."""

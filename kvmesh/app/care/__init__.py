@@ -1,1 +1,0 @@
-"""Members that fail or fall silent: asked, left out, taken back, named."""

@@ -1,1 +1,0 @@
-"""Engines over the network: what they are, what they load, what they publish."""

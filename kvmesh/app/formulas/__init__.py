@@ -1,1 +1,0 @@
-"""Cost formulas of one's own: read from their files, tried, and kept in time."""

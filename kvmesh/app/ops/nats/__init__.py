@@ -1,0 +1,1 @@
+"""NATS for operators: accounts, rights, streams, and a server as a child."""

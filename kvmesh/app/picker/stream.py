@@ -1,0 +1,478 @@
+"""One stream of a gateway: the state machine of external processing around one request.
+
+Every message that wants an answer gets one, in the order of the messages of its direction. A body
+that is streamed both ways is held until the request is decided, then goes back; a response goes
+back piece by piece at once. What comes twice, as some versions of Envoy send the end of a stream,
+is not answered twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import islice
+from time import perf_counter
+from typing import Final
+
+from kvmesh.app.picker.arriving import Arriving
+from kvmesh.app.picker.door import PickDoor
+from kvmesh.app.picker.exchange import Follower, PickExchange, Way
+from kvmesh.app.picker.question import RequestHead, read_head
+from kvmesh.app.serve.placed_turns import WHOLE_HELD_S
+from kvmesh.errors import CodecError
+from kvmesh.tasks import guarded
+from kvmesh.transport.extproc.messages import (
+    BUFFERED,
+    BUFFERED_PARTIAL,
+    FULL_DUPLEX,
+    NO_BODY,
+    Heard,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    decode,
+)
+from kvmesh.transport.extproc.writing import (
+    body_answers,
+    body_passed,
+    headers_answer,
+    immediate,
+    pick_answer,
+    pick_body_answer,
+    trailers_answer,
+)
+from kvmesh.transport.grpc.stream import GrpcStream, ignore
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import Problem
+
+INVALID_ARGUMENT: Final = 3
+INTERNAL: Final = 13
+"""Codes of gRPC."""
+
+CONNECT_ERROR: Final = 10
+"""Of HTTP/2: what a lost connection is told as."""
+
+SETTLE_S: Final = 0.02
+"""A reset that belongs to the end of a stream comes in the same packet, or the next."""
+
+SOON_S: Final = 0.25
+"""So soon after an answer a gateway closes that needs no more."""
+
+_NO_HEADERS: Final = "a request without headers: set request_header_mode to SEND"
+
+_AT_ONCE: Final = 8
+"""Pieces of a body that are made before it is seen whether the gateway takes them."""
+
+_TOLD: Final = frozenset({BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX})
+"""Modes in which the body comes before the request is decided."""
+_BUFFERED: Final = frozenset({BUFFERED, BUFFERED_PARTIAL})
+
+
+class Phase(Enum):
+    """What is awaited: of the gateway, or of whoever decides."""
+
+    HEAD = 0
+    BODY = 1
+    DECISION = 2
+    RESPONSE = 3
+    RESPONSE_BODY = 4
+    OVER = 5
+
+
+_HEAD: Final = Phase.HEAD
+_BODY: Final = Phase.BODY
+_DECISION: Final = Phase.DECISION
+_RESPONSE: Final = Phase.RESPONSE
+_RESPONSE_BODY: Final = Phase.RESPONSE_BODY
+_OVER: Final = Phase.OVER
+_ON_ITS_WAY: Final = frozenset({_RESPONSE, _RESPONSE_BODY})
+
+
+class Left(Enum):
+    """What is known of a request whose stream ended before its response did.
+
+    GONE: its client, or the gateway, left. RUNNING: the gateway needs nothing else of us. OVER: it
+    is no longer there; whether its client has all of its answer is not known.
+    """
+
+    GONE = 0
+    RUNNING = 1
+    OVER = 2
+
+
+def answer_streams(door: PickDoor) -> Callable[[GrpcStream], None]:
+    """Return what serves each stream of a gateway."""
+
+    def answer(stream: GrpcStream) -> None:
+        PickStream(stream, door)
+
+    return answer
+
+
+class PickStream:
+    """One stream, from its first message to its end."""
+
+    __slots__ = (
+        "_arriving", "_asked_s", "_body", "_closing", "_door", "_echo", "_ended", "_exchange",
+        "_first", "_held", "_phase", "_quiet", "_request_mode", "_response_mode", "_said_s",
+        "_stream", "_trailers",
+    )  # fmt: skip
+
+    def __init__(self, stream: GrpcStream, door: PickDoor) -> None:
+        self._stream = stream
+        self._door = door
+        self._phase = _HEAD
+        self._request_mode = self._response_mode = FULL_DUPLEX
+        self._first: RequestHead | None = None
+        self._exchange: PickExchange | None = None
+        self._arriving = Arriving(door.limits, door.budget)
+        self._body = b""
+        self._ended = self._trailers = self._held = self._closing = self._quiet = False
+        self._said_s = 0.0
+        self._echo: Iterator[bytes] | None = None
+        self._asked_s = 0.0
+        door.counts.streams += 1
+        door.counts.open_streams += 1
+        stream.on_message = self._on_message
+        stream.on_half_close = self._on_half_close
+        stream.on_reset = self._on_reset
+        stream.on_resume = self._on_resume
+
+    # the stream's side
+
+    def _on_message(self, data: bytes) -> None:
+        self._door.counts.messages += 1
+        try:
+            self._take(decode(data))
+        except CodecError as error:
+            self._door.counts.malformed += 1
+            self._break(INVALID_ARGUMENT, str(error))
+        except Exception as error:  # noqa: BLE001  the request's edge: reported, told, released
+            self._crash(error)
+
+    def _on_half_close(self) -> None:
+        """Learn that the gateway says nothing else.
+
+        Envoy resets the stream at once where the request is over; alone that means, if it is soon
+        after an answer, that it needs no more.
+        """
+        if self._is_quiet():
+            self._closing = True
+            loop = asyncio.get_running_loop()
+            quick = loop.time() - self._said_s < SOON_S
+            left = Left.RUNNING if quick else Left.OVER
+            loop.call_later(SETTLE_S, guarded("half-closed streams", self._close_half), left)
+        elif self._phase is not _OVER:
+            self._stream.finish()
+            self._leave(Left.GONE)
+
+    def _close_half(self, left: "Left") -> None:
+        if self._phase is not _OVER:
+            self._stream.finish()
+            self._leave(left)
+
+    def _on_reset(self, code: int) -> None:
+        """Learn that the gateway, or the connection to it, is gone.
+
+        Envoy resets a stream that it has not closed before when it needs nothing else of us.
+        """
+        if self._phase is not _OVER:
+            over = self._closing or code == CONNECT_ERROR
+            left = Left.OVER if over else Left.RUNNING
+            self._leave(left if self._is_quiet() else Left.GONE)
+
+    def _on_resume(self) -> None:
+        if self._held:
+            self._held = False
+            self._stream.resume_reading()
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001  the request's edge
+            self._crash(error)
+
+    # the request's side
+
+    def refuse(self, status: int, headers: Headers, body: bytes) -> None:
+        """Have the gateway answer its client, and end the stream."""
+        if self._phase is not _OVER:
+            self._door.counts.refused += 1
+            self._stream.finish(immediate(status, headers, body))
+            self._close()
+
+    def go(self, way: Way) -> None:
+        """Have the gateway send the request on."""
+        first, mode, stream = self._first, self._request_mode, self._stream
+        if self._phase is _OVER or first is None:
+            return
+        counts = self._door.counts
+        counts.picks += 1
+        counts.seconds.observe(perf_counter() - self._asked_s)
+        self._phase = _RESPONSE
+        if self._quiet:
+            self._said_s = asyncio.get_running_loop().time()
+        removed = (*first.removed, *way.removed)
+        if first.removed:
+            # What is set here takes the place of the client's.
+            named = {name for name, _ in way.headers}
+            removed = tuple(name for name in removed if name not in named)
+        body, self._body = self._body, b""
+        if mode in _BUFFERED and not first.bodiless:
+            stream.send(pick_body_answer(way.headers, removed, way.endpoint, way.body))
+            return
+        answer = pick_answer(way.headers, removed, way.endpoint)
+        if first.bodiless:
+            stream.send(answer)
+            return
+        self._echo = self._back(answer, body if way.body is None else way.body)
+        self._go_on()
+
+    def drop(self) -> None:
+        """End the stream if it is open: nobody will answer."""
+        self._break(INTERNAL, "the request ended without a decision")
+
+    # messages
+
+    def _take(self, heard: Heard) -> None:
+        if isinstance(heard, ResponseBody):
+            self._response_body(heard)
+        elif isinstance(heard, RequestHeaders):
+            self._request_headers(heard)
+        elif isinstance(heard, RequestBody):
+            self._request_body(heard)
+        elif isinstance(heard, ResponseHeaders):
+            self._response_headers(heard)
+        elif isinstance(heard, RequestTrailers):
+            self._request_trailers()
+        else:
+            self._response_trailers()
+
+    def _request_headers(self, heard: RequestHeaders) -> None:
+        if self._phase is not _HEAD:
+            raise CodecError("the headers of a second request on one stream: open another")
+        door = self._door
+        modes = heard.modes or door.modes
+        door.counts.begin(modes)
+        self._request_mode, self._response_mode = modes.request_body, modes.response_body
+        self._quiet = heard.modes is None or modes.response_body == NO_BODY
+        first = self._first = read_head(heard, self._stream.peer, door.limits)
+        self._phase = _BODY
+        problem, whole = first.problem, heard.end_of_stream
+        if problem is None and door.screen is not None and not whole:
+            problem = door.screen(first.request)
+        if problem is not None:
+            self._fail(problem)
+        elif whole or modes.request_body not in _TOLD:
+            first.bodiless, self._ended = True, whole
+            self._decide(unread=not whole)
+        elif modes.request_body != FULL_DUPLEX:
+            self._stream.send(headers_answer("request"))
+
+    def _request_body(self, heard: RequestBody) -> None:
+        if self._phase is not _BODY:
+            self._passed_body(heard)
+            return
+        problem = self._arriving.add(heard.data) if heard.data else None
+        if problem is not None:
+            self._fail(problem)
+        elif heard.end_of_stream or self._request_mode in _BUFFERED:
+            self._ended = heard.end_of_stream
+            partial = self._request_mode == BUFFERED_PARTIAL and not heard.end_of_stream
+            self._decide(unread=partial)
+
+    def _passed_body(self, heard: RequestBody) -> None:
+        """Take a piece of a body of a request that was decided without it, or one too many."""
+        if self._phase is _HEAD:
+            raise CodecError(_NO_HEADERS)
+        if self._request_mode in _TOLD or self._ended:
+            self._door.counts.duplicates += 1
+            return
+        self._ended = heard.end_of_stream
+        self._stream.send(body_passed("request"))
+
+    def _request_trailers(self) -> None:
+        if self._phase is _HEAD:
+            raise CodecError(_NO_HEADERS)
+        if self._ended or self._trailers:
+            self._door.counts.duplicates += 1
+            return
+        self._trailers = True
+        if self._phase is _BODY:
+            self._decide(unread=False)
+        else:
+            self._stream.send(trailers_answer("request"))
+
+    def _response_headers(self, heard: ResponseHeaders) -> None:
+        phase, exchange = self._phase, self._exchange
+        if phase is _RESPONSE_BODY:
+            self._door.counts.duplicates += 1
+            return
+        if phase is not _RESPONSE:
+            # The gateway has answered by itself: nobody waits for a decision any more.
+            self._arriving.drop()
+            if exchange is not None:
+                self._abandon(exchange)
+        if self._quiet:
+            self._said_s = asyncio.get_running_loop().time()
+        self._phase = _RESPONSE_BODY
+        self._door.counts.responses += 1
+        if self._quiet:
+            self._door.note_head(self._stream.peer)
+        answer = headers_answer("response", self._tell_head(heard))
+        if heard.end_of_stream:
+            self._end(answer)
+        else:
+            self._stream.send(answer)
+
+    def _response_body(self, heard: ResponseBody) -> None:
+        if self._phase is not _RESPONSE_BODY:
+            self._door.counts.duplicates += 1
+            return
+        self._quiet = False
+        data, end = heard.data, heard.end_of_stream
+        if self._response_mode == FULL_DUPLEX:
+            answers = body_answers("response", data, end=end)
+        else:
+            answers = (body_passed("response"),)
+        if end:
+            follower = self._follower()
+            if follower is not None and data:
+                follower.scope.enter(follower.on_body, data)
+            self._end(*answers)
+            return
+        if not self._stream.send(*answers) and not self._held:
+            self._held = True
+            self._stream.pause_reading()
+        follower = self._follower()
+        if follower is not None:
+            follower.scope.enter(follower.on_body, data)
+
+    def _response_trailers(self) -> None:
+        if self._phase is _RESPONSE_BODY:
+            self._end(trailers_answer("response"))
+        else:
+            self._door.counts.duplicates += 1
+
+    # the request and its way back
+
+    def _decide(self, *, unread: bool) -> None:
+        first, door, arriving = self._first, self._door, self._arriving
+        assert first is not None
+        self._phase = _DECISION
+        self._asked_s = perf_counter()
+        request = first.request
+        arriving.give(request)
+        self._body = request.body
+        request_id = door.ids.accept(request.header(b"x-request-id"))
+        exchange = self._exchange = PickExchange(request, self, request_id, door.report)
+        exchange.unread = unread
+        exchange.quiet = self._response_mode == NO_BODY
+        exchange.silent_s = WHOLE_HELD_S if self._request_mode == FULL_DUPLEX else 0.0
+        exchange.headless = not door.tells_heads(self._stream.peer)
+        exchange.scope.enter(door.decide, exchange, first.subset)
+
+    def _fail(self, problem: Problem) -> None:
+        """Refuse a request that did not come whole."""
+        first, door = self._first, self._door
+        assert first is not None
+        self._arriving.drop()
+        request_id = door.ids.accept(first.request.header(b"x-request-id"))
+        exchange = self._exchange = PickExchange(first.request, self, request_id, door.report)
+        exchange.fail(problem)
+
+    def _back(self, answer: bytes, body: bytes) -> Iterator[bytes]:
+        """Yield the answer to the headers, then the body, streamed back."""
+        yield answer
+        if body or not self._trailers:
+            yield from body_answers("request", body, end=not self._trailers)
+        if self._trailers:
+            yield trailers_answer("request")
+
+    def _go_on(self) -> None:
+        """Send the body back as fast as the gateway takes it."""
+        echo = self._echo
+        while echo is not None and self._phase is not _OVER:
+            pieces = tuple(islice(echo, _AT_ONCE))
+            if len(pieces) < _AT_ONCE:
+                self._echo = echo = None
+            if pieces and not self._stream.send(*pieces):
+                return
+
+    def _tell_head(self, heard: ResponseHeaders) -> Headers:
+        """Return what is added to the head of the response."""
+        follower = self._follower()
+        if follower is None:
+            return ()
+        try:
+            return follower.on_head(heard)
+        except Exception as error:  # noqa: BLE001  an error of ours must not cost the client its answer
+            follower.scope.crash(error)
+            return ()
+
+    def _follower(self) -> Follower | None:
+        return None if self._exchange is None else self._exchange.follower
+
+    # ends
+
+    def _end(self, *answers: bytes) -> None:
+        """Answer the last of the response, and end the stream in the same write."""
+        follower = self._follower()
+        self._stream.finish(*answers)
+        self._close()
+        self._door.counts.followed += 1
+        if follower is not None:
+            follower.scope.enter(follower.on_end)
+
+    def _leave(self, left: Left) -> None:
+        """End: the gateway is gone, or tells nothing else."""
+        exchange, follower, counts = self._exchange, self._follower(), self._door.counts
+        self._arriving.drop()
+        self._close()
+        if follower is None:
+            counts.gone += 1
+            if exchange is not None:
+                self._abandon(exchange)
+        elif left is Left.RUNNING:
+            counts.silent += 1
+            follower.scope.enter(follower.on_silence)
+        elif left is Left.OVER:
+            counts.followed += 1
+            follower.scope.enter(follower.on_over)
+        else:
+            counts.gone += 1
+            follower.scope.enter(follower.on_gone)
+
+    def _abandon(self, exchange: PickExchange) -> None:
+        """End a request that nobody waits for any more."""
+        exchange.answered = True
+        exchange.scope.kind = "client_gone"
+        exchange.scope.end()
+
+    def _is_quiet(self) -> bool:
+        """Return whether a request is on its way whose response has no body here."""
+        return self._quiet and self._phase in _ON_ITS_WAY
+
+    def _break(self, status: int, text: str) -> None:
+        """End the stream with an error of gRPC; the request with it."""
+        if self._phase is not _OVER:
+            self._stream.finish(status=status, text=text)
+            self._leave(Left.GONE)
+
+    def _crash(self, error: Exception) -> None:
+        """End for an error of ours: reported, told, released."""
+        exchange = self._exchange
+        if exchange is None:
+            self._door.report(error, b"")
+        else:
+            exchange.scope.crash(error)
+        self._break(INTERNAL, "internal error")
+
+    def _close(self) -> None:
+        """Let go of the stream: nothing comes, and nothing may be sent."""
+        self._phase = _OVER
+        self._echo = self._exchange = self._first = None
+        self._body = b""
+        self._door.counts.open_streams -= 1
+        stream = self._stream
+        stream.on_message = stream.on_reset = ignore
+        stream.on_half_close = stream.on_resume = ignore

@@ -1,1 +1,0 @@
-"""Rates and problems, for dashboards: kept whether anybody looks or not."""

@@ -1,1 +1,0 @@
-"""A router that tunes itself: its trace, the child process that searches, the task that looks."""

@@ -1,0 +1,51 @@
+"""Looks at all programs once a second, in spare time, for whoever asks what there is."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kvmesh.app.views.program_rows import Programs, look
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.programs.governor import Governor
+from kvmesh.tasks import to_next
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class ProgramWatch:
+    """What a governor knew of programs at most some seconds ago. `workers` are those there now."""
+
+    def __init__(
+        self,
+        governor: Governor,
+        bucket: str,
+        workers: Callable[[], Iterable[WorkerId]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.governor = governor
+        self.seen = Programs()
+        self._bucket = bucket
+        self._workers = workers
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(to_next(LOOK_EVERY_S))
+
+    async def refresh(self) -> None:
+        """Look at all programs now; others get their turn between."""
+        steps = look(self.governor, tuple(self._workers()), self._bucket, self._clock())
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                self.seen = done.value
+                return
+            await asyncio.sleep(0)
+
+    def longest_wait_s(self) -> float:
+        """Return for how long the turn that waits longest here is held now, s; 0 for none."""
+        now = self._clock()
+        return max(0.0, now - min(self.governor.held_since().values(), default=now))

@@ -1,0 +1,103 @@
+"""Figures for autoscalers: how full the workers are together, and which may leave first."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.views.figure import Figure, Shown, Table
+from kvmesh.app.views.program_rows import Programs
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.insight.scaling import Saturation, WorkerUse, drain_costs, saturation
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """What taking one worker away would cost, s of prefill; `order` 1 is the cheapest."""
+
+    cost_s: float
+    order: int
+
+
+def read_saturation(context: RoutingContext, programs: Programs) -> Saturation:
+    """Return how full the workers are. Turns of `programs` that wait count with their contexts,
+    other requests held with their prompts. O(workers + requests held).
+    """
+    held = context.routing.binding.waiting.values()
+    return saturation(
+        read_workers(context, programs),
+        context.scaling,
+        waiting_tokens=programs.unplaced_tokens,
+        held_tokens=sum(request.prompt_tokens for request in held),
+    )
+
+
+def read_drains(context: RoutingContext, programs: Programs) -> Mapping[tuple[str, ...], Drain]:
+    """Return what each worker would cost to lose. O(workers log workers)."""
+    costs = drain_costs(read_workers(context, programs))
+    return {
+        (worker,): Drain(cost_s, number) for number, (worker, cost_s) in enumerate(costs.items(), 1)
+    }
+
+
+def read_workers(context: RoutingContext, programs: Programs) -> list[WorkerUse]:
+    """Return what is known of each worker's load and memory now."""
+    now = context.clock()
+    return [_use(context, beat, programs, now) for beat in context.router.workers()]
+
+
+def _use(
+    context: RoutingContext, beat: WorkerHeartbeat, programs: Programs, now: float
+) -> WorkerUse:
+    scheduler, worker, load = context.scheduler, WorkerId(beat.worker), beat.load
+    booked = scheduler.sequences.loads(worker)
+    kept = programs.workers.get(worker)
+    # The engine knows of requests of others; what was booked since it spoke it does not know.
+    blocks = max(load.used_blocks, booked.active_blocks)
+    return WorkerUse(
+        worker=worker,
+        usable=scheduler.workers.membership.why_not(worker, now) is None,
+        capacity_tokens=load.total_blocks * scheduler.options.block_size,
+        live_tokens=0 if kept is None else kept.working_set_tokens,
+        used_tokens=blocks * scheduler.options.block_size,
+        backlog_s=scheduler.wait_ms(worker, now) / 1000.0,
+        per_token_s=scheduler.speeds.ms_per_token(worker) / 1000.0,
+        requests=max(load.running_requests, booked.active_requests),
+        slots=load.total_slots,
+    )
+
+
+# How a figure is read, then what it is.
+# fmt: off
+SCALING: Final = Table[Saturation](
+    Figure("gauge", "kvmesh_saturation", lambda one: one.share,
+           "How full the usable workers are together, by what fills them: predicted wait of a new "
+           "request against a second, KV memory of requests that run, contexts of live "
+           "programs against all KV memory, places for requests, requests held here. 1 is full.",
+           ("cause",)),
+    Figure("gauge", "kvmesh_wanted_workers", lambda one: one.wanted,
+           "How many workers it would take for a saturation of 0.8, by cause. Those that"
+           " hold requests back add up (held); of the others replicas say the same.", ("cause",)),
+    Figure("gauge", "kvmesh_usable_workers", lambda one: one.workers,
+           "Workers that may get requests."),
+    Figure("gauge", "", lambda one: max(one.share.values(), default=None),
+           "How full the usable workers are together, by what fills them most.",
+           shown=Shown("saturation", dashboard="Full", format="percent", narrow="p3",
+                       bucket="max")),
+    Figure("gauge", "", lambda one: max(one.wanted.values(), default=None),
+           "How many workers it would take, by what takes most.",
+           shown=Shown("wanted_workers", bucket="max")),
+)
+
+DRAINS: Final = Table[Drain](
+    Figure("gauge", "kvmesh_worker_drain_cost_seconds", lambda one: one.cost_s,
+           "What taking a worker away now would cost the others: time to prefill again the contexts"
+           " that are expected back, and the prompts that wait there.",
+           shown=Shown("drain_cost_s", format="s")),
+    Figure("gauge", "kvmesh_worker_drain_order", lambda one: one.order,
+           "In which order to take workers away: 1 is the cheapest.",
+           shown=Shown("drain_order", dashboard="Leaves as", narrow="p4",
+                       replicas="max")),
+    labels=("worker",),
+)

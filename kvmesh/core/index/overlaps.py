@@ -1,0 +1,331 @@
+"""How much of a prompt each worker holds: events where they are trusted, decisions beside."""
+
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
+from operator import itemgetter
+from typing import Final, Protocol
+
+import msgspec
+
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.blocks.graded import graded_count
+from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
+from kvmesh.core.index.block_table import Groups
+from kvmesh.core.index.ends import Ends
+from kvmesh.core.index.tier_credit import Parts, slower_parts
+
+_EXPIRED_AT_ONCE: Final = 4096
+_DEPTH: Final = itemgetter(0)
+
+
+class PrefixIndex(Protocol):
+    """What routing asks of any index: how much of a prompt each worker holds."""
+
+    def find_matches(self, hashes: Hashes, /) -> dict[WorkerId, int]:
+        """Return the cached prefix length, in blocks, of every worker that holds any of it."""
+        ...
+
+    def find_groups(self, hashes: Hashes, /) -> Groups:
+        """Return the same by depth, so that a caller need not look at every worker."""
+        ...
+
+
+class SizedIndex(PrefixIndex, Protocol):
+    """An index that also knows how much each worker holds."""
+
+    def sizes(self, workers: Sequence[WorkerId], /) -> list[int]:
+        """Return how many blocks each of `workers` holds."""
+        ...
+
+
+class TieredIndex(SizedIndex, Protocol):
+    """An index that knows in which tier of memory blocks are held."""
+
+    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
+        """Tell `watcher` of packed blocks that leave a worker's device memory."""
+        ...
+
+    @property
+    def tiers(self) -> Sequence[object]:
+        """Return the tiers of memory that were ever used, the device's first."""
+        ...
+
+    grouped: bool
+    """Whether hits of any worker may be shorter than the chain of blocks that it holds."""
+
+    @property
+    def ends(self) -> Ends:
+        """Return where hits of grouped workers end."""
+        ...
+
+    def find_hits(self, hashes: Hashes) -> tuple[Groups, dict[WorkerId, int]]:
+        """Return (depth, workers) as `find_groups`, and whose hit is shorter than the chain of
+        blocks they hold: how long that is.
+        """
+        ...
+
+    def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
+        """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
+        ...
+
+
+class RoutedIndex(SizedIndex, Protocol):
+    """An index fed by routing decisions: what is sent to a worker will soon be cached there.
+
+    Before `next_end` there is nothing to `expire`.
+    """
+
+    @property
+    def next_end(self) -> float:
+        """Return when the next block's time is over."""
+        ...
+
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Sequence[int],
+        now: float,
+        ttl_s: float,
+        /,
+    ) -> None:
+        """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
+        ...
+
+    def revoke(self, worker: WorkerId, hashes: bytes, /) -> None:
+        """Believe packed blocks, and what follows them, no longer."""
+        ...
+
+    def expire(self, now: float, budget: int, /) -> bool:
+        """Drop up to about `budget` blocks whose time is over; True when none of them is left."""
+        ...
+
+    def remove_worker(self, worker: WorkerId, /) -> None:
+        """Forget everything believed of `worker`."""
+        ...
+
+
+class HeardIndex(RoutedIndex, Protocol):
+    """The same fed by what other replicas tell of their decisions: graded blocks."""
+
+    def record_graded(
+        self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float, ttl_s: float, /
+    ) -> None:
+        """Believe a prompt of so many `blocks`, of which `grade` made `graded`."""
+        ...
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What is cached of a prompt, in blocks.
+
+    `overlaps` is the longest cached prefix per worker, `groups` the same by depth, deepest first,
+    where a worker may appear again with less; `told` what events alone tell, by depth. `slower`:
+    how many of a worker's overlap lie in slower memory, by tier. `routed`: the part of `groups`
+    that decisions tell, in no order.
+    """
+
+    overlaps: dict[WorkerId, int]
+    groups: Groups
+    told: Groups
+    slower: Mapping[WorkerId, Parts] = {}
+    routed: Groups = []
+
+
+_NO_CHAINS: Final[Mapping[WorkerId, int]] = {}
+
+
+class OverlapView:
+    """The union of the event-fed `index`, the `routed` that own decisions feed and the `heard` that
+    other replicas' decisions do (see `listen`); each may be None.
+
+    What events remove from a worker is believed of it no longer, whatever was sent there before.
+    """
+
+    def __init__(
+        self,
+        index: TieredIndex | None,
+        routed: RoutedIndex | None,
+        distrusted: Collection[WorkerId],
+        *,
+        predict_ttl_s: float,
+        approx_ttl_s: float,
+    ) -> None:
+        self._predict_ttl_s = predict_ttl_s
+        self._approx_ttl_s = approx_ttl_s
+        self.index = index
+        self.routed = routed
+        self.heard: HeardIndex | None = None
+        self._distrusted = distrusted
+        if index is not None and routed is not None:
+            index.watch_removals(routed.revoke)
+
+    def listen(self, heard: HeardIndex) -> None:
+        """Keep in `heard`, from now on, what other replicas tell of their decisions."""
+        self.heard = heard
+        if self.index is not None:
+            self.index.watch_removals(heard.revoke)
+
+    def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
+        """Return the cached prefix in blocks per worker, the longest of all views, and by depth."""
+        found = self.find(hashes, now, device_only=True)
+        return found.overlaps, found.groups
+
+    def find(self, hashes: Hashes, now: float, *, device_only: bool = False) -> Found:
+        """Return what is cached of a prompt, in the longest of all views.
+
+        The event-fed view does not count for `distrusted` workers. Unless `device_only`, overlaps
+        are lengthened by what is held in slower memory than the device's.
+        """
+        index = self.index
+        chains: Mapping[WorkerId, int] = _NO_CHAINS
+        if index is None:
+            told: Groups = []
+        elif index.grouped:
+            told, chains = index.find_hits(hashes)
+        else:
+            told = index.find_groups(hashes)
+        routed: Groups = []
+        for believed in (self.routed, self.heard):
+            # Nothing is believed of which no end is near: a replica alone hears nothing.
+            if believed is not None and believed.next_end != inf:
+                if believed.next_end <= now:
+                    believed.expire(now, _EXPIRED_AT_ONCE)
+                routed = routed + believed.find_groups(hashes)
+        groups = told
+        if chains and routed:
+            routed = self._untold(routed, chains)
+        if routed:
+            groups = sorted(told + routed, key=_DEPTH, reverse=True)
+        overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
+        if device_only or index is None or len(index.tiers) == 1:
+            return Found(overlaps, groups, told, routed=routed)
+        slower = self._add_slower(index, hashes, overlaps)
+        return Found(overlaps, groups, told, slower, routed)
+
+    def looks_ahead(self) -> bool:
+        """Return whether a search asks for a prompt's token ids, not for its hashes alone."""
+        return self.index is not None and self.index.ends.looks_ahead
+
+    def _untold(self, routed: Groups, chains: Mapping[WorkerId, int]) -> Groups:
+        """Return what is believed beyond what events have told of, where a chain of blocks is
+        longer than what a request can be continued from: that is known of the rest.
+        """
+        told = {worker: end for worker, end in chains.items() if worker not in self._distrusted}
+        left = [
+            (depth, tuple(worker for worker in workers if depth > told.get(worker, 0)))
+            for depth, workers in routed
+        ]
+        return [group for group in left if group[1]]
+
+    def _trusted(self, told: Groups, routed: Groups) -> dict[WorkerId, int]:
+        """Return the longest of all views where events do not count for everybody."""
+        overlaps = by_worker(told)
+        for worker in self._distrusted:
+            overlaps.pop(worker, None)
+        for depth, workers in routed:
+            for worker in workers:
+                overlaps[worker] = max(depth, overlaps.get(worker, 0))
+        return overlaps
+
+    def _add_slower(
+        self, index: TieredIndex, hashes: Hashes, overlaps: dict[WorkerId, int]
+    ) -> dict[WorkerId, Parts]:
+        """Lengthen `overlaps` by what is held in slower memory than the device's.
+
+        Return how many of these blocks are in each tier, per worker with any. What was routed to a
+        worker lately is taken to be on the device.
+        """
+        slower: dict[WorkerId, Parts] = {}
+        for worker, (held, parts) in slower_parts(
+            index.find_tier_matches(hashes), overlaps
+        ).items():
+            if worker not in self._distrusted:
+                overlaps[worker], slower[worker] = held, parts
+        return slower
+
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Hashes,
+        now: float,
+        *,
+        approximate: bool = False,
+        late: bool = False,
+    ) -> "array[int] | None":
+        """Count a routed prompt as cached; return the blocks counted, None for none.
+
+        No event ever confirms `approximate` hashes. `late` ones are to be recorded once more, when
+        they count.
+        """
+        if self.routed is None:
+            return None
+        ttl_s = self._approx_ttl_s if approximate else self.ttl_s(worker)
+        if ttl_s <= 0.0:
+            return None
+        blocks = hashes.upto(ALL_BLOCKS)
+        if not blocks:
+            return None
+        if not late:
+            self.routed.record(worker, blocks, now, ttl_s)
+        return blocks
+
+    def hear(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
+        """Count a prompt of so many `blocks` as cached that another replica routed: `grade` made
+        `graded` of it.
+        """
+        if self.heard is not None:
+            self.heard.record_graded(worker, graded, blocks, now, self.ttl_s(worker))
+
+    def ttl_s(self, worker: WorkerId) -> float:
+        """Return how long a routed prompt counts as cached: briefly where events will confirm it,
+        else longer.
+        """
+        return self._predict_ttl_s if self.confirms(worker) else self._approx_ttl_s
+
+    def confirms(self, worker: WorkerId) -> bool:
+        """Return whether events say what the worker caches of a prompt once it is computed."""
+        return self.index is not None and worker not in self._distrusted
+
+    def retract(self, worker: WorkerId, hashes: Hashes | bytes, known_blocks: int) -> None:
+        """Believe of a prompt that was not served no more than its first `known_blocks`.
+
+        `hashes` of one that was heard of are its graded ones, packed.
+        """
+        if isinstance(hashes, bytes):
+            if self.heard is not None:
+                kept = graded_count(max(0, known_blocks)) * HASH_BYTES
+                self.heard.revoke(worker, hashes[kept:])
+        elif self.routed is not None:
+            expected = hashes.upto(ALL_BLOCKS)[known_blocks:]
+            if expected:
+                self.routed.revoke(worker, pack_hashes(expected))
+
+    def cached_blocks(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return the size of each worker's cached tree in the view that counts for it.
+
+        That is by events, or by own decisions alone: of what was heard only some blocks are kept.
+        """
+        index, distrusted = self.index, self._distrusted
+        if index is not None and not distrusted:
+            return index.sizes(workers)
+        routed = [0] * len(workers) if self.routed is None else self.routed.sizes(workers)
+        if index is None:
+            return routed
+        sizes = zip(workers, index.sizes(workers), routed, strict=True)
+        return [guess if worker in distrusted else told for worker, told, guess in sizes]
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget what decisions said of a worker that left; events are the index's own affair."""
+        for believed in (self.routed, self.heard):
+            if believed is not None:
+                believed.remove_worker(worker)
+
+
+def by_worker(groups: Groups) -> dict[WorkerId, int]:
+    """Return the depth of the first group, the deepest, that each worker is in; they may overlap
+    here.
+    """
+    matches: dict[WorkerId, int] = {}
+    for depth, workers in reversed(groups):
+        matches.update(dict.fromkeys(workers, depth))
+    return matches

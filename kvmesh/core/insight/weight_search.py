@@ -1,0 +1,94 @@
+"""What a search for weights is told and what it finds, between a router and its child process."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+Weighting = Mapping[str, float]
+"""Weights by name."""
+
+
+def name_policy(cost: str, weights: Weighting) -> str:
+    """Return the policy as --policy and --shadow-policy take it."""
+    return ":".join(["kv", cost, *(f"{name}={value:g}" for name, value in weights.items())])
+
+
+def alike(one: Weighting, other: Weighting) -> bool:
+    """Return whether two are the same to a part in a hundred."""
+    names = one.keys() | other.keys()
+    return all(
+        abs(one.get(name, 0.0) - other.get(name, 0.0))
+        <= 0.01 * max(abs(one.get(name, 0.0)), abs(other.get(name, 0.0)))
+        for name in names
+    )
+
+
+class SimulatedFleetFacts(msgspec.Struct, frozen=True):
+    """A live fleet as far as a simulator can be told. Times in ms.
+
+    `speeds` are relative, one a worker. A prefill takes `prefill_fixed_ms` a step and
+    `prefill_token_ms` an uncached token, an output token `output_token_ms` under the present load
+    (0: none was seen). `blocks` are a worker's KV blocks, 0 when unknown.
+    """
+
+    speeds: tuple[float, ...]
+    block_size: int
+    prefill_fixed_ms: float
+    prefill_token_ms: float
+    output_token_ms: float = 0.0
+    blocks: int = 0
+    replicas: int = 1
+    kv_events: bool = True
+    max_backlog_ms: float = 0.0
+
+
+class SearchTask(msgspec.Struct, frozen=True):
+    """Find weights for `cost` on a trace of `block_tokens` a hash id.
+
+    `present` are those in force, `default` the formula's, `others` more to begin with. The trace
+    has `share` of all prompt tokens. `ttft_ms` and `itl_ms` are its measured medians, None: not
+    seen. The search ends after `seconds`; only the last `requests` are played.
+    """
+
+    cost: str
+    default: Weighting
+    present: Weighting
+    others: tuple[Weighting, ...]
+    fleet: SimulatedFleetFacts
+    block_tokens: int
+    share: float = 1.0
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    seconds: float = 60.0
+    requests: int = 3000
+    seed: int = 0
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Weights with what they score where they were searched and on requests held out, against the
+    default's scores: below 1 is better. p90 times are of the requests held out, ms.
+    """
+
+    weights: Weighting
+    searched: float
+    held_out: float
+    ttft_ms_p90: float
+    tpot_ms_p90: float
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a search found. `best` did best where it was searched; `trials` were played.
+
+    `simulated_ttft_ms` is the median under the present weights, to be held against the measured.
+    """
+
+    default: Judged
+    present: Judged
+    best: Judged
+    trials: int
+    requests: int
+    took_s: float
+    simulated_ttft_ms: float
+    measured_ttft_ms: float | None
+    simulated_itl_ms: float
+    measured_itl_ms: float | None

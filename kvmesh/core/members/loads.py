@@ -1,0 +1,56 @@
+"""What a request asks of its worker, and what all of them amount to."""
+
+from typing import Final
+
+import msgspec
+
+from kvmesh._native import OVERDUE as _OVERDUE
+from kvmesh._native import ActiveSequences, WorkerTurns
+from kvmesh.core.blocks.hashing import Hashes
+
+MOST_TOKENS: Final = 1 << 40
+"""More than any prompt or answer has: what a request claims beyond it is not counted."""
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """What one request asks of its worker. `keys` as `graded.sharing_keys` gives them.
+
+    `streams` False: nobody will see its first token, so the end of its prefill is inferred.
+    `hashes` are the prompt's, where it is believed cached from now on: peers shall believe it too.
+    Of one that a peer told of they are its graded ones, packed.
+    `turn`: it went there because it was the worker's turn.
+    """
+
+    prompt_tokens: int
+    uncached_tokens: int
+    expected_output_tokens: int = 0
+    keys: tuple[int, ...] = ()
+    streams: bool = True
+    hashes: Hashes | bytes | None = None
+    turn: bool = False
+
+
+class SequencesStatistics(msgspec.Struct, frozen=True):
+    """Totals over all workers, and what ended other than by `finish`."""
+
+    workers: int
+    active_requests: int
+    prefill_tokens: int
+    active_blocks: int
+    expired: int
+    dropped_with_worker: int
+    dropped_with_owner: int
+
+
+LOCAL: Final = ""
+"""Owner of this replica's own bookings; a peer's carry the peer's name."""
+
+OVERDUE: Final = _OVERDUE
+"""A prefill that nobody sees end is taken for ended at so many times its expected time."""
+
+
+def new_sequences(block_size: int, *, lease_s: float = 60.0) -> ActiveSequences:
+    """Return sequences without any booking. Raises `ValueError`."""
+    return ActiveSequences(
+        block_size, lease_s=lease_s, turns=WorkerTurns, statistics=SequencesStatistics
+    )

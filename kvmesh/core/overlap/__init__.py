@@ -1,1 +1,0 @@
-"""How much of a prompt each worker holds: by events, or by the router's own decisions."""

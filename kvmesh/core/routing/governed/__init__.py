@@ -1,1 +1,0 @@
-"""Turns of programs in routing: the fleet that their governor sees."""

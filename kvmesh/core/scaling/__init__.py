@@ -1,1 +1,0 @@
-"""What autoscalers ask: how full the workers are together, how many it takes, which may leave."""

@@ -1,1 +1,0 @@
-"""A whole index as bytes: written, checked, read, and which of them count."""

