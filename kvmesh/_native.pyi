@@ -30,7 +30,7 @@ from kvmesh.core.index.block_table import (
     IndexView,
     TableLoader,
 )
-from kvmesh.core.index.overlaps import HeardIndex
+from kvmesh.core.index.overlaps import HintIndex
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import Traced
 from kvmesh.core.insight.traffic import TrafficRow
@@ -47,7 +47,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
 from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.transport.extproc.messages import (
-    Heard,
+    GatewayMessage,
     Modes,
     RequestBody,
     RequestHeaders,
@@ -240,7 +240,7 @@ def read_extproc(
     ],
     data: bytes,
     /,
-) -> Heard:
+) -> GatewayMessage:
     """Return what a gateway's message says, in one of these types.
 
     Of a field that may stand once the last counts. Fields and metadata that a picker has no use for
@@ -335,7 +335,7 @@ class GrpcSession:
     def drain(self) -> None:
         """Ask the peer to open no more streams; those on their way are still taken."""
 
-    def calm(self) -> None:
+    def reset_idle(self) -> None:
         """Count idle frames and early resets from 0 again; give up what the peer left half closed
         since the last call.
         """
@@ -1494,7 +1494,7 @@ class BookingOutbox:
         that it was served.
         """
 
-    def tell_growth(self) -> None:
+    def publish_growth(self) -> None:
         """Tell of each booking whose output has grown since it was told of last, and of those that
         ended without a word that they are over. O(bookings told).
         """
@@ -1502,7 +1502,7 @@ class BookingOutbox:
     def begin_state(self) -> None:
         """Tell that all live bookings follow; peers drop the others with `end_state`."""
 
-    def retell(self, bookings: Iterable[Booking], /) -> None:
+    def republish(self, bookings: Iterable[Booking], /) -> None:
         """Tell of live bookings as they are now; of others nothing."""
 
     def end_state(self) -> None:
@@ -1521,9 +1521,10 @@ class BookingOutbox:
 class Peer:
     """How far a peer was heard, whether all of it, and which bookings a state leaves out.
 
-    `retold` are bookings that came with a state: when they really began is not known. `workers` are
-    the names that its records give by number, `core.routing.peers.event_fold.as_name_key` of it.
-    `booked` counts its bookings, exactly at `counted_s`. Bookings are also kept by their number.
+    `republished` are bookings that came with a state: when they really began is not known.
+    `workers` are the names that its records give by number,
+    `core.routing.peers.event_fold.as_name_key` of it. `booked` counts its bookings, exactly at
+    `counted_s`. Bookings are also kept by their number.
     """
 
     next_seq: int
@@ -1541,7 +1542,7 @@ class Peer:
     @property
     def epoch(self) -> int: ...
     @property
-    def retold(self) -> set[str]: ...
+    def republished(self) -> set[str]: ...
     @property
     def workers(self) -> dict[bytes, str]: ...
 
@@ -1560,7 +1561,7 @@ class MessageFold:
         events: EventFold,
         sequences: ActiveSequences,
         speeds: Speeds,
-        heard: HeardIndex | None,
+        hints: HintIndex | None,
         members: Mapping[str, object],
         strangers: dict[WorkerId, float],
         out: set[str],
@@ -1569,7 +1570,7 @@ class MessageFold:
         has_index: bool,
         limits: tuple[int, int],
     ) -> Self:
-        """Make one of parts that others look at, too. Raises `TypeError` where `heard` is no graded
+        """Make one of parts that others look at, too. Raises `TypeError` where `hints` is no graded
         `Approx`, or `members` no dict.
 
         `out` are the workers that something speaks against, `ttls` the seconds for which a prompt
@@ -1970,7 +1971,7 @@ class Course:
     def __new__(
         cls,
         mode: str,
-        looks: bool,
+        uses_caches: bool,
         formula: Formula | Callable[[list[tuple[float, Terms]]], list[float]] | None,
         weights: tuple[float, ...],
         margin: float,
@@ -1980,7 +1981,7 @@ class Course:
         /,
     ) -> Self: ...
     @property
-    def looks(self) -> int:
+    def uses_caches(self) -> int:
         """Whether caches count."""
 
 @final
@@ -2011,7 +2012,7 @@ class Placed:
     @property
     def choices(self) -> int:
         """Answers to the one prompt."""
-    told_tokens: int
+    event_tokens: int
     """Tokens of its prompt that its worker's events had told of, -1 where that proves nothing."""
     @property
     def streams(self) -> bool:
@@ -2080,7 +2081,7 @@ class Decider:
         """Decide by this course from now on."""
     def resize(self, block_size: int, /) -> None:
         """Decide by blocks of so many tokens."""
-    def listen(self, heard: object | None, /) -> None:
+    def listen(self, hints: object | None, /) -> None:
         """Believe what others tell of their decisions, too: an `Approx`."""
     def log(
         self,
@@ -2094,7 +2095,7 @@ class Decider:
         """Write to a log from now on; `phases` count seconds of hashing, finding, scoring, and of
         all of it, `begun` is told of first tokens of requests with inputs.
         """
-    def tell(self, outbox: object | None, /) -> None:
+    def publish_to(self, outbox: object | None, /) -> None:
         """Have a BookingOutbox told of bookings from now on; None: nobody."""
     def decide(
         self,

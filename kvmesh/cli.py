@@ -119,7 +119,7 @@ FOR_META = frozenset({"--help", "-h", "--version"})
 CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."
 
 
-def say_version() -> str:
+def print_version() -> str:
     """Return which build this is, in a line."""
     from kvmesh.app.process.build import own_build  # noqa: PLC0415  not for each start
 
@@ -129,7 +129,7 @@ def say_version() -> str:
 app = App(
     name="kvmesh",
     help="Route LLM requests to the worker that already holds their KV cache.",
-    version=say_version,
+    version=print_version,
     default_parameter=Parameter(negative_iterable=()),
 )
 ENVIRONMENT = Env("KVMESH_", command=False)

@@ -279,8 +279,8 @@ def page(run: Run) -> str:
     """Return the whole page."""
     lines = HEAD.splitlines()
     for facts in run.facts[:1]:
-        told = ", ".join(f"{name} {value}" for name, value in facts.items())
-        lines += ["", f"Recorded: {told}."]
+        reported = ", ".join(f"{name} {value}" for name, value in facts.items())
+        lines += ["", f"Recorded: {reported}."]
     heads = ["case", GOALS, *COLUMNS.values()]
     lines += ["", *table(heads, ratio_rows(run)), "", *SETTING.splitlines()]
     head = ["figure", "vllm-router rr", "±", "kvmesh, byte tokens", "±", "rounds"]

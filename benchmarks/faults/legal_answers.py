@@ -146,7 +146,7 @@ class LegalAnswers:
     def _because(self, reason: str) -> str | None:
         return reason if self._dialect.reasons else None
 
-    def _said(self) -> tuple[Json, int, str | None]:
+    def _logged(self) -> tuple[Json, int, str | None]:
         """Return what a choice says, how many tokens that are, and why it ended."""
         reason = self._dialect.reason()
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -173,7 +173,7 @@ class LegalAnswers:
             return self._refused()
         choices, total = [], 0
         for index in range(self._rng.choice((1, 1, 1, 3))):
-            said, tokens, reason = self._said()
+            said, tokens, reason = self._logged()
             total += tokens
             message = {"role": "assistant", **said}
             choices.append(
@@ -216,7 +216,7 @@ class LegalAnswers:
         if self._rng.random() < 0.05:
             events.append(head | {"choices": [], "prompt_filter_results": []})
         for index in range(self._rng.choice((1, 1, 1, 3))):
-            said, tokens, reason = self._said()
+            said, tokens, reason = self._logged()
             total += tokens
             delta: Json = {"role": "assistant", "content": ""}
             more = [delta, said] if self._dialect.roles else [{"role": "assistant", **said}]

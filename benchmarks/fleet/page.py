@@ -104,8 +104,8 @@ def page(
     """Return the whole page."""
     lines = INTRODUCTION.splitlines()
     for facts in run.facts[:1]:
-        told = ", ".join(f"{name} {value}" for name, value in facts.items())
-        lines += ["", f"Recorded: {told}."]
+        reported = ", ".join(f"{name} {value}" for name, value in facts.items())
+        lines += ["", f"Recorded: {reported}."]
     lines += capacity_lines(sizes, plane)
     head = ["request", "alone", "replica", "sibling", "sigma", "bytes", *_times()]
     for kind in KINDS:

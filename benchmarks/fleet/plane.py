@@ -209,8 +209,8 @@ class Plane:
         us = costs.nats_in_us + costs.nats_out_us * count + costs.nats_kilobyte_us * size / 1000.0
         us += costs.append_us if message.append else 0.0
         done = self._server.do(now, us * US)
-        self._agenda.enter(done + self._fleet.hop_s, partial(self._hear, message))
+        self._agenda.enter(done + self._fleet.hop_s, partial(self._receive, message))
 
-    def _hear(self, message: Message, now: float) -> None:
+    def _receive(self, message: Message, now: float) -> None:
         last = max(self._do(one, message.kind, now, message.us) for one in message.receivers)
         message.on_done(last)

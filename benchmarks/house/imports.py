@@ -55,9 +55,9 @@ def _reached(graph: Graph, module: str) -> set[str]:
     found: set[str] = set()
     ahead = [module]
     while ahead:
-        news = graph[ahead.pop()] - found
-        found |= news
-        ahead.extend(news)
+        updates = graph[ahead.pop()] - found
+        found |= updates
+        ahead.extend(updates)
     return found
 
 

@@ -73,7 +73,7 @@ class Ours:
             scheduler,
             DecisionLog(),
             time.monotonic,
-            lambda _worker, _doubt: None,
+            lambda _worker, _distrust: None,
             follows_events=True,
         )
         self._placer, self._dispatch = Placer(dispatch), dispatch

@@ -87,17 +87,17 @@ def _store(
     for event in worker.closure.hold(parent, run):
         index.apply(worker.name, event)
     blocks = [{"block_hash": block, "tokens_hash": block} for block in run]
-    _tell(tree, number, worker, {"stored": {"parent_hash": parent or None, "blocks": blocks}})
+    _report(tree, number, worker, {"stored": {"parent_hash": parent or None, "blocks": blocks}})
 
 
 def _evict(index: KvIndex, tree: Any, number: int, worker: _Worker, blocks: list[int]) -> None:
     worker.held.difference_update(blocks)
     for event in worker.closure.drop(blocks):
         index.apply(worker.name, event)
-    _tell(tree, number, worker, {"removed": {"block_hashes": blocks}})
+    _report(tree, number, worker, {"removed": {"block_hashes": blocks}})
 
 
-def _tell(tree: Any, number: int, worker: _Worker, data: dict[str, Any]) -> None:
+def _report(tree: Any, number: int, worker: _Worker, data: dict[str, Any]) -> None:
     if tree is not None:
         event = {"event_id": worker.events, "data": data}
         worker.events += 1

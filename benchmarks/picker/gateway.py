@@ -185,7 +185,7 @@ class Link(asyncio.Protocol):
             self._owed += len(payload)
             asked = self._streams.get(stream)
             if asked is not None:
-                self._hear(asked, payload)
+                self._receive(asked, payload)
         elif kind == 1 and flags & 1:
             self._end(stream)
         elif kind == 3:
@@ -239,7 +239,7 @@ class Link(asyncio.Protocol):
             asked.window -= size
             at += size
 
-    def _hear(self, asked: Asked, payload: bytes) -> None:
+    def _receive(self, asked: Asked, payload: bytes) -> None:
         held = asked.message
         held += payload
         while len(held) >= 5:

@@ -38,9 +38,11 @@ class RandomPicker:
             elif kind == "response_headers":
                 yield wire.ProcessingResponse(response_headers=wire.HeadersResponse())
             elif kind == "response_body":
-                heard = request.response_body
-                yield wire.ProcessingResponse(response_body=piece(heard.body, heard.end_of_stream))
-                if heard.end_of_stream:
+                received = request.response_body
+                yield wire.ProcessingResponse(
+                    response_body=piece(received.body, received.end_of_stream)
+                )
+                if received.end_of_stream:
                     return
 
     def _pick(self, body: bytes) -> list[wire.ProcessingResponse]:

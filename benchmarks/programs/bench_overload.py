@@ -168,10 +168,10 @@ def calibration(played: Sequence[Played]) -> list[str]:
     for low, high in pairwise(BINS):
         some = [one for one in chances if low <= one[0] < high]
         if some:
-            foretold = sum(one for one, _ in some) / len(some)
+            predicted = sum(one for one, _ in some) / len(some)
             missed = sum(late for _, late in some) / len(some)
             name = f"{low:g} to {min(high, 1.0):g}"
-            lines.append(f"| {name} | {len(some):,} | {foretold:.2f} | {missed:.2f} |")
+            lines.append(f"| {name} | {len(some):,} | {predicted:.2f} | {missed:.2f} |")
     return lines
 
 

@@ -183,12 +183,12 @@ class Fleet:
         self._sent += served.requests
         spent = used_ns(proxy) - own
         beside = 0.0 if other is None else max(0.0, used_ns(other) - before - idle * longer)
-        told = 0.0 if other is None else max(0.0, self.nats.bytes_in() - sent - quiet * longer)
+        reported = 0.0 if other is None else max(0.0, self.nats.bytes_in() - sent - quiet * longer)
         if not (count := served.requests):
             raise RuntimeError(
                 f"{proxy.name} answered nothing within {seconds} s: is the machine busy?"
             )
-        return spent / count / 1000, beside / count / 1000, told / count
+        return spent / count / 1000, beside / count / 1000, reported / count
 
     def plane(self, seconds: float) -> Sample:
         """Return what a record of the journal, a block of it and a heartbeat cost a replica, us.

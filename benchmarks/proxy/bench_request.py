@@ -126,8 +126,8 @@ class Front:
         keys: Path | None = None,
     ) -> None:
         named = tuple(f"w{number}=http://127.0.0.1:{number + 1}" for number in range(ENGINES))
-        told = dataclasses.replace(RouterSettings(), kv_events=False, worker=named, **settings)
-        server = RouterServer(told)
+        reported = dataclasses.replace(RouterSettings(), kv_events=False, worker=named, **settings)
+        server = RouterServer(reported)
         self.context = server._context()  # noqa: SLF001  the wiring of `serve`, without its sockets
         for engine in parse_workers(named):
             _introduce(self.context, engine, models)
@@ -135,17 +135,17 @@ class Front:
         self._wheel = DeadlineWheel(loop)
         self.engines = engines(self._wheel)
         pool = cast("UpstreamPool", self.engines)
-        check = check_of(told, pool, lambda _model, _hashes: None)
-        reader = reader_of(told, "bench", check, ())
-        splits = Splits(split_options(told), pool)
+        check = check_of(reported, pool, lambda _model, _hashes: None)
+        reader = reader_of(reported, "bench", check, ())
+        splits = Splits(split_options(reported), pool)
         forward = partial(Forward, pool=pool)
-        gateway = Gateway(self.context, reader, forward, forward_options(told), splits)
+        gateway = Gateway(self.context, reader, forward, forward_options(reported), splits)
         routes = Routes()
         gateway.mount(routes)
         handler: Callable[[Exchange], None] = routes
         if keys is not None:
             handler = KeyGuard(
-                routes, keys, tenant_header=told.admission.tenant_header, pass_on=False
+                routes, keys, tenant_header=reported.admission.tenant_header, pass_on=False
             )
         listener = Listener(handler, HttpLimits(), self._wheel)
         self.clients = [Connection(listener) for _ in range(connections)]

@@ -77,21 +77,21 @@ class Selected:
     def on_tokens(self, tokens: int) -> None:
         if not self._begun:
             self._begun = True
-            self._tell(self._service.prefill_complete(self._name))
+            self._report(self._service.prefill_complete(self._name))
         blocks = tokens // BLOCK_SIZE
         for _ in range(blocks - self._blocks):
-            self._tell(self._service.add_output_block(self._name))
+            self._report(self._service.add_output_block(self._name))
         self._blocks = blocks
 
     def on_finish(self, outcome: Outcome) -> None:
         del outcome
-        self._tell(self._service.free_reservation(self._name))
+        self._report(self._service.free_reservation(self._name))
 
-    def _tell(self, answer: Any) -> None:
+    def _report(self, answer: Any) -> None:
         if answer is not None:
-            telling = asyncio.ensure_future(answer)
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            publishing = asyncio.ensure_future(answer)
+            self._telling.add(publishing)
+            publishing.add_done_callback(self._telling.discard)
 
 
 async def add_engine(service: Any, pool: UpstreamPool, number: int, url: str) -> None:

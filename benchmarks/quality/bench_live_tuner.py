@@ -158,8 +158,8 @@ def run(
             with contextlib.suppress(ValueError):
                 entry = json.loads(line)
                 if entry.get("event") in ("auto-tune", "policy changes"):
-                    told = entry.get("text") or f"{entry['candidate']} {entry['share']:.0%}"
-                    print(f"{entry['timestamp'][11:19]}  {entry.get('step', 'policy')}: {told}")
+                    reported = entry.get("text") or f"{entry['candidate']} {entry['share']:.0%}"
+                    print(f"{entry['timestamp'][11:19]}  {entry.get('step', 'policy')}: {reported}")
     return found
 
 

@@ -84,8 +84,8 @@ class TunedFleet:
         self.tuner = self._loop.tuner
         self._arms: dict[str, Arm] = {}
         self._counted = 0
-        self._say = say
-        self._said = 0
+        self._report = say
+        self._logged = 0
         self.kept: list[tuple[float, str]] = []
 
     def run(self) -> list[RequestOutcome]:
@@ -101,21 +101,21 @@ class TunedFleet:
                 policies.decide()
             if now >= look_s:
                 look_s = now + LOOK_S
-                self._look(now)
+                self._check(now)
         return fleet.outcomes
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         around = Around()
-        for order in self._loop.look(around, now):
+        for order in self._loop.check(around, now):
             if isinstance(order, Search):
                 lines = mooncake_lines(order.rows, order.task.block_tokens)
                 task = msgspec.structs.replace(order.task, seconds=inf)
                 found = Proposer(task, parse_trace(lines, "the ring")).run()
                 self._loop.found(found, around, now)
         for step in self.tuner.status().steps:
-            if step.number > self._said:
-                self._said = step.number
-                self._say(f"{step.at_s:7.0f} s  {step.kind}: {step.text}")
+            if step.number > self._logged:
+                self._logged = step.number
+                self._report(f"{step.at_s:7.0f} s  {step.kind}: {step.text}")
 
     def _decided(self, decision: Decision) -> None:
         self._shadows.judge(decision)

@@ -70,7 +70,7 @@ class OldEngine:
         self.publisher.publish(msgspec.msgpack.encode([time.time(), [*events, stored], 0]))
 
 
-async def look(client: httpx.AsyncClient, url: str) -> tuple[str, int, object]:
+async def check(client: httpx.AsyncClient, url: str) -> tuple[str, int, object]:
     """Return trust, blocks in the index, and the batch of the stored checkpoint."""
     status = (await client.get(f"{url}/v1/status")).json()
     trusts = [str(one["trust"]) for one in status["workers"]]
@@ -104,7 +104,7 @@ class Room:
         began_s, seen = time.monotonic(), "nothing"
         while time.monotonic() < began_s + LATE_S:
             with contextlib.suppress(httpx.HTTPError):
-                trust, blocks, _ = await look(client, self.url)
+                trust, blocks, _ = await check(client, self.url)
                 seen = f"{trust}, {blocks} of {len(self.engine)} blocks"
                 known = trust == "exact" and abs(blocks - len(self.engine)) <= 2 * BLOCKS_A_BATCH
                 if known and self.said("engine events lost") >= starts - 1:
@@ -148,7 +148,7 @@ async def restart(
     busy = asyncio.create_task(go_on(engine))
     await asyncio.sleep(3.0)
     for number in range(restarts):
-        _, _, kept = await look(client, room.url)
+        _, _, kept = await check(client, room.url)
         behind = engine.publisher.next_seq - (kept if isinstance(kept, int) else 0)
         room.sidecar.kill()
         room.sidecar.start()

@@ -177,10 +177,10 @@ async def sidecar_cpu(url: str, batches: Sequence[bytes]) -> Sample:
     await journal.open()
     confirmed = [-1]
 
-    def hear(_: str, data: bytes) -> None:
+    def receive(_: str, data: bytes) -> None:
         confirmed[0] = decode(data, WorkerHeartbeat).last_seq
 
-    await NatsBus(connection).subscribe(subjects.heartbeats(), hear)
+    await NatsBus(connection).subscribe(subjects.heartbeats(), receive)
     engine = Engine()
     await engine.server.start("127.0.0.1", 0)
     argv = [

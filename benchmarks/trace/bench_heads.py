@@ -86,11 +86,13 @@ def measure(way: real.Made | None, settings: dict[str, Any], rounds: int) -> Sam
     """Return the processor time of one request, us."""
 
     async def work(folder: Path) -> Sample:
-        told = dict(settings)
-        keys = key_file(folder) if told.pop("keys", False) else None
-        judged = nullcontext() if told.pop("judged", True) else patch(CHECK, lambda _models: None)
+        reported = dict(settings)
+        keys = key_file(folder) if reported.pop("keys", False) else None
+        judged = (
+            nullcontext() if reported.pop("judged", True) else patch(CHECK, lambda _models: None)
+        )
         with judged:
-            front = Front(CONNECTIONS, settings=told, keys=keys)
+            front = Front(CONNECTIONS, settings=reported, keys=keys)
             return timed(front, made(way), 30, rounds)
 
     with tempfile.TemporaryDirectory() as folder:

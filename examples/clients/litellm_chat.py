@@ -24,8 +24,8 @@ def main(url: str) -> None:
                 {"role": "user", "content": question},
             ],
         )
-        told = answer._response_headers  # noqa: SLF001 - LiteLLM documents no other way
-        print(told["x-kvmesh-worker"], told["x-kvmesh-overlap-blocks"], "blocks cached")
+        reported = answer._response_headers  # noqa: SLF001 - LiteLLM documents no other way
+        print(reported["x-kvmesh-worker"], reported["x-kvmesh-overlap-blocks"], "blocks cached")
     stream = litellm.completion(
         model="openai/mock",
         api_base=f"{url}/v1",

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Base of everything an actor can be told (see `messages`)."""
+    """Base of all messages to actors (see `messages`)."""
 
 
 class Effect(msgspec.Struct, frozen=True):

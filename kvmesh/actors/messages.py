@@ -24,7 +24,7 @@ from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.registry import connector_of, connectors
-from kvmesh.core.insight.rollout_state import NO_NEWS, PolicyNews
+from kvmesh.core.insight.rollout_state import NO_NEWS, PolicyUpdate
 from kvmesh.core.members.fetch_times import FetchRows
 from kvmesh.core.members.progress import EngineReading
 from kvmesh.core.members.worker_info import (
@@ -125,7 +125,9 @@ class WorkerLoad(msgspec.Struct, frozen=True):
             waiting_requests=as_count(self.waiting_requests),
             used_blocks=as_count(self.used_blocks),
             total_blocks=as_count(self.total_blocks),
-            waiting_tokens=None if (told := self.waiting_tokens) is None else as_count(told),
+            waiting_tokens=None
+            if (reported := self.waiting_tokens) is None
+            else as_count(reported),
             prefilled_tokens=as_count(self.prefilled_tokens),
             prefill_busy_us=as_count(self.prefill_busy_us),
             total_slots=as_count(self.total_slots),
@@ -217,7 +219,7 @@ class WorkerHeartbeat(Message, frozen=True):
 
     @property
     def leaving(self) -> bool:
-        """Return whether it was told to get nothing new, with an engine that answers."""
+        """Return whether it drains, with an engine that answers."""
         return self.draining and self.answering
 
 
@@ -251,7 +253,7 @@ class RouterHeartbeat(Message, frozen=True):
     workers: Members = ()
     left_out: Names = ()
     follower: bool = False
-    policy: PolicyNews = NO_NEWS
+    policy: PolicyUpdate = NO_NEWS
     version: VersionText = ""
     formats: Formats = FIRST
     fetches: FetchRows = ()
@@ -259,7 +261,7 @@ class RouterHeartbeat(Message, frozen=True):
 
     @property
     def leaving(self) -> bool:
-        """Return whether it was told to get nothing new."""
+        """Return whether it drains."""
         return self.draining
 
     @property
@@ -364,11 +366,11 @@ class JournalOpened(Message, frozen=True):
 
 
 class BookingsWait(Message, frozen=True):
-    """Bookings of this replica wait in its outbox to be told: the other replicas shall know."""
+    """Bookings of this replica wait in its outbox to be published to the other replicas."""
 
 
-class AllHeard(Message, frozen=True):
-    """Who lives has been heard of since the start: a meta-router may begin to choose."""
+class AllReported(Message, frozen=True):
+    """Every live member has sent a heartbeat since the start: a meta-router may begin to choose."""
 
 
 class SharesChanged(Message, frozen=True):

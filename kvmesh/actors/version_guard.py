@@ -29,14 +29,14 @@ class VersionGuard:
         self, key: str, wishes: PendingEffects, own: Formats = OWN, reload_to: str = ""
     ) -> None:
         self.newer: Newer | None = None
-        self.has_looked = False
+        self.has_checked = False
         self.written = (1, 1)
         self.readers = Readers(own)
         self._key = key
         self._wishes = wishes
         self._own = own
         self._reload_to = reload_to
-        self._look_s = 0.0
+        self._check_s = 0.0
         self._why = ""
         self._reading: Kind = "manifest"
 
@@ -45,16 +45,16 @@ class VersionGuard:
 
         One that cannot be read, or is garbage, stops nobody: who writes reads it again before.
         """
-        if self.has_looked and self.newer is None:
+        if self.has_checked and self.newer is None:
             return then(now)
-        if not self.has_looked:
+        if not self.has_checked:
             self.readers.begin(now)
-        if now < self._look_s:
+        if now < self._check_s:
             return ()
-        self._look_s = now + LOOK_AGAIN_S
+        self._check_s = now + LOOK_AGAIN_S
 
         def on_read(answer: Message, answered_s: float) -> Iterable[Effect]:
-            self._look_s = 0.0
+            self._check_s = 0.0
             if isinstance(answer, KeyRead):
                 try:
                     self.read(answer.value)
@@ -64,7 +64,7 @@ class VersionGuard:
                 except CodecError:
                     pass  # It will be replaced.
                 back = self.newer is not None and self._reload_to
-                self.has_looked, self.newer = True, None
+                self.has_checked, self.newer = True, None
                 if back:
                     reload = Reload("snapshots are of a format that is read again")
                     return (Send(self._reload_to, reload), *then(answered_s))
@@ -100,7 +100,7 @@ class VersionGuard:
 
     def stop(self, error: NewerError, now: float) -> None:
         """Take what a reading of the manifest says: it is not this version's to write."""
-        self._look_s = now + LOOK_AGAIN_S
-        self.has_looked = True
+        self._check_s = now + LOOK_AGAIN_S
+        self.has_checked = True
         self._why = str(error)
         self.newer = Newer("the snapshot store", self._reading, error.number, error.version)

@@ -22,7 +22,7 @@ class PendingEffects:
         return wish(self._tokens)
 
     def answer(self, message: Message, now: float) -> Iterable[Effect]:
-        """Go on with what `message` answers; nothing for an answer that nobody waits for."""
+        """Run the continuation of what `message` answers; an answer without one is ignored."""
         token: object = getattr(message, "token", None)
         then = self._then.pop(token, None) if isinstance(token, int) else None
         return then(message, now) if then is not None else ()

@@ -16,7 +16,7 @@ from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
 from kvmesh.core.engines.diagnosis import check_engine
 from kvmesh.core.engines.facts import base_of
 from kvmesh.core.engines.seen import Finding, Level
-from kvmesh.doctor.probe import Look, look_at_engine, look_at_router
+from kvmesh.doctor.probe import Inspection, probe_engine, probe_router
 from kvmesh.doctor.router import check_router
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
@@ -59,7 +59,7 @@ async def examine(settings: DoctorSettings) -> list[Finding]:
     tokenizer = None
     if settings.tokenizer is not None:
         tokenizer = load_tokenizer(str(settings.tokenizer), options=TokenizerOptions())
-    look = Look(
+    inspection = Inspection(
         engine_url=base_of(settings.engine_url),
         endpoint=settings.kv_events_endpoint,
         replay=settings.kv_replay_endpoint,
@@ -70,10 +70,10 @@ async def examine(settings: DoctorSettings) -> list[Finding]:
     )
     pool = UpstreamPool()
     try:
-        engine, chat = await look_at_engine(pool, look)
+        engine, chat = await probe_engine(pool, inspection)
         findings = check_engine(engine)
         if settings.router_url and engine.answers:
-            router = await look_at_router(pool, base_of(settings.router_url), engine, chat)
+            router = await probe_router(pool, base_of(settings.router_url), engine, chat)
             findings += check_router(router, engine)
     finally:
         await pool.close()
@@ -116,10 +116,10 @@ def command(*, settings: Annotated[DoctorSettings, Flat] | None = None) -> None:
     findings: list[list[Finding]] = []
 
     async def main(stop: Stop) -> None:
-        async def look() -> None:
+        async def inspection() -> None:
             findings.extend([await examine(patient) for patient in patients])
 
-        await first_of(stop.wait(), look())
+        await first_of(stop.wait(), inspection())
 
     run(main)
     console = Console()

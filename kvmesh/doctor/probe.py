@@ -79,7 +79,7 @@ class _Route(msgspec.Struct):
     candidates: tuple[_Candidate, ...] = ()
 
 
-class Look(msgspec.Struct, frozen=True):
+class Inspection(msgspec.Struct, frozen=True):
     """What to look at. An `endpoint` given by hand replaces those the engine lists."""
 
     engine_url: str
@@ -91,9 +91,9 @@ class Look(msgspec.Struct, frozen=True):
     probe: bool = True
 
 
-async def look_at_engine(pool: UpstreamPool, look: Look) -> tuple[EngineSeen, bytes]:
+async def probe_engine(pool: UpstreamPool, inspection: Inspection) -> tuple[EngineSeen, bytes]:
     """Return what the engine says and does, and the chat that was sent to it, b"" for none."""
-    url = look.engine_url
+    url = inspection.engine_url
     facts = await read_facts(pool, url)
     if facts is None:
         return EngineSeen(url=url, answers=False), b""
@@ -102,16 +102,18 @@ async def look_at_engine(pool: UpstreamPool, look: Look) -> tuple[EngineSeen, by
         return EngineSeen(url=url, kind="kvmesh"), b""
     kind, identity = found or ("", Identity(version=""))
     endpoints = facts.endpoints
-    if look.endpoint:
-        endpoints = given_endpoints(look.endpoint, look.replay, facts.ranks)
+    if inspection.endpoint:
+        endpoints = given_endpoints(inspection.endpoint, inspection.replay, facts.ranks)
     decode = decoder_of(kind)
-    watches = [SourceWatch(one, decode, topic=look.topic, bind=look.bind) for one in endpoints]
+    watches = [
+        SourceWatch(one, decode, topic=inspection.topic, bind=inspection.bind) for one in endpoints
+    ]
     chat, probe = b"", None
     try:
         await asyncio.gather(*(watch.open() for watch in watches))
-        if look.probe and facts.models:
+        if inspection.probe and facts.models:
             chat = _chat(facts)
-            probe = await _probe(pool, look, chat, watches, engine_of(kind))
+            probe = await _probe(pool, inspection, chat, watches, engine_of(kind))
     finally:
         for watch in watches:
             watch.close()
@@ -129,7 +131,7 @@ async def look_at_engine(pool: UpstreamPool, look: Look) -> tuple[EngineSeen, by
     return seen, chat if probe is not None and not probe.error else b""
 
 
-async def look_at_router(
+async def probe_router(
     pool: UpstreamPool, url: str, engine: EngineSeen, chat: bytes
 ) -> RouterFacts:
     """Return the router's status, and what it makes of a chat the engine was sent before."""
@@ -178,24 +180,28 @@ def _chat(facts: EngineFacts) -> bytes:
 
 
 async def _probe(
-    pool: UpstreamPool, look: Look, chat: bytes, watches: list[SourceWatch], engine: Engine
+    pool: UpstreamPool,
+    inspection: Inspection,
+    chat: bytes,
+    watches: list[SourceWatch],
+    engine: Engine,
 ) -> ProbeSeen:
     """Send the chat twice, and wait in between for the events it makes."""
-    name = look.tokenizer.name if look.tokenizer else ""
+    name = inspection.tokenizer.name if inspection.tokenizer else ""
     sent = ask_for_ids(chat, engine.prompt_ids.fields if engine.prompt_ids else {})
     try:
-        body = await _post(pool, look.engine_url, "/v1/chat/completions", sent)
+        body = await _post(pool, inspection.engine_url, "/v1/chat/completions", sent)
         if watches:
             await until(lambda: any(one.stored_blocks for one in watches), EVENTS_TIMEOUT_S)
-        again = await _post(pool, look.engine_url, "/v1/chat/completions", sent)
+        again = await _post(pool, inspection.engine_url, "/v1/chat/completions", sent)
         usage = msgspec.json.decode(again, type=_Answer).usage
     except (TransportError, *UNREADABLE) as error:
         return ProbeSeen(error=str(error))
     details = usage.prompt_tokens_details
     theirs = engine_prompt_ids(body)
     differs = None
-    if look.tokenizer is not None and theirs is not None:
-        ours = look.tokenizer.encode_chat(ChatInput.from_body(chat))
+    if inspection.tokenizer is not None and theirs is not None:
+        ours = inspection.tokenizer.encode_chat(ChatInput.from_body(chat))
         position = first_difference(ours, theirs)
         differs = -1 if position is None else position
     return ProbeSeen(

@@ -101,7 +101,7 @@ class Follower(ClosedByBlock):
         self._running: asyncio.Task[None] | None = None
         self._failure: KvMeshError | None = None
         self._booked = 0
-        self._heard_s = 0.0
+        self._received_s = 0.0
         self._epoch = f"{self.name}-{time.time_ns() // 1_000_000:x}"
 
     async def open(self, wait_s: float) -> None:
@@ -123,7 +123,7 @@ class Follower(ClosedByBlock):
                     f" after {wait_s:g} s; is a router or worker of that bucket running?"
                 )
             await asyncio.wait({self._running}, timeout=_LOOK_S)
-        await asyncio.sleep(self._heard_s + FIRST_BEATS_S - loop.time())
+        await asyncio.sleep(self._received_s + FIRST_BEATS_S - loop.time())
 
     async def close(self) -> None:
         """Leave the mesh; what was booked is released at the routers. Safe to call twice."""
@@ -177,7 +177,7 @@ class Follower(ClosedByBlock):
         """
         view = self.view()
         root = self._root if options.root is None else options.root
-        ids = pack_tokens(token_ids) if view.scheduler.overlaps.looks_ahead() else None
+        ids = pack_tokens(token_ids) if view.scheduler.overlaps.has_lookahead() else None
         hashes = BlockHashes(token_ids, self.block_size, root, ids)
         self._booked += 1
         request_id = options.request_id or f"{self._epoch}-{self._booked}"
@@ -213,7 +213,7 @@ class Follower(ClosedByBlock):
     async def _join(self) -> None:
         try:
             await self._mesh.start(self._url)
-            self._heard_s = asyncio.get_running_loop().time()
+            self._received_s = asyncio.get_running_loop().time()
             await self._mesh.failed()
         except KvMeshError as error:
             self._failure = error

@@ -99,7 +99,7 @@ class KvIndexer:
         """
         if root is None:
             root = ROOT if self._listener is None else self._listener.view().root
-        ids = pack_tokens(token_ids) if self._read().ends.looks_ahead else None
+        ids = pack_tokens(token_ids) if self._read().ends.has_lookahead else None
         return self._find(BlockHashes(token_ids, self.block_size, root, ids))
 
     def find_matches(self, tokens: Tokens | BlockHashes) -> Matches:

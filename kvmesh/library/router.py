@@ -292,7 +292,7 @@ class KvRouter:
         return self._scheduler.statistics()
 
     def _hashes(self, token_ids: Tokens, root: int) -> BlockHashes:
-        ids = pack_tokens(token_ids) if self._scheduler.overlaps.looks_ahead() else None
+        ids = pack_tokens(token_ids) if self._scheduler.overlaps.has_lookahead() else None
         return BlockHashes(token_ids, self.options.block_size, root, ids)
 
     def _request(self, request_id: str, token_ids: Tokens, options: RequestOptions) -> RouteRequest:

@@ -45,7 +45,7 @@ static PyTypeObject *const inner_types[] = {
     &leases_type,
     &loader_type,
     &part_type,
-    &told_type,
+    &published_type,
     &view_type,
 };
 

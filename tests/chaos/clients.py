@@ -112,7 +112,7 @@ class Clients:
         answer = await self._http.post(f"{url}/v1/chat/completions", json=body)
         if answer.status_code != httpx.codes.OK:
             return self._failed(answer.status_code, answer.content)
-        await self._check(body, _told(read_whole, _parsed(answer.content)))
+        await self._check(body, _reported(read_whole, _parsed(answer.content)))
         return "whole"
 
     async def _stream(self, url: str, body: dict[str, Any]) -> str:
@@ -130,7 +130,7 @@ class Clients:
                     if line == "data: [DONE]":
                         done = True
                         continue
-                    _told(read.take, _parsed(line.removeprefix("data: ").encode()))
+                    _reported(read.take, _parsed(line.removeprefix("data: ").encode()))
             except httpx.TransportError:
                 await self._check_begun(body, read)
                 raise
@@ -163,7 +163,7 @@ class Clients:
         return f"{status} {error.get('code')}"
 
 
-def _told(read: Callable[[dict[str, Any]], R], answer: dict[str, Any]) -> R:
+def _reported(read: Callable[[dict[str, Any]], R], answer: dict[str, Any]) -> R:
     try:
         return read(answer)
     except (KeyError, TypeError, ValueError) as error:

@@ -56,27 +56,27 @@ class Ear:
     """Hears at one server what is said at any."""
 
     def __init__(self, mesh: ChaosMesh, home: int) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.connection = NatsConnection(NatsOptions(url=mesh.servers[home].url, name="ear"))
-        self._news = asyncio.Event()
+        self._updates = asyncio.Event()
 
     async def listen(self) -> None:
         await self.connection.connect()
-        await NatsBus(self.connection).subscribe("said", self._hear)
+        await NatsBus(self.connection).subscribe("said", self._receive)
         await self.connection.flush()
 
     async def wait(self, data: bytes) -> float:
         """Wait until that was heard; return when, by the loop's clock."""
         async with asyncio.timeout(DEADLINE_S):
-            while data not in self.heard:
-                self._news.clear()
-                await self._news.wait()
+            while data not in self.received:
+                self._updates.clear()
+                await self._updates.wait()
         return asyncio.get_running_loop().time()
 
-    def _hear(self, subject: str, data: bytes) -> None:
+    def _receive(self, subject: str, data: bytes) -> None:
         del subject
-        self.heard.append(data)
-        self._news.set()
+        self.received.append(data)
+        self._updates.set()
 
 
 async def test_a_cut_server_finds_no_other_way_until_each_route_is_healed(
@@ -103,21 +103,21 @@ async def test_a_held_route_delivers_late_what_a_cut_one_loses(mesh: ChaosMesh) 
     await near.listen()
     bus = NatsBus(near.connection)
     async with asyncio.timeout(DEADLINE_S):
-        while not far.heard:
+        while not far.received:
             bus.publish("said", b"hello")
             await asyncio.sleep(POLL_S)
 
     mesh.routes.hold(0)
     bus.publish("said", b"held")
     await near.wait(b"held")
-    assert b"held" not in far.heard
+    assert b"held" not in far.received
     mesh.routes.heal()
     await far.wait(b"held")
     mesh.routes.slow(0.5)
     bus.publish("said", b"slow")
-    said_s = await near.wait(b"slow")
-    heard_s = await far.wait(b"slow")
+    logged_s = await near.wait(b"slow")
+    received_s = await far.wait(b"slow")
 
-    assert heard_s - said_s >= 0.4
+    assert received_s - logged_s >= 0.4
     for ear in (far, near):
         await ear.connection.close()

@@ -95,17 +95,17 @@ async def test_publishing_to_nobody_is_no_error(backend: Any) -> None:
 async def test_a_subscriber_that_raises_gets_the_next_message(
     backend: Any, eventually: Any, reported: Any
 ) -> None:
-    bus, heard = await backend.bus(), []
+    bus, received = await backend.bus(), []
 
     def deliver(subject: str, data: bytes) -> None:
         del subject
-        heard.append(data)
+        received.append(data)
         if data == b"1":
             raise ValueError("odd")
 
     await bus.subscribe(f"{backend.prefix}.hb.>", deliver)
     for data in (b"1", b"2"):
         bus.publish(f"{backend.prefix}.hb.code.w1", data)
-    await eventually(lambda: heard == [b"1", b"2"])
+    await eventually(lambda: received == [b"1", b"2"])
 
     assert [str(one["exception"]) for one in reported] == ["odd"]

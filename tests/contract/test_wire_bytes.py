@@ -83,7 +83,7 @@ def test_bookings_on_record_are_heard(*, compiled: bool) -> None:
     )
     peers = (PeerBookings if compiled else BookingsOfEachRecord)(scheduler)
 
-    assert peers.hear("peer", bytes_of("v1", "bookings_state"), 0.0) is not None
+    assert peers.receive("peer", bytes_of("v1", "bookings_state"), 0.0) is not None
 
     held = scheduler.sequences.owned("peer")
     assert [(one.request_id, one.worker) for one in held] == [("peer#1", "w0-dp1")]

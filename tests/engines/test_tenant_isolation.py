@@ -146,8 +146,8 @@ def test_a_tenants_own_prompts_are_reused_as_predicted(doors: Doors) -> None:
         eventually(partial(doors.is_held, body), "told", within_s=20.0)
         again = doors.apart.ask("alice", body)
 
-        told = int(again.headers["x-kvmesh-overlap-blocks"]) * doors.size
-        assert told == cached_tokens(again.json()) == doors.reusable()
+        reported = int(again.headers["x-kvmesh-overlap-blocks"]) * doors.size
+        assert reported == cached_tokens(again.json()) == doors.reusable()
         assert doors.held(body, "bob") == 0
 
 

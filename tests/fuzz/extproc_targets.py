@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import Heard, decode
+from kvmesh.transport.extproc.messages import GatewayMessage, decode
 from kvmesh.transport.extproc.writing import write_bytes
 from tests.reference.transport import extproc_reading as model
 
@@ -16,7 +16,7 @@ def extproc(data: bytes) -> None:
     assert repr(_read(decode, data)) == repr(_read(model.decode, data))
 
 
-def _read(read: Callable[[bytes], Heard], data: bytes) -> Heard | str:
+def _read(read: Callable[[bytes], GatewayMessage], data: bytes) -> GatewayMessage | str:
     try:
         return read(data)
     except CodecError as error:

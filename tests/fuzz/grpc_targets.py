@@ -51,10 +51,10 @@ def grpc(data: bytes) -> None:
     """Take frames behind a preface; both sessions keep to their bounds."""
     rest, pieces = cut(data)
     for make in MAKERS:
-        assert _said(make(LIMITS), [PREFACE, rest]) == _said(make(LIMITS), [PREFACE, *pieces])
+        assert _logged(make(LIMITS), [PREFACE, rest]) == _logged(make(LIMITS), [PREFACE, *pieces])
 
 
-def _said(session: Session, pieces: Sequence[bytes]) -> object:
+def _logged(session: Session, pieces: Sequence[bytes]) -> object:
     events = [event for piece in pieces for event in session.receive(piece)]
     assert 0 <= session.open_streams <= WIDE.max_streams
     assert 0 <= session.held_bytes <= WIDE.max_streams * WIDE.max_message_bytes
@@ -71,7 +71,7 @@ def grpc_answers(data: bytes) -> None:
                 _answer(session, plan[event[0] % len(plan)], event)
             session.take()
             session.unblock()
-        session.calm()
+        session.reset_idle()
         session.drain()
         session.receive(b"\0\0\x08\6\1\0\0\0\0" + DRAIN_PING)
         session.take()
@@ -86,7 +86,7 @@ def grpc_calls(data: bytes) -> None:
     _, pieces = cut(cuts + sent)
     silent = [make_session(limits) for _ in range(2)]
     preface = BEGINNINGS[max(0, plan[-1] - 0xFC)]
-    said = _said(silent[0], [preface, sent]), _said(silent[1], [preface, *pieces])
+    said = _logged(silent[0], [preface, sent]), _logged(silent[1], [preface, *pieces])
     assert len(sent) > UNGRANTED or said[0] == said[1]
     for piece in [preface, *(frames if plan[0] & 1 else pieces)]:
         for event in whole.receive(piece):
@@ -95,7 +95,7 @@ def grpc_calls(data: bytes) -> None:
             whole.take()
             whole.unblock()
         assert 0 <= whole.open_streams <= limits.max_streams
-    whole.calm()
+    whole.reset_idle()
     whole.drain()
 
 

@@ -220,7 +220,7 @@ def _right_calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         make_session(grpc_targets.WIDE),
     )
     frames = grpc_targets.PREFACE
-    twin.peers.hear("p", mesh_targets.RECORDS, 0.0)
+    twin.peers.receive("p", mesh_targets.RECORDS, 0.0)
     peer = core.Peer("p", 1, 0.0)
     stored: tuple[Any, ...] = ((1,), None, b"\1\0\0\0", 1, 0, (5,))
     return [
@@ -246,7 +246,7 @@ def _right_calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         (core.Peer, ("p", 1, 0.0)),
         (_message_fold(twin).fold, (peer, mesh_targets.RECORDS, 0.0)),
         (partial(_make_message_fold, twin), (None, None)),
-        (partial(_make_message_fold, twin, "heard"), (twin.heard,)),
+        (partial(_make_message_fold, twin, "hints"), (twin.hints,)),
         (partial(_make_message_fold, twin, "sequences"), (twin.sequences,)),
         (table.admit, (W, 1)),
         (table.fold, (holding, b"", 1, 1, 10)),
@@ -282,7 +282,7 @@ def _message_fold(twin: Replica, **other: object) -> Any:
         "events": twin.events(),
         "sequences": twin.sequences,
         "speeds": twin.scheduler.speeds,
-        "heard": twin.heard,
+        "hints": twin.hints,
         "members": membership.by_name,
         "strangers": {},
         "out": membership.health.out,

@@ -108,9 +108,9 @@ def records(data: bytes) -> None:
     twins = [Replica("w", compiled=compiled) for compiled in (False, True)]
     answers = list[object]()
     for twin in twins:
-        twin.peers.hear("p", RECORDS, 0.0)
+        twin.peers.receive("p", RECORDS, 0.0)
         try:
-            answers.append(twin.peers.hear("p", data, 1.0))
+            answers.append(twin.peers.receive("p", data, 1.0))
         except CodecError as error:
             answers.append(str(error))
     assert answers[0] == answers[1], answers
@@ -166,9 +166,9 @@ def seeds(target: str) -> Iterator[bytes]:
     router = RouterHeartbeat("r", "b", "http://r:1", ready=True, epoch=1)
     own = WorkerId("w")
     commands = (Drain(), Resync(own, 1, 1), WriteFormat(own, 2, "r"))
-    told: tuple[Message, ...] = (worker, router, *commands)
+    reported: tuple[Message, ...] = (worker, router, *commands)
     made = {
-        "message": [bytes([KINDS.index(type(one))]) + encode(one) for one in told],
+        "message": [bytes([KINDS.index(type(one))]) + encode(one) for one in reported],
         "records": [RECORDS, MORE_RECORDS, *_stories()],
         "manifest": [
             encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))

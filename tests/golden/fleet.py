@@ -17,7 +17,7 @@ from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 
@@ -72,7 +72,7 @@ class StillMesh:
     """The router's part in a mesh whose workers never change; what it would publish is kept."""
 
     draining = False
-    tell: Callable[[Message], None] | None = None
+    post: Callable[[Message], None] | None = None
     released: Callable[[Booking], None] | None = None
 
     def __init__(self, server: "GoldenRouter") -> None:
@@ -101,8 +101,8 @@ class StillMesh:
     def served(self, worker: WorkerId, answer: object) -> None:
         """Nobody follows events here."""
 
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
-        self.doubts.append((worker, doubt.misses, doubt.answers))
+    def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
+        self.doubts.append((worker, distrust.misses, distrust.answers))
 
     async def start(self, advertise_url: str) -> None:
         del advertise_url

@@ -15,7 +15,7 @@ from tests.simulation.planes.event_plane import EventPlane
 W0 = WorkerId("w0")
 
 
-def calm(*, seed: int = 1, busy_s: float = 3.0, replicas: int = 2) -> EventPlane:
+def reset_idle(*, seed: int = 1, busy_s: float = 3.0, replicas: int = 2) -> EventPlane:
     """Return a plane whose engines worked for `busy_s` and whose replicas know all of it."""
     plane = EventPlane(seed, SimFaults(), replicas=replicas)
     plane.run_engines(steps=int(busy_s * 20), every_s=0.05)
@@ -35,7 +35,7 @@ def device_runs(plane: EventPlane) -> list[Stored]:
 
 
 def test_a_corrupted_index_is_noticed_by_its_peer_and_healed() -> None:
-    plane = calm()
+    plane = reset_idle()
     plane.sim.on_step.clear()
     index = plane.indexer("r0").replica.index
     index.apply(W0, Stored(ROOT, b"not held"))  # What no event of the engine takes away again.
@@ -50,7 +50,7 @@ def test_a_corrupted_index_is_noticed_by_its_peer_and_healed() -> None:
 
 
 def test_a_worker_whose_clock_went_back_outruns_its_own_past() -> None:
-    plane = calm()
+    plane = reset_idle()
     process = plane.sim.processes[W0]
     build = process.plan.build
 
@@ -81,7 +81,7 @@ def started_again_with(plane: EventPlane, incarnation: int) -> None:
 
 @pytest.mark.parametrize("incarnation", [0, 1])
 def test_a_sidecar_with_a_low_epoch_or_its_predecessors_is_exact_at_once(incarnation: int) -> None:
-    plane = calm()
+    plane = reset_idle()
 
     started_again_with(plane, incarnation)
     plane.run_engines(steps=20, every_s=0.05)
@@ -91,7 +91,7 @@ def test_a_sidecar_with_a_low_epoch_or_its_predecessors_is_exact_at_once(incarna
 
 
 def test_a_former_sidecar_that_still_speaks_does_not_outbid_its_successor() -> None:
-    plane = calm()
+    plane = reset_idle()
     former = plane.publisher(W0).heartbeat()
     started_again_with(plane, 0)
     plane.sim.run(plane.sim.now + 1.0)
@@ -110,7 +110,7 @@ def test_a_former_sidecar_that_still_speaks_does_not_outbid_its_successor() -> N
 
 
 def test_a_router_restarted_with_every_worker_down_knows_all_they_held() -> None:
-    plane = calm()
+    plane = reset_idle()
     before = plane.indexer("r1").replica.claim()
     for worker in plane.engines:
         plane.sim.kill(plane.sim.processes[worker])
@@ -127,7 +127,7 @@ def test_a_router_restarted_with_every_worker_down_knows_all_they_held() -> None
 
 
 def test_a_long_outage_of_the_journal_costs_bounded_memory_and_one_dump() -> None:
-    plane = calm()
+    plane = reset_idle()
     dumps = plane.publisher(W0).statistics().sender.dumps
     plane.sim.processes[W0].cut_off_s = plane.sim.now + 20.0
     plane.run_engines(steps=400, every_s=0.05)
@@ -143,7 +143,7 @@ def test_a_long_outage_of_the_journal_costs_bounded_memory_and_one_dump() -> Non
 
 
 def test_a_replica_that_joins_after_a_purge_gets_what_it_missed_from_the_workers() -> None:
-    plane = calm(replicas=1)
+    plane = reset_idle(replicas=1)
     plane.journal.purge(plane.journal.last_sequence)
     plane.add_router("r9")
 
@@ -152,7 +152,7 @@ def test_a_replica_that_joins_after_a_purge_gets_what_it_missed_from_the_workers
 
 
 def test_several_replicas_that_miss_the_same_cause_one_dump() -> None:
-    plane = calm(replicas=1)
+    plane = reset_idle(replicas=1)
     dumps = plane.publisher(W0).statistics().sender.dumps
     plane.sim.run(plane.sim.now + 15.0)
     plane.journal.purge(plane.journal.last_sequence)
@@ -164,7 +164,7 @@ def test_several_replicas_that_miss_the_same_cause_one_dump() -> None:
 
 
 def test_a_worker_gone_for_long_is_dropped_and_known_again_when_it_returns() -> None:
-    plane = calm()
+    plane = reset_idle()
     plane.sim.processes[W0].cut_off_s = plane.sim.now + 90.0
     plane.sim.run(plane.sim.now + 80.0)
     replica = plane.indexer("r0").replica
@@ -177,7 +177,7 @@ def test_a_worker_gone_for_long_is_dropped_and_known_again_when_it_returns() -> 
 
 
 def test_a_worker_unreachable_for_a_minute_keeps_its_blocks() -> None:
-    plane = calm()
+    plane = reset_idle()
     replica = plane.indexer("r0").replica
     blocks = replica.index.blocks(W0)
     plane.sim.processes[W0].cut_off_s = plane.sim.now + 50.0
@@ -188,7 +188,7 @@ def test_a_worker_unreachable_for_a_minute_keeps_its_blocks() -> None:
 
 
 def test_an_engine_whose_history_is_lost_is_degraded_until_it_starts_over() -> None:
-    plane = calm()
+    plane = reset_idle()
     engine = plane.engines[W0]
     engine.first_batch = len(engine.batches)
     sidecar = plane.sim.processes[W0]
@@ -204,7 +204,7 @@ def test_an_engine_whose_history_is_lost_is_degraded_until_it_starts_over() -> N
 
 
 def test_a_server_that_forgets_what_it_acknowledged_is_found_out_by_heartbeats() -> None:
-    plane = calm()
+    plane = reset_idle()
     late = plane.sim.processes["r1"]
     late.frozen_s = plane.sim.now + 2.0
     plane.run_engines(steps=4, every_s=0.1)
@@ -215,7 +215,7 @@ def test_a_server_that_forgets_what_it_acknowledged_is_found_out_by_heartbeats()
 
 
 def test_dumps_hold_what_was_published() -> None:
-    plane = calm()
+    plane = reset_idle()
 
     dumped = sum(len(run.hashes) // 8 for run in device_runs(plane))
 

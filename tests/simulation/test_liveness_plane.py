@@ -27,7 +27,7 @@ def test_who_answers_is_served_and_who_does_not_is_not_through_a_storm(seed: int
     assert plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S)
 
 
-def calm(*, asked: bool = True) -> LivenessPlane:
+def reset_idle(*, asked: bool = True) -> LivenessPlane:
     """Return a plane of two of each where everybody is heard."""
     plane = LivenessPlane(1, SimFaults(), asked=asked)
     plane.sim.run(5.0)
@@ -43,7 +43,7 @@ def part(plane: LivenessPlane, process: str, for_s: float) -> None:
 
 
 def test_without_anybody_asking_a_parted_front_door_loses_who_answers() -> None:
-    plane = calm(asked=False)
+    plane = reset_idle(asked=False)
     plane.bus.links.part(["r0"], ["front"], 60.0)
 
     with pytest.raises(AssertionError, match="front leaves out r0, who answers"):
@@ -52,7 +52,7 @@ def test_without_anybody_asking_a_parted_front_door_loses_who_answers() -> None:
 
 @pytest.mark.parametrize("process", ["front", "r0", "w0", "w1"])
 def test_whoever_is_parted_from_all_others_serves_and_is_served(process: str) -> None:
-    plane = calm()
+    plane = reset_idle()
     part(plane, process, 60.0)
     end_s = plane.sim.now + 60.0
 
@@ -65,18 +65,18 @@ def test_whoever_is_parted_from_all_others_serves_and_is_served(process: str) ->
 
 
 def test_people_are_told_how_many_answer_but_are_not_heard() -> None:
-    plane = calm()
+    plane = reset_idle()
     plane.bus.links.part(["w0", "r1"], ["r0"], 60.0)
     plane.sim.run(plane.sim.now + 10.0)
 
-    [warning] = plane.registry("r0").hearing.warnings()
+    [warning] = plane.registry("r0").link_health.warnings()
 
     said = "2 of 3 members are not heard over NATS but answer over HTTP"
     assert warning == f"{said}: r1, w0"
 
 
 def test_a_partition_healed_on_one_side_costs_nobody_anything() -> None:
-    plane = calm()
+    plane = reset_idle()
     everybody = list(plane.sim.processes)
     plane.bus.links.part(["r0"], everybody, 10.0)
     plane.bus.links.part(everybody, ["r0"], 30.0)
@@ -84,12 +84,12 @@ def test_a_partition_healed_on_one_side_costs_nobody_anything() -> None:
 
     assert plane.usable("front") == ("r0", "r1")
     assert plane.usable("r0") == ("w0", "w1")
-    assert plane.front().hearing.warnings() == ()
-    assert plane.registry("r0").hearing.warnings() != ()
+    assert plane.front().link_health.warnings() == ()
+    assert plane.registry("r0").link_health.warnings() != ()
 
 
 def test_who_dies_behind_a_partition_is_gone_in_moments_and_back_when_it_answers() -> None:
-    plane = calm()
+    plane = reset_idle()
     part(plane, "r0", 60.0)
     plane.sim.run(plane.sim.now + 10.0)
     engine, router = plane.sim.processes["e1"], plane.sim.processes["r0"]
@@ -109,7 +109,7 @@ def test_who_dies_behind_a_partition_is_gone_in_moments_and_back_when_it_answers
 
 
 def test_an_engine_that_restarts_behind_a_partition_is_served_again() -> None:
-    plane = calm()
+    plane = reset_idle()
     part(plane, "w1", 60.0)
     plane.sim.run(plane.sim.now + 10.0)
     engine = plane.sim.processes["e1"]
@@ -129,7 +129,7 @@ def test_an_engine_that_restarts_behind_a_partition_is_served_again() -> None:
 def test_a_process_that_stood_still_reads_before_it_judges(
     process: str, members: tuple[str, ...], frozen_s: float, asked: bool
 ) -> None:
-    plane = calm(asked=asked)
+    plane = reset_idle(asked=asked)
     seen: list[tuple[str, ...]] = []
     plane.sim.on_step.append(
         lambda one, _, __: seen.append(plane.usable(process)) if one.name == process else None

@@ -40,7 +40,7 @@ class ShortBuffers(EventPlane):
         return alive and all(map(self.is_right, self.engines))
 
 
-def calm(*, keeps: bool) -> ShortBuffers:
+def reset_idle(*, keeps: bool) -> ShortBuffers:
     plane = ShortBuffers(1, SimFaults())
     if keeps:
         plane.keep_checkpoints(every_s=0.2)
@@ -57,7 +57,7 @@ def restart(plane: ShortBuffers) -> None:
 
 
 def test_a_sidecar_goes_on_from_what_was_kept_of_the_one_before() -> None:
-    plane = calm(keeps=True)
+    plane = reset_idle(keeps=True)
 
     for _ in range(3):
         restart(plane)
@@ -68,7 +68,7 @@ def test_a_sidecar_goes_on_from_what_was_kept_of_the_one_before() -> None:
 
 
 def test_without_that_nobody_calls_it_exact_by_mistake() -> None:
-    plane = calm(keeps=False)
+    plane = reset_idle(keeps=False)
 
     restart(plane)
     plane.sim.run(plane.sim.now + 2.0)

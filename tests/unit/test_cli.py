@@ -143,7 +143,7 @@ def test_a_setting_called_like_a_command_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "reported"),
     [
         ("kv-weight", "there is no such setting any more; write the weight"),
         ("kv_weight", "there is no such setting any more; write the weight"),
@@ -152,7 +152,7 @@ def test_a_setting_called_like_a_command_is_checked(tmp_path: Path) -> None:
     ],
 )
 def test_a_removed_setting_in_a_file_is_named_with_what_to_do(
-    tmp_path: Path, key: str, told: str
+    tmp_path: Path, key: str, reported: str
 ) -> None:
     path = tmp_path / "router.toml"
     path.write_text(f"{key} = 2\n")
@@ -160,7 +160,7 @@ def test_a_removed_setting_in_a_file_is_named_with_what_to_do(
     code, _, err = run_cli("router", "--config", str(path))
 
     assert code == 2
-    assert f"kvmesh: {path}: {key}: {told}" in err
+    assert f"kvmesh: {path}: {key}: {reported}" in err
 
 
 def test_a_removed_setting_in_the_environment_is_named_with_what_to_do() -> None:

@@ -31,7 +31,7 @@ def test_each_entry_says_what_the_command_line_says(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "told"),
+    ("before", "reported"),
     [
         ("", "True False"),
         ("import rich", "False True"),
@@ -39,7 +39,7 @@ def test_each_entry_says_what_the_command_line_says(name: str) -> None:
     ],
     ids=["nothing", "rich", "structlog"],
 )
-def test_logs_are_loaded_without_rich_unless_somebody_has_it(before: str, told: str) -> None:
+def test_logs_are_loaded_without_rich_unless_somebody_has_it(before: str, reported: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOGS.format(before=before)],
         capture_output=True,
@@ -48,4 +48,4 @@ def test_logs_are_loaded_without_rich_unless_somebody_has_it(before: str, told: 
         timeout=60,
     )
 
-    assert done.stdout.strip() == told
+    assert done.stdout.strip() == reported

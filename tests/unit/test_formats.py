@@ -41,7 +41,7 @@ def test_the_highest_format_that_all_read_is_written_or_else_the_oldest(
 
 
 def test_each_kind_has_its_own_range() -> None:
-    told = Formats(
+    reported = Formats(
         FormatRange(1, 2),
         FormatRange(2, 3),
         FormatRange(3, 4),
@@ -49,9 +49,9 @@ def test_each_kind_has_its_own_range() -> None:
         FormatRange(5, 6),
     )
 
-    assert [told.of(kind).oldest for kind in KINDS] == [1, 2, 3, 4, 5]
+    assert [reported.of(kind).oldest for kind in KINDS] == [1, 2, 3, 4, 5]
     assert writable("bookings", [FIRST]) == 1
-    assert writable("manifest", [told, told], told) == 5
+    assert writable("manifest", [reported, reported], reported) == 5
 
 
 def test_what_is_not_read_is_named_with_what_is() -> None:
@@ -65,14 +65,14 @@ def test_what_is_not_read_is_named_with_what_is() -> None:
 def test_formats_of_an_unknown_version_decode_and_what_they_leave_out_is_the_first() -> None:
     newer = msgspec.msgpack.encode({"journal": [2, 3, "more"], "colour": 7})
 
-    told = msgspec.msgpack.decode(newer, type=Formats)
+    reported = msgspec.msgpack.decode(newer, type=Formats)
 
-    assert told == Formats(journal=FormatRange(2, 3))
+    assert reported == Formats(journal=FormatRange(2, 3))
 
 
 @pytest.mark.parametrize(
-    "told", [[0, 1], [2, 1], [1, MAX_FORMAT + 1], [1, 10**15], ["1", 1], 1, [-1, 1]]
+    "reported", [[0, 1], [2, 1], [1, MAX_FORMAT + 1], [1, 10**15], ["1", 1], 1, [-1, 1]]
 )
-def test_a_range_out_of_bounds_does_not_decode(told: object) -> None:
+def test_a_range_out_of_bounds_does_not_decode(reported: object) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode({"journal": told}), type=Formats)
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"journal": reported}), type=Formats)

@@ -62,8 +62,8 @@ def test_a_command_that_is_not_installed_says_what_to_install(
 ) -> None:
     code, out, err = run_without(name, *words)
 
-    told = f"kvmesh: `kvmesh {name}` needs kvmesh-lab, which is not installed"
-    assert (code, out, err) == (2, "", f"{told}: pip install kvmesh-lab\n")
+    reported = f"kvmesh: `kvmesh {name}` needs kvmesh-lab, which is not installed"
+    assert (code, out, err) == (2, "", f"{reported}: pip install kvmesh-lab\n")
 
 
 def test_help_without_the_laboratory_names_it_below_the_commands_that_are_there() -> None:

@@ -27,8 +27,8 @@ class CacheReport:
         self._each_batch = each_batch
         self._pace = SummaryPace()
         self._created = self._removed = 0
-        self._told = (0, 0)
-        self._told_load = WorkerLoad()
+        self._reported = (0, 0)
+        self._reported_load = WorkerLoad()
 
     def count(self, events: Sequence[Event]) -> tuple[Log, ...]:
         """Count a batch's events; return its line, if batches have any. O(events)."""
@@ -51,12 +51,12 @@ class CacheReport:
 
     def sum_up(self, load: WorkerLoad, now: float) -> tuple[Log, ...]:
         """Return the summary, if one is due; `load` is what the engine reported last."""
-        created, removed = self._created - self._told[0], self._removed - self._told[1]
-        asked = _grown(load.cache_queried_tokens, self._told_load.cache_queried_tokens)
-        hit = _grown(load.cache_hit_tokens, self._told_load.cache_hit_tokens)
+        created, removed = self._created - self._reported[0], self._removed - self._reported[1]
+        asked = _grown(load.cache_queried_tokens, self._reported_load.cache_queried_tokens)
+        hit = _grown(load.cache_hit_tokens, self._reported_load.cache_hit_tokens)
         if not self._pace.due(now, changed=bool(created or removed or asked)):
             return ()
-        self._told, self._told_load = (self._created, self._removed), load
+        self._reported, self._reported_load = (self._created, self._removed), load
         fields: dict[str, str | int | float | bool | None] = {
             "worker": self._worker,
             "kv_blocks_created": created,
@@ -85,7 +85,7 @@ def engine_lines(worker: WorkerId, cache: EngineCache, events: Sequence[Event]) 
         if odd:
             fields = {**fields, "not_understood": odd, "remedy": "hits are predicted too short"}
         lines.append(Log("warning" if odd else "info", GROUPS, fields))
-    if cache.odd.is_news():
+    if cache.odd.is_update():
         counts = cache.statistics().odd
         reasons = "; ".join(f"{reason} ({count})" for reason, count in counts[:3])
         total = sum(count for _, count in counts)

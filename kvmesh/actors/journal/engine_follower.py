@@ -70,7 +70,7 @@ class EngineFollower:
         self._connected = self._current = False
         self._served = 0
         self._served_since_s = 0.0
-        self._told: tuple[Trust, str] | None = None
+        self._reported: tuple[Trust, str] | None = None
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -100,7 +100,7 @@ class EngineFollower:
                 return self._on_lost(reason)
             case _:
                 return ()
-        return self._tell(silent=self._is_silent(now))
+        return self._report(silent=self._is_silent(now))
 
     def statistics(self) -> EngineCacheStatistics:
         """Return the present counts."""
@@ -124,12 +124,12 @@ class EngineFollower:
             return self._on_lost(str(error))
         self._fold(events)
         lines = engine_lines(self._options.worker, self._cache, events)
-        return (*lines, *self._tell()) if lines else self._tell()
+        return (*lines, *self._report()) if lines else self._report()
 
     def _on_lost(self, reason: str) -> Iterable[Effect]:
         self._fold(self._regaining.lose())
         fields = {"worker": self._options.worker, "reason": reason}
-        return (Log("error", "engine events lost", fields), *self._tell())
+        return (Log("error", "engine events lost", fields), *self._report())
 
     def _fold(self, events: Iterable[Event]) -> None:
         worker = self._options.worker
@@ -158,12 +158,12 @@ class EngineFollower:
             return Trust.CATCHING_UP, "its KV events are being read"
         return Trust.EXACT, ""
 
-    def _tell(self, *, silent: bool = False) -> Iterable[Effect]:
+    def _report(self, *, silent: bool = False) -> Iterable[Effect]:
         """Tell the listener when the judgement changed."""
         trust, reason = judged = self._judge(silent=silent)
-        if judged == self._told:
+        if judged == self._reported:
             return ()
-        self._told = judged
+        self._reported = judged
         worker = self._options.worker
         log = Log(
             "info" if trust is Trust.EXACT else "warning",

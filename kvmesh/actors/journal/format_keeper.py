@@ -35,19 +35,19 @@ class FormatKeeper:
         self._own = own
         self._version = version
         self._readers = Readers(own)
-        self._readers.hear(router, own, 0.0)
-        self._told: dict[WorkerId, float] = {}
+        self._readers.receive(router, own, 0.0)
+        self._reported: dict[WorkerId, float] = {}
         self._writing: dict[WorkerId, int] = {}
         self._versions: dict[WorkerId, str] = {}
-        self._heard_s = 0.0
-        self._said = False
+        self._received_s = 0.0
+        self._logged = False
 
     def begin(self, now: float) -> None:
-        """Note that the process starts: replicas are heard from now on."""
+        """Note the start: heartbeats of replicas count from now on."""
         self._readers.begin(now)
-        self._heard_s = now + HEAR_S
+        self._received_s = now + HEAR_S
 
-    def hear_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
+    def receive_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         """Tell a worker which format to write, if it writes another one. O(replicas)."""
         writes, number = beat.formats.journal, beat.journal_format
         self._note(beat)
@@ -55,21 +55,21 @@ class FormatKeeper:
             return ()
         wanted = self._readers.format_of("journal", now, beat.formats)
         if wanted == number:
-            self._told.pop(beat.worker, None)
+            self._reported.pop(beat.worker, None)
             return ()
-        if now < self._told.get(beat.worker, -REPEAT_S) + REPEAT_S:
+        if now < self._reported.get(beat.worker, -REPEAT_S) + REPEAT_S:
             return ()
-        self._told[beat.worker] = now
+        self._reported[beat.worker] = now
         command = WriteFormat(beat.worker, wanted, self._router)
         return (Publish(self._subjects.control(beat.worker), encode(command)),)
 
-    def hear_router(self, beat: RouterHeartbeat, now: float) -> None:
+    def receive_router(self, beat: RouterHeartbeat, now: float) -> None:
         """Take what another replica reads."""
-        self._readers.hear(beat.router, beat.formats, now)
+        self._readers.receive(beat.router, beat.formats, now)
 
     def forget_worker(self, worker: WorkerId) -> None:
         """Drop a worker that is gone."""
-        self._told.pop(worker, None)
+        self._reported.pop(worker, None)
         self._writing.pop(worker, None)
         self._versions.pop(worker, None)
 
@@ -94,7 +94,7 @@ class FormatKeeper:
         met = self.met(now)
         readers = list(ready) if met else []
         for newer in met:
-            if now < self._heard_s or newer.is_read_by_any(readers):
+            if now < self._received_s or newer.is_read_by_any(readers):
                 return newer.words(self._own, self._version)
         return ""
 
@@ -103,12 +103,12 @@ class FormatKeeper:
         met = self.met(now)
         return (self._line(met),) if met else ()
 
-    def look(self, now: float) -> Iterable[Effect]:
+    def check(self, now: float) -> Iterable[Effect]:
         """Return a line when the first of a newer format is met, and one when none is left."""
         met = self.met(now)
-        if bool(met) == self._said or now < self._heard_s:
+        if bool(met) == self._logged or now < self._received_s:
             return ()
-        self._said = bool(met)
+        self._logged = bool(met)
         if not met:
             return (Log("info", "all formats are read again", {"version": self._version}),)
         first = met[0]

@@ -39,7 +39,7 @@ from kvmesh.formats import OWN, Formats
 
 
 class IndexerOptions(msgspec.Struct, frozen=True):
-    """Who this replica is, whom it tells, and its pace. Times in seconds.
+    """Identity of this replica, receivers of its messages, and intervals in seconds.
 
     `listeners` are the actors told of `TrustChanged`, `reload_to` the one that can load a snapshot
     ("" for none: workers are asked for dumps instead). A dead worker's blocks are kept for
@@ -91,8 +91,8 @@ class Indexer:
             options.router, self._subjects, replica.unread, options.formats, options.version
         )
         self._lacking = LackingWorkers(replica.recovery)
-        self._told: dict[WorkerId, Trust] = {}
-        self._heard: set[WorkerId] = set()
+        self._reported: dict[WorkerId, Trust] = {}
+        self._received: set[WorkerId] = set()
         self._unheard: dict[WorkerId, float] = {}
         self._refusals = Refusals()
         self._read_s: float | None = None
@@ -109,12 +109,12 @@ class Indexer:
                 return self._on_tick(kind, now)
             case WorkerSeen(heartbeat, joined):
                 if joined:
-                    self._told.pop(heartbeat.worker, None)
+                    self._reported.pop(heartbeat.worker, None)
                 return self._on_worker(heartbeat, now)
             case RouterSeen(heartbeat):
                 return self._on_router(heartbeat, now)
             case WorkerGone(worker):
-                self._heard.discard(worker)
+                self._received.discard(worker)
                 self.formats.forget_worker(worker)
                 self._unheard.setdefault(worker, now)
                 return ()
@@ -159,23 +159,25 @@ class Indexer:
             self.lag.note(now - record.stored_s)
         if folded.refused:
             return (*room, *self._refusals.note(worker, folded.refused, now))
-        if worker not in self._heard and worker not in self._unheard:
+        if worker not in self._received and worker not in self._unheard:
             self._unheard[worker] = now
         sweep = self._sweep_soon() if folded.cleared else ()
-        return (*room, *sweep, *self._tell(worker, now)) if folded.turned else (*room, *sweep)
+        return (*room, *sweep, *self._report(worker, now)) if folded.turned else (*room, *sweep)
 
     def _make_room(self, worker: WorkerId) -> Iterable[Effect]:
-        """Forget the longest unheard worker for one that is heard, never one that is heard."""
-        if worker not in self._heard or not self._unheard:
+        """Evict the worker without heartbeats for the longest time to make room for a live one;
+        live workers stay.
+        """
+        if worker not in self._received or not self._unheard:
             return ()
         return self._forget(next(iter(self._unheard)))
 
-    def _tell(self, worker: WorkerId, now: float) -> list[Effect]:
+    def _report(self, worker: WorkerId, now: float) -> list[Effect]:
         """Tell the listeners when trust in the worker changed."""
         trust = self.trust(worker, now)
-        if self._told.get(worker) is trust:
+        if self._reported.get(worker) is trust:
             return []
-        self._told[worker] = trust
+        self._reported[worker] = trust
         usual = trust in (Trust.EXACT, Trust.APPROX) or not self.caught_up
         log = Log(
             "info" if usual else "warning",
@@ -186,7 +188,7 @@ class Indexer:
 
     def _on_worker(self, heartbeat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         worker = heartbeat.worker
-        self._heard.add(worker)
+        self._received.add(worker)
         self._unheard.pop(worker, None)
         recovery = self.replica.recovery
         readable = heartbeat.journal_format in self._options.formats.journal
@@ -197,14 +199,14 @@ class Indexer:
             readable=readable,
             catching_up=heartbeat.catching_up,
         )
-        recovery.hear(worker, heartbeat.epoch, heartbeat.last_seq, now)
+        recovery.receive(worker, heartbeat.epoch, heartbeat.last_seq, now)
         self.replica.settle(worker)
-        return (*self.formats.hear_worker(heartbeat, now), *self._tell(worker, now))
+        return (*self.formats.receive_worker(heartbeat, now), *self._report(worker, now))
 
     def _on_router(self, peer: RouterHeartbeat, now: float) -> Iterable[Effect]:
         if peer.router == self._options.router:
             return ()
-        self.formats.hear_router(peer, now)
+        self.formats.receive_router(peer, now)
         log = tuple(self._digests.compare(peer, now))
         return (*log, *self._reload("index digest mismatch", now)) if log else ()
 
@@ -229,16 +231,16 @@ class Indexer:
                     effects += self._forget_epoch(missing)
                 else:
                     effects.append(self._ask(missing))
-            effects += self._lacking.look(now)
+            effects += self._lacking.check(now)
         effects += self._review(now)
-        effects += (*self._sweep_soon(), *self.formats.look(now))
+        effects += (*self._sweep_soon(), *self.formats.check(now))
         return (*effects, Wake(self._options.check_s, Tick("check")))
 
     def _review(self, now: float) -> list[Effect]:
         """Judge every worker again. O(workers)."""
         self.replica.settle_all()
-        known = dict.fromkeys((*self.replica.workers(), *self._told))
-        return [effect for worker in known for effect in self._tell(worker, now)]
+        known = dict.fromkeys((*self.replica.workers(), *self._reported))
+        return [effect for worker in known for effect in self._report(worker, now)]
 
     def _ask(self, missing: Missing) -> Effect:
         self._asked += 1
@@ -272,7 +274,7 @@ class Indexer:
         self._forgotten += 1
         self.replica.forget(worker)
         self._unheard.pop(worker, None)
-        self._told.pop(worker, None)
+        self._reported.pop(worker, None)
         return self._sweep_soon()
 
     def _sweep_soon(self) -> tuple[Effect, ...]:
@@ -310,12 +312,12 @@ class Indexer:
         return ()
 
     def _on_caught_up(self, now: float) -> None:
-        """Begin to count how long the workers of a snapshot, too, are not heard."""
+        """Start the heartbeat timeouts of the workers that a snapshot names."""
         self.caught_up = True
         if self._read_s is None:
             self._read_s = now
         for worker in self.replica.workers():
-            if worker not in self._heard:
+            if worker not in self._received:
                 self._unheard.setdefault(worker, now)
 
     def _on_gap(self, first: int, last: int, now: float) -> Iterable[Effect]:

@@ -32,7 +32,7 @@ class JournalCutter:
         self._keep_s = keep_s
         self._peers: dict[str, tuple[str, int]] = {}
 
-    def hear(self, peer: RouterHeartbeat) -> None:
+    def receive(self, peer: RouterHeartbeat) -> None:
         """Note how far another replica has read the journal."""
         self._peers[peer.router] = (peer.created, peer.applied_sequence)
 

@@ -22,7 +22,7 @@ class LackingWorkers:
 
     def __init__(self, recovery: Recovery) -> None:
         self._recovery = recovery
-        self._said = False
+        self._logged = False
 
     def why_not(self, now: float, read_s: float | None) -> str:
         """Return why no request should come, for a journal that was read at `read_s`."""
@@ -32,14 +32,14 @@ class LackingWorkers:
             return ""
         return f"asking for the blocks of {len(unknown)} workers that the index does not have"
 
-    def look(self, now: float) -> Iterable[Effect]:
+    def check(self, now: float) -> Iterable[Effect]:
         """Return a line when there are such workers; once, until there are none."""
         unknown = self._recovery.lacking(now)
         lacking = [one for one, since_s in unknown.items() if now >= since_s + GRACE_S]
         if not unknown:
-            self._said = False
-        if self._said or not lacking:
+            self._logged = False
+        if self._logged or not lacking:
             return ()
-        self._said = True
+        self._logged = True
         fields: Fields = {"workers": len(lacking), "first": shown(min(lacking))}
         return (Log("warning", "index lacks live workers, asking them", fields),)

@@ -26,10 +26,10 @@ class LeaseKeeper:
         if self._asking:
             return ()
         if self.lease.is_others:
-            return self._look(granted)
+            return self._check(granted)
         return self._write(now, granted, over=False)
 
-    def _look(self, granted: Callable[[float], Iterable[Effect]]) -> Iterable[Effect]:
+    def _check(self, granted: Callable[[float], Iterable[Effect]]) -> Iterable[Effect]:
         self._asking = True
 
         def on_read(answer: Message, answered_s: float) -> Iterable[Effect]:
@@ -52,15 +52,15 @@ class LeaseKeeper:
             lease.lost()
             return ()
         others = lease.is_others
-        news = lease.refused(answer.value, answer.revision, now)
+        updates = lease.refused(answer.value, answer.revision, now)
         # At once: who writes garbage each second would be first each time.
         free = lease.expected is not None or (others and answer.value is None)
         retry = self._write(now, granted, over=True) if free and not over else ()
-        if not news:
+        if not updates:
             return retry
         fields: Fields = {"key": self._key, "bytes": len(answer.value or b"")}
-        told = Log("error", "lease names no holder, it is free after its time", fields)
-        return (told, *retry)
+        reported = Log("error", "lease names no holder, it is free after its time", fields)
+        return (reported, *retry)
 
     def _write(
         self, now: float, granted: Callable[[float], Iterable[Effect]], *, over: bool

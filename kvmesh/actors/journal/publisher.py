@@ -45,7 +45,7 @@ from kvmesh.core.journal.event_sender import (
     Sends,
     is_followable,
 )
-from kvmesh.core.members.readers import ToldFormats
+from kvmesh.core.members.readers import RequestedFormats
 from kvmesh.errors import CodecError
 
 KNOWN_AGAIN: Final = "all that is used of the engine's cache is known again"
@@ -75,7 +75,7 @@ class Publisher:
         )
         self._regaining = Regaining(self._cache, options.secret)
         writes = options.formats.journal
-        self._told = ToldFormats(writes.oldest, writes.newest)
+        self._reported = RequestedFormats(writes.oldest, writes.newest)
         self._sender = EventSender(
             options.epoch, self.dump, options.limits, journal_format=writes.oldest
         )
@@ -271,7 +271,9 @@ class Publisher:
         return (*lines, log, *self._pace(now))
 
     def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
-        """Hold nothing rather than something wrong, and say so until the engine starts over."""
+        """Drop the cache's state and publish that until the engine starts over: nothing is better
+        than something wrong.
+        """
         lines = self._add(self._regaining.lose())
         worker = self._options.worker
         log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
@@ -360,18 +362,18 @@ class Publisher:
             return self._on_resync(command, now)
         return self._on_format(command, now)
 
-    def _on_format(self, told: WriteFormat, now: float) -> Iterable[Effect]:
+    def _on_format(self, reported: WriteFormat, now: float) -> Iterable[Effect]:
         """Write the format that all replicas read. Its heartbeat goes first: they see it coming."""
         sender, before = self._sender, self._sender.journal_format
-        number = self._told.take(told.router, told.number, now)
+        number = self._reported.take(reported.router, reported.number, now)
         if number == before:
             return ()
         sender.write(number)
         fields: Fields = {
-            "worker": told.worker,
+            "worker": reported.worker,
             "format": number,
             "before": before,
-            "told_by": told.router,
+            "told_by": reported.router,
         }
         log = Log("info", "journal format changed", fields)
         return (log, self._heartbeat(), *self._pace(now))

@@ -138,8 +138,8 @@ class Snapshotter:
             case Tick() | Started():
                 return self._renew(now)
             case RouterSeen(beat):
-                self._cutter.hear(beat)
-                self.guard.readers.hear(beat.router, beat.formats, now)
+                self._cutter.receive(beat)
+                self.guard.readers.receive(beat.router, beat.formats, now)
             case RouterGone(router):
                 self._cutter.forget(router)
                 self.guard.readers.forget(router, now)
@@ -209,7 +209,7 @@ class Snapshotter:
         return (Wake(0.0, Tick("slice")),)
 
     def _wait_for(self, why: str) -> Iterable[Effect]:
-        """Note why no snapshot is written now, and say so once."""
+        """Note why no snapshot is written now, and log it once."""
         known, self._why_not = self._why_not, why
         return () if why == known else (Log("warning", "snapshot waits", {"why": why}),)
 

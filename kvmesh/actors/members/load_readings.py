@@ -17,7 +17,7 @@ class LoadReadings:
         self._workers = workers
         self._repeats: dict[WorkerId, int] = {}
 
-    def hear(self, beat: WorkerHeartbeat, former: WorkerHeartbeat | None) -> None:
+    def receive(self, beat: WorkerHeartbeat, former: WorkerHeartbeat | None) -> None:
         """Take a reading of the load once; one that stays the same for long says nothing."""
         worker = beat.worker
         reading = (beat.epoch, beat.reading)

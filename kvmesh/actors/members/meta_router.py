@@ -7,7 +7,7 @@ import msgspec
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
 from kvmesh.actors.member_messages import Answered
 from kvmesh.actors.members.room import Room
-from kvmesh.actors.messages import AllHeard, BusMessage, RouterHeartbeat, Started, Tick
+from kvmesh.actors.messages import AllReported, BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, last_token
 from kvmesh.bounds import shown
@@ -17,7 +17,7 @@ from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
 from kvmesh.core.members.health import Answer
-from kvmesh.core.members.link_health import Hearing
+from kvmesh.core.members.link_health import LinkHealth
 from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
 from kvmesh.core.members.outcomes import Attempt
 from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
@@ -54,8 +54,8 @@ class MetaRouter:
     `route` is called directly for each request; `note` and `began` tell how it went, so that a
     dead replica is left out at the first failure, long before its heartbeats are missed. One that
     is not heard is asked (`silent`), if somebody does, and stays while it is ready.
-    While it is `listening` nobody gets a request, until `AllHeard`: a conversation whose bucket is
-    only not heard of yet must not move. For `DEAD_AFTER_S` after that, a bucket or model that is
+    While it is `listening` nobody gets a request, until `AllReported`: a conversation whose bucket
+    is only not heard of yet must not move. For `DEAD_AFTER_S` after that, a bucket or model that is
     not known may only not be heard of yet: that is no 404, the request may wait.
     """
 
@@ -76,7 +76,7 @@ class MetaRouter:
         self._early: dict[str, bytes] = {}
         self._early_bytes = 0
         self.guard = guard or UrlGuard()
-        self.hearing = Hearing(self.table.membership)
+        self.link_health = LinkHealth(self.table.membership)
         self._namespace = namespace
         self._heartbeats = 0
         self._beats: dict[str, RouterHeartbeat] = {}
@@ -92,11 +92,11 @@ class MetaRouter:
                 if not self.listening:
                     return self._on_bus(subject, data, now)
                 return self._keep(subject, data)
-            case AllHeard():
-                return self._on_all_heard(now)
+            case AllReported():
+                return self._on_all_reported(now)
             case Tick() | Started():
-                self.hearing.look(now)
-                self.table.settled = self.hearing.settled and not self.listening
+                self.link_health.check(now)
+                self.table.settled = self.link_health.settled and not self.listening
                 return (*self._expire(now), Wake(CHECK_S, Tick("check")))
             case Answered(replica, answer):
                 return self._on_answered(replica, answer, now)
@@ -211,11 +211,11 @@ class MetaRouter:
             early[subject] = data
         return ()
 
-    def _on_all_heard(self, now: float) -> Iterable[Effect]:
+    def _on_all_reported(self, now: float) -> Iterable[Effect]:
         """Take the heartbeats that came while listening, the newest of each replica."""
         self.listening = False
         self.table.settled = False
-        self.hearing.begin(now)
+        self.link_health.begin(now)
         early, self._early, self._early_bytes = self._early, {}, 0
         return [one for beat in early.items() for one in self._on_bus(*beat, now)]
 
@@ -234,7 +234,7 @@ class MetaRouter:
             reason = f"a heartbeat of {shown(beat.router)} in {shown(beat.bucket)}"
             return self._garbage.note(subject, reason, now)
         self._heartbeats += 1
-        self.hearing.heard(now)
+        self.link_health.note_alive(now)
         if beat.follower:
             return ()
         name = f"{beat.bucket}/{beat.router}"
@@ -248,7 +248,7 @@ class MetaRouter:
         )
         if change is None and beat.epoch < (self.table.membership.epoch(name) or 0):
             return ()
-        self.silent.heard(name)
+        self.silent.note_alive(name)
         self._take(name, beat)
         return _log([] if change is None else [change])
 

@@ -30,7 +30,7 @@ from kvmesh.core.journal.event_sender import is_followable
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.members.incarnations import Incarnations
-from kvmesh.core.members.link_health import Hearing
+from kvmesh.core.members.link_health import LinkHealth
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
 from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
 from kvmesh.core.members.worker_info import Trust, WorkerInfo
@@ -97,7 +97,7 @@ class Registry:
         self.name = name
         self.workers = workers
         self.routers = routers
-        self.hearing = Hearing(workers.membership, routers)
+        self.link_health = LinkHealth(workers.membership, routers)
         workers.settled = False
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
@@ -178,7 +178,7 @@ class Registry:
 
     def _on_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         self._worker_count += 1
-        self.hearing.heard(now)
+        self.link_health.note_alive(now)
         worker = beat.worker
         if refusal := self.workers.guard.judge(worker, beat.url, now):
             fields = {"worker": worker, "reason": refusal.reason}
@@ -196,7 +196,7 @@ class Registry:
         if change is None and beat.epoch < (members.epoch(worker) or 0):
             self._outdated += 1
             return ()
-        self.silent_workers.heard(worker)
+        self.silent_workers.note_alive(worker)
         return self._take_worker(beat, change)
 
     def _raise_epoch(self, beat: WorkerHeartbeat, above: int) -> Iterable[Effect]:
@@ -214,13 +214,13 @@ class Registry:
         former = self._heartbeats.get(worker)
         self._heartbeats[worker] = beat
         self._describe(beat)
-        self._readings.hear(beat, former)
+        self._readings.receive(beat, former)
         joined, restarted = _kind(change)
         sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)
 
     def _on_trust(self, worker: WorkerId, trust: Trust) -> Iterable[Effect]:
-        """Note it for a member; one that joins later will be told of anew."""
+        """Note the trust of a member; it is reported again for one that joins later."""
         beat = self._heartbeats.get(worker)
         if beat is not None:
             self._trusts[worker] = trust
@@ -243,7 +243,7 @@ class Registry:
         self.workers.describe(beat.worker, info)
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
-        self.hearing.heard(now)
+        self.link_health.note_alive(now)
         if beat.router == self._options.router:
             return self._on_namesake(beat)
         self._router_count += 1
@@ -255,7 +255,7 @@ class Registry:
         if change is None and beat.epoch < (self.routers.epoch(beat.router) or 0):
             self._outdated += 1
             return ()
-        self.silent_routers.heard(beat.router)
+        self.silent_routers.note_alive(beat.router)
         return self._take_router(beat, change)
 
     def _take_router(self, beat: RouterHeartbeat, change: Change | None) -> Iterable[Effect]:
@@ -265,7 +265,7 @@ class Registry:
         return (*_log("router", change), *sends)
 
     def _on_namesake(self, beat: RouterHeartbeat) -> Iterable[Effect]:
-        """Say once of each other process that it bears this replica's name: only one is heard."""
+        """Log each other process with this replica's name once: heartbeats of only one count."""
         if self._status is None or beat.epoch in {self._status().epoch, self._namesake}:
             return ()
         self._namesake = beat.epoch
@@ -276,8 +276,8 @@ class Registry:
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         if kind == "heartbeat":
             return self._beat()
-        self.hearing.look(now)
-        self.workers.settled = self.hearing.settled
+        self.link_health.check(now)
+        self.workers.settled = self.link_health.settled
         return (*self._expire(now), Wake(self._options.check_s, Tick("check")))
 
     def _expire(self, now: float) -> list[Effect]:
@@ -293,7 +293,7 @@ class Registry:
         return effects
 
     def _bury_worker(self, change: Change, now: float) -> Iterable[Effect]:
-        """Forget a worker that is gone; of a silent one, what its heartbeats used to tell."""
+        """Remove a worker that left; of a silent one, remove what its heartbeats reported."""
         worker = WorkerId(change.member)
         if change.kind is ChangeKind.SILENT:
             self._describe(self._heartbeats[worker])
@@ -329,7 +329,7 @@ class Registry:
             case Answered():
                 return self._on_answered(message, now)
             case Started():
-                self.hearing.begin(now)
+                self.link_health.begin(now)
                 return (*self._beat(), Wake(self._options.check_s, Tick("check")))
             case _:
                 return ()

@@ -95,14 +95,14 @@ class ReplicaSync:
         self._peers = PeerBookings(scheduler, options.reads.bookings)
         self.outbox.format = options.reads.bookings.oldest
         self._readers = Readers(options.reads)
-        self._all_heard = False
+        self._all_received = False
         self._held_by = ""
         self._flushing = False
         self._retelling: Iterator[Booking] | None = None
         self._state_s: float | None = None
         self._asked: dict[str, float] = {}
         self._garbage = Refusals()
-        self._sent = self._states_sent = self._states_asked = self._told_untold = 0
+        self._sent = self._states_sent = self._states_asked = self._reported_untold = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -142,7 +142,7 @@ class ReplicaSync:
 
     def _flush(self) -> list[Effect]:
         """Send what waits, in batches within the bounds, and what of tenants' shares is new."""
-        shares = self._ledger.tell()
+        shares = self._ledger.publish()
         if not self.outbox.waiting and shares is None:
             return []
         options, outbox = self._options, self.outbox
@@ -160,7 +160,7 @@ class ReplicaSync:
         peer = subject.removeprefix(self._bookings)
         try:
             if 0 < len(peer) < len(subject):
-                complete = self._peers.hear(peer, data, now)
+                complete = self._peers.receive(peer, data, now)
                 if complete is None:
                     return self._garbage.note(subject, "too many peers send bookings", now)
                 return () if complete else self._ask(peer, now)
@@ -185,23 +185,23 @@ class ReplicaSync:
             return ()
         if self._state_s is not None and now < self._state_s + pause:
             return ()
-        return self._tell_state(now)
+        return self._publish_state(now)
 
-    def _tell_state(self, now: float) -> list[Effect]:
+    def _publish_state(self, now: float) -> list[Effect]:
         self._state_s = now
         self._states_sent += 1
         before = self._flush()
         self.outbox.begin_state()
         idle = self._retelling is None
         self._retelling = iter(self._sequences.owned())
-        return [*before, *(self._tell_slice() if idle else self._flush())]
+        return [*before, *(self._publish_slice() if idle else self._flush())]
 
-    def _tell_slice(self) -> list[Effect]:
+    def _publish_slice(self) -> list[Effect]:
         """Tell of some more bookings, and of the others in a later turn."""
         if self._retelling is None:
             return []
         bookings = list(islice(self._retelling, self._options.state_slice))
-        self.outbox.retell(bookings)
+        self.outbox.republish(bookings)
         if len(bookings) == self._options.state_slice:
             return [*self._flush(), Wake(0.0, Tick("state"))]
         self._retelling = None
@@ -211,14 +211,14 @@ class ReplicaSync:
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         match kind:
             case "flush":
-                if self.outbox.waiting or self._ledger.news:
+                if self.outbox.waiting or self._ledger.updates:
                     return self._send_and_gather()
                 self._flushing = self.outbox.gathering = False
                 return ()
             case "state":
-                return [*self._flush(), *self._tell_slice()]
+                return [*self._flush(), *self._publish_slice()]
             case "format":
-                self._all_heard = True
+                self._all_received = True
                 return self._choose_format(now)
             case _:
                 return self._beat(now)
@@ -230,11 +230,11 @@ class ReplicaSync:
         self._sequences.renew_owner(LOCAL, now)
         for booking in self._sequences.expire(now):
             # A peer long unheard that had no news since would come back without a gap.
-            self._peers.doubt(booking.owner)
-        self.outbox.tell_growth()
+            self._peers.distrust(booking.owner)
+        self.outbox.publish_growth()
         effects = [*self._flush(), *self._log_untold()]
         effects.append(
-            self._publish(self.outbox.beat(msgspec.msgpack.encode(self._ledger.tell_again())))
+            self._publish(self.outbox.beat(msgspec.msgpack.encode(self._ledger.publish_again())))
         )
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
         effects += self._choose_format(now)
@@ -244,9 +244,9 @@ class ReplicaSync:
 
     def _log_untold(self) -> Iterator[Effect]:
         untold = self.outbox.untold
-        if untold > self._told_untold:
-            news, self._told_untold = untold - self._told_untold, untold
-            yield Log("error", "bookings were not sent to other replicas", {"events": news})
+        if untold > self._reported_untold:
+            updates, self._reported_untold = untold - self._reported_untold, untold
+            yield Log("error", "bookings were not sent to other replicas", {"events": updates})
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
@@ -255,10 +255,10 @@ class ReplicaSync:
                 return (beat, Wake(HEAR_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
                 peer = heartbeat.router
-                self._peers.heard(peer)
+                self._peers.note_alive(peer)
                 asked = self._ask(peer, now) if joined else ()
-                news = self._readers.hear(peer, heartbeat.formats, now)
-                return (*asked, *self._choose_format(now)) if news else asked
+                updates = self._readers.receive(peer, heartbeat.formats, now)
+                return (*asked, *self._choose_format(now)) if updates else asked
             case RouterGone(router):
                 self._peers.remove(router)
                 self._asked.pop(router, None)
@@ -271,7 +271,7 @@ class ReplicaSync:
 
     def _choose_format(self, now: float) -> Iterable[Effect]:
         """Tell in the newest format that all read, the whole state first if it is another one."""
-        if not self._all_heard:
+        if not self._all_received:
             return ()
         chosen = self._readers.format_of("bookings", now)
         self._held_by = self._readers.oldest("bookings", now)
@@ -284,4 +284,4 @@ class ReplicaSync:
             "bookings are sent in another format",
             {"format": chosen, "held_by": self._held_by},
         )
-        return (log, *last, *self._tell_state(now))
+        return (log, *last, *self._publish_state(now))

@@ -38,7 +38,7 @@ class Room:
         return len(self._members) < self._most or member in self._members
 
     def refuse(self, member: str, now: float) -> Iterable[Effect]:
-        """Count one for whom there is no room, and say so once in a while."""
+        """Count a member that is refused for lack of room; log it at intervals."""
         self._refused_s = now
         reason = f"there are {self._most} {self._kind} already: {self._remedy}"
         return self._refusals.note(member, reason, now)

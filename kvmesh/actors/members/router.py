@@ -173,7 +173,7 @@ class Router:
     def _check_block_size(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker, size = heartbeat.worker, heartbeat.block_size
         before, first = self.sizes.odd.get(worker), self.sizes.source == "default"
-        changed = self.sizes.hear(worker, size, events=heartbeat.events)
+        changed = self.sizes.receive(worker, size, events=heartbeat.events)
         effects = self._resize("info" if first else "warning") if changed else ()
         if self.sizes.odd.get(worker) in (before, None):
             return effects

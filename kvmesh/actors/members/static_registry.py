@@ -104,12 +104,12 @@ class StaticRegistry:
             self._slow.discard(worker)
         elif answered:
             self._slow.add(worker)
-        told = (_log(worker, answering=False),) if answered or stranger else ()
+        reported = (_log(worker, answering=False),) if answered or stranger else ()
         seen = (Send(self._router, WorkerSeen(message.beat)),) if message.beat else ()
-        return (*told, *(seen if stranger else ()), *self._settle(now))
+        return (*reported, *(seen if stranger else ()), *self._settle(now))
 
     def _settle(self, now: float) -> Iterable[Effect]:
-        """Give the slow engines requests while nobody answers, no longer."""
+        """Use engines that are slow to answer only while no other engine answers."""
         panic = self._may_panic and not self.answering and bool(self._slow)
         for worker in self._slow:
             self._workers.membership.observe(worker, 1, now, ready=panic, why=TOO_LATE)
@@ -134,8 +134,8 @@ class StaticRegistry:
     def _describe(self, worker: WorkerId, info: WorkerInfo, *, events: bool) -> None:
         trust, reason = Trust.APPROX, "its engine publishes no KV events"
         if events:
-            told = self._trust.get(worker)
-            trust, reason = (told.trust, told.reason) if told else _NEW
+            reported = self._trust.get(worker)
+            trust, reason = (reported.trust, reported.reason) if reported else _NEW
         self._workers.describe(worker, msgspec.structs.replace(info, trust=trust))
         if reason:
             self.reasons[worker] = reason

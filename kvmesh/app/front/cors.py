@@ -96,8 +96,8 @@ _EXPOSED: Final = (b"access-control-expose-headers", b"*")
 
 
 def _preflight(request: Request, allowed: Headers) -> Headers:
-    told = [one for one in allowed if one not in (_EXPOSED, _VARY)]
-    told += [
+    reported = [one for one in allowed if one not in (_EXPOSED, _VARY)]
+    reported += [
         (b"access-control-allow-methods", METHODS),
         (b"access-control-max-age", b"%d" % MAX_AGE_S),
         _VARY_ASKED,
@@ -105,8 +105,8 @@ def _preflight(request: Request, allowed: Headers) -> Headers:
     asked = request.header(_ASKED)
     # Named one by one: a star does not let the authorization header pass.
     if asked and len(asked) <= _MOST_ASKED and _NAMES.fullmatch(asked.strip()):
-        told.append((b"access-control-allow-headers", asked.strip()))
-    return told
+        reported.append((b"access-control-allow-headers", asked.strip()))
+    return reported
 
 
 def check_origin(text: str) -> str:

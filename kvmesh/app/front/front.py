@@ -16,7 +16,7 @@ from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
 from kvmesh.app.process.place import own_place
 from kvmesh.core.members.url_guard import UrlGuard
-from kvmesh.core.members.url_rules import is_elsewhere, parse_url_rules
+from kvmesh.core.members.url_rules import is_remote, parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
@@ -242,7 +242,7 @@ def url_guard(settings: UpstreamSettings, own_urls: Sequence[str], nats_url: str
 
     Raises `ConfigError` for --upstream-allow.
     """
-    apart = is_elsewhere(nats_url)
+    apart = is_remote(nats_url)
     return UrlGuard(parse_url_rules(settings.upstream_allow, own_urls, apart=apart))
 
 

@@ -12,7 +12,13 @@ import msgspec
 from kvmesh._native import Names
 from kvmesh.app.front.browser_login import MOST_BYTES, BrowserLogin, without_cookie
 from kvmesh.app.front.same_origin import is_foreign
-from kvmesh.core.admission.access import LOGIN_PATHS, ROLES_HEADER, Role, check_role, roles_told
+from kvmesh.core.admission.access import (
+    LOGIN_PATHS,
+    ROLES_HEADER,
+    Role,
+    check_role,
+    forwarded_roles,
+)
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
@@ -60,7 +66,7 @@ class KeyGuard(Generic[E]):
         self._drop = Names(dropped | {self._tenant} - {b""}, b"")
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
-        self._next_look_s = time.monotonic() + CHECK_S
+        self._next_check_s = time.monotonic() + CHECK_S
         self._login: BrowserLogin | None = None
         if sessions is not None:
             self._login = BrowserLogin(self._ring, sessions, time.time, time.monotonic)
@@ -69,9 +75,9 @@ class KeyGuard(Generic[E]):
         """Serve the exchange if its key is good, else refuse it."""
         request = exchange.request
         now = time.monotonic()
-        if now >= self._next_look_s:
-            self._next_look_s = now + CHECK_S
-            self._look()
+        if now >= self._next_check_s:
+            self._next_check_s = now + CHECK_S
+            self._check()
         if self._login is not None and request.path in LOGIN_PATHS:
             self._login.serve(exchange)
             return
@@ -119,15 +125,15 @@ class KeyGuard(Generic[E]):
         if key.proxy:
             sent, limits = request.header(self._tenant), request.header(ROLES_HEADER)
             tenant = tenant if sent is None else sent
-            roles = roles if limits is None else roles_told(limits, roles)
+            roles = roles if limits is None else forwarded_roles(limits, roles)
         check_role(request.path, roles)
         if request.header(b"cookie") is not None:
             request.replace_headers(without_cookie(request.headers))
-        told = (ROLES_HEADER, words_of(roles))
-        added = ((self._tenant, tenant), told) if self._tenant else (told,)
+        reported = (ROLES_HEADER, words_of(roles))
+        added = ((self._tenant, tenant), reported) if self._tenant else (reported,)
         request.change_headers(self._drop, added)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
@@ -137,7 +143,7 @@ class KeyGuard(Generic[E]):
         except ConfigError as error:
             get_logger().warning("api keys not read, the old ones stay", error=str(error))
             self._stamp = (-1, -1)
-            self._next_look_s += 30.0
+            self._next_check_s += 30.0
             return
         self._ring.replace(keys)
         if self._login is not None:

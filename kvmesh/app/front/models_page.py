@@ -41,7 +41,7 @@ class ModelsPage:
         self._names = names
         self._origins = origins
         self._pool = pool
-        self._told: dict[str, Mapping[str, Card]] = {}
+        self._reported: dict[str, Mapping[str, Card]] = {}
         self._asked_s: dict[str, float] = {}
         self._asking = asyncio.Lock()
 
@@ -62,7 +62,7 @@ class ModelsPage:
 
     def _answer(self, exchange: Incoming, wanted: str) -> None:
         names = (wanted,) if wanted else self._names()
-        cards = merge_cards(names, (self._told[one] for one in sorted(self._told)))
+        cards = merge_cards(names, (self._reported[one] for one in sorted(self._reported)))
         answer_json(exchange, cards[0] if wanted else {"object": "list", "data": cards})
 
     def _unasked(self) -> list[str]:
@@ -70,7 +70,7 @@ class ModelsPage:
         origins, now = set(self._origins()), time.monotonic()
         for gone in self._asked_s.keys() - origins:
             del self._asked_s[gone]
-            self._told.pop(gone, None)
+            self._reported.pop(gone, None)
         asked = self._asked_s
         return sorted(one for one in origins if now >= asked.get(one, -FRESH_S) + FRESH_S)
 
@@ -92,7 +92,7 @@ class ModelsPage:
                     self._pool, origin, PATH, timeout_s=PATIENCE_S, headers=headers
                 )
             if body is not None:
-                self._told[origin] = read_cards(body)
+                self._reported[origin] = read_cards(body)
             self._asked_s[origin] = time.monotonic()
 
         await asyncio.gather(*map(ask, origins))

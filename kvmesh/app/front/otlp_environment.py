@@ -105,8 +105,8 @@ def read_sampling(share: float | None, variables: Mapping[str, str]) -> Sampling
     if share is not None:
         return Sampling(share)
     name = variables.get(SAMPLER, "").strip().lower()
-    told = _number(f"{SAMPLER}_ARG", variables.get(f"{SAMPLER}_ARG", ""), 0.0, 1.0)
-    ratio = 1.0 if told is None else told
+    reported = _number(f"{SAMPLER}_ARG", variables.get(f"{SAMPLER}_ARG", ""), 0.0, 1.0)
+    ratio = 1.0 if reported is None else reported
     match name.removeprefix("parentbased_"):
         case "always_off":
             found = 0.0
@@ -123,11 +123,11 @@ def read_sampling(share: float | None, variables: Mapping[str, str]) -> Sampling
 def resource_of(role: str, version: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the attributes of this process, those of the variables first."""
     pairs = [one.partition("=") for one in variables.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")]
-    told = {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
+    reported = {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
     if service := variables.get("OTEL_SERVICE_NAME", ""):
-        told["service.name"] = service
+        reported["service.name"] = service
     own = {"service.name": f"kvmesh-{role}", "service.version": version}
-    return [*(own | told).items()]
+    return [*(own | reported).items()]
 
 
 def _compression(name: str) -> Compression:

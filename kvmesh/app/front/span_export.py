@@ -75,7 +75,7 @@ class SpanExport:
         self._running: asyncio.Task[None] | None = None
         self._batch: list[bytes] = []
         self._exported = self._rejected = self._full = self._failed = 0
-        self._said = ""
+        self._logged = ""
 
     def take(self, trace: Trace) -> None:
         """Take a request that is over."""
@@ -133,7 +133,7 @@ class SpanExport:
             self._exported += count - rejected
         else:
             self._failed += count
-        self._say(posted.error)
+        self._report(posted.error)
 
     async def _make(self) -> None:
         """Encode the next batch, a slice a turn."""
@@ -158,7 +158,7 @@ class SpanExport:
             left -= 1
             if posted.accepted or not posted.again or left <= 0:
                 return posted
-            self._say(posted.error)
+            self._report(posted.error)
             jittered_s = pause_s * random.uniform(0.8, 1.2)  # noqa: S311  no secret
             await _wait(self._ending, min(max(jittered_s, posted.wait_s), LONGEST_PAUSE_S))
             pause_s *= 2.0
@@ -188,11 +188,11 @@ class SpanExport:
             if not done.done():
                 self._collector.close()
 
-    def _say(self, error: str) -> None:
+    def _report(self, error: str) -> None:
         """Log what is wrong, once, and that it is over."""
-        if error == self._said:
+        if error == self._logged:
             return
-        self._said = error
+        self._logged = error
         log = get_logger()
         if error:
             log.warning("spans are not exported", url=self._collector.shown_url, error=error)
@@ -270,13 +270,13 @@ def _attributes(trace: Trace, record: Record | None) -> list[tuple[str, Value]]:
             first_s = trace.first_s - trace.started_s
             found.append(("gen_ai.response.time_to_first_chunk", first_s))
     if record is not None:
-        found += _decided(record, told=bool(trace.added))
+        found += _decided(record, answered=bool(trace.added))
     return found
 
 
-def _decided(record: Record, *, told: bool) -> list[tuple[str, Value]]:
-    """Return what a router's record knows; `told`: the answer's head named the worker."""
-    found: list[tuple[str, Value]] = [] if told else [("kvmesh.worker", record.worker)]
+def _decided(record: Record, *, answered: bool) -> list[tuple[str, Value]]:
+    """Return what a router's record knows; `answered`: the answer's head named the worker."""
+    found: list[tuple[str, Value]] = [] if answered else [("kvmesh.worker", record.worker)]
     if (ttft_ms := record.ttft_ms) is not None:
         found.append(("gen_ai.server.time_to_first_token", ttft_ms / 1000.0))
     if record.held_ms is not None:

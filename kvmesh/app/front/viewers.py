@@ -1,7 +1,7 @@
 """Whose requests a client may see: pages and answers ask here what to leave out."""
 
 from kvmesh._native import Names
-from kvmesh.core.admission.access import ROLES_HEADER, Viewer, roles_told, tenant_of
+from kvmesh.core.admission.access import ROLES_HEADER, Viewer, forwarded_roles, tenant_of
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
 from kvmesh.transport.http.forward.plan import Booked, ForwardPlan
 from kvmesh.transport.http.server.request import Request
@@ -19,7 +19,7 @@ _ORACLES = frozenset(
 
 
 class Viewers:
-    """Reads who looks from what the front door put on a request, or one before it.
+    """Reads the viewer from the headers that this front door, or one before it, set.
 
     `checked`: this front door asks for keys, so that its word on roles is no client's. `apart`:
     tenants share no cached block; then a tenant's header makes a viewer of who has no key, too.
@@ -37,22 +37,22 @@ class Viewers:
         Without keys that is whoever names no tenant: who runs it, beside the gateway.
         """
         roles = request.header(ROLES_HEADER)
-        if roles is None or "operate" in roles_told(roles):
+        if roles is None or "operate" in forwarded_roles(roles):
             limited = self.apart and not self._checked
             if not (limited and request.header(self._tenant) is not None):
                 return None
-        told = request.head.select(self._tenants)
-        return Viewer(tenant_of(told, self._tenant), self.apart)
+        reported = request.head.select(self._tenants)
+        return Viewer(tenant_of(reported, self._tenant), self.apart)
 
-    def veil(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
-        """Return the plan, without what would tell the request's client of others' prompts."""
+    def redact(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
+        """Return a plan whose answers show the client nothing of others' prompts."""
         if self.apart or self.of(request) is None:
             return plan
-        return VeiledPlan(plan)
+        return RedactedPlan(plan)
 
 
-class VeiledPlan:
-    """A plan whose answers do not tell how much of a prompt was cached."""
+class RedactedPlan:
+    """A plan whose answers do not show how much of a prompt was cached."""
 
     def __init__(self, plan: ForwardPlan) -> None:
         self._plan = plan
@@ -71,7 +71,7 @@ class VeiledPlan:
             self._plan.note_prefill()
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        """Leave out of what is told of the decision."""
+        """Return the headers of the decision without those that show the cache."""
         return [one for one in self._plan.on_head(status, headers) if one[0] not in _ORACLES]
 
 

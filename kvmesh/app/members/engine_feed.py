@@ -50,7 +50,7 @@ class EngineFeed:
         self._driver.press(self._to, EngineResumed(offered))
 
     def on_caught_up(self, last_seq: int) -> None:
-        """Pass it on, and say so."""
+        """Pass it on, and log it."""
         self._log.debug("engine events caught up", last_seq=last_seq)
         self._driver.press(self._to, EngineCaughtUp())
 

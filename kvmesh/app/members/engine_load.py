@@ -57,7 +57,7 @@ def load_of_figures(figures: EngineFigures, block_size: int) -> WorkerLoad:
         total_slots=as_count(figures.total_slots),
         prefix_hit_rate=as_share(figures.prefix_hit_rate),
         adapter_slots=as_count(figures.adapter_slots) or msgspec.UNSET,
-        computed_tokens=_told(figures.computed_tokens),
+        computed_tokens=_reported(figures.computed_tokens),
     )
 
 
@@ -115,11 +115,11 @@ def load_of(gauges: Gauges) -> WorkerLoad:
         cache_hit_tokens=gauges.hit_tokens,
         adapter_slots=gauges.adapter_slots or msgspec.UNSET,
         adapters=_names_of(gauges) if gauges.adapter_slots else msgspec.UNSET,
-        computed_tokens=_told(gauges.computed_tokens),
+        computed_tokens=_reported(gauges.computed_tokens),
     )
 
 
-def _told(count: int | None) -> int | msgspec.UnsetType:
+def _reported(count: int | None) -> int | msgspec.UnsetType:
     return msgspec.UNSET if count is None else count
 
 

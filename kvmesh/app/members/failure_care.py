@@ -102,11 +102,11 @@ class FailureCare:
         """
         self._membership.health.asks = True
         self._poison, self.hangs.evidence = serving.poison, evidence
-        self._prober = prober = Prober(asking, self._due, self._tell, self._clock)
+        self._prober = prober = Prober(asking, self._due, self._report, self._clock)
         return (
             keep_running("ask suspects", prober.run),
             keep_running("patience", self.patience.run),
-            keep_running("look after failures", self._look_after),
+            keep_running("look after failures", self._check_after),
         )
 
     def wake(self) -> None:
@@ -156,7 +156,7 @@ class FailureCare:
             asked |= {name: one for name, one in probes.items() if one and one.url in suspects}
         return [probe for _, probe in sorted(asked.items()) if probe is not None]
 
-    def _tell(self, member: str, answer: Answer, now: float) -> None:
+    def _report(self, member: str, answer: Answer, now: float) -> None:
         self._membership.answered(member, answer, now)
         self.hangs.answered(member, answer)
         if answer == "down" and self._poison is not None and self._poison.deaths:
@@ -164,7 +164,7 @@ class FailureCare:
             if probe is not None:
                 self._poison.gone(probe.url, now)
 
-    async def _look_after(self) -> None:
+    async def _check_after(self) -> None:
         """Let old failures cost less, and log who is left out and who is back, for ever."""
         while True:
             await asyncio.sleep(LOOK_S)

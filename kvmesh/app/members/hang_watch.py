@@ -45,7 +45,7 @@ class Waiter(Protocol):
 
     @property
     def due(self) -> Due | None:
-        """Return what its engine owes it; None where that is nobody's to say."""
+        """Return what its engine owes it; None where no engine is chosen."""
         ...
 
 

@@ -18,12 +18,12 @@ class LoadFeed:
     """Calls `tell(rank, load)` for each report. A silent stream is made up for by asking."""
 
     def __init__(
-        self, url: str, facts: EngineFacts, tell: Callable[[int, WorkerLoad], None]
+        self, url: str, facts: EngineFacts, report: Callable[[int, WorkerLoad], None]
     ) -> None:
         self._url = url
         self._facts = facts
-        self._tell = tell
-        self._heard: set[int] = set()
+        self._report = report
+        self._received: set[int] = set()
         self._streams: list[GaugeSubscription] = []
         self._log = get_logger(engine=url)
 
@@ -33,9 +33,9 @@ class LoadFeed:
         if source is None:
             return
         for rank, endpoint in enumerate(self._facts.load_streams):
-            hear = partial(self._on_payload, source, rank)
+            receive = partial(self._on_payload, source, rank)
             try:
-                stream = GaugeSubscription(endpoint, source.topic, hear)
+                stream = GaugeSubscription(endpoint, source.topic, receive)
             except TransportError as error:
                 self._log.warning("engine load cannot be heard", error=str(error))
                 continue
@@ -47,14 +47,14 @@ class LoadFeed:
             stream.close()
         self._streams.clear()
 
-    async def look(self, pool: UpstreamPool) -> None:
+    async def check(self, pool: UpstreamPool) -> None:
         """Ask for the load, unless every rank was heard since the last look."""
-        heard, self._heard = self._heard, set()
-        if self._streams and len(heard) == len(self._facts.load_streams):
+        received, self._received = self._received, set()
+        if self._streams and len(received) == len(self._facts.load_streams):
             return
         loads = await read_loads(pool, self._url, self._facts)
         for rank, load in loads.items():
-            self._tell(rank, load)
+            self._report(rank, load)
 
     def _on_payload(self, source: LoadStream, rank: int, payload: bytes) -> None:
         try:
@@ -62,5 +62,5 @@ class LoadFeed:
         except CodecError as error:
             self._log.debug("engine load is not understood", rank=rank, error=str(error))
             return
-        self._heard.add(rank)
-        self._tell(rank, load_of_figures(figures, self._facts.block_size))
+        self._received.add(rank)
+        self._report(rank, load_of_figures(figures, self._facts.block_size))

@@ -80,10 +80,10 @@ class Patience:
             await self._begun.wait()
             while self._waiting:
                 await asyncio.sleep(LOOK_S)
-                self._look()
+                self._check()
             self._begun.clear()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now, usable = self._clock(), self._usable()
         ready = [
             scope

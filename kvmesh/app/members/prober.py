@@ -40,7 +40,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """Sends the probes that are `due` and tells what came of each; `wake` has it look at once.
+    """Sends the probes that are `due` and reports each result; `wake` makes it check at once.
 
     Any answer but a server error is one, unless `exact`: an engine may not know the path. One probe
     a member is under way at a time.
@@ -50,12 +50,12 @@ class Prober:
         self,
         pool: UpstreamPool,
         due: Callable[[float], Sequence[Probe]],
-        tell: Callable[[str, Answer, float], None],
+        report: Callable[[str, Answer, float], None],
         clock: Callable[[], float],
     ) -> None:
         self._pool = pool
         self._due = due
-        self._tell = tell
+        self._report = report
         self._clock = clock
         self._woken = asyncio.Event()
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -91,4 +91,4 @@ class Prober:
             answer = "down"
         finally:
             self._asking.pop(probe.member, None)
-        self._tell(probe.member, answer, self._clock())
+        self._report(probe.member, answer, self._clock())

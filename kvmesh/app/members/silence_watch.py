@@ -24,7 +24,7 @@ def watch_silence(
     `pool` is closed then.
     """
 
-    def tell(member: str, answer: Answer, now: float) -> None:
+    def report(member: str, answer: Answer, now: float) -> None:
         del now
         driver.post(actor, Answered(member, answer))
 
@@ -32,5 +32,5 @@ def watch_silence(
         await end_tasks(watching)
         await pool.close()
 
-    watching = supervise("ask silent members", Prober(pool, due, tell, time.monotonic).run)
+    watching = supervise("ask silent members", Prober(pool, due, report, time.monotonic).run)
     stack.push_async_callback(stop)

@@ -79,7 +79,7 @@ class CheckpointKeeper:
         try:
             while True:
                 await asyncio.sleep(to_next(LOOK_S))
-                await self._look(control, objects)
+                await self._check(control, objects)
         finally:
             await self._jobs.close()
 
@@ -88,7 +88,7 @@ class CheckpointKeeper:
         batches = {} if self._fence is None else self._schedule.batches()
         return KeeperStatistics(self._stored, self._offered, self._failed, batches)
 
-    async def _look(self, control: Control, objects: ObjectStore) -> None:
+    async def _check(self, control: Control, objects: ObjectStore) -> None:
         fence, now = self._holds(), time.monotonic()
         if fence is None:
             self._fence = None
@@ -102,10 +102,10 @@ class CheckpointKeeper:
             self._fence, self._number = fence, 0
             await self._delete(objects, self._schedule.adopt(stored, now))
         for beat in self._beats():
-            self._look_at(beat, control, objects, now)
+            self._check_one(beat, control, objects, now)
         await self._delete(objects, self._schedule.forget(now))
 
-    def _look_at(
+    def _check_one(
         self, beat: WorkerHeartbeat, control: Control, objects: ObjectStore, now: float
     ) -> None:
         worker, schedule = beat.worker, self._schedule
@@ -120,8 +120,8 @@ class CheckpointKeeper:
             self._begin("offer", worker, self._offer(worker, name, control, objects))
 
     def _begin(self, what: str, worker: WorkerId, work: Coroutine[Any, Any, None]) -> None:
-        """Do one thing at a time with a worker. Whom one asked may be gone: that holds up nobody
-        who is there now.
+        """Run one operation at a time for a worker. One that waits for a sidecar that left does not
+        block its successor.
         """
         key = what, worker
         if key in self._busy or time.monotonic() < self._retry_s.get(key, 0.0):

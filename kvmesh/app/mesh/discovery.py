@@ -175,7 +175,7 @@ class KubernetesSource:
 
 
 class Discovery:
-    """Lists all sources again and again, and tells when the workers are others.
+    """Lists all sources at intervals, and reports when the set of workers changes.
 
     A worker whose URL `guard` refuses is left out, unless it is one of the `fixed`. Of a source
     that lists more than `most`, those known before stay and as many others come as there is room.
@@ -196,15 +196,15 @@ class Discovery:
         self._known: dict[Source, list[str]] = {}
         self._wrong: dict[Source, str] = {}
         self._found: list[StaticWorker] = []
-        self._news = asyncio.Event()
+        self._updates = asyncio.Event()
         self._log = get_logger()
 
-    def look_now(self) -> None:
-        """List again at once: a source knows news."""
-        self._news.set()
+    def check_now(self) -> None:
+        """List again at once: a source has changed."""
+        self._updates.set()
 
-    async def look(self) -> list[StaticWorker]:
-        """Ask every source; one that cannot be asked keeps what it said before."""
+    async def check(self) -> list[StaticWorker]:
+        """List every source; one that fails keeps its last list."""
         for source in self._sources:
             try:
                 texts = self._admit(source, await source.find())
@@ -249,14 +249,14 @@ class Discovery:
         """Call `replace` with all workers whenever they are others, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), INTERVAL_S)
-            self._news.clear()
-            found = await self.look()
+                await asyncio.wait_for(self._updates.wait(), INTERVAL_S)
+            self._updates.clear()
+            found = await self.check()
             if found != self._found:
-                self._tell(found)
+                self._report(found)
                 replace(found)
 
-    def _tell(self, found: list[StaticWorker]) -> None:
+    def _report(self, found: list[StaticWorker]) -> None:
         before = {one.worker for one in self._found}
         now = {one.worker for one in found}
         self._found = found

@@ -73,7 +73,7 @@ class EngineAttachment:
         self.static = static
         self.facts: EngineFacts | None = None
         self.ranks: tuple[Rank, ...] = (Rank(static.worker, None),)
-        self.looked_s = 0.0
+        self.checked_s = 0.0
         self._driver = driver
         self._index = index if static.zmq != "off" else None
         self._router_block_size = block_size
@@ -118,8 +118,8 @@ class EngineAttachment:
         """Learn what an answer of the rank says of its cache."""
         if worker in self._subscriptions:
             packed = pack_hashes(answer.hashes)
-            told = PromptServed(worker, packed, answer.cached, answer.lasted_s)
-            self._driver.post(self._followers[worker].name, told)
+            reported = PromptServed(worker, packed, answer.cached, answer.lasted_s)
+            self._driver.post(self._followers[worker].name, reported)
 
     def reread(self, worker: WorkerId) -> bool:
         """Follow the rank's events from the beginning; False when they are not followed."""

@@ -54,7 +54,7 @@ class HomeStore:
 
     async def stop(self) -> None:
         """Tell what is left, and stop following; safe to call twice."""
-        self._tell(len(self._homes.news))
+        self._publish(len(self._homes.updates))
         await self._stack.aclose()
 
     def on_value(self, key: str, value: bytes) -> None:
@@ -74,8 +74,8 @@ class HomeStore:
         while True:
             await self._woken.wait()
             await asyncio.sleep(TELL_EVERY_S)
-            self._tell(MOST_AT_ONCE)
-            if not self._homes.news:
+            self._publish(MOST_AT_ONCE)
+            if not self._homes.updates:
                 self._woken.clear()
 
     async def _open(self) -> SharedTable:
@@ -89,10 +89,10 @@ class HomeStore:
                 said = str(error)
             await asyncio.sleep(RETRY_S)
 
-    def _tell(self, most: int) -> None:
-        """Write news. One that gets lost is written again when half its time to live is over."""
+    def _publish(self, most: int) -> None:
+        """Write changes. One that gets lost is written again when half its time to live is over."""
         if self._table is None or not self._plane.connected:
             return
-        news = self._homes.news
-        for key in list(islice(news, most)):
-            self._table.put(key, news.pop(key).encode())
+        updates = self._homes.updates
+        for key in list(islice(updates, most)):
+            self._table.put(key, updates.pop(key).encode())

@@ -36,7 +36,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.unread import Newer
 from kvmesh.core.members.worker_info import Trust
@@ -141,7 +141,7 @@ class RouterMesh:
         """Return this replica's present sign of life."""
         claim = self.indexer.replica.claim()
         follower = self._follower and not self.advertise_url
-        told = {peer.router: peer.fetches for peer in self.link.replicas()}
+        reported = {peer.router: peer.fetches for peer in self.link.replicas()}
         return RouterHeartbeat(
             router=self.router_id,
             bucket=self._settings.bucket,
@@ -163,7 +163,7 @@ class RouterMesh:
             follower=follower or self._role == "picker",
             version=own_version(),
             formats=OWN,
-            fetches=self._known.fetch_times.exchange(told, time.monotonic()),
+            fetches=self._known.fetch_times.exchange(reported, time.monotonic()),
             picker=self._role == "picker",
         )
 
@@ -177,7 +177,7 @@ class RouterMesh:
     def _newer_stored(self) -> Newer | None:
         """Return what of the stored snapshots a newer version wrote, as was read last."""
         guard = self.snapshotter.guard
-        return guard.newer if guard.has_looked else self.loader.newer
+        return guard.newer if guard.has_checked else self.loader.newer
 
     released: None = None
     """Nobody: workers publish for themselves."""
@@ -187,23 +187,23 @@ class RouterMesh:
         """Return what is told of bookings, for the other replicas."""
         return self.link.replica_sync.outbox
 
-    def tell(self, message: Message) -> None:
-        """Pass news on to the other replicas."""
+    def post(self, message: Message) -> None:
+        """Publish a message to the other replicas."""
         if self._driver is not None:
             self._driver.post("replica_sync", message)
 
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+    def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Have the worker send all it holds: its answers show that the index is wrong about it."""
         if self._driver is not None:
             self._driver.post(
-                "indexer", Mispredicted(worker, doubt.misses, doubt.answers, doubt.again)
+                "indexer", Mispredicted(worker, distrust.misses, distrust.answers, distrust.again)
             )
 
     def served(self, worker: WorkerId, answer: CacheHit) -> None:
         """Tell the worker's sidecar what an answer says of its engine's cache."""
         packed = pack_hashes(answer.hashes)
-        told = PromptServed(worker, packed, answer.cached, answer.lasted_s)
-        self.link.plane.bus.publish(self.link.subjects.control(worker), encode(told))
+        reported = PromptServed(worker, packed, answer.cached, answer.lasted_s)
+        self.link.plane.bus.publish(self.link.subjects.control(worker), encode(reported))
 
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.
@@ -308,7 +308,7 @@ class RouterMesh:
         return statistics.replica.digests_compared, statistics.mismatches
 
     async def _on_state_wanted(self, command: StateWanted) -> None:
-        self.tell(command)
+        self.post(command)
 
     async def _on_drain(self, command: Drain) -> None:
         self.draining = command.draining

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
-from kvmesh.actors.messages import AllHeard
+from kvmesh.actors.messages import AllReported
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
@@ -40,7 +40,7 @@ class MetaMesh:
         self._plane = event_plane(settings.nats, "meta-router")
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
-        self._heard = asyncio.Queue[str](MOST_EARLY)
+        self._received = asyncio.Queue[str](MOST_EARLY)
         meta.listening = True
 
     async def start(self) -> None:
@@ -52,18 +52,18 @@ class MetaMesh:
         plane, began_s = self._plane, time.monotonic()
         await plane.connect(patient=True)
         self._stack.push_async_callback(plane.close)
-        self._stack.callback(plane.on_change(self._meta.hearing.set_connected))
+        self._stack.callback(plane.on_change(self._meta.link_health.set_connected))
         driver = AioDriver(bus=plane.bus, log=actor_log())
         driver.add(self._meta)
         everyone = Subjects(self._settings.nats.namespace, "*").routers()
         subscription = await plane.bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
-        roll = await plane.bus.subscribe(everyone, self._hear)
+        roll = await plane.bus.subscribe(everyone, self._receive)
         self._stack.push_async_callback(roll.close)
         driver.start()
         self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)
-        self._meta.hearing.set_asked()
+        self._meta.link_health.set_asked()
         pool = upstream_pool(self._settings.upstream, self._meta.guard)
         watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
         store = HomeStore(self._meta.homes, plane)
@@ -71,20 +71,20 @@ class MetaMesh:
         left_s = self._settings.wait_for_replica_s / 2 - (time.monotonic() - began_s)
         await store.start(max(LISTEN_S, min(READ_S, left_s)))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hear_all(self._meta.homes.buckets()), LISTEN_S)
+            await asyncio.wait_for(self._receive_all(self._meta.homes.buckets()), LISTEN_S)
         await roll.close()
-        driver.post(self._meta.name, AllHeard())
+        driver.post(self._meta.name, AllReported())
 
-    def _hear(self, subject: str, _: bytes) -> None:
+    def _receive(self, subject: str, _: bytes) -> None:
         """Note whose heartbeat came, at the start."""
         with contextlib.suppress(asyncio.QueueFull):
-            self._heard.put_nowait(subject)
+            self._received.put_nowait(subject)
 
-    async def _hear_all(self, buckets: frozenset[str]) -> None:
+    async def _receive_all(self, buckets: frozenset[str]) -> None:
         """Wait until a replica of each of `buckets` was heard."""
         missing = set(buckets)
         while missing:
-            missing.discard((await self._heard.get()).split(".")[-2])
+            missing.discard((await self._received.get()).split(".")[-2])
 
     def _probes(self, now: float) -> list[Probe]:
         return [

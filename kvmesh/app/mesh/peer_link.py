@@ -49,11 +49,11 @@ class LinkOptions(msgspec.Struct, frozen=True):
     """Who this is, and as what.
 
     Of replicas and workers `listeners` are told, actors that run beside the link's two. Without
-    `hears_workers` the workers are known otherwise than by their heartbeats.
+    `receives_workers` the workers are known otherwise than by their heartbeats.
     """
 
     router_id: str
-    hears_workers: bool = True
+    receives_workers: bool = True
     listeners: tuple[str, ...] = ()
     role: Role = "router"
 
@@ -77,7 +77,7 @@ class PeerLink:
         self.peers = Membership()
         self.plane = event_plane(settings.nats, options.role, settings.bucket, router_id)
         self._settings = settings
-        self._hears_workers = options.hears_workers
+        self._receives_workers = options.receives_workers
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
         self._router = router
@@ -94,7 +94,7 @@ class PeerLink:
                 kv_events=settings.kv_events,
                 secret_mark=router.secret_mark,
             ),
-            scheduler.workers if options.hears_workers else nobody,
+            scheduler.workers if options.receives_workers else nobody,
             self.peers,
             status=status,
         )
@@ -115,7 +115,7 @@ class PeerLink:
         """
         await self.plane.connect(patient=True)
         stack.push_async_callback(self.plane.close)
-        stack.callback(self.plane.on_change(self.registry.hearing.set_connected))
+        stack.callback(self.plane.on_change(self.registry.link_health.set_connected))
 
     def waiting(self) -> str:
         """Return what the start waits for; "" when it does not."""
@@ -131,7 +131,7 @@ class PeerLink:
             (subjects.routers(), heartbeats),
             (subjects.bookings(), driver.hand_to(sync.name)),
         ]
-        if self._hears_workers:
+        if self._receives_workers:
             subscribers.append((subjects.heartbeats(), heartbeats))
         for pattern, deliver in subscribers:
             subscription = await self.plane.bus.subscribe(pattern, deliver)
@@ -140,14 +140,14 @@ class PeerLink:
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
         """Ask over HTTP who is not heard, until `stack` ends. Siblings get no engine's key."""
         settings, registry = self._settings.upstream, self.registry
-        registry.hearing.set_asked()
+        registry.link_health.set_asked()
         engines = upstream_pool(settings, registry.workers.guard)
         siblings = upstream_pool(settings, UrlGuard(), with_key=False)
         watch_silence(stack, driver, registry.name, engines, self._worker_probes)
         watch_silence(stack, driver, registry.name, siblings, self._router_probes)
 
     async def keep_streams(self) -> None:
-        """Make anew, for ever, what somebody deletes."""
+        """Recreate streams that are deleted, as long as the process runs."""
         await keep_running("keep streams", self.plane.keep)
 
     def _worker_probes(self, now: float) -> list[Probe]:
@@ -184,13 +184,13 @@ class PeerLink:
         """Return what of the plane makes routing worse than it could be, one line each."""
         registry, now = self.registry, time.monotonic()
         lost = by_reason(registry.given_up(now), "gets no requests")
-        heard = registry.hearing.warnings()
-        return (*heard, *lost, *registry.warnings(now), *self.plane.warnings())
+        received = registry.link_health.warnings()
+        return (*received, *lost, *registry.warnings(now), *self.plane.warnings())
 
     def signatures(self) -> dict[str, object]:
         """Return whether this process looks at signatures, and what it refuses now, in words."""
-        told = self.plane.unverified()
-        return {"verifies": told.verifies, "refused": told.lines}
+        reported = self.plane.unverified()
+        return {"verifies": reported.verifies, "refused": reported.lines}
 
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
@@ -198,7 +198,7 @@ class PeerLink:
         yield VERSIONS.of(self.versions)
         yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
-        yield HEARING.of(lambda: self.registry.hearing)
+        yield HEARING.of(lambda: self.registry.link_health)
         yield TRUST.of(self.plane.unverified)
         yield PROGRAM_NEWS.of_each(
             lambda: {} if self._sharing is None else {(): self._sharing.statistics()}
@@ -206,30 +206,30 @@ class PeerLink:
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of the siblings that decide requests."""
-        return tuple(peer for peer in self._heard() if peer.decides)
+        return tuple(peer for peer in self._received() if peer.decides)
 
     def _alive(self) -> dict[str, int]:
-        return {peer.router: peer.epoch for peer in self._heard()}
+        return {peer.router: peer.epoch for peer in self._received()}
 
     def _count(self) -> PeerCounts:
-        replicas = [peer.decides for peer in self._heard()]
+        replicas = [peer.decides for peer in self._received()]
         return PeerCounts(replicas.count(True), replicas.count(False))
 
     def versions(self) -> MemberVersions:
         """Return the versions of all members of the bucket, this one's too."""
-        told: dict[Role, list[str]] = {"router": [], "picker": [], "follower": []}
-        told[self._role].append(own_version())
-        for beat in self._heard():
-            told[_role(beat)].append(beat.version)
-        workers = self._router.workers() if self._hears_workers else ()
+        reported: dict[Role, list[str]] = {"router": [], "picker": [], "follower": []}
+        reported[self._role].append(own_version())
+        for beat in self._received():
+            reported[_role(beat)].append(beat.version)
+        workers = self._router.workers() if self._receives_workers else ()
         return MemberVersions(
-            routers=tuple(told["router"]),
-            pickers=tuple(told["picker"]),
-            followers=tuple(told["follower"]),
+            routers=tuple(reported["router"]),
+            pickers=tuple(reported["picker"]),
+            followers=tuple(reported["follower"]),
             workers=tuple(one.version for one in workers),
         )
 
-    def _heard(self) -> Iterator[RouterHeartbeat]:
+    def _received(self) -> Iterator[RouterHeartbeat]:
         found = map(self.registry.replica, self.peers.members())
         return (peer for peer in found if peer is not None)
 

@@ -27,7 +27,7 @@ READ_S: Final = 5.0
 """How long a start waits for what was known before: then the replica goes on alone."""
 
 RETRY_S: Final = 5.0
-SAY_EVERY_S: Final = 10.0
+LOG_EVERY_S: Final = 10.0
 
 
 class ProgramStore:
@@ -55,7 +55,7 @@ class ProgramStore:
         sharing.on_news(self._woken.set)
         self._stack = contextlib.AsyncExitStack()
         self._table: SharedTable | None = None
-        self._said_s = -SAY_EVERY_S
+        self._logged_s = -LOG_EVERY_S
         self._log = get_logger()
 
     async def start(self) -> None:
@@ -70,28 +70,28 @@ class ProgramStore:
 
     async def stop(self) -> None:
         """Tell what is left, and stop following; safe to call twice."""
-        self._tell(MAX_PROGRAMS)
+        self._publish(MAX_PROGRAMS)
         await self._stack.aclose()
 
     def on_value(self, key: str, value: bytes) -> None:
         """Learn an agent."""
         unix_s = None if self._read.is_set() else time.time()
         now = time.monotonic()
-        wrong = self.sharing.hear(key, value, now, unix_s)
-        if wrong and now >= self._said_s + SAY_EVERY_S:
-            self._said_s = now
+        wrong = self.sharing.receive(key, value, now, unix_s)
+        if wrong and now >= self._logged_s + LOG_EVERY_S:
+            self._logged_s = now
             refused = self.sharing.statistics().refused
             self._log.warning("agent refused", reason=wrong, refused=refused)
 
     def on_caught_up(self) -> None:
         """Let the start go on."""
-        self._log.info("programs read", agents=self.sharing.statistics().heard)
+        self._log.info("programs read", agents=self.sharing.statistics().received)
         self._read.set()
         self._begun.set()
 
     def _on_change(self, up: bool) -> None:
         if up:
-            self.sharing.tell_again(time.monotonic())
+            self.sharing.publish_again(time.monotonic())
 
     async def _share(self) -> None:
         if self._table is None:
@@ -103,14 +103,14 @@ class ProgramStore:
         settle_s = time.monotonic() + SETTLE_EVERY_S
         while True:
             await wait_set(self._woken, settle_s - time.monotonic())
-            if self.sharing.has_news():
+            if self.sharing.has_updates():
                 await asyncio.sleep(TELL_EVERY_S)
             now = time.monotonic()
             if now >= settle_s:
                 settle_s = now + SETTLE_EVERY_S
                 self._settle(now)
-            self._tell(MOST_AT_ONCE)
-            if not self.sharing.has_news():
+            self._publish(MOST_AT_ONCE)
+            if not self.sharing.has_updates():
                 self._woken.clear()
 
     def _settle(self, now: float) -> None:
@@ -129,7 +129,7 @@ class ProgramStore:
                 self._begun.set()
             await asyncio.sleep(RETRY_S)
 
-    def _tell(self, most: int) -> None:
+    def _publish(self, most: int) -> None:
         if self._table is None or not self._plane.connected:
             return
         for key, value in self.sharing.take(most, time.monotonic(), time.time()):

@@ -9,7 +9,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 
 
 class MeshPart(Protocol):
@@ -45,8 +45,8 @@ class MeshPart(Protocol):
         ...
 
     @property
-    def tell(self) -> Callable[[Message], None] | None:
-        """Return what tells news to the other replicas; None where there can be none."""
+    def post(self) -> Callable[[Message], None] | None:
+        """Return what publishes to the other replicas; None where there can be none."""
         ...
 
     @property
@@ -56,10 +56,10 @@ class MeshPart(Protocol):
 
     @property
     def released(self) -> Callable[[Booking], None] | None:
-        """Return whom to tell of each booking that this router released; None for nobody."""
+        """Return what is called with each booking that this router released; None for nothing."""
         ...
 
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+    def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Have what is known of the worker's cache sent anew, if it can be."""
         ...
 

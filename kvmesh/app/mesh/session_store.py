@@ -36,8 +36,8 @@ class SessionStore:
         """Read what is in the table, then follow it."""
         following = await self._table.follow(self)
         self._stack.push_async_callback(following.close)
-        telling = supervise("tell sessions", self._tell)
-        self._stack.callback(telling.cancel)
+        publishing = supervise("tell sessions", self._publish)
+        self._stack.callback(publishing.cancel)
         try:
             await asyncio.wait_for(self._caught_up.wait(), READ_S)
         except TimeoutError:
@@ -58,7 +58,7 @@ class SessionStore:
         self._log.info("sessions read", sessions=self._sessions.statistics().sessions)
         self._caught_up.set()
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         self._woken.set()
         while True:
             await self._woken.wait()
@@ -67,7 +67,7 @@ class SessionStore:
             self._flush()
 
     def _flush(self) -> None:
-        """Write the news. One that gets lost is written again when its session goes on."""
-        news = self._sessions.news
-        for key in list(news):
-            self._table.put(key, news.pop(key).encode())
+        """Write the changes. One that gets lost is written again when its session goes on."""
+        updates = self._sessions.updates
+        for key in list(updates):
+            self._table.put(key, updates.pop(key).encode())

@@ -19,7 +19,7 @@ from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
@@ -51,7 +51,7 @@ class SharingMesh:
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self._static = static
         self._role = role
-        options = LinkOptions(router_id, hears_workers=static is None, role=role)
+        options = LinkOptions(router_id, receives_workers=static is None, role=role)
         self.link = PeerLink(settings, router, self.heartbeat, options)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -81,7 +81,7 @@ class SharingMesh:
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
-        told = {peer.router: peer.fetches for peer in self.link.replicas()}
+        reported = {peer.router: peer.fetches for peer in self.link.replicas()}
         return RouterHeartbeat(
             router=self.link.router_id,
             bucket=self._settings.bucket,
@@ -98,7 +98,7 @@ class SharingMesh:
             follower=self._role == "picker",
             version=own_version(),
             formats=OWN,
-            fetches=self._known.fetch_times.exchange(told, time.monotonic()),
+            fetches=self._known.fetch_times.exchange(reported, time.monotonic()),
             picker=self._role == "picker",
         )
 
@@ -135,8 +135,8 @@ class SharingMesh:
         """Return what is told of bookings, for the other replicas."""
         return self.link.replica_sync.outbox
 
-    def tell(self, message: Message) -> None:
-        """Pass news on to the siblings."""
+    def post(self, message: Message) -> None:
+        """Publish a message to the siblings."""
         if self._driver is not None:
             self._driver.post(self.link.replica_sync.name, message)
 
@@ -145,8 +145,8 @@ class SharingMesh:
         """Return who has to know of released bookings: the engines' events must follow."""
         return self._static.released if self._static is not None else None
 
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
-        """Guesses are expected to miss: nobody can send anything better."""
+    def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
+        """Ignore wrong predictions: without events nothing more exact can be requested."""
 
     def served(self, worker: WorkerId, answer: CacheHit) -> None:
         """Pass on what an answer says of an engine's cache, where its events are followed."""
@@ -204,7 +204,7 @@ class SharingMesh:
                 await self._running
 
     async def _on_state_wanted(self, command: StateWanted) -> None:
-        self.tell(command)
+        self.post(command)
 
     async def _on_drain(self, command: Drain) -> None:
         self.draining = command.draining

@@ -47,7 +47,7 @@ class StaticReplicas:
         return f"no answer from {', '.join(urls[:MOST_NAMED])} yet" if urls else ""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return who was never heard, in a line."""
+        """Return the replicas that never sent a heartbeat, in a line."""
         unheard = ((name, "no answer since this process began") for name in self._meta.unheard)
         return by_reason(unheard, "may get no requests")
 

@@ -31,7 +31,7 @@ from kvmesh.core.engines.facts import EngineFacts
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.engines.registry import connector_of, connectors, engine_of, needs_naming
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
@@ -70,7 +70,7 @@ class StaticWorkers:
     ) -> None:
         self._make_pool = make_pool
         self.draining = False
-        self._looked = False
+        self._checked = False
         self._router = router
         self._known = router.scheduler.workers
         self._known.settled = False
@@ -117,7 +117,7 @@ class StaticWorkers:
         """Return why no request should come; "" when all were looked at and some answer."""
         if self.draining:
             return "draining"
-        if not self._looked:
+        if not self._checked:
             return "looking at the workers"
         panic = self._known.panic
         return "" if self._registry.answering or panic else NO_WORKER_ANSWERS
@@ -153,7 +153,7 @@ class StaticWorkers:
         """Return that nothing is ever compared."""
         return 0, 0
 
-    tell: None = None
+    post: None = None
     outbox: None = None
     """Nobody: a router alone has no replicas."""
 
@@ -172,15 +172,15 @@ class StaticWorkers:
         if attachment is not None:
             attachment.served(booking.worker)
 
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+    def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Read the engine's history anew, if its events are followed; guesses may miss."""
         attachment = self._attached.get(worker)
         if attachment is not None and attachment.reread(worker):
             self._log.warning(
                 "predictions miss, reading the engine's history again",
                 worker=worker,
-                misses=doubt.misses,
-                answers=doubt.answers,
+                misses=distrust.misses,
+                answers=distrust.answers,
             )
 
     def served(self, worker: WorkerId, answer: CacheHit) -> None:
@@ -199,14 +199,14 @@ class StaticWorkers:
         self._running.append(supervise("actors", driver.run, "end"))
         self._pool = pool = self._make_pool()
         if self._discovery is not None:
-            self.replace(await self._discovery.look())
+            self.replace(await self._discovery.check())
             following = partial(self._discovery.run, self.replace)
             self._running.append(supervise("discover workers", following))
-        await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
+        await asyncio.gather(*(self._check(pool, engine) for engine in self._engines))
         while any(box.waiting for box in driver.statistics().mailboxes.values()):  # noqa: ASYNC110  turns of our own
             await asyncio.sleep(0)
-        self._looked = self._known.settled = True
-        looking = partial(self._keep_looking, pool)
+        self._checked = self._known.settled = True
+        looking = partial(self._keep_checking, pool)
         self._running.append(supervise("probe workers", looking))
 
     async def failed(self) -> None:
@@ -224,19 +224,21 @@ class StaticWorkers:
         if self._pool is not None:
             await self._pool.close()
 
-    async def _keep_looking(self, pool: UpstreamPool) -> None:
+    async def _keep_checking(self, pool: UpstreamPool) -> None:
         """Look at each engine in turn of its own: one that hangs must not make the others old."""
-        looks: dict[EngineAttachment, asyncio.Task[None]] = {}
+        uses_caches: dict[EngineAttachment, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(PROBE_S)
-                looks = {engine: look for engine, look in looks.items() if not look.done()}
+                uses_caches = {
+                    engine: check for engine, check in uses_caches.items() if not check.done()
+                }
                 for engine in self._engines:
-                    if engine not in looks:
-                        look = partial(self._look, pool, engine)
-                        looks[engine] = group.create_task(attempt("probe workers", look))
+                    if engine not in uses_caches:
+                        check = partial(self._check, pool, engine)
+                        uses_caches[engine] = group.create_task(attempt("probe workers", check))
 
-    async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
+    async def _check(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""
         url = engine.static.url
         served, slow = None, False
@@ -248,7 +250,7 @@ class StaticWorkers:
             return
         if served is None:
             # It may come back as another one: ask for everything then.
-            engine.looked_s = 0.0
+            engine.checked_s = 0.0
             for rank in engine.ranks:
                 beat = self._heartbeat(engine, rank, Served(())) if engine.facts is None else None
                 self._driver.post(self._registry.name, EngineSilent(rank.worker, slow, beat))
@@ -269,12 +271,12 @@ class StaticWorkers:
     async def _learn(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         now = time.monotonic()
         followed = all(engine.follows(rank.worker) for rank in engine.ranks)
-        if engine.looked_s and (followed or now < engine.looked_s + FACTS_S):
+        if engine.checked_s and (followed or now < engine.checked_s + FACTS_S):
             return
         facts = await read_facts(pool, engine.static.url)
         if facts is None:
             return
-        engine.looked_s = now
+        engine.checked_s = now
         try:
             departed = engine.learn(facts)
         except (ConfigError, TransportError) as error:

@@ -55,23 +55,23 @@ class BucketReader:
         self._sessions = sessions
         self._rules = rules
 
-    def digest(self, request: Request, endpoint: ApiEndpoint | None, *, look: bool) -> Digest:
+    def digest(self, request: Request, endpoint: ApiEndpoint | None, *, check: bool) -> Digest:
         """Return what is read of a body, in any thread; None: its prompt tells the endpoint.
 
-        `look`: at the prompt, too. Raises `RequestError`.
+        `check`: at the prompt, too. Raises `RequestError`.
         """
         endpoint = endpoint or prompt_endpoint(request.body)
         if endpoint.prompt is None:
             return Digest(endpoint, InferenceRequest(model=parse_model(request.body)))
         parsed = read_request(request, endpoint)
-        return Digest(endpoint, parsed, self._outline(request, endpoint, parsed) if look else None)
+        return Digest(endpoint, parsed, self._outline(request, endpoint, parsed) if check else None)
 
-    def digest_question(self, request: Request, *, look: bool) -> Digest:
+    def digest_question(self, request: Request, *, check: bool) -> Digest:
         """Return as `digest` does; of a body without a prompt its model alone, for the replica says
         what is wrong with it, or reads token ids.
         """
         try:
-            return self.digest(request, None, look=look)
+            return self.digest(request, None, check=check)
         except RequestError:
             return Digest(PASSTHROUGH, InferenceRequest(model=parse_model(request.body)))
 
@@ -89,10 +89,10 @@ class BucketReader:
         endpoint: ApiEndpoint,
         parsed: InferenceRequest,
         *,
-        look: bool = False,
+        check: bool = False,
         outline: PromptOutline | None = None,
     ) -> BucketRequest:
-        """Return what is to be known of a request; its prompt in any case with `look`.
+        """Return what is to be known of a request; its prompt in any case with `check`.
 
         `outline` is the prompt's, where a thread has made it (`digest`).
         """
@@ -102,13 +102,13 @@ class BucketReader:
         model = parsed.model or ""
         sessions = self._sessions.read(request, extension)
         chooses = self._rules or len(self._table.buckets()) > 1
-        if not look and (bucket or not chooses):
+        if not check and (bucket or not chooses):
             return BucketRequest(bucket=bucket, model=model, workers=workers, sessions=sessions)
         outline = outline or self._outline(request, endpoint, parsed)
         return BucketRequest(
             bucket=bucket,
             model=model,
-            headers=_texts(request.headers) if self._rules or look else {},
+            headers=_texts(request.headers) if self._rules or check else {},
             prompt_chars=outline.chars,
             prompt_start=outline.start,
             workers=workers,

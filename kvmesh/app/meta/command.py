@@ -74,9 +74,9 @@ Then = Callable[[Exchange, Digest], None]
 
 
 class Read(Protocol):
-    """Reads a body, in any thread; `look`: at its prompt, too. Raises `RequestError`."""
+    """Reads a body, in any thread; `check`: at its prompt, too. Raises `RequestError`."""
 
-    def __call__(self, *, look: bool) -> Digest:
+    def __call__(self, *, check: bool) -> Digest:
         """Return what was read."""
         ...
 
@@ -219,7 +219,7 @@ class MetaServer:
             META_HOMES.of(self.meta.statistics),
             META_REPLICAS.of_each(self._replicas),
             FORMULAS.of_each(self._watch.statistics),
-            HEARING.of(lambda: self.meta.hearing),
+            HEARING.of(lambda: self.meta.link_health),
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
             INTERNAL_ERRORS.of(lambda: errors),
@@ -256,11 +256,11 @@ class MetaServer:
         if is_long(exchange.request):
             exchange.scope.start(self._read_in_thread(exchange, read, then))
         else:
-            then(exchange, read(look=False))
+            then(exchange, read(check=False))
 
     async def _read_in_thread(self, exchange: Exchange, read: Read, then: Then) -> None:
         try:
-            then(exchange, await self._threads.run(exchange.request, partial(read, look=True)))
+            then(exchange, await self._threads.run(exchange.request, partial(read, check=True)))
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
 
@@ -312,7 +312,7 @@ class MetaServer:
 
     def _which_read(self, exchange: Exchange, read: Digest) -> None:
         outline = self._reader.read(
-            exchange.request, read.endpoint, read.parsed, look=True, outline=read.outline
+            exchange.request, read.endpoint, read.parsed, check=True, outline=read.outline
         )
         answer_json(
             exchange,
@@ -328,7 +328,7 @@ class MetaServer:
     def _faults(self) -> tuple[str, ...]:
         """Return the warnings that are about no replica or worker."""
         return (
-            *self.meta.hearing.warnings(),
+            *self.meta.link_health.warnings(),
             *by_reason(self.meta.given_up(time.monotonic()), "gets no requests"),
             *self.meta.warnings(time.monotonic()),
             *self._refusals.warnings(),

@@ -53,24 +53,24 @@ class MetaPrograms:
 
 
 def _read(bodies: Iterable[bytes], most: int, viewer: Viewer | None) -> MeshPrograms:
-    told: list[ProgramsView] = []
+    reported: list[ProgramsView] = []
     for body in bodies:
         try:
-            told.append(msgspec.json.decode(body, type=ProgramsView))
+            reported.append(msgspec.json.decode(body, type=ProgramsView))
         except UNREADABLE:
             continue
-    return MeshPrograms(merge_programs(told, most, viewer))
+    return MeshPrograms(merge_programs(reported, most, viewer))
 
 
 def merge_programs(
-    told: Iterable[ProgramsView], most: int, viewer: Viewer | None = None
+    reported: Iterable[ProgramsView], most: int, viewer: Viewer | None = None
 ) -> list[ProgramsView]:
     """Return one view of each bucket with every agent once: as the replica says that holds its
     turn, else the one where its state changed last. A `viewer` sees its own tenant's.
     """
     buckets: dict[str, ProgramsView] = {}
     agents: dict[str, dict[str, Standing]] = {}
-    for view in told:
+    for view in reported:
         buckets.setdefault(view.bucket, msgspec.structs.replace(view, router=""))
         known = agents.setdefault(view.bucket, {})
         for one in view.programs:

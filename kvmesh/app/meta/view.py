@@ -102,8 +102,8 @@ class MetaView:
         self._build = own_build()
 
     async def refresh(self, *, watched: bool) -> None:
-        """Ask all replicas, unless nobody looks or the last answers are fresh."""
-        self._look(time.monotonic())
+        """Poll all replicas, unless no page is open or the last answers are fresh."""
+        self._check(time.monotonic())
         if not watched:
             return
         async with self._asking:
@@ -118,12 +118,12 @@ class MetaView:
 
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
         """Return the present of the whole mesh; see `View.overview`."""
-        heard = [one.overview for one in self._known.values() if one.overview and one.answers]
-        workers = merge_workers(one.workers for one in heard)
+        received = [one.overview for one in self._known.values() if one.overview and one.answers]
+        workers = merge_workers(one.workers for one in received)
         replicas = self._replicas()
         ready = self._meta.ready(time.monotonic())
         counters: dict[str, int] = {}
-        for one in heard:
+        for one in received:
             for name, count in one.counters.items():
                 counters[name] = counters.get(name, 0) + count
         newest = sorted((row for _, row in self._rows.values()), key=lambda row: row.decided_at)
@@ -140,8 +140,8 @@ class MetaView:
             now=time.time(),
             ready=ready,
             reason="" if ready else "no ready replica",
-            policy=", ".join(sorted({one.policy for one in heard})),
-            block_size=heard[0].block_size if heard else 0,
+            policy=", ".join(sorted({one.policy for one in received})),
+            block_size=received[0].block_size if received else 0,
             buckets=sum_buckets(replicas, workers),
             replicas=replicas,
             workers=workers,
@@ -154,36 +154,37 @@ class MetaView:
             ),
             decisions=rows,
             prefixes=merge_prefixes(
-                [(one.buckets[0].bucket, one.prefixes) for one in heard if one.buckets]
+                [(one.buckets[0].bucket, one.prefixes) for one in received if one.buckets]
             ),
-            shadows=add_reports(report for one in heard for report in one.shadows),
-            tuning=[row for one in heard for row in one.tuning],
-            policies=merge_policies(row for one in heard for row in one.policies),
+            shadows=add_reports(report for one in received for report in one.shadows),
+            tuning=[row for one in received for row in one.tuning],
+            policies=merge_policies(row for one in received for row in one.policies),
             cursor=self._version,
             warnings=[
                 *self._own_warnings(),
-                *merge_warnings((one.name, one.warnings) for one in heard),
+                *merge_warnings((one.name, one.warnings) for one in received),
             ],
             formats=in_words(self._build.formats),
-            programs=merge_programs(row for one in heard for row in one.programs),
+            programs=merge_programs(row for one in received for row in one.programs),
             problems=merge_problems(
-                [self._problems.rows(time.monotonic()), *(one.problems for one in heard)]
+                [self._problems.rows(time.monotonic()), *(one.problems for one in received)]
             ),
             traffic=merge_traffic(
-                (one.traffic for one in heard), queued=sum(one.waiting_requests for one in workers)
+                (one.traffic for one in received),
+                queued=sum(one.waiting_requests for one in workers),
             ),
-            models=merge_models(one.models for one in heard),
-            tenants=merge_tenants(one.tenants for one in heard),
+            models=merge_models(one.models for one in received),
+            tenants=merge_tenants(one.tenants for one in received),
         )
 
-    def _look(self, now: float) -> None:
-        """See what is wrong with replicas, and with hearing of them."""
+    def _check(self, now: float) -> None:
+        """Check the replicas, and the connection over which their heartbeats come."""
         states = [
             ReplicaState(one.replica, one.bucket, one.ready, one.reason, one.draining)
             for one in self._replicas()
         ]
         faults = warning_problems(self._faults(), self._name)
-        self._problems.look([*replica_problems(states), *faults], now)
+        self._problems.check([*replica_problems(states), *faults], now)
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
         """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
@@ -213,10 +214,10 @@ class MetaView:
         named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
         for body in await self.ask_all(path, (named, (ROLES_HEADER, b"view"))):
             try:
-                told = msgspec.json.decode(body, type=TenantDetail)
+                reported = msgspec.json.decode(body, type=TenantDetail)
             except UNREADABLE:
                 continue
-            if (seen := detail_for(told, viewer)) is not None:
+            if (seen := detail_for(reported, viewer)) is not None:
                 return body if viewer.apart else seen
         return None
 

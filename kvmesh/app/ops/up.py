@@ -127,8 +127,8 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
 
 
 def _front(settings: UpSettings, routers: Sequence[str], meta: Sequence[str]) -> ChildSpec:
-    """Return who listens at the front door's port: --routers of the one bucket, or a meta-router;
-    `routers` and `meta` are what either is told besides.
+    """Return the process that listens at the front door's port: --routers of the one bucket, or a
+    meta-router; `routers` and `meta` are what either is told besides.
     """
     base, shown = settings.http_port, dashboard_options(settings)
     ready = f"http://127.0.0.1:{base}/ready"

@@ -29,7 +29,7 @@ MOST_KEPT: Final = 4096
 
 class _Known(msgspec.Struct):
     endpoint: bytes
-    looked_s: float
+    checked_s: float
     """`inf`: an address, which needs no looking up."""
 
 
@@ -74,14 +74,14 @@ class Addresses:
         known = self._known.get(origin)
         if known is None:
             return self._parse(origin)
-        if self._clock() - known.looked_s > FRESH_S:
-            known.looked_s = self._clock()
-            self._look_up(origin)
+        if self._clock() - known.checked_s > FRESH_S:
+            known.checked_s = self._clock()
+            self._resolve(origin)
         return known.endpoint
 
     async def resolve(self, origin: str) -> bytes:
         """Return the endpoint of an origin with a name. Raises `TransportError`."""
-        task = self._asked.get(origin) or self._look_up(origin)
+        task = self._asked.get(origin) or self._resolve(origin)
         try:
             return await asyncio.shield(task)
         except (OSError, UnicodeError) as error:
@@ -117,7 +117,7 @@ class Addresses:
         except (ConfigError, ValueError):
             return None
         if endpoint is None:
-            self._look_up(origin)
+            self._resolve(origin)
         return endpoint
 
     def close(self) -> None:
@@ -133,21 +133,21 @@ class Addresses:
             return None
         return self._keep(origin, str(address), parsed.port, float("inf"))
 
-    def _keep(self, origin: str, host: str, port: int, looked_s: float) -> bytes:
+    def _keep(self, origin: str, host: str, port: int, checked_s: float) -> bytes:
         endpoint = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         if len(self._known) >= KEPT and origin not in self._known:
             self._known.clear()
-        self._known[origin] = _Known(endpoint, looked_s)
+        self._known[origin] = _Known(endpoint, checked_s)
         return endpoint
 
-    def _look_up(self, origin: str) -> asyncio.Task[bytes]:
+    def _resolve(self, origin: str) -> asyncio.Task[bytes]:
         task = self._asked.get(origin)
         if task is None:
             task = self._asked[origin] = asyncio.get_running_loop().create_task(self._ask(origin))
-            task.add_done_callback(lambda done: self._looked_up(origin, done))
+            task.add_done_callback(lambda done: self._resolved(origin, done))
         return task
 
-    def _looked_up(self, origin: str, done: "asyncio.Task[bytes]") -> None:
+    def _resolved(self, origin: str, done: "asyncio.Task[bytes]") -> None:
         self._asked.pop(origin, None)
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, OSError | UnicodeError):

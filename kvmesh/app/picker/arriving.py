@@ -60,7 +60,7 @@ class Arriving:
         self._only, self._long = b"", None
 
     def drop(self) -> None:
-        """Let go of a body that nobody will have."""
+        """Drop a body that is not needed any more."""
         self._budget.used -= self._charged
         self._charged = 0
         self._only, self._long = b"", None

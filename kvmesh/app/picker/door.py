@@ -56,7 +56,7 @@ class PickDoor:
         self.counts = counts
         self._heads: set[str] = set()
 
-    def tells_heads(self, gateway: str) -> bool:
+    def reports_heads(self, gateway: str) -> bool:
         """Return whether a gateway that shows no bodies has shown the head of a response."""
         return gateway in self._heads
 

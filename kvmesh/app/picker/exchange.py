@@ -25,7 +25,7 @@ class Question(Protocol):
         ...
 
     def drop(self) -> None:
-        """End the stream if it is open: nobody will answer."""
+        """End the stream if it is open, without an answer."""
         ...
 
 
@@ -67,7 +67,7 @@ class Follower(Protocol):
         ...
 
     def on_silence(self) -> None:
-        """Learn that the gateway tells nothing else of this request, which goes on."""
+        """Note that the gateway sends no more of this request, which goes on."""
         ...
 
     def on_over(self) -> None:
@@ -103,7 +103,7 @@ class PickExchange:
         self.sent_body = request.body
         self.follower: Follower | None = None
         self.scope = scope = Scope(request_id, report)
-        scope.tell = self.fail
+        scope.on_crash = self.fail
         scope.last = self._let_go
 
     def respond(

@@ -48,12 +48,12 @@ class GatewayWishes:
     def __call__(self, exchange: PickExchange) -> None:
         """Take what the headers say of one request."""
         request = exchange.request
-        told = {name: value for name, value in reversed(request.headers) if name in _NAMES}
-        if not told:
+        reported = {name: value for name, value in reversed(request.headers) if name in _NAMES}
+        if not reported:
             return
         for names in TARGETS:
-            _check_target(told, names)
-        fairness, objective = _name(told, FAIRNESS), _name(told, OBJECTIVE)
+            _check_target(reported, names)
+        fairness, objective = _name(reported, FAIRNESS), _name(reported, OBJECTIVE)
         if fairness and self._tenant and request.header(self._tenant) is None:
             request.replace_headers([*request.headers, (self._tenant, fairness)])
         if objective and self._priority_of is not None:
@@ -61,18 +61,20 @@ class GatewayWishes:
             if priority is not None:
                 kept = [one for one in request.headers if one[0] != PRIORITY]
                 request.replace_headers([*kept, (PRIORITY, b"%d" % priority)])
-        model = _name(told, MODEL)
+        model = _name(reported, MODEL)
         if model and not exchange.unread:
-            _rewrite(request, _found(told, MODEL)[0], model.decode("utf-8", "replace"))
+            _rewrite(request, _found(reported, MODEL)[0], model.decode("utf-8", "replace"))
 
 
-def _found(told: dict[bytes, bytes], names: tuple[bytes, ...]) -> tuple[bytes, bytes]:
+def _found(reported: dict[bytes, bytes], names: tuple[bytes, ...]) -> tuple[bytes, bytes]:
     """Return the header that counts and its value; the first of `names` that is there."""
-    return next(((name, told[name].strip()) for name in names if name in told), (names[0], b""))
+    return next(
+        ((name, reported[name].strip()) for name in names if name in reported), (names[0], b"")
+    )
 
 
-def _name(told: dict[bytes, bytes], names: tuple[bytes, ...]) -> bytes:
-    header, value = _found(told, names)
+def _name(reported: dict[bytes, bytes], names: tuple[bytes, ...]) -> bytes:
+    header, value = _found(reported, names)
     if value and not is_name(value.decode("latin-1")):
         raise RequestError(
             f"header {header.decode()} is {shown(value.decode('latin-1'))}: a name has at most "
@@ -82,8 +84,8 @@ def _name(told: dict[bytes, bytes], names: tuple[bytes, ...]) -> bytes:
     return value
 
 
-def _check_target(told: dict[bytes, bytes], names: tuple[bytes, ...]) -> None:
-    header, value = _found(told, names)
+def _check_target(reported: dict[bytes, bytes], names: tuple[bytes, ...]) -> None:
+    header, value = _found(reported, names)
     most = 1000 * MAX_SECONDS
     if value and real_number(value.decode("latin-1"), 0.0, most) is None:
         raise RequestError(

@@ -254,14 +254,14 @@ def read_event(line: bytes, query: Query) -> Event:
     that the server tells in place of an event.
     """
     try:
-        told = msgspec.json.decode(line, type=_Line)
-        if told.type == "ERROR":
-            status = msgspec.json.decode(told.object, type=_Status)
+        reported = msgspec.json.decode(line, type=_Line)
+        if reported.type == "ERROR":
+            status = msgspec.json.decode(reported.object, type=_Status)
             raise ApiServerError(f"watch of {query}: {status.message[:MAX_TEXT]}", status.code)
-        version = msgspec.json.decode(told.object, type=_Versioned).metadata.resource_version
+        version = msgspec.json.decode(reported.object, type=_Versioned).metadata.resource_version
     except UNREADABLE as error:
         raise CodecError(f"watch of {query}: {error}") from error
-    return Event(told.type, told.object, version)
+    return Event(reported.type, reported.object, version)
 
 
 def _refusal(status: int, body: bytes, query: Query) -> ApiServerError:

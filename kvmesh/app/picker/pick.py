@@ -70,8 +70,23 @@ class Pick:
     """
 
     __slots__ = (
-        "_attempts", "_check", "_clock", "_exchange", "_failed", "_failure", "_options", "_plan",
-        "_said", "_shared", "_stream", "_watched", "_whole", "bound", "origin", "scope", "status",
+        "_attempts",
+        "_check",
+        "_clock",
+        "_error_body",
+        "_exchange",
+        "_failed",
+        "_failure",
+        "_options",
+        "_plan",
+        "_shared",
+        "_stream",
+        "_watched",
+        "_whole",
+        "bound",
+        "origin",
+        "scope",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +103,7 @@ class Pick:
         self._clock: ForwardClock | None = None
         self._stream: EventStream | None = None
         self._check: AnswerCheck | None = None
-        self._said = b""
+        self._error_body = b""
         self._whole: bytes | None = b""
         self._failure: UpstreamFailure | None = None
         self._failed = False
@@ -126,7 +141,7 @@ class Pick:
             self._blame(failure)
             self.scope.kind = "failed"
             kind, wait_s = f"upstream_{failure.kind}", RETRY_S
-            problem = Problem(504, failure.told(_CHOSEN), kind, retry_after_s=wait_s)
+            problem = Problem(504, failure.describe(_CHOSEN), kind, retry_after_s=wait_s)
             self._exchange.take_back(problem)
 
     def patience_s(self) -> float:
@@ -167,9 +182,9 @@ class Pick:
             self._stream = new_event_stream()
         self._let_go_of_body()
         own = self._plan.on_head(status, head.headers)
-        return self._told(own)
+        return self._reported(own)
 
-    def _told(self, own: Headers) -> Headers:
+    def _reported(self, own: Headers) -> Headers:
         if self.scope.trace is not None:
             self.scope.trace.answered(own)
         return (*own, (b"x-request-id", self._exchange.request_id))
@@ -194,7 +209,7 @@ class Pick:
             self._failure = failure
             self.close("cut")
             return
-        self._said = said if sickness else b""
+        self._error_body = said if sickness else b""
         self._finish()
 
     def _judge(self) -> Sickness:
@@ -219,8 +234,12 @@ class Pick:
         stream = self._stream
         if stream is not None:
             stream.flush()
-            usage, told = stream.usage, stream.due - GROW_TOKENS
-            if stream.due > 1 and stream.tokens > told and not (usage and usage.completion_tokens):
+            usage, describe = stream.usage, stream.due - GROW_TOKENS
+            if (
+                stream.due > 1
+                and stream.tokens > describe
+                and not (usage and usage.completion_tokens)
+            ):
                 self._plan.on_tokens(stream.tokens)
         self.close("failed" if self.scope.kind == "failed" else "finished")
 
@@ -230,7 +249,7 @@ class Pick:
         self.close("finished" if whole else "client_gone")
 
     def on_silence(self) -> None:
-        """Learn that the gateway tells nothing else of this request, which goes on."""
+        """Note that the gateway sends no more of this request, which goes on."""
         if self.status and self._stream is None:
             # An engine sends the head of a whole answer when it has all of it.
             self._finish()
@@ -307,7 +326,7 @@ class Pick:
             self._send(target, endpoint)
 
     def _leave_out(self, target: Target, error: KvMeshError | ValueError) -> None:
-        """Ask for another worker: no gateway can be told where this one is."""
+        """Ask for another worker: this one has no address that a gateway could use."""
         self._attempts += 1
         self._failure = UpstreamFailure("before_send", "refused", str(error), target.origin)
         allowed = self._failed_at(self._failure)
@@ -320,7 +339,7 @@ class Pick:
         failure = self._failure
         if failure is None:
             return NO_WORKER
-        return Problem(503, failure.told(_CHOSEN), "no_worker", retry_after_s=1)
+        return Problem(503, failure.describe(_CHOSEN), "no_worker", retry_after_s=1)
 
     def _send(self, target: Target, endpoint: bytes) -> None:
         exchange = self._exchange
@@ -348,7 +367,9 @@ class Pick:
             self._expect_nothing()
 
     def _expect_nothing(self) -> None:
-        """Infer what the gateway will not tell: no tokens, of some gateways no head either."""
+        """Infer what the gateway does not send: no tokens, and from some gateways no response
+        head.
+        """
         shared = self._shared
         if shared.unwatched is not None:
             shared.unwatched.begin(self)
@@ -427,9 +448,9 @@ class Pick:
             self._clock = None
 
     def _over(self) -> None:
-        """Let go of all that the request holds, and tell the plan."""
+        """Release all that the request holds, and report its end to the plan."""
         plan, scope, stream = self._plan, self.scope, self._stream
-        error = stream.error if stream is not None and stream.errors else self._said
+        error = stream.error if stream is not None and stream.errors else self._error_body
         if scope.trace is not None and self._failure is not None:
             scope.trace.failure = self._failure.message
         self._check = None

@@ -162,8 +162,8 @@ class PoolWatch:
             kind, counts = mirror.query.collection.plural, mirror.statistics()
             lists[kind] = lists.get(kind, 0) + counts.lists
             events[kind] = events.get(kind, 0) + counts.events
-            told = (("refused", counts.refused), ("failed", counts.failed))
-            for why, count in (*told, ("unreadable", counts.unreadable)):
+            reported = (("refused", counts.refused), ("failed", counts.failed))
+            for why, count in (*reported, ("unreadable", counts.unreadable)):
                 failures[kind, why] = failures.get((kind, why), 0) + count
         return PoolStatistics(
             endpoints=len(self.found.endpoints),
@@ -200,7 +200,7 @@ class PoolWatch:
         self._changed()
 
     def _changed(self) -> None:
-        """Find the endpoints anew, and tell when they are others."""
+        """Compute the endpoints again, and report when they changed."""
         before, pool = self.found, self.pool
         if pool is None:
             self.found = PoolEndpoints()

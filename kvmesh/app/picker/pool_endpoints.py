@@ -92,12 +92,12 @@ def find_endpoints(pool: InferencePool, pods: Iterable[Pod]) -> PoolEndpoints:
 
 def _with_options(endpoint: Endpoint, pod: Pod, address: str, index: int) -> Endpoint:
     """Return an endpoint with what its pod's annotation says. Raises `ConfigError`."""
-    told = (pod.metadata.annotations or {}).get(OPTIONS, "")
-    if not told:
+    reported = (pod.metadata.annotations or {}).get(OPTIONS, "")
+    if not reported:
         return endpoint
-    if len(told) > MOST_OPTIONS:
-        raise ConfigError(f"{len(told):,} characters: {MOST_OPTIONS} at most are taken")
-    options = told.replace("{ip}", address).replace("{index}", str(index))
+    if len(reported) > MOST_OPTIONS:
+        raise ConfigError(f"{len(reported):,} characters: {MOST_OPTIONS} at most are taken")
+    options = reported.replace("{ip}", address).replace("{index}", str(index))
     endpoint = msgspec.structs.replace(endpoint, options=options)
     parse_workers([endpoint.as_worker()])
     return endpoint

@@ -40,13 +40,15 @@ class RequestHead(msgspec.Struct):
     problem: Problem | None = None
 
 
-def read_head(heard: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHead:
+def read_head(message: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHead:
     """Return the head of a request; one that cannot be served has a `problem`."""
-    told = heard.headers
-    pseudo = {name: value for name, value in told if name[:1] == b":"}
-    headers: list[Header] = [one for one in told if one[0][:1] != b":" and one[0] not in _DROPPED]
-    removed = tuple({name: None for name, _ in told if name in _REMOVED})
-    problem = _why_not(told, limits)
+    reported = message.headers
+    pseudo = {name: value for name, value in reported if name[:1] == b":"}
+    headers: list[Header] = [
+        one for one in reported if one[0][:1] != b":" and one[0] not in _DROPPED
+    ]
+    removed = tuple({name: None for name, _ in reported if name in _REMOVED})
+    problem = _why_not(reported, limits)
     method, target = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not (method.isalpha() and _TARGET.fullmatch(target)):
         text = f"{method[:32]!r} {target[:128]!r} is no method and path"
@@ -57,7 +59,7 @@ def read_head(heard: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHe
     request.vetted = True  # which pages may send it is the gateway's to say
     request.client = peer
     request.secure = pseudo.get(b":scheme") == b"https"
-    return RequestHead(request, removed, heard.subset, problem=problem)
+    return RequestHead(request, removed, message.subset, problem=problem)
 
 
 def _why_not(headers: Headers, limits: HttpLimits) -> Problem | None:

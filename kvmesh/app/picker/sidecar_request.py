@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
-from kvmesh.app.serve.prefill import Prefill, Sent, Splits, tell_split
+from kvmesh.app.serve.prefill import Prefill, Sent, Splits, report_split
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
@@ -117,8 +117,8 @@ class SidecarRequest:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Tell the client of both workers, or why there was but one."""
-        told = self._decode.on_head(status, headers)
-        return (*told, *tell_split(self._whole, self._prefill))
+        reported = self._decode.on_head(status, headers)
+        return (*reported, *report_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; with the first the prefill is over."""

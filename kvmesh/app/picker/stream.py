@@ -25,7 +25,7 @@ from kvmesh.transport.extproc.messages import (
     BUFFERED_PARTIAL,
     FULL_DUPLEX,
     NO_BODY,
-    Heard,
+    GatewayMessage,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -114,9 +114,23 @@ class PickStream:
     """One stream, from its first message to its end."""
 
     __slots__ = (
-        "_arriving", "_asked_s", "_body", "_closing", "_door", "_echo", "_ended", "_exchange",
-        "_first", "_held", "_phase", "_quiet", "_request_mode", "_response_mode", "_said_s",
-        "_stream", "_trailers",
+        "_arriving",
+        "_asked_s",
+        "_body",
+        "_closing",
+        "_door",
+        "_echo",
+        "_ended",
+        "_exchange",
+        "_first",
+        "_held",
+        "_logged_s",
+        "_phase",
+        "_quiet",
+        "_request_mode",
+        "_response_mode",
+        "_stream",
+        "_trailers",
     )  # fmt: skip
 
     def __init__(self, stream: GrpcStream, door: PickDoor) -> None:
@@ -129,7 +143,7 @@ class PickStream:
         self._arriving = Arriving(door.limits, door.budget)
         self._body = b""
         self._ended = self._trailers = self._held = self._closing = self._quiet = False
-        self._said_s = 0.0
+        self._logged_s = 0.0
         self._echo: Iterator[bytes] | None = None
         self._asked_s = 0.0
         door.counts.streams += 1
@@ -152,7 +166,7 @@ class PickStream:
             self._crash(error)
 
     def _on_half_close(self) -> None:
-        """Learn that the gateway says nothing else.
+        """Note that the gateway sends nothing more.
 
         Envoy resets the stream at once where the request is over; alone that means, if it is soon
         after an answer, that it needs no more.
@@ -160,7 +174,7 @@ class PickStream:
         if self._is_quiet():
             self._closing = True
             loop = asyncio.get_running_loop()
-            quick = loop.time() - self._said_s < SOON_S
+            quick = loop.time() - self._logged_s < SOON_S
             left = Left.RUNNING if quick else Left.OVER
             loop.call_later(SETTLE_S, guarded("half-closed streams", self._close_half), left)
         elif self._phase is not _OVER:
@@ -210,7 +224,7 @@ class PickStream:
         counts.seconds.observe(perf_counter() - self._asked_s)
         self._phase = _RESPONSE
         if self._quiet:
-            self._said_s = asyncio.get_running_loop().time()
+            self._logged_s = asyncio.get_running_loop().time()
         removed = (*first.removed, *way.removed)
         if first.removed:
             # What is set here takes the place of the client's.
@@ -228,36 +242,36 @@ class PickStream:
         self._go_on()
 
     def drop(self) -> None:
-        """End the stream if it is open: nobody will answer."""
+        """End the stream if it is open, without an answer."""
         self._break(INTERNAL, "the request ended without a decision")
 
     # messages
 
-    def _take(self, heard: Heard) -> None:
-        if isinstance(heard, ResponseBody):
-            self._response_body(heard)
-        elif isinstance(heard, RequestHeaders):
-            self._request_headers(heard)
-        elif isinstance(heard, RequestBody):
-            self._request_body(heard)
-        elif isinstance(heard, ResponseHeaders):
-            self._response_headers(heard)
-        elif isinstance(heard, RequestTrailers):
+    def _take(self, message: GatewayMessage) -> None:
+        if isinstance(message, ResponseBody):
+            self._response_body(message)
+        elif isinstance(message, RequestHeaders):
+            self._request_headers(message)
+        elif isinstance(message, RequestBody):
+            self._request_body(message)
+        elif isinstance(message, ResponseHeaders):
+            self._response_headers(message)
+        elif isinstance(message, RequestTrailers):
             self._request_trailers()
         else:
             self._response_trailers()
 
-    def _request_headers(self, heard: RequestHeaders) -> None:
+    def _request_headers(self, message: RequestHeaders) -> None:
         if self._phase is not _HEAD:
             raise CodecError("the headers of a second request on one stream: open another")
         door = self._door
-        modes = heard.modes or door.modes
+        modes = message.modes or door.modes
         door.counts.begin(modes)
         self._request_mode, self._response_mode = modes.request_body, modes.response_body
-        self._quiet = heard.modes is None or modes.response_body == NO_BODY
-        first = self._first = read_head(heard, self._stream.peer, door.limits)
+        self._quiet = message.modes is None or modes.response_body == NO_BODY
+        first = self._first = read_head(message, self._stream.peer, door.limits)
         self._phase = _BODY
-        problem, whole = first.problem, heard.end_of_stream
+        problem, whole = first.problem, message.end_of_stream
         if problem is None and door.screen is not None and not whole:
             problem = door.screen(first.request)
         if problem is not None:
@@ -268,26 +282,26 @@ class PickStream:
         elif modes.request_body != FULL_DUPLEX:
             self._stream.send(headers_answer("request"))
 
-    def _request_body(self, heard: RequestBody) -> None:
+    def _request_body(self, message: RequestBody) -> None:
         if self._phase is not _BODY:
-            self._passed_body(heard)
+            self._passed_body(message)
             return
-        problem = self._arriving.add(heard.data) if heard.data else None
+        problem = self._arriving.add(message.data) if message.data else None
         if problem is not None:
             self._fail(problem)
-        elif heard.end_of_stream or self._request_mode in _BUFFERED:
-            self._ended = heard.end_of_stream
-            partial = self._request_mode == BUFFERED_PARTIAL and not heard.end_of_stream
+        elif message.end_of_stream or self._request_mode in _BUFFERED:
+            self._ended = message.end_of_stream
+            partial = self._request_mode == BUFFERED_PARTIAL and not message.end_of_stream
             self._decide(unread=partial)
 
-    def _passed_body(self, heard: RequestBody) -> None:
+    def _passed_body(self, message: RequestBody) -> None:
         """Take a piece of a body of a request that was decided without it, or one too many."""
         if self._phase is _HEAD:
             raise CodecError(_NO_HEADERS)
         if self._request_mode in _TOLD or self._ended:
             self._door.counts.duplicates += 1
             return
-        self._ended = heard.end_of_stream
+        self._ended = message.end_of_stream
         self._stream.send(body_passed("request"))
 
     def _request_trailers(self) -> None:
@@ -302,7 +316,7 @@ class PickStream:
         else:
             self._stream.send(trailers_answer("request"))
 
-    def _response_headers(self, heard: ResponseHeaders) -> None:
+    def _response_headers(self, message: ResponseHeaders) -> None:
         phase, exchange = self._phase, self._exchange
         if phase is _RESPONSE_BODY:
             self._door.counts.duplicates += 1
@@ -313,23 +327,23 @@ class PickStream:
             if exchange is not None:
                 self._abandon(exchange)
         if self._quiet:
-            self._said_s = asyncio.get_running_loop().time()
+            self._logged_s = asyncio.get_running_loop().time()
         self._phase = _RESPONSE_BODY
         self._door.counts.responses += 1
         if self._quiet:
             self._door.note_head(self._stream.peer)
-        answer = headers_answer("response", self._tell_head(heard))
-        if heard.end_of_stream:
+        answer = headers_answer("response", self._report_head(message))
+        if message.end_of_stream:
             self._end(answer)
         else:
             self._stream.send(answer)
 
-    def _response_body(self, heard: ResponseBody) -> None:
+    def _response_body(self, message: ResponseBody) -> None:
         if self._phase is not _RESPONSE_BODY:
             self._door.counts.duplicates += 1
             return
         self._quiet = False
-        data, end = heard.data, heard.end_of_stream
+        data, end = message.data, message.end_of_stream
         if self._response_mode == FULL_DUPLEX:
             answers = body_answers("response", data, end=end)
         else:
@@ -368,7 +382,7 @@ class PickStream:
         exchange.unread = unread
         exchange.quiet = self._response_mode == NO_BODY
         exchange.silent_s = WHOLE_HELD_S if self._request_mode == FULL_DUPLEX else 0.0
-        exchange.headless = not door.tells_heads(self._stream.peer)
+        exchange.headless = not door.reports_heads(self._stream.peer)
         exchange.scope.enter(door.decide, exchange, first.subset)
 
     def _fail(self, problem: Problem) -> None:
@@ -398,13 +412,13 @@ class PickStream:
             if pieces and not self._stream.send(*pieces):
                 return
 
-    def _tell_head(self, heard: ResponseHeaders) -> Headers:
+    def _report_head(self, message: ResponseHeaders) -> Headers:
         """Return what is added to the head of the response."""
         follower = self._follower()
         if follower is None:
             return ()
         try:
-            return follower.on_head(heard)
+            return follower.on_head(message)
         except Exception as error:  # noqa: BLE001  an error of ours must not cost the client its answer
             follower.scope.crash(error)
             return ()
@@ -424,7 +438,7 @@ class PickStream:
             follower.scope.enter(follower.on_end)
 
     def _leave(self, left: Left) -> None:
-        """End: the gateway is gone, or tells nothing else."""
+        """End: the gateway left, or sends nothing more."""
         exchange, follower, counts = self._exchange, self._follower(), self._door.counts
         self._arriving.drop()
         self._close()
@@ -443,7 +457,7 @@ class PickStream:
             follower.scope.enter(follower.on_gone)
 
     def _abandon(self, exchange: PickExchange) -> None:
-        """End a request that nobody waits for any more."""
+        """End a request whose client left."""
         exchange.answered = True
         exchange.scope.kind = "client_gone"
         exchange.scope.end()

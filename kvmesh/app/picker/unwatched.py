@@ -58,15 +58,15 @@ class UnwatchedPicks:
         self._plans: dict[str, Callable[[], object]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reports = 0
-        context.workers.on_report = self._hear
+        context.workers.on_report = self._receive
 
     def begin(self, pick: QuietPick) -> None:
         """Infer the prefill of a request that was sent; its end will be told."""
-        self._add(pick, told=True)
+        self._add(pick, reported=True)
 
     def keep(self, pick: QuietPick) -> bool:
         """Infer all of a request that may go on; False: nothing of it is booked."""
-        booked = self._add(pick, told=False)
+        booked = self._add(pick, reported=False)
         if booked is None:
             return False
         self._unwatched.lose(booked.request_id)
@@ -89,7 +89,7 @@ class UnwatchedPicks:
 
     def follow(self, name: str, ended: Callable[[], object]) -> bool:
         """Infer when any other booking is over, and call `ended` then; False: there is none."""
-        return self._follow(name, ended, told=False) is not None
+        return self._follow(name, ended, reported=False) is not None
 
     def drop(self, name: str) -> None:
         """Follow a booking no longer."""
@@ -97,18 +97,18 @@ class UnwatchedPicks:
         self._plans.pop(name, None)
         self._unwatched.forget(name)
 
-    def _add(self, pick: QuietPick, *, told: bool) -> Booking | None:
+    def _add(self, pick: QuietPick, *, reported: bool) -> Booking | None:
         plan = pick.plan
         name = plan.booked() if isinstance(plan, Booked) else ""
         known = name in self._followed
         ended = partial(pick.scope.enter, pick.end_unwatched)
-        booking = self._follow(name, ended, told=told)
+        booking = self._follow(name, ended, reported=reported)
         if booking is not None and isinstance(plan, Booked) and not known:
             self._plans[name] = partial(pick.scope.enter, plan.note_prefill)
             pick.scope.held.append(partial(self.drop, name))
         return booking
 
-    def _follow(self, name: str, ended: Callable[[], object], *, told: bool) -> Booking | None:
+    def _follow(self, name: str, ended: Callable[[], object], *, reported: bool) -> Booking | None:
         booking = self._context.scheduler.sequences.bookings.get(name)
         if booking is None:
             return None
@@ -116,11 +116,11 @@ class UnwatchedPicks:
             hashes = booking.hashes
             if hashes is None or isinstance(hashes, bytes):
                 hashes = NO_HASHES
-            if not self._unwatched.add(name, hashes, self._due_s(booking), told=told):
+            if not self._unwatched.add(name, hashes, self._due_s(booking), reported=reported):
                 return None
         if name not in self._followed:
             self._followed[name] = ended
-            self._look_soon()
+            self._check_soon()
         return booking
 
     def _due_s(self, booking: Booking) -> float:
@@ -133,7 +133,7 @@ class UnwatchedPicks:
         per_token_s = scheduler.speeds.ms_per_token(worker) / 1000.0
         return self._context.clock() + per_token_s * (tokens + scheduler.speeds.steps.step_tokens)
 
-    def _hear(self, worker: WorkerId, report: LoadReport) -> None:
+    def _receive(self, worker: WorkerId, report: LoadReport) -> None:
         self._reports += 1
         if not self._reports % FORGET_EVERY:
             members = self._context.workers.membership.members()
@@ -141,15 +141,15 @@ class UnwatchedPicks:
         requests = report.running_requests + report.waiting_requests
         self._unwatched.report(worker, requests, self._context.clock())
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         if self._timer is None and self._followed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(LOOK_S, guarded("unwatched picks", self._look))
+            self._timer = loop.call_later(LOOK_S, guarded("unwatched picks", self._check))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         try:
-            for one in self._unwatched.look(self._context.clock()):
+            for one in self._unwatched.check(self._context.clock()):
                 if isinstance(one, Over):
                     ended = self._followed.get(one.request_id)
                     if ended is not None:
@@ -157,7 +157,7 @@ class UnwatchedPicks:
                 else:
                     self._note_prefill(one)
         finally:
-            self._look_soon()
+            self._check_soon()
 
     def _note_prefill(self, one: Prefilled) -> None:
         plan = self._plans.get(one.request_id)

@@ -42,9 +42,9 @@ def in_words(formats: Formats) -> str:
     return ", ".join(f"{kind} {formats.of(kind)}" for kind in KINDS)
 
 
-def count_versions(told: Iterable[str]) -> dict[str, int]:
-    """Return how many of `told` versions are of each; one that is not told is `UNTOLD`."""
+def count_versions(reported: Iterable[str]) -> dict[str, int]:
+    """Return how many of `reported` versions are of each; one that is not told is `UNTOLD`."""
     counts: dict[str, int] = {}
-    for one in told:
+    for one in reported:
         counts[one or UNTOLD] = counts.get(one or UNTOLD, 0) + 1
     return counts

@@ -250,7 +250,7 @@ class _Server:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(Event(birth.number, error=str(error)))
+            self._report(Event(birth.number, error=str(error)))
             return False
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -259,7 +259,7 @@ class _Server:
             self._socket.close()
             return True
         self._children[pid] = birth.number
-        self._tell(Event(birth.number, pid))
+        self._report(Event(birth.number, pid))
         return False
 
     def _reap(self) -> None:
@@ -267,9 +267,9 @@ class _Server:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 code = os.waitstatus_to_exitcode(status)
-                self._tell(Event(self._children.pop(pid), pid, code))
+                self._report(Event(self._children.pop(pid), pid, code))
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         self._socket.sendall(msgspec.json.encode(event) + b"\n")
 
 

@@ -30,7 +30,7 @@ def naming(flag: str, host_flag: str) -> Generator[None]:
 
 
 def why_taken(host: str, port: int) -> str:
-    """Return why nobody can listen on a port now, "" where one can."""
+    """Return why a port cannot be listened on now, "" where it can."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

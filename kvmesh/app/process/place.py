@@ -28,8 +28,8 @@ class Place(msgspec.Struct, frozen=True):
 
 def own_place(variables: Mapping[str, str] = os.environ) -> Place | None:
     """Return which process this is; None: it is alone."""
-    told = variables.get(VARIABLE, "")
-    if not told:
+    reported = variables.get(VARIABLE, "")
+    if not reported:
         return None
-    number, count, folder = told.split("/", 2)
+    number, count, folder = reported.split("/", 2)
     return Place(int(number), int(count), folder)

@@ -167,5 +167,5 @@ def mesh_secret(path: Path | None, nats_url: str) -> bytes:
 
 
 def own_secret() -> bytes:
-    """Return a secret that nobody else knows, and that ends with this process."""
+    """Return a random secret that lives as long as this process."""
     return token_bytes(SECRET_BYTES)

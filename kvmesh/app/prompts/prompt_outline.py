@@ -118,8 +118,8 @@ def _head(raw: msgspec.Raw) -> str:
 
 def _bytes(raw: msgspec.Raw) -> bytes:
     """Return a field's JSON, b"" for one that says nothing."""
-    told = bytes(raw)
-    return b"" if told in {b"null", b"[]"} else told
+    reported = bytes(raw)
+    return b"" if reported in {b"null", b"[]"} else reported
 
 
 def _role(turn: _Turn) -> str:

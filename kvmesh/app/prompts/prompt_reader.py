@@ -75,7 +75,7 @@ class PromptReader:
     """Tokenises prompts; those of a model whose engine disagrees with our ids by what it tells.
 
     `block_size` tokens make a block. Token ids of `vocab_size` and more are refused; 0: those of
-    the tokenizer, if it is a model's. While `looks_ahead` says that the index asks for token ids,
+    the tokenizer, if it is a model's. While `has_lookahead` says that the index asks for token ids,
     they are kept with their hashes. `check` None believes our ids whatever comes. `engine` is
     the kind that makes token ids of the prompts.
     """
@@ -91,7 +91,7 @@ class PromptReader:
         self._engine = engine or engine_of(DEFAULT_KIND)
         self.tokenizer = tokenizer
         self.block_size = block_size
-        self.looks_ahead: Callable[[], bool] = _never
+        self.has_lookahead: Callable[[], bool] = _never
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
@@ -197,7 +197,7 @@ class PromptReader:
             packed, unforeseen = self._pack(body, endpoint, parsed, text, form)
             prompt = self.whole(packed, root, unforeseen)
         else:
-            prompt = self._doubted(check, request, endpoint, root)
+            prompt = self._suspected(check, request, endpoint, root)
         if check is not None and (
             sampled or (len(body) <= MAX_BODY_BYTES and check.probe.wants(model))
         ):
@@ -265,7 +265,7 @@ class PromptReader:
         # Engines always compute a prompt's last token, so a block that ends with it is never
         # reused: without this cut a prompt of whole blocks would be promised one too many.
         size = self.block_size
-        ahead = self.looks_ahead()
+        ahead = self.has_lookahead()
         if isinstance(packed, str):
             cut = packed if len(packed) % size else packed[:-1]
             ids = packed.encode("utf-32-le", "surrogatepass") if ahead else None
@@ -274,7 +274,7 @@ class PromptReader:
         hashes = BlockHashes(tokens, size, root, packed if ahead else None)
         return Prompt(hashes, len(packed) // TOKEN_BYTES, unforeseen=unforeseen)
 
-    def _doubted(
+    def _suspected(
         self,
         check: TokenCheck,
         request: Request,

@@ -58,7 +58,7 @@ class Reader:
     `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
     `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
     LoRA adapter, whose cached blocks are its own. `isolation` keeps tenants apart; None: nothing
-    does. `seconds` counts how long reading takes. `looks` tells whether anything looks at the
+    does. `seconds` counts how long reading takes. `uses_caches` tells whether anything looks at the
     prompt of a request with this mode (None: the router's own); where nothing does, it is not
     tokenized. None: always. `keeps_secret`: no client can know `secret`, so none can hash with it.
     """
@@ -78,7 +78,7 @@ class Reader:
         self.root = namespace_root(secret=secret)
         self._probe = prompts.probe
         self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
-        self.looks: Callable[[RouterMode | None], bool] | None = None
+        self.uses_caches: Callable[[RouterMode | None], bool] | None = None
         self.names_turns: Callable[[], bool] = bool
         self._prompts = prompts
         self._adapters = adapters
@@ -89,9 +89,9 @@ class Reader:
         self._seconds = seconds or Histogram(MICROSECONDS)
         self._threads = ReadingThreads()
 
-    def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:
+    def scan(self, asked: Request, *, chat: bool, uses_caches: bool) -> Readable | None:
         """Return what routing reads of a short chat or completion; None for any other, and for what
-        may be wrong. `looks`: token ids are needed.
+        may be wrong. `uses_caches`: token ids are needed.
 
         Raises `RequestError` naming a header.
         """
@@ -114,7 +114,7 @@ class Reader:
             allowed = within(wishes.allowed_workers, asked.allowed)
             wishes = msgspec.structs.replace(wishes, allowed_workers=allowed, chooses=True)
         packed: bytes | None = None
-        if (looks or wishes.mode == "kv") and not self._bytes_alone:
+        if (uses_caches or wishes.mode == "kv") and not self._bytes_alone:
             ids = self._prompts.pack_scanned(scanned)
             if not isinstance(ids, bytes):
                 return None
@@ -130,7 +130,7 @@ class Reader:
         one that `read` has to look at after all. `name` is that of its bookings.
         """
         (scanned, packed, root, adapter), wishes = read
-        if self.looks is not None and not self.looks(wishes.mode):
+        if self.uses_caches is not None and not self.uses_caches(wishes.mode):
             return None
         ids: bytes | memoryview | str | None = packed
         if ids is None:
@@ -232,7 +232,7 @@ class Reader:
         if parsed.cache_salt or parsed.lora_path or model in self._adapters:
             root = self._root(parsed, model)
         wishes = self._wishes.read(request, parsed)
-        unseen = self.looks is not None and not whole and not self.looks(wishes.mode)
+        unseen = self.uses_caches is not None and not whole and not self.uses_caches(wishes.mode)
         try:
             read = self._prompts.read_unseen if unseen else self._prompts.read
             prompt = read(request, endpoint, parsed, root)
@@ -275,9 +275,9 @@ class Reader:
         named = named or model
         return named if named in self._adapters else ""
 
-    def follow(self, looks_ahead: Callable[[], bool]) -> None:
-        """Keep token ids with hashes while `looks_ahead` says that they are asked for."""
-        self._prompts.looks_ahead = looks_ahead
+    def follow(self, has_lookahead: Callable[[], bool]) -> None:
+        """Keep token ids with hashes while `has_lookahead` says that they are asked for."""
+        self._prompts.has_lookahead = has_lookahead
 
     def resize(self, block_size: int) -> None:
         """Hash by blocks of another size from now on."""
@@ -310,7 +310,7 @@ class Reader:
             root = namespace_root(cache_salt=salt, secret=self._secret)
             # As for JSON: the last token is always computed, so its block is never reused.
             tokens = memoryview(request.body)[:-TOKEN_BYTES]
-            ids = request.body if self._prompts.looks_ahead() else None
+            ids = request.body if self._prompts.has_lookahead() else None
             hashes = BlockHashes(tokens, block_size, root, ids)
             count = len(request.body) // TOKEN_BYTES
         elif salt:

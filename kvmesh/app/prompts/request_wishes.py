@@ -12,7 +12,7 @@ from kvmesh.app.prompts.turn_names import (
     OWN_HEADERS,
     SESSION,
     Hints,
-    Told,
+    Selected,
     TurnNames,
     body_names,
     head_names,
@@ -138,8 +138,8 @@ class WishReader:
         self, request: Request, parsed: InferenceRequest | ChatRequest = _NOBODY
     ) -> RequestWishes:
         """Return a request's wishes. Raises `RequestError` naming header or field."""
-        told = request.head.select(self._asked)
-        head = self._of_headers(request, told) if told else _SILENT
+        selected = request.head.select(self._asked)
+        head = self._of_headers(request, selected) if selected else _SILENT
         names, tenant = head.names, head.tenant
         if parsed.kvmesh is not None:
             names = own_names(parsed.kvmesh, names, tenant)
@@ -152,28 +152,28 @@ class WishReader:
     def read_scanned(self, request: Request, scanned: Scanned) -> RequestWishes | None:
         """Do as `read` for a body without fields of ours; None where it is encoded."""
         head = request.head
-        told, urgency, key = head.select(self._asked), scanned.urgency, scanned.cache_key
-        if not (told or urgency or key or self._policies.any or self._targets.any):
+        selected, urgency, key = head.select(self._asked), scanned.urgency, scanned.cache_key
+        if not (selected or urgency or key or self._policies.any or self._targets.any):
             return NO_WISHES
         if urgency or key or self._policies.any:
-            return self._of_scanned(request, told, scanned)
+            return self._of_scanned(request, selected, scanned)
         # What clients say of themselves is the same in each of their requests.
         named = head.get(b"x-request-id") is not None
-        repeated = head.select(self._repeated) if named else told
+        repeated = head.select(self._repeated) if named else selected
         said = (*repeated, (b"", head.get(b"user-agent")), named)
         known = self._known.get(said)
         if known is None:
-            known = self._of_scanned(request, told, scanned)
-            if known is not None and sum(len(value) for _, value in told) <= MOST_KNOWN_BYTES:
+            known = self._of_scanned(request, selected, scanned)
+            if known is not None and sum(len(value) for _, value in selected) <= MOST_KNOWN_BYTES:
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()
                 self._known[said] = known
         return known
 
     def _of_scanned(
-        self, request: Request, told: Headers, scanned: Scanned
+        self, request: Request, selected: Headers, scanned: Scanned
     ) -> RequestWishes | None:
-        head = self._of_headers(request, told) if told else _SILENT
+        head = self._of_headers(request, selected) if selected else _SILENT
         if head.encoded:
             return None
         names, key = head.names, scanned.cache_key
@@ -240,13 +240,13 @@ class WishReader:
             chooses=True,
         )
 
-    def _of_headers(self, request: Request, told: Headers) -> HeadWishes:
+    def _of_headers(self, request: Request, selected: Headers) -> HeadWishes:
         """Return what the headers tell that were asked for. Raises `RequestError` naming one."""
         given: _Given = {}
-        naming: Told = {}
+        naming: Selected = {}
         tenant = session = ""
         named = encoded = False
-        for name, value in told:
+        for name, value in selected:
             if name in NAMING_HEADERS:
                 naming.setdefault(name, value)
             if name == self._tenant:
@@ -291,8 +291,8 @@ def read_timeout_s(request: Request) -> float | None:
     value = request.header(b"x-kvmesh-timeout-s")
     if value is None:
         return None
-    told = {"x-kvmesh-timeout-s": value.decode("latin-1").strip()}
-    return _number(told, "timeout-s", MAX_SECONDS) or None
+    selected = {"x-kvmesh-timeout-s": value.decode("latin-1").strip()}
+    return _number(selected, "timeout-s", MAX_SECONDS) or None
 
 
 def _overridden(given: _Given, extension: Extension) -> bool:
@@ -350,8 +350,8 @@ def _first(*values: float | None) -> float | None:
 
 def _output(given: _Given, extension: Extension, hints: Hints) -> int | None:
     tokens = _number(given, "output-tokens", MAX_TOKENS)
-    told = hints.output_tokens if extension.output_tokens is None else extension.output_tokens
-    return told if tokens is None else int(tokens)
+    selected = hints.output_tokens if extension.output_tokens is None else extension.output_tokens
+    return selected if tokens is None else int(tokens)
 
 
 def _words(given: _Given, name: str, in_body: tuple[str, ...]) -> frozenset[str]:

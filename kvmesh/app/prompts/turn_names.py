@@ -62,7 +62,7 @@ _TRUTHS: Final = {"1": True, "true": True, "0": False, "false": False, "": False
 
 _text: Final = msgspec.json.Decoder(str)
 
-Told = dict[bytes, bytes]
+Selected = dict[bytes, bytes]
 """Headers of `NAMING_HEADERS` that a request has."""
 
 
@@ -118,16 +118,18 @@ _metadata: Final = msgspec.json.Decoder(_Metadata)
 _claude_user: Final = msgspec.json.Decoder(_ClaudeUser)
 
 
-def head_names(told: Told, session: str, tenant: str, user_agent: bytes = b"") -> TurnNames | None:
+def head_names(
+    selected: Selected, session: str, tenant: str, user_agent: bytes = b""
+) -> TurnNames | None:
     """Return whose turn a request is by its headers; None where they do not say.
 
     `session` is the configured header's. Raises `RequestError` for a header of ours that is wrong.
     """
-    final = _truth(told)
-    own, parent = _own(told, PROGRAM), _own(told, PARENT)
+    final = _truth(selected)
+    own, parent = _own(selected, PROGRAM), _own(selected, PARENT)
     if own or session:
         return names_of(own or session, parent if own else "", "kvmesh", tenant, final)
-    return _foreign(told, tenant, final) or _of_aiperf(told, tenant, final, user_agent)
+    return _foreign(selected, tenant, final) or _of_aiperf(selected, tenant, final, user_agent)
 
 
 def own_names(extension: Extension, head: TurnNames | None, tenant: str) -> TurnNames | None:
@@ -207,29 +209,29 @@ def names_of(
     return TurnNames(key, session_key(parent, tenant) if parent else key, client, final)
 
 
-def _foreign(told: Told, tenant: str, final: bool) -> TurnNames | None:
-    if session := _name(told, CLAUDE):
-        agent = _name(told, _CLAUDE_AGENT)
+def _foreign(selected: Selected, tenant: str, final: bool) -> TurnNames | None:
+    if session := _name(selected, CLAUDE):
+        agent = _name(selected, _CLAUDE_AGENT)
         # A sub-agent's id is one within its session, which is the program of all of them.
         agent, parent = (f"{session}\0{agent}", session) if agent else (session, "")
         return names_of(agent, parent, "claude-code", tenant, final)
-    if session := _name(told, DYNAMO):
-        ends = final or told.get(_DYNAMO_FINAL, b"").strip().lower() in {b"1", b"true"}
-        return names_of(session, _name(told, DYNAMO_PARENT), "dynamo", tenant, ends)
-    session, thread = _first(told, CODEX), _name(told, _CODEX_THREAD)
-    if session or (thread and _CODEX_PARENT in told):
+    if session := _name(selected, DYNAMO):
+        ends = final or selected.get(_DYNAMO_FINAL, b"").strip().lower() in {b"1", b"true"}
+        return names_of(session, _name(selected, DYNAMO_PARENT), "dynamo", tenant, ends)
+    session, thread = _first(selected, CODEX), _name(selected, _CODEX_THREAD)
+    if session or (thread and _CODEX_PARENT in selected):
         parent = session if thread != session else ""
-        parent = parent or _name(told, _CODEX_PARENT)
+        parent = parent or _name(selected, _CODEX_PARENT)
         return names_of(thread or session, parent if thread else "", "codex", tenant, final)
-    if session := _first(told, OPENCODE):
-        return names_of(session, _name(told, OPENCODE_PARENT), "opencode", tenant, final)
-    if session := _name(told, SMG):
+    if session := _first(selected, OPENCODE):
+        return names_of(session, _name(selected, OPENCODE_PARENT), "opencode", tenant, final)
+    if session := _name(selected, SMG):
         return names_of(session, "", "smg", tenant, final)
     return None
 
 
-def _of_aiperf(told: Told, tenant: str, final: bool, user_agent: bytes) -> TurnNames | None:
-    session = _name(told, _AIPERF) if user_agent.startswith(b"aiperf") else ""
+def _of_aiperf(selected: Selected, tenant: str, final: bool, user_agent: bytes) -> TurnNames | None:
+    session = _name(selected, _AIPERF) if user_agent.startswith(b"aiperf") else ""
     return names_of(session, "", "aiperf", tenant, final) if session else None
 
 
@@ -254,21 +256,21 @@ def _claude_session(user: str) -> str:
 _LONGEST_USER: Final = 1024
 
 
-def _first(told: Told, names: tuple[bytes, ...]) -> str:
-    return next((found for name in names if (found := _name(told, name))), "")
+def _first(selected: Selected, names: tuple[bytes, ...]) -> str:
+    return next((found for name in names if (found := _name(selected, name))), "")
 
 
-def _name(told: Told, header: bytes) -> str:
+def _name(selected: Selected, header: bytes) -> str:
     """Return the name in a header of others, "" for none and for what is no name."""
-    value = told.get(header)
+    value = selected.get(header)
     if value is None:
         return ""
     text = value.decode("latin-1").strip()
     return text if len(text) <= MAX_PROGRAM and is_name(text) else ""
 
 
-def _own(told: Told, header: bytes) -> str:
-    value = told.get(header)
+def _own(selected: Selected, header: bytes) -> str:
+    value = selected.get(header)
     if value is None:
         return ""
     text = value.decode("latin-1").strip()
@@ -286,8 +288,8 @@ def _check(text: str, size: int, place: str) -> None:
         )
 
 
-def _truth(told: Told) -> bool:
-    text = told.get(FINAL, b"").decode("latin-1").strip()
+def _truth(selected: Selected) -> bool:
+    text = selected.get(FINAL, b"").decode("latin-1").strip()
     found = _TRUTHS.get(text.lower())
     if found is None:
         raise RequestError(

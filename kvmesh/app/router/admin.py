@@ -87,9 +87,9 @@ class RouterAdmin:
             lines.update(by_reason(self._unsalted(), UNSALTED))
         return sorted(lines)
 
-    def warnings_but(self, told: Callable[[], tuple[str, ...]]) -> list[str]:
+    def warnings_but(self, reported: Callable[[], tuple[str, ...]]) -> list[str]:
         """Return the warnings without those that are told elsewhere."""
-        left_out = frozenset(told())
+        left_out = frozenset(reported())
         return [line for line in self.warnings() if line not in left_out]
 
     def _unsalted(self) -> Iterator[tuple[str, str]]:

@@ -29,12 +29,12 @@ YOUNGER: Final = frozenset({"program_turns", "program_wait_s"})
 """Bounds that older siblings do not know: they refuse all the others with them."""
 
 
-def told_as(
+def reported_as(
     limits: AdmissionLimits, named: frozenset[str] = YOUNGER
 ) -> dict[str, int | float | str]:
     """Return bounds as siblings are told of them, of the younger ones those that are `named`."""
-    told: dict[str, int | float | str] = msgspec.to_builtins(limits)
-    return {name: one for name, one in told.items() if name in named or name not in YOUNGER}
+    reported: dict[str, int | float | str] = msgspec.to_builtins(limits)
+    return {name: one for name, one in reported.items() if name in named or name not in YOUNGER}
 
 
 class AdmissionShare:
@@ -57,15 +57,15 @@ class AdmissionShare:
         self._refused: deque[SharedLimits] = deque(maxlen=MOST_REFUSED)
 
     def change(self, limits: AdmissionLimits) -> None:
-        """Go by other bounds, and tell the siblings."""
+        """Change the bounds, and publish them to the siblings."""
         # Later than what is in force even where another replica's clock is ahead.
         at = max(time.time(), self._router.admission.at + 0.001)
         before = self.gate.limits
         self._named |= {one for one in YOUNGER if getattr(limits, one) != getattr(before, one)}
-        told = told_as(limits, self._named)
-        self._router.admission = SharedLimits(at, self._router_id, told)
+        reported = reported_as(limits, self._named)
+        self._router.admission = SharedLimits(at, self._router_id, reported)
         self.gate.change(limits)
-        get_logger().info("admission changed", **told)
+        get_logger().info("admission changed", **reported)
 
     def taken_by(self) -> list[str]:
         """Return the replicas that go, or within some seconds will go, by the same bounds."""
@@ -73,8 +73,8 @@ class AdmissionShare:
 
     def adopt(self) -> None:
         """Take what a sibling was told later; bounds that cannot be are refused and said once."""
-        mine, told = self._router.admission, (one.admission for one in self._replicas())
-        theirs = newest((mine, *(one for one in told if one not in self._refused)))
+        mine, reported = self._router.admission, (one.admission for one in self._replicas())
+        theirs = newest((mine, *(one for one in reported if one not in self._refused)))
         if theirs == mine:
             return
         try:
@@ -90,7 +90,7 @@ class AdmissionShare:
         self._router.admission = theirs
         self._named |= YOUNGER & theirs.limits.keys()
         self.gate.change(limits)
-        get_logger().info("admission changed by a sibling", by=theirs.by, **told_as(limits))
+        get_logger().info("admission changed by a sibling", by=theirs.by, **reported_as(limits))
 
     def _kept(self) -> dict[str, int | float | str]:
         """Return the bounds that stay as they are here where a sibling tells nothing of them."""

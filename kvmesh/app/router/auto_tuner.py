@@ -64,18 +64,18 @@ class AutoTuner:
             policies,
             context.clock(),
         )
-        self._look_s = max(LEAST_LOOK_S, min(LOOK_S, options.tuner.observe_s / LOOKS))
+        self._check_s = max(LEAST_LOOK_S, min(LOOK_S, options.tuner.observe_s / LOOKS))
         self._child = SearchChild()
         self._jobs = Jobs("auto-tune search")
-        self._told = 0
+        self._reported = 0
         self._offset_s = time.time() - context.clock()
 
     async def run(self) -> None:
         """Look at the load until cancelled; a search under way ends with it."""
         try:
             while True:
-                await asyncio.sleep(self._look_s)
-                self._do(self._loop.look(self._around(), self._context.clock()))
+                await asyncio.sleep(self._check_s)
+                self._do(self._loop.check(self._around(), self._context.clock()))
         finally:
             self._child.kill()
             await self._jobs.close()
@@ -116,7 +116,7 @@ class AutoTuner:
                 self._jobs.start(self._search(order))
             else:
                 self._child.kill()
-        self._tell()
+        self._report()
 
     async def _search(self, search: Search) -> None:
         found, why = None, "it was given up"
@@ -128,15 +128,15 @@ class AutoTuner:
             # Whatever happened: else no search would ever begin again.
             if found is None:
                 self._loop.tuner.search_failed(why, self._context.clock())
-                self._tell()
+                self._report()
         if found is not None:
             self._do(self._loop.found(found, self._around(), self._context.clock()))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Log the steps that were not."""
         for step in self._loop.tuner.status().steps:
-            if step.number > self._told:
-                self._told = step.number
+            if step.number > self._reported:
+                self._reported = step.number
                 get_logger().info("auto-tune", step=step.kind, text=step.text)
 
 

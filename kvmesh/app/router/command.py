@@ -95,7 +95,7 @@ class RouterServer:
         self.router_id = replica_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
-        self.heard = new_approx(graded=True)
+        self.hints = new_approx(graded=True)
         self.index = KvIndex(max_blocks=index_bound(memory_limit()))
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
@@ -107,7 +107,7 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
-        self.scheduler.listen(self.heard)
+        self.scheduler.listen(self.hints)
         static = parse_workers(settings.worker, empty=True)
         own_urls = [one.url for one in static]
         self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
@@ -170,7 +170,7 @@ class RouterServer:
             self.scheduler,
             decisions,
             time.perf_counter,
-            self.mesh.doubt,
+            self.mesh.distrust,
             follows_events=settings.kv_events,
             governor=self._programs.governor,
         )
@@ -198,7 +198,7 @@ class RouterServer:
                 routing,
                 settings.admission.expanded(sheds=self._door.role == "picker"),
                 time.monotonic,
-                self.mesh.tell,
+                self.mesh.post,
                 settings.program.expanded(),
             ),
             tracer=tracer_for(
@@ -307,9 +307,9 @@ class RouterServer:
             self.settings, self.router_id, check, adapters, seconds, secret=self._secret
         )
         reader.keeps_secret = self._keeps_secret
-        reader.looks = context.looks_at
+        reader.uses_caches = context.checks
         reader.names_turns = lambda: context.gate.follows
-        reader.follow(context.scheduler.overlaps.looks_ahead)
+        reader.follow(context.scheduler.overlaps.has_lookahead)
         self.router.resized.append(reader.resize)
         return reader
 
@@ -328,7 +328,7 @@ class RouterServer:
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
-        admin.sources.add(HEARD.of(self.heard.statistics))
+        admin.sources.add(HEARD.of(self.hints.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
@@ -360,8 +360,8 @@ class RouterServer:
             sequences.expire(now)
             self.scheduler.grow_unseen(now)
             changes.adopt()
-            self._watch.look(now)
-            self._programs.look(context, now)
+            self._watch.check(now)
+            self._programs.check(context, now)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:

@@ -117,7 +117,7 @@ class HttpDoor:
         return self._opened().server.statistics().open_requests
 
     async def give_notice(self) -> None:
-        """Wait for nobody: meta-routers hear of it, and clients are refused on connecting."""
+        """Announce the drain to meta-routers, and refuse new connections."""
 
     async def drain(self) -> None:
         """Stop accepting, let open streams finish for --drain-s, cut the rest."""

@@ -53,7 +53,9 @@ def find_pool(settings: RouterSettings) -> PoolView | None:
 
 
 def is_alone(settings: RouterSettings) -> bool:
-    """Return whether a router has workers of its own and no sibling: nobody shares its hashes."""
+    """Return whether a router has workers of its own and no sibling, so that no other process
+    shares its hashes.
+    """
     own = bool(settings.worker or settings.discover or settings.pool.inference_pool)
     return own and not settings.nats.nats_url
 
@@ -111,7 +113,7 @@ def _own_workers(
             sources.append(PoolSource(parts.pool))
         discovery = Discovery(sources, settings.worker, parts.guard)
         if parts.pool is not None:
-            parts.pool.listeners.append(discovery.look_now)
+            parts.pool.listeners.append(discovery.check_now)
         static.discover_by(discovery)
     if not settings.nats.nats_url:
         return static

@@ -14,7 +14,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import CONFLICT, Rollout
-from kvmesh.core.insight.rollout_state import PolicyNews, RolloutState
+from kvmesh.core.insight.rollout_state import PolicyUpdate, RolloutState
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.observe import get_logger
@@ -41,9 +41,9 @@ class PolicyShare:
         self._router_id = router_id
         self._replicas = replicas
         self._fits = fits
-        self._tell()
+        self._publish()
 
-    def siblings(self) -> dict[str, PolicyNews]:
+    def siblings(self) -> dict[str, PolicyUpdate]:
         """Return what the other live replicas of the bucket say, by their names."""
         return {
             one.router: one.policy
@@ -56,7 +56,7 @@ class PolicyShare:
         return sorted({self._router_id, *self.siblings()})
 
     def change(self, change: PolicyChange) -> RolloutState:
-        """Begin a change here, and tell the siblings.
+        """Begin a change here, and publish it to the siblings.
 
         Raises `RequestError`: 400 for what cannot be, 409 where another is on trial, a sibling does
         not know the formula, or the router goes by no formula.
@@ -101,14 +101,14 @@ class PolicyShare:
     def adopt(self) -> None:
         """Do what is due each second: follow the siblings, and move the change on."""
         rollout, siblings, refused = self.rollout, self.siblings(), self.rollout.refused
-        if (heard := rollout.adopt(siblings)) is not None:
-            self._moved(heard)
+        if (received := rollout.adopt(siblings)) is not None:
+            self._moved(received)
         if rollout.refused and rollout.refused != refused:
             get_logger().error("a sibling's policy refused", reason=rollout.refused)
             self._router.scheduler.follow(rollout.policy, rollout.arms)
         if (moved := rollout.decide(time.time(), siblings)) is not None:
             self._moved(moved)
-        self._tell()
+        self._publish()
 
     def warnings(self) -> tuple[str, ...]:
         """Return that this replica cannot go by the policy of its siblings, and why."""
@@ -120,7 +120,7 @@ class PolicyShare:
     def _moved(self, state: RolloutState) -> None:
         rollout, last = self.rollout, state.steps[-1]
         self._router.scheduler.follow(rollout.policy, rollout.arms)
-        self._tell()
+        self._publish()
         log = get_logger()
         write = log.warning if state.phase == "returned" else log.info
         write(
@@ -135,5 +135,5 @@ class PolicyShare:
             reason=last.reason,
         )
 
-    def _tell(self) -> None:
-        self._router.policy = self.rollout.news()
+    def _publish(self) -> None:
+        self._router.policy = self.rollout.updates()

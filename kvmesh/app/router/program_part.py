@@ -75,7 +75,7 @@ class ProgramPart:
             admin.sources.add(TOUCHES.of(toucher.figures))
         return watch
 
-    def look(self, context: RoutingContext, now: float) -> None:
+    def check(self, context: RoutingContext, now: float) -> None:
         """Give up what is reserved at workers that are gone, or that were started anew: their
         caches are. O(workers), once a second.
         """

@@ -22,14 +22,14 @@ from kvmesh.core.admission.queue import (
 from kvmesh.core.admission.shares import TenantShare
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.members.worker_info import NO_THRESHOLDS, BusyThresholds
-from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
+from kvmesh.core.routing.late_binding import CHECK_EVERY_S, PAUSE_S
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings, ProgramSettings, ProgramTurns
 from kvmesh.tasks import report
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
-Told = Callable[[Placed | Problem], None]
+Notify = Callable[[Placed | Problem], None]
 
 TURNS_EVERY_S: Final = 0.25
 """While only turns of programs are held: siblings may have said since that one may be taken."""
@@ -84,8 +84,8 @@ class AdmissionGate:
     tells them.
 
     `waiting` are those, by request id: where there are none, `load_fell` has nothing to do.
-    `follows`: programs are followed, so that requests shall say whose turn they are. `tell` reaches
-    the other replicas, where there may be any.
+    `follows`: programs are followed, so that requests shall say whose turn they are. `publish`
+    reaches the other replicas, where there may be any.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class AdmissionGate:
         dispatch: Dispatch,
         settings: AdmissionSettings,
         clock: Callable[[], float],
-        tell: Callable[[Message], None] | None = None,
+        publish: Callable[[Message], None] | None = None,
         programs: ProgramSettings | None = None,
     ) -> None:
         self._programs = programs or ProgramSettings(program_turns="off")
@@ -101,17 +101,17 @@ class AdmissionGate:
         self.follows = False
         self._workers = dispatch.scheduler.workers
         self._ledger = dispatch.scheduler.ledger
-        self._tell_siblings = tell
+        self._publish = publish
         self._binding = dispatch.binding
         self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
         self._sheds_negative = settings.shed_negative
-        self.waiting: dict[str, tuple[Scope, Told]] = {}
+        self.waiting: dict[str, tuple[Scope, Notify]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._closing_s = float("inf")
-        told = {**vars(settings), **vars(self._programs)}
-        self.limits = AdmissionLimits(**{n: told[n] for n in AdmissionLimits.__struct_fields__})
+        notify = {**vars(settings), **vars(self._programs)}
+        self.limits = AdmissionLimits(**{n: notify[n] for n in AdmissionLimits.__struct_fields__})
         self.change(self.limits)
 
     def change(self, limits: AdmissionLimits) -> None:
@@ -150,29 +150,29 @@ class AdmissionGate:
                 msgspec.structs.replace(governor.options, turns=held, max_wait_s=wait_s)
             )
 
-    def wait(self, request_id: str, scope: Scope, told: Told) -> None:
-        """Call `told` once, when a request that is held now may go, or never will.
+    def wait(self, request_id: str, scope: Scope, notify: Notify) -> None:
+        """Call `notify` once, when a request that is held now may go, or never will.
 
         A request whose `scope` ends while it waits loses its place.
         """
-        self.waiting[request_id] = scope, told
+        self.waiting[request_id] = scope, notify
         scope.held.append(partial(self.leave, request_id))
-        self._tell_news()
+        self._publish_updates()
         self.load_fell()
 
     def leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
         self.waiting.pop(request_id, None)
         self._binding.cancel(request_id)
-        self._tell_news()
+        self._publish_updates()
 
     def load_fell(self) -> None:
-        """Look soon whether somebody's turn has come."""
+        """Check soon whether a held request may go."""
         if self.waiting:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._look_in(max(0.0, self._looked_s + PAUSE_S - self._clock()))
+            self._check_queue(max(0.0, self._checked_s + PAUSE_S - self._clock()))
 
     def close_in(self, grace_s: float) -> None:
         """Answer 503 to all who still wait in `grace_s` seconds: the process ends."""
@@ -186,37 +186,37 @@ class AdmissionGate:
         """Return what tenants were served, those that wait first."""
         return self._ledger.shares(most)
 
-    def _look_in(self, delay_s: float) -> None:
+    def _check_queue(self, delay_s: float) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        self._looked_s = now = self._clock()
+        self._checked_s = now = self._clock()
         for answer in (self._answer_ready, self._answer_late):
             try:
                 answer(now)
             except Exception as error:  # noqa: BLE001  the gate goes on: others wait, too
                 report("admission queue", error)
-        self._tell_news()
+        self._publish_updates()
         if self.waiting:
-            self._look_in(self._pause_s(now))
+            self._check_queue(self._pause_s(now))
 
     def _pause_s(self, now: float) -> float:
         """Return when to look again although nothing happens."""
         if self._binding.waiting or self._governor is None:
-            return LOOK_EVERY_S
+            return CHECK_EVERY_S
         due_s = self._governor.next_s(now) - now
-        return min(max(LOOK_EVERY_S, due_s), TURNS_EVERY_S)
+        return min(max(CHECK_EVERY_S, due_s), TURNS_EVERY_S)
 
-    def _tell_news(self) -> None:
-        if self._ledger.news and self._tell_siblings is not None:
-            self._tell_siblings(SharesChanged())
+    def _publish_updates(self) -> None:
+        if self._ledger.updates and self._publish is not None:
+            self._publish(SharesChanged())
 
     def _answer_ready(self, now: float) -> None:
         binding = self._binding
         for released in binding.release(now, lambda: self._may_weigh_all(now)):
-            self._tell(released.request_id, released.verdict)
+            self._report(released.request_id, released.verdict)
 
     def _answer_late(self, now: float) -> None:
         binding = self._binding
@@ -230,18 +230,18 @@ class AdmissionGate:
         late = binding.expire(now)
         for request_id in [*self.waiting] if closing else late:
             binding.cancel(request_id)
-            self._tell(request_id, problem)
+            self._report(request_id, problem)
 
-    def _tell(self, request_id: str, verdict: Placed | Exception | Problem) -> None:
+    def _report(self, request_id: str, verdict: Placed | Exception | Problem) -> None:
         waiting = self.waiting.pop(request_id, None)
         if waiting is None:
             return
-        scope, told = waiting
+        scope, notify = waiting
         match verdict:
             case Placed() | Problem():
-                scope.enter(told, verdict)
+                scope.enter(notify, verdict)
             case KvMeshError():
-                scope.enter(told, Problem.from_error(verdict))
+                scope.enter(notify, Problem.from_error(verdict))
             case _:
                 scope.crash(verdict)
         if isinstance(verdict, Exception):

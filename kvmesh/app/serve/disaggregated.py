@@ -21,7 +21,7 @@ from kvmesh.app.serve.prefill import (
     cannot_split,
     meeting_of,
     read_answer,
-    tell_split,
+    report_split,
 )
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -142,8 +142,8 @@ class DisaggregatedRequest:
         self._sent = msgspec.structs.replace(self._sent, body=b"")  # streams are long
         if self._fetch is not None:
             self._fetch = msgspec.structs.replace(self._fetch, body=b"")
-        told = self._decode.on_head(status, headers)
-        return (*told, *tell_split(self._whole, self._prefill))
+        reported = self._decode.on_head(status, headers)
+        return (*reported, *report_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; the first tells how long the prompt's KV cache took to come."""
@@ -233,7 +233,7 @@ class DisaggregatedRequest:
         return target if isinstance(target, Target | Wait) else self._lacking(target)
 
     def _lacking(self, problem: Problem | None) -> Problem | None:
-        """Return what is told of a request that no worker can do whole, and no two can share."""
+        """Return the error for a request that no worker can serve whole, and no two can share."""
         if self._whole != NOBODY:
             return problem
         if self._sent.why_whole:

@@ -12,13 +12,13 @@ from kvmesh.tasks import to_next
 
 LOOK_S: Final = 1.0
 
-TELL_S: Final = 60.0
+LOG_S: Final = 60.0
 """A failing formula is logged, and warned of, once in so many seconds."""
 
 
 class FormulaWatch:
-    """Counts, warns of and logs what formulas do wrong; `look` is called once a second, by `run` if
-    nobody else does. `instead` decides where a formula fails.
+    """Counts, warns of and logs what formulas do wrong; `check` is called once a second, by `run`
+    if nobody else does. `instead` decides where a formula fails.
     """
 
     def __init__(
@@ -26,13 +26,13 @@ class FormulaWatch:
     ) -> None:
         self._instead = instead
         self._formulas = {one.name: one for one in formulas}
-        self._told: dict[str, tuple[float, OwnStatistics]] = {}
+        self._reported: dict[str, tuple[float, OwnStatistics]] = {}
         self._warnings: dict[str, str] = {}
 
     async def run(self) -> None:
         """Look once a second, for ever."""
         while True:
-            self.look(time.monotonic())
+            self.check(time.monotonic())
             await asyncio.sleep(to_next(LOOK_S))
 
     def statistics(self) -> dict[tuple[str, ...], OwnStatistics]:
@@ -43,26 +43,28 @@ class FormulaWatch:
         """Return a line for each formula that is off, or failed in the last minute."""
         return tuple(self._warnings.values())
 
-    def look(self, now: float) -> None:
-        """Log what failed since it was last told: once a minute at most, and when it goes off."""
+    def check(self, now: float) -> None:
+        """Log what failed since the last line: once a minute at most, and when it is switched
+        off.
+        """
         for name, formula in self._formulas.items():
-            told_s, told = self._told.get(name, (-TELL_S, _NOTHING))
+            reported_s, reported = self._reported.get(name, (-LOG_S, _NOTHING))
             found = formula.statistics()
-            goes_off = found.off and not told.off
-            if now - told_s < TELL_S and not goes_off:
+            goes_off = found.off and not reported.off
+            if now - reported_s < LOG_S and not goes_off:
                 continue
             self._warnings.pop(name, None)
-            if found.faults > told.faults:
+            if found.faults > reported.faults:
                 get_logger().warning(
                     "cost formula failed, the default decided",
                     formula=name,
-                    failures=found.faults - told.faults,
+                    failures=found.faults - reported.faults,
                     last=found.last_fault,
                     off=found.off,
                 )
-                self._told[name] = (now, found)
-            if found.off or found.faults > told.faults:
-                lately = found.faults - told.faults
+                self._reported[name] = (now, found)
+            if found.off or found.faults > reported.faults:
+                lately = found.faults - reported.faults
                 self._warnings[name] = _warning(name, found, lately, self._instead)
 
 

@@ -93,7 +93,7 @@ class Gateway(Generic[E]):
         )
         self._splits = splits
         self._placer = Placer(context.routing)
-        context.routing.tell(context.outbox)
+        context.routing.publish_to(context.outbox)
 
     def mount(self, routes: PathRoutes[E], *, others: bool = True) -> None:
         """Serve every path under /v1/ and `OTHERS`; without `others` those of `ENDPOINTS` alone."""
@@ -151,10 +151,12 @@ class Gateway(Generic[E]):
             context.router.prefillers
             or context.router.wanting
             or self._splits.always
-            or not (placer.looks or self._reader.looks is not None)  # --watch-prompts
+            or not (placer.uses_caches or self._reader.uses_caches is not None)  # --watch-prompts
         ):
             return False
-        read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=placer.looks)
+        read = self._reader.scan(
+            asked, chat=endpoint.kind == "chat", uses_caches=placer.uses_caches
+        )
         now = context.clock()
         if read is None:
             return False
@@ -241,9 +243,9 @@ class Gateway(Generic[E]):
         ):
             self._send(exchange, msgspec.structs.replace(request, pinned_worker=holder))
         else:
-            exchange.scope.start(self._look_for(exchange, request, stored))
+            exchange.scope.start(self._find_by(exchange, request, stored))
 
-    async def _look_for(self, exchange: E, request: RouteRequest, stored: str) -> None:
+    async def _find_by(self, exchange: E, request: RouteRequest, stored: str) -> None:
         """Forward a request to the engine that keeps the answer it goes on from; where none does,
         one of them says so.
         """
@@ -292,7 +294,7 @@ class Gateway(Generic[E]):
         if one.placed is None:
             plan = self._plan_of(exchange, one.request, routed)
         if asked.head.get(ROLES_HEADER) is not None:
-            plan = self._viewers.veil(asked, plan)
+            plan = self._viewers.redact(asked, plan)
         forwarding.begin(plan, stream=one.streams)
 
     def _plan_of(self, exchange: E, request: RouteRequest, routed: RoutedRequest) -> ForwardPlan:
@@ -336,7 +338,7 @@ class Gateway(Generic[E]):
         request = bound_turn(request, exchange.silent_s)
         governor, turn = context.routing.turns.governor, request.turn
         if context.gate.follows:
-            turn = context.routing.turns.look(request, now)
+            turn = context.routing.turns.check(request, now)
         if governor is not None and turn is not None:
             view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))

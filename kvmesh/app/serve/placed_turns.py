@@ -41,7 +41,7 @@ def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -
 def turn_of_placed(
     context: RoutingContext, read: Readable, placed: Placed, now: float
 ) -> Turn | None:
-    """Return whose turn a request is that was decided; None: nobody's."""
+    """Return the turn that a decided request belongs to; None: it belongs to no agent."""
     if not context.gate.follows:
         return None
     wishes, turns = read.wishes, context.routing.turns

@@ -110,7 +110,7 @@ class Prefill:
         self._booked = request_id
         decision = context.scheduler.schedule(self._wanted, context.clock()).record.decision
         context.open_requests.add(request_id)
-        context.tell_booked(request_id)
+        context.report_booked(request_id)
         self.patience_s = patience_s(decision.chosen)
         self.name = decision.worker
         self.worker = context.router.heartbeats.get(decision.worker)
@@ -141,7 +141,7 @@ class Prefill:
 
 
 def meeting_of(prefiller: WorkerHeartbeat, decoder: WorkerHeartbeat | None, room: int) -> Meeting:
-    """Return how two workers are told of each other."""
+    """Return how two workers are named to each other."""
     return Meeting(
         host=urlsplit(prefiller.url).hostname or "",
         port=prefiller.bootstrap_port,
@@ -190,7 +190,7 @@ def read_answer(way: Connector, status: int, answer: bytes) -> msgspec.Raw | Non
     return NO_PARAMS if way.answers is None else way.answers(answer)
 
 
-def tell_split(whole: str | None, prefill: Prefill | None) -> Headers:
+def report_split(whole: str | None, prefill: Prefill | None) -> Headers:
     """Tell a client which worker prefilled, or `whole`: why there was but one."""
     if whole:
         return ((b"x-kvmesh-whole", whole.encode()),)
@@ -198,7 +198,7 @@ def tell_split(whole: str | None, prefill: Prefill | None) -> Headers:
 
 
 def cannot_split(why: str) -> Problem:
-    """Return what a client is told whose request nobody can do whole, and no two can share."""
+    """Return the error for a request that no worker can serve whole, and no two can share."""
     return Problem(
         503,
         f"{why}: only one prompt with one answer can be prefilled on another worker, and no worker "

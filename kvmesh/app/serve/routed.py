@@ -8,7 +8,7 @@ from kvmesh._native import Booking, Placed
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.decision_headers import decision_headers
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.app.serve.routing_lines import say_routed
+from kvmesh.app.serve.routing_lines import log_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.dispatch import Ending
@@ -132,7 +132,7 @@ class RoutedRequest:
             return None
         context.hangs.waiting[self] = None
         if context.debug:
-            say_routed(context.log, record.decision)
+            log_routed(context.log, record.decision)
         target = context.targets.of(heartbeat)
         if (alternatives := context.alternatives) is None:
             return target
@@ -244,7 +244,7 @@ class RoutedRequest:
         return self._placed.sent_s
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        """Take that this answer is the client's, and tell the client whose it is."""
+        """Accept this answer for the client, and return the headers that name its worker."""
         del headers
         self._status = status
         self._context.hangs.waiting.pop(self, None)
@@ -338,7 +338,7 @@ class RoutedRequest:
             if usage is not None and usage.response:
                 context.holders.learn(usage.response, self.worker)
             if context.debug:
-                say_accessed(context, self.worker, one.name, usage)
+                log_accessed(context, self.worker, one.name, usage)
         elif first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
         self._ended = first
@@ -417,7 +417,7 @@ def take_back(context: RoutingContext, request_id: str) -> None:
         context.gate.load_fell()
 
 
-def say_accessed(
+def log_accessed(
     context: RoutingContext, worker: WorkerId, request_id: str, usage: Usage | None
 ) -> None:
     """Log what the engine says it found cached."""

@@ -172,7 +172,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     scaling: ScalingOptions = ScalingOptions()
     keep: Keep | None = None
 
-    def looks_at(self, mode: RouterMode | None) -> bool:
+    def checks(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""
         if "kv" in (mode, self.scheduler.options.mode):
             return True
@@ -180,7 +180,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
         held = binding.bounded or bool(binding.waiting)
         return held or self.decisions.ring is not None or bool(self.router.prefillers)
 
-    def tell_booked(self, request_id: str) -> None:
+    def report_booked(self, request_id: str) -> None:
         """Have the replicas told of a request that was just booked here."""
         booking = self.scheduler.sequences.bookings.get(request_id)
         if self.outbox is not None and booking is not None:

@@ -15,7 +15,7 @@ LOOK_S: Final = 1.0
 SUMMARY: Final = "routing summary: overlap, cache hits and misses, KV blocks created and removed"
 
 
-def say_routed(log: FilteringBoundLogger, decision: Decision) -> None:
+def log_routed(log: FilteringBoundLogger, decision: Decision) -> None:
     """Write a decision's lines; to be asked for at debug alone, they cost more than deciding."""
     lines, request_id = decision_lines(decision), decision.request_id
     for line in lines.formulas:
@@ -38,15 +38,15 @@ class RoutingSummary:
         self._context = context
         self._index = index
         self._pace = SummaryPace()
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     async def run(self) -> None:
         """Write a summary whenever one is due, for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.look(self._context.clock())
+            self.check(self._context.clock())
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Write the summary, if one is due."""
         context, index = self._context, self._index.statistics()
         tokens = context.routing.tokens
@@ -59,10 +59,10 @@ class RoutingSummary:
             "kv_blocks_created": index.stored,
             "kv_blocks_removed": index.removed,
         }
-        if not self._pace.due(now, changed=any(counted.values()) and counted != self._told):
+        if not self._pace.due(now, changed=any(counted.values()) and counted != self._reported):
             return
-        told, self._told = self._told, counted
-        new = {name: count - told.get(name, 0) for name, count in counted.items()}
+        logged, self._reported = self._reported, counted
+        new = {name: count - logged.get(name, 0) for name, count in counted.items()}
         reported = new["hit_tokens"] + new["miss_tokens"]
         rate = {"hit_rate": round(new["hit_tokens"] / reported, 3)} if reported else {}
         context.log.info(SUMMARY, **new, **rate, kv_blocks=index.entries)

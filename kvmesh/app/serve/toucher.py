@@ -27,7 +27,7 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
 
-LOOK_EVERY_S: Final = 0.5
+CHECK_EVERY_S: Final = 0.5
 ANSWER_S: Final = 30.0
 PROMPT_BYTES: Final = 64 << 20
 """Agents' last prompts that are kept, to be sent again: a thousand of 64 KB."""
@@ -122,7 +122,7 @@ class Toucher:
             while True:
                 for touch in self.plan():
                     jobs.start(self.send(touch))
-                await asyncio.sleep(to_next(LOOK_EVERY_S))
+                await asyncio.sleep(to_next(CHECK_EVERY_S))
         finally:
             await jobs.close()
 
@@ -131,7 +131,7 @@ class Toucher:
         return self.touches.plan(self._clock(), self._missing)
 
     async def send(self, touch: Touch) -> None:
-        """Touch a context; whatever comes of it is told to the plan."""
+        """Touch a context, and report the result to the plan."""
         computed: int | None = None
         try:
             computed = await self._ask(touch)
@@ -196,7 +196,7 @@ def toucher_of(
     target: Callable[[WorkerId], Target | None],
     pool: UpstreamPool,
 ) -> Toucher | None:
-    """Return who touches contexts, None where nobody is to."""
+    """Return what touches contexts, None where it is switched off."""
     if settings.re_touch == "off" or settings.program_turns == "off":
         return None
     touches = Touches(TouchOptions(), governor.table, GovernedFleet(scheduler))

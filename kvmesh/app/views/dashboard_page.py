@@ -38,7 +38,7 @@ _FILES: Final = {
     **{f"/dashboard/{name}.js": (f"{name}.js", _JAVASCRIPT) for name in _SCRIPTS},
 }
 _CRASHED: Final = Problem(500, "internal error", code="internal_error")
-_Look = Callable[[], Awaitable[Callable[[], bytes]]]
+_View = Callable[[], Awaitable[Callable[[], bytes]]]
 _SAFE: Final = (
     (
         b"content-security-policy",
@@ -82,7 +82,7 @@ class ViewPages:
 
         viewer = self._viewers.of(exchange.request)
 
-        async def look() -> Callable[[], bytes]:
+        async def check() -> Callable[[], bytes]:
             await self._view.refresh(watched=True)
             return overview
 
@@ -92,7 +92,7 @@ class ViewPages:
             whole = self._view.overview(since, MAX_DECISIONS, after)
             return json_page(overview_for(whole, viewer, limit))
 
-        self._start(exchange, (exchange.request.path, since, after, limit, viewer), look)
+        self._start(exchange, (exchange.request.path, since, after, limit, viewer), check)
 
     def _list(self, exchange: Exchange) -> None:
         """Answer the newest decisions; `limit` of them."""
@@ -100,13 +100,13 @@ class ViewPages:
 
         viewer = self._viewers.of(exchange.request)
 
-        async def look() -> Callable[[], bytes]:
+        async def check() -> Callable[[], bytes]:
             rows = await self._view.latest(limit if viewer is None else MAX_DECISIONS)
             if viewer is not None:
                 rows = rows_for(rows, viewer)[:limit]
             return lambda: json_page({"decisions": rows})
 
-        self._start(exchange, (exchange.request.path, limit, viewer), look)
+        self._start(exchange, (exchange.request.path, limit, viewer), check)
 
     def _detail(self, exchange: Exchange) -> None:
         """Answer everything about one request."""
@@ -116,7 +116,7 @@ class ViewPages:
         request_id = unquote(request.path.removeprefix(DECISIONS))
         viewer = self._viewers.of(request)
 
-        async def look() -> Callable[[], bytes]:
+        async def check() -> Callable[[], bytes]:
             found = await self._view.find(request_id, viewer)
             if found is None:
                 raise RequestError(
@@ -126,21 +126,21 @@ class ViewPages:
                 )
             return lambda: msgspec.json.format(found, indent=2) + b"\n"
 
-        self._start(exchange, (request.path, viewer), look)
+        self._start(exchange, (request.path, viewer), check)
 
-    def _start(self, exchange: Exchange, key: Hashable, look: _Look) -> None:
-        """Answer with the page that `look` returns how to make, or as it was made last."""
+    def _start(self, exchange: Exchange, key: Hashable, check: _View) -> None:
+        """Answer with the page that `check` returns how to make, or as it was made last."""
         page = self._time.kept(key)
         if page is not None:
             exchange.respond(200, page)
             return
-        task = asyncio.get_running_loop().create_task(self._answer(exchange, key, look))
+        task = asyncio.get_running_loop().create_task(self._answer(exchange, key, check))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, exchange: Exchange, key: Hashable, look: _Look) -> None:
+    async def _answer(self, exchange: Exchange, key: Hashable, check: _View) -> None:
         try:
-            exchange.respond(200, self._time.make(key, await look()))
+            exchange.respond(200, self._time.make(key, await check()))
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
         except Exception:  # noqa: BLE001  the HTTP edge: logged and answered

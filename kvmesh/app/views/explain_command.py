@@ -144,16 +144,18 @@ def print_answer(body: bytes, console: Console, *, dry_run: bool) -> None:
 
 
 def print_hidden(body: bytes, console: Console, *, dry_run: bool) -> bool:
-    """Print what a key that may not operate is told where tenants share cached blocks.
+    """Print the message for a key without the operator's role where tenants share cached blocks.
 
     Return whether it was that. Raises `msgspec.MsgspecError` for no answer of these paths.
     """
     fields = msgspec.json.decode(body, type=dict[str, object])
     if not dry_run and "decision" not in fields:
-        told = msgspec.json.decode(body, type=TenantDetail)
-        row = told.outcome
-        console.print(f"Request {told.request_id} went to {row.worker}: {row.state}, {row.status}")
-        console.print(Text(told.note, "dim"))
+        reported = msgspec.json.decode(body, type=TenantDetail)
+        row = reported.outcome
+        console.print(
+            f"Request {reported.request_id} went to {row.worker}: {row.state}, {row.status}"
+        )
+        console.print(Text(reported.note, "dim"))
         return True
     if dry_run and "overlap_blocks" not in fields:
         choice = msgspec.json.decode(body, type=TenantChoice)

@@ -14,7 +14,7 @@ from kvmesh.app.views.figure import Figure, Shown, Table
 from kvmesh.core.index.approx import ApproxStatistics
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.journal.unread import Newer
-from kvmesh.core.members.link_health import Hearing
+from kvmesh.core.members.link_health import LinkHealth
 from kvmesh.formats import KINDS
 from kvmesh.ports import Refusals
 
@@ -47,13 +47,13 @@ class MemberVersions(msgspec.Struct, frozen=True):
 
     def by_role(self) -> dict[str, dict[str, int]]:
         """Return, for each role that is there, how many members run each version."""
-        told = {
+        reported = {
             "router": self.routers,
             "picker": self.pickers,
             "follower": self.followers,
             "worker": self.workers,
         }
-        return {role: count_versions(versions) for role, versions in told.items() if versions}
+        return {role: count_versions(versions) for role, versions in reported.items() if versions}
 
 
 class JournalFacts:
@@ -181,7 +181,7 @@ PEERS: Final = Table[PeerCounts](
            "Programs heard of that follow the bucket and book there, but take no requests."),
 )
 
-HEARING: Final = Table[Hearing](
+HEARING: Final = Table[LinkHealth](
     Figure("gauge", "kvmesh_nats_silent", lambda one: one.deaf,
            "1 while nothing is heard over NATS: members that answer over HTTP stay as last heard "
            "of."),

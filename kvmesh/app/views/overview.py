@@ -271,7 +271,7 @@ def _merge_two(row: WorkerRow, other: WorkerRow) -> WorkerRow:
         failures=failing.failures,
         attempts=failing.attempts,
         hung=row.hung or other.hung,
-        trust=max(row.trust, other.trust, key=_doubt),
+        trust=max(row.trust, other.trust, key=_distrust),
         usable=usable,
         why_not="" if usable else fuller.why_not,
     )
@@ -284,7 +284,7 @@ def _merge_two(row: WorkerRow, other: WorkerRow) -> WorkerRow:
     return with_numbers(whole, numbers)
 
 
-def _doubt(trust: str) -> int:
+def _distrust(trust: str) -> int:
     return _TRUSTS.index(trust) if trust in _TRUSTS else len(_TRUSTS)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from kvmesh.core.cost.arm_tally import Tally, Times
 from kvmesh.core.insight.rollout import Rollout
-from kvmesh.core.insight.rollout_state import Phase, PolicyNews, RolloutState, Step
+from kvmesh.core.insight.rollout_state import Phase, PolicyUpdate, RolloutState, Step
 from kvmesh.core.insight.trace_ring import TraceRingStatistics
 from kvmesh.core.insight.tuning_acts import TunerStatus
 
@@ -66,7 +66,7 @@ class PolicyRow(msgspec.Struct, frozen=True):
     history: tuple[ChangeRow, ...] = ()
 
 
-def view_policy(bucket: str, rollout: Rollout, siblings: Mapping[str, PolicyNews]) -> PolicyRow:
+def view_policy(bucket: str, rollout: Rollout, siblings: Mapping[str, PolicyUpdate]) -> PolicyRow:
     """Return what a replica with these siblings knows."""
     state, verdict = rollout.state, rollout.verdict(siblings)
     history = tuple(map(_change, rollout.history()))

@@ -72,10 +72,10 @@ PRESSURES: Final = Table[WorkerPressure](
 
 PROGRAM_NEWS: Final = Table[SharingStatistics](
     Figure("counter", "kvmesh_program_news", lambda one: {
-               "told": one.told, "heard": one.heard, "refused": one.refused,
+               "told": one.reported, "heard": one.received, "refused": one.refused,
                "orphaned": one.orphaned},
            "Records of agents in the table that replicas share: written, read, not believed; and "
            "turns that ended with their replica.", ("what",)),
-    Figure("counter", "kvmesh_program_news_bytes", lambda one: one.told_bytes,
+    Figure("counter", "kvmesh_program_news_bytes", lambda one: one.published_bytes,
            "Bytes of the records written."),
 )

@@ -78,7 +78,7 @@ class Programs(msgspec.Struct, frozen=True):
     workers: dict[WorkerId, WorkerPressure] = {}
 
 
-def look(
+def check(
     governor: Governor, workers: Iterable[WorkerId], bucket: str, now: float
 ) -> Generator[None, None, Programs]:
     """Return what there is. O(agents): yields every `SLICE` agents, so that others get their turn;

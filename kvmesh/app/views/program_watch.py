@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kvmesh.app.views.program_rows import Programs, look
+from kvmesh.app.views.program_rows import Programs, check
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.governor import Governor
 from kvmesh.tasks import to_next
 
-LOOK_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 1.0
 
 
 class ProgramWatch:
@@ -32,11 +32,11 @@ class ProgramWatch:
         """Look again and again, until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(to_next(LOOK_EVERY_S))
+            await asyncio.sleep(to_next(CHECK_EVERY_S))
 
     async def refresh(self) -> None:
         """Look at all programs now; others get their turn between."""
-        steps = look(self.governor, tuple(self._workers()), self._bucket, self._clock())
+        steps = check(self.governor, tuple(self._workers()), self._bucket, self._clock())
         while True:
             try:
                 next(steps)

@@ -117,7 +117,7 @@ SHARES: Final = Table[LedgerStatistics](
     Figure("gauge", "kvmesh_tenant_spread_tokens", lambda one: one.apart,
            "How far the waiting tenant with least service is behind that with most."),
     Figure("counter", "kvmesh_tenant_service_tokens", lambda one: {
-               "here": one.charged, "siblings": one.heard},
+               "here": one.charged, "siblings": one.received},
            "Tokens charged to tenants, output twice, by who charged: this replica or siblings.",
            ("where",)),
     Figure("counter", "kvmesh_tenant_passed_over", lambda one: one.passed,

@@ -52,15 +52,17 @@ def command(options: Annotated[TopOptions, Flat] | None = None) -> None:
 async def show_once(options: TopOptions, console: Console) -> None:
     """Print the present. Raises `TransportError`."""
     async with contextlib.aclosing(_Source(options)) as source:
-        console.print(await source.look())
+        console.print(await source.check())
 
 
 async def watch(options: TopOptions, console: Console) -> None:
-    """Draw the present every `interval_s`; while nobody answers, say so over the last picture."""
+    """Draw the state every `interval_s`; while no process answers, show that above the last
+    picture.
+    """
     with Live(console=console, screen=True, auto_refresh=False) as live:
         async with contextlib.aclosing(_Source(options)) as source:
             while True:
-                live.update(await source.look_or_say(), refresh=True)
+                live.update(await source.show_or_report(), refresh=True)
                 await asyncio.sleep(options.interval_s)
 
 
@@ -73,7 +75,7 @@ class _Source:
         self._last: RenderableType = Text()
         self._since = 0
 
-    async def look(self) -> RenderableType:
+    async def check(self) -> RenderableType:
         """Return the present, drawn. Raises `TransportError`.
 
         Time is the other side's: it is first asked for all seconds that it keeps.
@@ -90,10 +92,10 @@ class _Source:
         self._last = draw(overview, overview.seconds, rows=options.requests)
         return self._last
 
-    async def look_or_say(self) -> RenderableType:
+    async def show_or_report(self) -> RenderableType:
         """Return the present, or the last known with why there is none."""
         try:
-            return await self.look()
+            return await self.check()
         except TransportError as error:
             return Group(Text(f"{error}; trying again", "bold red"), self._last)
 

@@ -34,7 +34,7 @@ from kvmesh.core.members.membership import DRAINING
 from kvmesh.tasks import to_next
 
 COUNT_EVERY_S: Final = 0.25
-LOOK_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 1.0
 SLICE: Final = 256
 """Requests counted in one turn of the event loop: some 0.5 ms."""
 
@@ -68,17 +68,17 @@ class TrafficWatch:
         self._models = FlowTable(NAMED_WINDOW_S, MOST_ROWS, now)
         self._tenants = FlowTable(NAMED_WINDOW_S, MOST_ROWS, now)
         self._problems = ProblemLog()
-        self._looked_s = now
+        self._checked_s = now
         self.replicas: Callable[[], Iterable[ReplicaState]] = tuple
         self.warnings: Callable[[], Iterable[str]] = tuple
 
     async def run(self) -> None:
-        """Count and look again and again, until cancelled."""
+        """Count and check at intervals, until cancelled."""
         while True:
             await self.catch_up()
             now = self._context.clock()
-            if now - self._looked_s >= LOOK_EVERY_S:
-                self.look(now)
+            if now - self._checked_s >= CHECK_EVERY_S:
+                self.check(now)
             await asyncio.sleep(to_next(COUNT_EVERY_S))
 
     async def catch_up(self) -> None:
@@ -97,17 +97,17 @@ class TrafficWatch:
                 self._count(part[first : first + SLICE], weight)
                 await asyncio.sleep(0)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """See what is wrong. O(workers)."""
         context = self._context
-        self._looked_s = now
+        self._checked_s = now
         found = chain(
             worker_problems(self.workers(now)),
             replica_problems(self.replicas()),
             traffic_problems(self.traffic(now), context.bucket),
             warning_problems(self.warnings(), context.router_id, context.bucket),
         )
-        self._problems.look(found, now)
+        self._problems.check(found, now)
 
     def traffic(self, now: float) -> TrafficRow:
         """Return the traffic of the last seconds."""
@@ -141,7 +141,7 @@ class TrafficWatch:
             worker=worker,
             bucket=context.bucket,
             usable=not why_not,
-            why_not=why_not or _why_doubted(health, worker, now),
+            why_not=why_not or _why_distrusted(health, worker, now),
             stage=stage,
             trust=context.workers.info(worker).trust.value,
             hung=why_not in _HANGS or health.hangs(worker),
@@ -165,7 +165,7 @@ class TrafficWatch:
             self._tenants.add(tenant, flow, now)
 
 
-def _why_doubted(health: Health, worker: str, now: float) -> str:
+def _why_distrusted(health: Health, worker: str, now: float) -> str:
     """Return what speaks against a worker that gets requests all the same; "" for nothing."""
     if health.standing(worker, now) != "in":
         return health.words(worker, now)

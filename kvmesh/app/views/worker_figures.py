@@ -120,17 +120,17 @@ PREDICTIONS: Final = Table[PredictionReport](
 
 ACCESSES: Final = Table[AccessReport](
     Figure("counter", "kvmesh_worker_accessed_blocks",
-           lambda one: one.blocks if one.told else None,
+           lambda one: one.blocks if one.reported else None,
            "KV blocks that a worker reused for prompts, by its answers' cached_tokens; none while "
            "no answer reported them.",
            shown=Shown("accessed_blocks", dashboard="Blocks accessed", narrow="p4",
                        replicas="sum", bucket="sum")),
     Figure("counter", "kvmesh_worker_accessed_tokens",
-           lambda one: one.tokens if one.told else None,
+           lambda one: one.tokens if one.reported else None,
            "The same in prompt tokens.",
            shown=Shown("accessed_tokens", replicas="sum", bucket="sum")),
     Figure("counter", "kvmesh_worker_accesses", lambda one: {
-               "told": one.told, "untold": one.untold},
+               "told": one.reported, "untold": one.untold},
            "Served answers by whether they reported what was reused (untold: streams without usage,"
            " engines that do not report it).", ("usage",)),
     labels=("worker",),

@@ -131,7 +131,7 @@ class Sidecar:
                 pool,
                 loads,
                 self._sources,
-                partial(self._tell, driver),
+                partial(self._report, driver),
             )
             watching = keep_running("watch the engine", watch.run)
             await first_of(stop.wait(), asyncio.shield(running), watching)
@@ -141,13 +141,13 @@ class Sidecar:
 
     async def _wait_for_engine(self, pool: UpstreamPool, stop: Stop) -> EngineFacts | None:
         """Ask until the engine answers; None when the process shall end first."""
-        loop, said_s = asyncio.get_running_loop(), -WAITING_SAID_S
+        loop, logged_s = asyncio.get_running_loop(), -WAITING_SAID_S
         while not stop.requested:
             facts = await read_facts(pool, self._url)
             if facts is not None:
                 return facts
-            if loop.time() - said_s >= WAITING_SAID_S:
-                said_s = loop.time()
+            if loop.time() - logged_s >= WAITING_SAID_S:
+                logged_s = loop.time()
                 self._log.warning("waiting for the engine to answer /v1/models", engine=self._url)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
@@ -311,13 +311,13 @@ class Sidecar:
     def _load_feed(self, driver: AioDriver, facts: EngineFacts) -> LoadFeed:
         names = {rank: publisher.name for rank, publisher in self._ranks}
 
-        def tell(rank: int, load: WorkerLoad) -> None:
+        def report(rank: int, load: WorkerLoad) -> None:
             if rank in names:
                 driver.post(names[rank], EngineLoad(load))
 
-        return LoadFeed(self._url, facts, tell)
+        return LoadFeed(self._url, facts, report)
 
-    def _tell(self, driver: AioDriver, message: EngineAnswers | EngineServes) -> None:
+    def _report(self, driver: AioDriver, message: EngineAnswers | EngineServes) -> None:
         if isinstance(message, EngineServes):
             self.models = message.models
         else:

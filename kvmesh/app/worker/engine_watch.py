@@ -20,7 +20,7 @@ MISSED_LOOKS: Final = 3
 MODELS_S = 5.0
 """How often the engine is asked which models it serves: adapters come and go while it runs."""
 
-Tell = Callable[[EngineAnswers | EngineServes], None]
+Report = Callable[[EngineAnswers | EngineServes], None]
 
 
 class WatchedEngine(msgspec.Struct, frozen=True):
@@ -45,13 +45,13 @@ class EngineWatch:
         pool: UpstreamPool,
         loads: LoadFeed,
         sources: Mapping[str, EventSubscription],
-        tell: Tell,
+        report: Report,
     ) -> None:
         self._engine = engine
         self._pool = pool
         self._loads = loads
         self._sources = sources
-        self._tell = tell
+        self._report = report
         self._models = engine.models
         self._missed = 0
         self._returning = False
@@ -64,10 +64,10 @@ class EngineWatch:
             await asyncio.sleep(to_next(self._engine.interval_s))
             healthy = await self._is_healthy()
             if healthy:
-                await self._loads.look(self._pool)
+                await self._loads.check(self._pool)
             if healthy and time.monotonic() >= asked_s + MODELS_S:
                 asked_s = time.monotonic()
-                await self._look_at_models()
+                await self._check_models()
             self._note(healthy=healthy)
 
     async def _is_healthy(self) -> bool:
@@ -78,7 +78,7 @@ class EngineWatch:
         if healthy and self._returning:
             self._returning = False
             self._log.info("engine answers again")
-            self._tell(EngineAnswers(answering=True))
+            self._report(EngineAnswers(answering=True))
         elif healthy and self._missed >= MISSED_LOOKS:
             self._returning = True
             for source in self._sources.values():
@@ -87,13 +87,13 @@ class EngineWatch:
         if self._missed == MISSED_LOOKS:
             self._returning = False
             self._log.warning("engine does not answer")
-            self._tell(EngineAnswers(answering=False))
+            self._report(EngineAnswers(answering=False))
 
-    async def _look_at_models(self) -> None:
+    async def _check_models(self) -> None:
         """Say which models the engine serves, if that changed; none at all is not believed."""
         served = await read_models(self._pool, self._engine.url)
         if served is None or not served.models or served.models == self._models:
             return
         self._log.info("the engine serves other models", models=served.models)
         self._models = served.models
-        self._tell(EngineServes(served.models, served.adapters))
+        self._report(EngineServes(served.models, served.adapters))

@@ -138,14 +138,14 @@ def tenant_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
 
     Raises `RequestError` for two of them: who reads the first and who the last would differ.
     """
-    told = [value for one, value in headers if one == name]
-    if len(told) > 1:
-        raise RequestError(f"{len(told)} headers {name.decode('latin-1')}: send one")
-    return told[0].decode("latin-1").strip() if told else ""
+    reported = [value for one, value in headers if one == name]
+    if len(reported) > 1:
+        raise RequestError(f"{len(reported)} headers {name.decode('latin-1')}: send one")
+    return reported[0].decode("latin-1").strip() if reported else ""
 
 
 @lru_cache(64)
-def roles_told(value: bytes, at_most: tuple[Role, ...] = ROLES) -> tuple[Role, ...]:
+def forwarded_roles(value: bytes, at_most: tuple[Role, ...] = ROLES) -> tuple[Role, ...]:
     """Return those of `at_most` that a `ROLES_HEADER` names; words that are none count nothing."""
     words = value.decode("latin-1").replace(",", " ").split()
     return tuple(role for role in at_most if role in words)

@@ -58,10 +58,10 @@ def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
         digest = key.sha256.lower()
         if len(digest) != _DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
             raise ConfigError(f"{source}: keys.{name}: sha256 is not 64 hexadecimal digits")
-        for told in (name, *filter(None, (key.tenant,))):
-            if not is_name(told):
+        for reported in (name, *filter(None, (key.tenant,))):
+            if not is_name(reported):
                 raise ConfigError(
-                    f"{source}: keys.{shown(name)}: {shown(told)} is no name: write at most "
+                    f"{source}: keys.{shown(name)}: {shown(reported)} is no name: write at most "
                     f"{MAX_NAME} characters, none of them a control character"
                 )
         if digest in found:

@@ -47,13 +47,13 @@ class FailedLogins:
         return max(0.0, failures - (now - since_s) / REFILL_S)
 
 
-def client_at(peer: str, told: str = "") -> str:
+def client_at(peer: str, reported: str = "") -> str:
     """Return who a client is: by the peer's address, and the one that a proxy there told last.
 
     Of IPv6 the /64, which a client has whole. A client without a proxy may tell what it likes, and
     is never taken for another by that.
     """
-    return f"{_network(peer)} {_network(told)}" if told else _network(peer)
+    return f"{_network(peer)} {_network(reported)}" if reported else _network(peer)
 
 
 def _network(address: str) -> str:

@@ -63,8 +63,8 @@ class Ledger:
     wait is moved up to the last claimant: what was not asked for cannot be saved up.
 
     Siblings tell counters since their start, so a message lost, repeated or late changes nothing,
-    and what a sibling charged before it died stays charged. `heard` is the sum of these charges;
-    `news`: siblings should be told at once who waits, or of a new round.
+    and what a sibling charged before it died stays charged. `received` is the sum of these charges;
+    `updates`: siblings should be told at once who waits, or of a new round.
     """
 
     def __init__(self, quantum: int) -> None:
@@ -76,8 +76,8 @@ class Ledger:
         self._siblings = SiblingCounters(MAX_ACCOUNTS)
         self._front = self.limit
         self._serial = 0
-        self.news = False
-        self.heard = 0
+        self.updates = False
+        self.received = 0
         self._charged = self._passed = 0
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Ledger:
         """Note that a request of `tenant` is held here; return the key of its account."""
         account = self._open(key_of(tenant), tenant)
         self._claim(account)
-        self.news |= not account.here
+        self.updates |= not account.here
         account.here += 1
         self._changed[account.key] = None
         return account.key
@@ -102,7 +102,7 @@ class Ledger:
         account.here -= 1
         self._changed[account.key] = None
         if not account.here:
-            self.news = True
+            self.updates = True
             self._settle(account)
 
     def charge(self, key: int, tokens: int) -> None:
@@ -127,7 +127,7 @@ class Ledger:
         """Return the deficit of an open account: above 0 its tenant may be served."""
         return self.limit - self._accounts[key].position
 
-    def claims_elsewhere(self) -> bool:
+    def remote_claims(self) -> bool:
         """Return whether a tenant that waits at siblings alone has more than half a quantum left.
 
         Less is no reason to wait for: replicas may disagree by as much on who is behind.
@@ -135,13 +135,13 @@ class Ledger:
         least = self.limit - self.quantum // 2
         return any(not one.here and one.position < least for one in self._claimants.values())
 
-    def held_back_elsewhere(self) -> bool:
+    def held_back_remotely(self) -> bool:
         """Return whether a tenant that waits at siblings alone has nothing left: they keep it
         waiting for who has.
         """
         return any(not one.here and one.position >= self.limit for one in self._claimants.values())
 
-    def waits_elsewhere(self) -> bool:
+    def waits_remotely(self) -> bool:
         """Return whether anybody waits at siblings."""
         return any(one.there for one in self._claimants.values())
 
@@ -157,7 +157,7 @@ class Ledger:
         limit = self._last() + self.quantum if self._claimants else 0
         if limit <= self.limit:
             return False
-        self.limit, self.news = limit, True
+        self.limit, self.updates = limit, True
         return True
 
     def overdraw(self, key: int) -> None:
@@ -168,29 +168,31 @@ class Ledger:
         for account in self._claimants.values():
             account.position = max(account.position, least)
 
-    def tell(self) -> Shares | None:
+    def publish(self) -> Shares | None:
         """Return what changed since the last call, a part of it if that is much; None: nothing."""
-        news, self.news = self.news, False
+        updates, self.updates = self.updates, False
         rows: list[ShareRow] = []
         while self._changed and len(rows) < MAX_ROWS:
             key, _ = self._changed.popitem(last=False)
             rows.append(_row(self._accounts[key]))
-        return Shares(self._serial, self._round_left(), rows) if rows or news else None
+        return Shares(self._serial, self._round_left(), rows) if rows or updates else None
 
-    def tell_again(self) -> Shares:
-        """Return who waits here, or was told last: once in a while, for those who missed it."""
+    def publish_again(self) -> Shares:
+        """Return the state as published last, or as it is now: sent at intervals for replicas that
+        missed it.
+        """
         for account in self._claimants.values():
             if account.here:
                 self._changed[account.key] = None
-        told = self.tell() or Shares(self._serial, self._round_left(), [])
-        return msgspec.structs.replace(told, beat=True)
+        reported = self.publish() or Shares(self._serial, self._round_left(), [])
+        return msgspec.structs.replace(reported, beat=True)
 
-    def hear(self, peer: str, epoch: int, shares: Shares) -> None:
+    def receive(self, peer: str, epoch: int, shares: Shares) -> None:
         """Count what a sibling charged since it was last heard."""
         if not self._siblings.meet(peer, epoch, shares.serial):
             return
         for row in shares.rows:
-            self._hear_row(peer, row, beat=shares.beat)
+            self._receive_row(peer, row, beat=shares.beat)
         if self._claimants:
             # Any limit from the last claimant to a quantum above keeps the bound; that of the
             # sibling that is furthest keeps replicas from waiting for each other.
@@ -215,7 +217,7 @@ class Ledger:
             waiting=len(places),
             apart=max(places) - min(places) if places else 0,
             charged=self._charged,
-            heard=self.heard,
+            received=self.received,
             passed=self._passed,
         )
 
@@ -230,17 +232,17 @@ class Ledger:
                 service=one.charged - one.returned,
                 deficit=self.limit - one.position,
                 waiting=one.here,
-                waits_elsewhere=bool(one.there),
+                waits_remotely=bool(one.there),
             )
             for one in found[:most]
         ]
 
-    def _hear_row(self, peer: str, row: ShareRow, *, beat: bool) -> None:
-        news = self._siblings.take(peer, row)
-        if news is None:
+    def _receive_row(self, peer: str, row: ShareRow, *, beat: bool) -> None:
+        updates = self._siblings.take(peer, row)
+        if updates is None:
             return
-        charged, returned = news
-        self.heard += charged
+        charged, returned = updates
+        self.received += charged
         account = self._open(row.key, "")
         if row.waiting:
             account.there.add(peer)

@@ -87,7 +87,7 @@ def largest_gap(
     return ends + deaths * spread + lost + wrong
 
 
-class _Look:
+class _View:
     """What was asked in vain in one look: requests, how often of each tenant (`refused`), and the
     tenants that no worker with room takes (`hopeless`).
     """
@@ -146,7 +146,7 @@ class FairTurns:
     def gives_way(self, tenant: str) -> bool:
         """Return whether a new request of `tenant` must wait for others at siblings."""
         ledger = self.ledger
-        return ledger.claims_elsewhere() and ledger.left(ledger.account(tenant)) <= 0
+        return ledger.remote_claims() and ledger.left(ledger.account(tenant)) <= 0
 
     def enter(self, rank: Rank, held: WaitingRequest, hashes: Hashes) -> None:
         """Take in a request that the queue holds."""
@@ -181,84 +181,84 @@ class FairTurns:
 
         At most `MAX_ASKED` are asked in vain: each costs a choice of worker.
         """
-        look = _Look(places, now)
-        self._refresh_some(look)
-        while self._tenants and len(look.asked) < (MAX_ASKED if places.has_room() else 1):
-            request_id = self._next(look)
+        view = _View(places, now)
+        self._refresh_some(view)
+        while self._tenants and len(view.asked) < (MAX_ASKED if places.has_room() else 1):
+            request_id = self._next(view)
             if request_id is None:
                 return
             if request_id:
                 yield request_id
 
-    def _next(self, look: _Look) -> str | None:
+    def _next(self, view: _View) -> str | None:
         """Return a request that was placed, "" when the one asked was not, None to end the look."""
         willing = [name for name, line in self._lines.items() if self.ledger.left(line.key) > 0]
-        found = self._best(look, (name for name in willing if not look.stuck(name)))
+        found = self._best(view, (name for name in willing if not view.stuck(name)))
         if found is not None:
-            return self._ask(look, found, anywhere=False)
+            return self._ask(view, found, anywhere=False)
         if not willing:
-            if self._keeps_room(look):
+            if self._keeps_room(view):
                 return None
             moved = self.ledger.refill()
             assert moved, "who waits here has nothing left, and who waits elsewhere little"
-            look.refused.clear()
+            view.refused.clear()
             return ""
-        return self._next_beyond(look, willing) if look.places.has_room() else None
+        return self._next_beyond(view, willing) if view.places.has_room() else None
 
-    def _next_beyond(self, look: _Look, willing: list[str]) -> str | None:
+    def _next_beyond(self, view: _View, willing: list[str]) -> str | None:
         """Do as `_next` where those with a deficit would rather wait for a worker."""
         ledger, lines = self.ledger, self._lines
-        rest = [name for name in lines if not look.stuck(name)]
+        rest = [name for name in lines if not view.stuck(name)]
         near = (name for name in rest if ledger.left(lines[name].key) > -ledger.quantum)
-        if (found := self._best(look, near)) is not None:
-            return self._ask(look, found, anywhere=False)
-        ahead = self._best(look, iter(rest))
-        if ahead is not None and not look.places.would_take(ahead):
-            return look.refuse(ahead, self._tenants[ahead])
-        if ahead is None and not self._holds_others_back(look):
+        if (found := self._best(view, near)) is not None:
+            return self._ask(view, found, anywhere=False)
+        ahead = self._best(view, iter(rest))
+        if ahead is not None and not view.places.would_take(ahead):
+            return view.refuse(ahead, self._tenants[ahead])
+        if ahead is None and not self._holds_others_back(view):
             return None
-        left = (name for name in willing if name not in look.hopeless)
-        if (found := self._best(look, left, again=True)) is not None:
-            return self._ask(look, found, anywhere=True)
-        return None if ahead is None else self._ask(look, ahead, anywhere=False, ahead=True)
+        left = (name for name in willing if name not in view.hopeless)
+        if (found := self._best(view, left, again=True)) is not None:
+            return self._ask(view, found, anywhere=True)
+        return None if ahead is None else self._ask(view, ahead, anywhere=False, ahead=True)
 
-    def _holds_others_back(self, look: _Look) -> bool:
+    def _holds_others_back(self, view: _View) -> bool:
         """Return whether siblings keep others waiting for who waits here for a worker, as far as is
         known; after half of `YIELD_S` they are thought to.
         """
-        if not self.ledger.waits_elsewhere():
+        if not self.ledger.waits_remotely():
             self._idle_s = None
             return False
         if self._idle_s is None:
-            self._idle_s = look.now
-        return self.ledger.held_back_elsewhere() or look.now >= self._idle_s + YIELD_S / 2
+            self._idle_s = view.now
+        return self.ledger.held_back_remotely() or view.now >= self._idle_s + YIELD_S / 2
 
-    def _keeps_room(self, look: _Look) -> bool:
+    def _keeps_room(self, view: _View) -> bool:
         """Return whether to give way a little longer to who waits elsewhere: `YIELD_S` while there
         is room, and as long as siblings go on charging.
         """
-        if not self.ledger.claims_elsewhere():
+        if not self.ledger.remote_claims():
             self._yielding = None
             return False
-        heard = self.ledger.heard
-        if not look.places.has_room():
+        received = self.ledger.received
+        if not view.places.has_room():
             return True
-        if self._yielding is None or self._yielding[1] != heard:
-            self._yielding = look.now, heard
-        if look.now < self._yielding[0] + YIELD_S:
+        if self._yielding is None or self._yielding[1] != received:
+            self._yielding = view.now, received
+        if view.now < self._yielding[0] + YIELD_S:
             return True
         self._yielding = None
         self.ledger.pass_over()
         return False
 
-    def _ask(self, look: _Look, request_id: str, *, anywhere: bool, ahead: bool = False) -> str:
+    def _ask(self, view: _View, request_id: str, *, anywhere: bool, ahead: bool = False) -> str:
         tenant = self._tenants[request_id]
         line = self._lines[tenant]
-        tokens = look.places.place(request_id, anywhere=anywhere)
+        tokens = view.places.place(request_id, anywhere=anywhere)
         if tokens is None:
             if anywhere:
-                look.hopeless.add(tenant)
-            return look.refuse(request_id, tenant)
+                view.hopeless.add(tenant)
+            return view.refuse(request_id, tenant)
         if not anywhere:
             self._idle_s = None
         if ahead:
@@ -273,7 +273,7 @@ class FairTurns:
         self._forget(request_id, tenant, line)
         return request_id
 
-    def _best(self, look: _Look, tenants: Iterator[str], *, again: bool = False) -> str | None:
+    def _best(self, view: _View, tenants: Iterator[str], *, again: bool = False) -> str | None:
         """Return the request with the longest prefix where there is room, of the first tenants'
         next ones.
         """
@@ -281,8 +281,8 @@ class FairTurns:
         for name in islice(tenants, MAX_TENANTS):
             own: tuple[float, int, int, str] | None = None
             line = self._lines[name]
-            for request_id in line.next_ones(() if again else look.asked):
-                cached = look.places.cached(request_id)
+            for request_id in line.next_ones(() if again else view.asked):
+                cached = view.places.cached(request_id)
                 line.sort_anew(request_id, cached.anywhere)
                 policy, _, arrival = line.order(request_id)
                 order = policy, -cached.with_room, arrival, request_id
@@ -291,9 +291,9 @@ class FairTurns:
                 best = own[1:] if best is None else min(best, own[1:])
         return None if best is None else best[2]
 
-    def _refresh_some(self, look: _Look) -> None:
+    def _refresh_some(self, view: _View) -> None:
         for _ in range(min(REFRESHED, len(self._refresh))):
             request_id = next(iter(self._refresh))
             self._refresh.move_to_end(request_id)
-            blocks = look.places.cached(request_id).anywhere
+            blocks = view.places.cached(request_id).anywhere
             self._lines[self._tenants[request_id]].sort_anew(request_id, blocks)

@@ -58,7 +58,7 @@ class TenantShare(msgspec.Struct, frozen=True):
     service: int
     deficit: int
     waiting: int
-    waits_elsewhere: bool
+    waits_remotely: bool
 
 
 class LedgerStatistics(msgspec.Struct, frozen=True):
@@ -71,5 +71,5 @@ class LedgerStatistics(msgspec.Struct, frozen=True):
     waiting: int
     apart: int
     charged: int
-    heard: int
+    received: int
     passed: int

@@ -86,6 +86,6 @@ class SharedLimits(msgspec.Struct, frozen=True):
     limits: Bounds = {}
 
 
-def newest(told: Iterable[SharedLimits]) -> SharedLimits:
+def newest(reported: Iterable[SharedLimits]) -> SharedLimits:
     """Return the last change; all replicas choose the same one of two at the same time."""
-    return max(told, key=lambda one: (one.at, one.by), default=SharedLimits())
+    return max(reported, key=lambda one: (one.at, one.by), default=SharedLimits())

@@ -299,13 +299,13 @@ class BlockHashes:
         hashes, blocks, done = self._hashes, self.blocks, len(self._hashes)
         if done >= count or done == blocks:
             return hashes
-        news, size = min(max(count, done + AHEAD), blocks) - done, self.block_size
+        fresh, size = min(max(count, done + AHEAD), blocks) - done, self.block_size
         seed = hashes[-1] if done else self._root
         if self._packed is not None:
-            hashes.frombytes(pack_chain(seed, self._packed, done * size, size, news))
+            hashes.frombytes(pack_chain(seed, self._packed, done * size, size, fresh))
         else:
-            hashes.frombytes(chain_tokens(seed, self._tokens, done * size, size, news))
-        if done + news == blocks:
+            hashes.frombytes(chain_tokens(seed, self._tokens, done * size, size, fresh))
+        if done + fresh == blocks:
             self._packed, self._tokens = None, ()
         return hashes
 

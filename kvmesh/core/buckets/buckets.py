@@ -61,7 +61,7 @@ class BucketTable:
         self.met_any = False
         self.settled = True
         self._served = KnownNames(MODELS_REMEMBERED)
-        self._heard = KnownNames(MODELS_REMEMBERED)
+        self._received = KnownNames(MODELS_REMEMBERED)
         self._last_replica: dict[str, str] = {}
 
     def set_replica(self, replica: RouterReplica) -> None:
@@ -70,8 +70,8 @@ class BucketTable:
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
         self._served.add(replica.models)
-        self._heard.add((replica.bucket,))
-        self.placing.spill.heard(replica.bucket)
+        self._received.add((replica.bucket,))
+        self.placing.spill.note_alive(replica.bucket)
 
     def replicas(self) -> list[RouterReplica]:
         """Return every replica, usable or not, sorted by name."""
@@ -186,9 +186,9 @@ class BucketTable:
 
     def _known(self, bucket: str, place: str) -> str:
         known = self.buckets()
-        if bucket not in known and bucket in self._heard:
+        if bucket not in known and bucket in self._received:
             raise NoWorkerError(f"{place}: bucket {shown(bucket)} has lost all its replicas")
-        if bucket not in known and not (self.settled and (known or self._heard)):
+        if bucket not in known and not (self.settled and (known or self._received)):
             raise NoWorkerError(f"{place}: no replica of bucket {shown(bucket)} was heard of yet")
         if bucket not in known:
             raise RequestError(

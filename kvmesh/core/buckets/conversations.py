@@ -56,17 +56,17 @@ class Conversations:
     ) -> None:
         """Remember where a prompt went. `beginnings` are none where it was at home there."""
         homes, root, ends = self.homes, keys.root, keys.ends
-        told = _told(keys, beginnings)
+        reported = _reported(keys, beginnings)
         for one in beginnings:
             if one is not root:
-                homes.note(one.key, bucket, now, told=one is told)
+                homes.note(one.key, bucket, now, reported=one is reported)
         if root is None:
             return
         homes.note(root.key, bucket, now, ended=not ends)
         if ends:
             several = len(homes.find(root.key, now)) > 1
             crossing = several or homes.passed(root.key) > MOST_PASSED
-            homes.note(ends[0], bucket, now, ended=True, told=crossing)
+            homes.note(ends[0], bucket, now, ended=True, reported=crossing)
 
 
 def find_beginnings(keys: PromptKeys, start: str) -> list[Beginning]:
@@ -76,8 +76,8 @@ def find_beginnings(keys: PromptKeys, start: str) -> list[Beginning]:
     return sorted(_beginnings(keys, start), key=_chars)
 
 
-def _told(keys: PromptKeys, beginnings: Sequence[Beginning]) -> Beginning | None:
-    """Return what others shall hear of besides the first user message."""
+def _reported(keys: PromptKeys, beginnings: Sequence[Beginning]) -> Beginning | None:
+    """Return the key to publish besides the first user message."""
     if keys.whole is None:
         return keys.instructions
     return beginnings[-2] if len(beginnings) > 1 else keys.whole

@@ -39,23 +39,23 @@ class _Home(msgspec.Struct, gc=False):
 
     buckets: tuple[str, ...]
     used_s: float
-    told_s: float
+    reported_s: float
     ended: bool
-    told: bool = False
+    reported: bool = False
     passed: int = 0
 
 
 class Homes:
     """Buckets by key, those used last at the end; of this meta-router and, by `learn`, of others.
 
-    `news` are what others should hear of, in the form of `SharedTable`; whoever tells them takes
+    `updates` are what others should hear of, in the form of `SharedTable`; whoever tells them takes
     them out, and sets `on_news`, which is called at each. Where nobody does it has no more than
     `max_homes` either.
     """
 
     def __init__(self, options: HomeOptions) -> None:
         self.options = options
-        self.news: dict[str, str] = {}
+        self.updates: dict[str, str] = {}
         self.on_news: Callable[[], None] | None = None
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
@@ -88,9 +88,9 @@ class Homes:
             home.passed += 1
 
     def note(
-        self, key: int, bucket: str, now: float, *, ended: bool = False, told: bool = True
+        self, key: int, bucket: str, now: float, *, ended: bool = False, reported: bool = True
     ) -> None:
-        """Remember that `bucket` got it. `told` False keeps it from the others."""
+        """Remember that `bucket` got it. `reported` False keeps it from the others."""
         place = _place(key)
         home = self._find(place, now)
         if home is None:
@@ -104,7 +104,7 @@ class Homes:
             if home.buckets[-1] != bucket:
                 kept = tuple(one for one in home.buckets if one != bucket)
                 home.buckets = (*kept[1 - MOST_HOMES :], bucket)
-        self._tell(place, home, now, fresh=fresh, told=told)
+        self._publish(place, home, now, fresh=fresh, reported=reported)
 
     def bind(self, key: int, bucket: str, now: float) -> None:
         """Remember `bucket` alone: what a session left does not draw it back."""
@@ -112,11 +112,11 @@ class Homes:
         home = self._find(place, now)
         if home is None or home.buckets != (bucket,):
             home = self._enter(place, (bucket,), now, ended=True)
-            self._tell(place, home, now, fresh=False, told=True)
+            self._publish(place, home, now, fresh=False, reported=True)
             return
         home.used_s = now
         self._homes.move_to_end(place)
-        self._tell(place, home, now, fresh=True, told=True)
+        self._publish(place, home, now, fresh=True, reported=True)
 
     def learn(self, key: str, value: str, now: float) -> None:
         """Take what a meta-router told: the last one written counts, for all. What is no such
@@ -124,7 +124,7 @@ class Homes:
 
         One of this meta-router that is still to be written comes later in the table, and stays.
         """
-        if key in self.news or len(key) != _KEY_DIGITS or len(value) > _LONGEST_VALUE:
+        if key in self.updates or len(key) != _KEY_DIGITS or len(value) > _LONGEST_VALUE:
             return
         buckets = tuple(one for one in value.lstrip(_ENDED).split(",") if one)[-MOST_HOMES:]
         try:
@@ -135,7 +135,7 @@ class Homes:
             return
         before = self._homes.get(place)
         home = self._enter(place, buckets, now, ended=value.startswith(_ENDED))
-        home.told = True
+        home.reported = True
         if before is not None:
             home.passed = before.passed
 
@@ -158,15 +158,17 @@ class Homes:
 
     def _forget(self, place: bytes) -> None:
         del self._homes[place]
-        self.news.pop(place.hex(), None)
+        self.updates.pop(place.hex(), None)
 
-    def _tell(self, place: bytes, home: _Home, now: float, *, fresh: bool, told: bool) -> None:
-        if not (told and self.options.shared):
+    def _publish(
+        self, place: bytes, home: _Home, now: float, *, fresh: bool, reported: bool
+    ) -> None:
+        if not (reported and self.options.shared):
             return
-        if home.told and fresh and now - home.told_s < _FRESH_SHARE * self.options.ttl_s:
+        if home.reported and fresh and now - home.reported_s < _FRESH_SHARE * self.options.ttl_s:
             return
-        home.told, home.told_s = True, now
-        self.news[place.hex()] = _ENDED * home.ended + ",".join(home.buckets)
+        home.reported, home.reported_s = True, now
+        self.updates[place.hex()] = _ENDED * home.ended + ",".join(home.buckets)
         if self.on_news is not None:
             self.on_news()
 

@@ -115,7 +115,9 @@ class Placing:
     def _cheapest(
         self, request: BucketRequest, serving: Serving, sent: Mapping[str, int], now: float
     ) -> str:
-        """Return the bucket that costs a conversation least that begins; "" where none is told."""
+        """Return the bucket with the lowest cost for a new conversation; "" where no cost is
+        known.
+        """
         if self._cost is None:
             return ""
         beginnings = find_beginnings(request.keys, request.prompt_start)
@@ -218,8 +220,8 @@ def _hash_key(request: BucketRequest, policy: BucketPolicy) -> bytes:
 def _weights(serving: Serving) -> dict[str, float]:
     """Return the size of each bucket: its workers, where all tell them."""
     workers = {name: max(len(one.workers) for one in many) for name, many in serving.items()}
-    told = all(workers.values())
-    return {name: float(count) if told else 1.0 for name, count in workers.items()}
+    reported = all(workers.values())
+    return {name: float(count) if reported else 1.0 for name, count in workers.items()}
 
 
 def _load(members: Sequence[RouterReplica], sent: Mapping[str, int]) -> int:
@@ -227,5 +229,5 @@ def _load(members: Sequence[RouterReplica], sent: Mapping[str, int]) -> int:
 
 
 def _heat(members: Sequence[RouterReplica]) -> BucketHeat:
-    """Return the heat as the most worried replica of the bucket tells it."""
+    """Return the largest heat that a replica of the bucket reports."""
     return max((one.heat for one in members), key=lambda heat: heat.backlog_ms)

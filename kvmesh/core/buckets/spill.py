@@ -58,7 +58,7 @@ class PrefixSpill:
         spent_ms = chars / CHARS_PER_TOKEN * heat.ms_per_token / max(1, heat.workers)
         self._sent_ms[bucket] = self._sent_ms.get(bucket, 0.0) + spent_ms
 
-    def heard(self, bucket: str) -> None:
+    def note_alive(self, bucket: str) -> None:
         """Learn that a bucket's heat is reported anew: it includes what was sent there."""
         self._sent_ms.pop(bucket, None)
 

@@ -199,7 +199,7 @@ def _parse(body: bytes | bytearray | memoryview | Mapping[str, object]) -> ChatB
 
 
 def _note_sound(messages: list[JsonObject], tools: list[JsonObject] | None) -> None:
-    """Note of what is known that it need not be looked at again."""
+    """Mark what is known as checked."""
     if isinstance(tools, KnownTools):
         tools.sound = True
     for message in messages:

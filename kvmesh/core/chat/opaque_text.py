@@ -16,7 +16,7 @@ SENTINEL: Final = "\ue000OPAQUE\ue001"
 Strip = Literal["strip", "lstrip", "rstrip"]
 
 
-class LooksAtTextError(Exception):
+class ReadsTextError(Exception):
     """The template's way depends on a text, in a manner that no condition can express."""
 
 
@@ -42,10 +42,10 @@ class Trace:
         self.clock: dict[str, str] = {}
         self.refused = ""
 
-    def refuse(self, what: str) -> LooksAtTextError:
+    def refuse(self, what: str) -> ReadsTextError:
         """Note what the template did; a template may swallow the error, the note stays."""
         self.refused = self.refused or what
-        return LooksAtTextError(what)
+        return ReadsTextError(what)
 
 
 class OpaqueText(str):

@@ -12,8 +12,8 @@ import jinja2
 from kvmesh.core.chat.chat import JsonObject, content_parts
 from kvmesh.core.chat.opaque_text import (
     SENTINEL,
-    LooksAtTextError,
     OpaqueText,
+    ReadsTextError,
     Slot,
     Trace,
     opaque,
@@ -127,7 +127,7 @@ class ChatTemplate:
                 for message in call.messages
             ]
             text = template.render(**self._variables(call, messages))
-        except (*TEMPLATE_FAULTS, LooksAtTextError):
+        except (*TEMPLATE_FAULTS, ReadsTextError):
             return trace.refused
         finally:
             self._tracers.append(tracer)

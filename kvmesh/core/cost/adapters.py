@@ -36,7 +36,7 @@ class AdapterSlots:
         self._samples: deque[float] = deque([load_ms] * _PRIOR_SAMPLES, _SAMPLES)
         self.load_ms = load_ms
 
-    def hear(self, worker: WorkerId, report: AdapterReport) -> None:
+    def receive(self, worker: WorkerId, report: AdapterReport) -> None:
         """Note what an engine tells: those in use are held ready."""
         if not report.slots:
             return

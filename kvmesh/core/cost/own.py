@@ -77,9 +77,9 @@ class OwnFormula:
 
     def line(self, c: Candidate, f: Fleet, w: Weights) -> str:
         """Return the terms that the function reads, and its weights, with their numbers."""
-        terms = [_told(c, self._terms), _told(f, self._of_fleet)]
-        told = "; ".join(filter(None, (", ".join(filter(None, terms)), _told(w))))
-        return f"{self.name}({told})"
+        terms = [_reported(c, self._terms), _reported(f, self._of_fleet)]
+        reported = "; ".join(filter(None, (", ".join(filter(None, terms)), _reported(w))))
+        return f"{self.name}({reported})"
 
     def scores(
         self, candidates: Sequence[Candidate], fleet: Fleet, weights: Weights
@@ -139,14 +139,14 @@ def checked(score: object) -> float:
 def describe(error: BaseException) -> str:
     """Return a fault in a line."""
     try:
-        told = str(error)
+        reported = str(error)
     except Exception:  # noqa: BLE001  another's class: its name is enough
-        told = ""
-    words = told.split("\n")[0][:_LONGEST]
+        reported = ""
+    words = reported.split("\n")[0][:_LONGEST]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def _told(struct: msgspec.Struct, names: Sequence[str] | None = None) -> str:
+def _reported(struct: msgspec.Struct, names: Sequence[str] | None = None) -> str:
     fields = struct.__struct_fields__ if names is None else names
     return ", ".join(f"{name}={getattr(struct, name):g}" for name in fields)
 

@@ -23,7 +23,7 @@ from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
-from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
+from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Distrust, Predictions
 from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Turn, TurnEnd
@@ -53,7 +53,7 @@ class Dispatch:
     """Takes a request in (`enter`), gives it a worker (`decide`, again after a failure), and learns
     what became of it (`seen`, `release` for each booking that was not served, `finished`).
 
-    `doubt` has what is known of a worker sent anew when predictions about it miss;
+    `distrust` has what is known of a worker sent anew when predictions about it miss;
     `follows_events`: the index is told by engines, not by decisions alone. `timer` tells seconds,
     for `phases`. `governor` says which programs may take turns; None: nobody waits for a turn.
     `on_served` is told what answers of the workers `wanting` that say of their caches.
@@ -64,7 +64,7 @@ class Dispatch:
         scheduler: Scheduler,
         log: DecisionLog,
         timer: Callable[[], float],
-        doubt: Callable[[WorkerId, Doubt], None],
+        distrust: Callable[[WorkerId, Distrust], None],
         *,
         follows_events: bool,
         governor: Governor | None = None,
@@ -81,7 +81,7 @@ class Dispatch:
         self.wanting: AbstractSet[WorkerId] = _NOBODY
         self.on_served: Callable[[WorkerId, CacheHit], None] | None = None
         self._timer = timer
-        self._doubt = doubt
+        self._distrust = distrust
         self.follows_events = follows_events
         self._decider = decider = scheduler.decider
         decider.log(log.records, log.totals, self.tokens, self.phases.of_decisions(), _begun)
@@ -275,16 +275,16 @@ class Dispatch:
         again = None if before is None else before.record
         self._decider.enter(placed, one.visible_id, request.tenant, again, now)
         one.placed = placed
-        self.look(placed, now)
+        self.check(placed, now)
 
-    def look(self, placed: Placed, now: float) -> None:
+    def check(self, placed: Placed, now: float) -> None:
         """Note what its worker's events had told of a prompt, where that is evidence."""
         record = placed.record
-        if self.follows_events and record.by_cache and now >= self.predictions.look_at_s:
+        if self.follows_events and record.by_cache and now >= self.predictions.check_at_s:
             chosen = Candidate(*record.terms())
             trust = self.scheduler.workers.info(chosen.worker).trust
-            told = self.predictions.told(chosen, record.told_blocks, trust, now)
-            placed.told_tokens = -1 if told is None else told
+            reported = self.predictions.reported(chosen, record.told_blocks, trust, now)
+            placed.event_tokens = -1 if reported is None else reported
 
     def _compare(self, one: Dispatched, placed: Placed, usage: Usage | None, now: float) -> None:
         """Hold the predicted overlap against the engine's `cached_tokens`; too many misses make
@@ -301,7 +301,7 @@ class Dispatch:
         unlike = one.unforeseen or placed.approximate
         unlike = unlike or (placed.inputs is not None and _fetches(placed.inputs, record.worker))
         if self.wanting and record.worker in self.wanting and not unlike:
-            self._tell_cached(one, placed, usage, now)
+            self._report_cached(one, placed, usage, now)
         if not record.by_cache or unlike:
             return
         answer = AnswerSeen(
@@ -310,13 +310,13 @@ class Dispatch:
             predicted=record.overlap_blocks * record.block_size,
             cached=usage.cached_tokens,
             decided_s=placed.sent_s,
-            told=placed.told_tokens if placed.told_tokens >= 0 else None,
+            reported=placed.event_tokens if placed.event_tokens >= 0 else None,
         )
-        doubt = self.predictions.compare(record.worker, answer, now)
-        if doubt is not None:
-            self._doubt(record.worker, doubt)
+        distrust = self.predictions.compare(record.worker, answer, now)
+        if distrust is not None:
+            self._distrust(record.worker, distrust)
 
-    def _tell_cached(self, one: Dispatched, placed: Placed, usage: Usage, now: float) -> None:
+    def _report_cached(self, one: Dispatched, placed: Placed, usage: Usage, now: float) -> None:
         """Tell who follows a worker's cache, and lost part of it, what was found there."""
         record, hashes = placed.record, one.hashes or one.request.hashes
         cached = (usage.cached_tokens or 0) // record.block_size

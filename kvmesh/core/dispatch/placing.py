@@ -38,7 +38,7 @@ class ScannedPrompt(NamedTuple):
     adapter: str = ""
 
 
-class _Told(NamedTuple):
+class _Placement(NamedTuple):
     """What a request tells besides its wishes; the inputs of one that has any."""
 
     asked: ScannedPrompt
@@ -51,14 +51,14 @@ class _Told(NamedTuple):
 
 
 class Placer:
-    """Places what was scanned. `looks`: prompts count."""
+    """Places what was scanned. `uses_caches`: prompts count."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         scheduler, log = dispatch.scheduler, dispatch.log
         self._dispatch = dispatch
         self._scheduler = scheduler
         self._log = log
-        self.looks = scheduler.options.mode == "kv"
+        self.uses_caches = scheduler.options.mode == "kv"
         self._followed: object = None
         self._arms: Arms | None = None
         self._usable = False
@@ -90,7 +90,7 @@ class Placer:
         if bound_ms is None or not self._usable or scheduler.workers.fetchers:
             return None
         output = -1 if wishes.output_tokens is None else wishes.output_tokens
-        told = _Told(asked, request_id, wishes.tenant, name, output, bound_ms)
+        reported = _Placement(asked, request_id, wishes.tenant, name, output, bound_ms)
         session = wishes.session if scheduler.sessions is not None else ""
         index, states = scheduler.overlaps.index, _NOBODY
         inputs = (
@@ -100,31 +100,31 @@ class Placer:
             or (index is not None and len(index.tiers) > 1)
         )
         plain = not (inputs or session or wishes.chooses)
-        if plain and (self.looks or self._counts(self._own)):
+        if plain and (self.uses_caches or self._counts(self._own)):
             states = scheduler.workers.plain(asked.scanned.model, now)
         placed: Placed | float | None
         if states:
-            placed = self._place(told, self._own, states, states, now)
+            placed = self._place(reported, self._own, states, states, now)
         else:
             choose = self._choose_by_inputs if inputs else self._choose
-            placed = choose(told, wishes, session, now)
+            placed = choose(reported, wishes, session, now)
         if placed is None or isinstance(placed, int | float):
             return placed
         if binding.bounded:
             self._charge(placed, wishes.tenant)
         if session and scheduler.sessions is not None:
             scheduler.sessions.bind(session, placed.record.worker, now)
-        self._dispatch.look(placed, now)
+        self._dispatch.check(placed, now)
         return placed
 
     def _choose_by_inputs(
-        self, told: _Told, wishes: Wishes, session: str, now: float
+        self, reported: _Placement, wishes: Wishes, session: str, now: float
     ) -> Placed | float | None:
         """Do as `decide` for a request with inputs besides its prompt."""
-        scheduler, asked = self._scheduler, told.asked
-        if scheduler.known.has_tiers() and scheduler.overlaps.looks_ahead():
+        scheduler, asked = self._scheduler, reported.asked
+        if scheduler.known.has_tiers() and scheduler.overlaps.has_lookahead():
             return None
-        name = told.name or told.request_id.decode("latin-1")
+        name = reported.name or reported.request_id.decode("latin-1")
         request = msgspec.structs.replace(
             wishes.request(asked.scanned.model),
             request_id=name,
@@ -138,7 +138,7 @@ class Placer:
         if self._arms is not None and mode == "kv" and has_no_own(request):
             inputs.try_arms(self._arms, partial(self._arm_course, inputs.made, wishes))
         try:
-            placed = self._choose(told._replace(inputs=inputs), wishes, session, now)
+            placed = self._choose(reported._replace(inputs=inputs), wishes, session, now)
         except HopelessError:
             return None
         if placed is not None and not isinstance(placed, int | float):
@@ -152,7 +152,7 @@ class Placer:
         return (course.kept if made.kept else course).native
 
     def _choose(
-        self, told: _Told, wishes: Wishes, session: str, now: float
+        self, reported: _Placement, wishes: Wishes, session: str, now: float
     ) -> Placed | float | None:
         """Do as `decide` for a request that asks for something of its worker."""
         workers = self._scheduler.workers
@@ -163,27 +163,27 @@ class Placer:
         if workers.thresholds is not NO_THRESHOLDS:
             # Who is busy depends on prefills whose end nobody saw.
             self._scheduler.sequences.settle(now, self._scheduler.speeds.ms_per_token)
-        request = wishes.request(told.asked.scanned.model)
+        request = wishes.request(reported.asked.scanned.model)
         everyone = workers.all_states(now)
         if session and wishes.pinned_worker is None:
-            kept = self._keep(told, request, session, course, now)
+            kept = self._keep(reported, request, session, course, now)
             if kept is not False:
                 return kept
         states = workers.wished(request, now)
         if not states:
             return None
         states = everyone if len(states) == len(everyone) else states
-        placed = self._place(told, course, everyone, states, now)
+        placed = self._place(reported, course, everyone, states, now)
         if wishes.overridden and placed is not None and not isinstance(placed, int | float):
             placed.record.overridden = request.departs_from(self._scheduler.options)
         return placed
 
     def _counts(self, course: Course) -> bool:
         """Return whether prompts are looked at, or nobody minds that they are not."""
-        return course.looks or (self._log.ring is None and not self._dispatch.binding.bounded)
+        return course.uses_caches or (self._log.ring is None and not self._dispatch.binding.bounded)
 
     def _keep(
-        self, told: _Told, request: RouteRequest, session: str, course: Course, now: float
+        self, reported: _Placement, request: RouteRequest, session: str, course: Course, now: float
     ) -> Placed | float | Literal[False] | None:
         """Do as `decide` at the worker of a session; False: the session may move, None: `Dispatch`
         has to say why it may not.
@@ -198,8 +198,8 @@ class Placer:
         if not states:
             return None if hard else False
         slack_ms = inf if hard else sessions.options.slack_ms
-        bound_ms = min(slack_ms, told.bound_ms)
-        bounded = told._replace(bound_ms=bound_ms)
+        bound_ms = min(slack_ms, reported.bound_ms)
+        bounded = reported._replace(bound_ms=bound_ms)
         try:
             placed = self._place(
                 bounded, course.kept, workers.all_states(now), states, now, whole=False
@@ -210,7 +210,7 @@ class Placer:
 
     def _place(
         self,
-        told: _Told,
+        reported: _Placement,
         course: Course,
         everyone: tuple[WorkerState, ...],
         states: tuple[WorkerState, ...],
@@ -222,7 +222,7 @@ class Placer:
         `whole` False: it is never of interest what the others cost.
         """
         log = self._log
-        asked, request_id, tenant, name, output, bound_ms, inputs = told
+        asked, request_id, tenant, name, output, bound_ms, inputs = reported
         draws = course.draws
         if inputs is not None:
             inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept
@@ -248,7 +248,7 @@ class Placer:
     def _follow(self) -> None:
         """Decide by what the scheduler follows now, if that can be compiled."""
         scheduler, options = self._scheduler, self._scheduler.options
-        self.looks = options.mode == "kv"
+        self.uses_caches = options.mode == "kv"
         self._followed = scheduler.course
         own, self._arms = self._courses.of(NO_WISHES), scheduler.arms
         arms = self._arms

@@ -59,12 +59,12 @@ class Turns:
         if agent is None:
             return None
         tokens = placed.prompt_tokens
-        told = RouteRequest(
+        reported = RouteRequest(
             placed.request_id, placed.hashes, tokens, tenant=tenant, priority=priority
         )
-        return _of_chain(agent, told)
+        return _of_chain(agent, reported)
 
-    def look(self, request: RouteRequest, now: float) -> Turn | None:
+    def check(self, request: RouteRequest, now: float) -> Turn | None:
         """Return whose turn a request would be; its prompt is not noted."""
         agent = None
         if request.turn is None and not request.estimated:

@@ -133,7 +133,7 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
         yield _no_source(engine)
     for source in engine.sources:
         topic = f"events of rank {source.rank}"
-        yield _check_hearing(source, topic, engine)
+        yield _check_events(source, topic, engine)
         if not source.replay:
             yield Finding(
                 Level.WARN,
@@ -165,8 +165,10 @@ def _check_groups(groups: Sequence[GroupSeen], topic: str) -> Iterator[Finding]:
         yield Finding(Level.WARN, topic, text, remedy)
         return
     if len(groups) > 1:
-        told = "; ".join(group.words() for group in groups)
-        text = f"a hybrid model, {len(groups)} cache groups: {told}. All decide where a hit ends"
+        reported = "; ".join(group.words() for group in groups)
+        text = (
+            f"a hybrid model, {len(groups)} cache groups: {reported}. All decide where a hit ends"
+        )
         yield Finding(Level.OK, topic, text)
     for group in groups:
         if not group.full and group.kind not in _RULED:
@@ -192,7 +194,7 @@ def _no_source(engine: EngineSeen) -> Finding:
     )
 
 
-def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Finding:
+def _check_events(source: SourceSeen, topic: str, engine: EngineSeen) -> Finding:
     if not source.connected:
         remedy = (
             "is the port open to this machine? An engine given tcp://HOST:PORT, not tcp://*:PORT, "

@@ -51,7 +51,7 @@ class Words(msgspec.Struct, frozen=True):
     report_cached: str = ""
 
 
-def nobody_says(_host: str = "") -> Interview[None]:
+def unknown_load(_host: str = "") -> Interview[None]:
     """Ask nothing and learn nothing."""
     yield from ()
 
@@ -100,8 +100,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    recognise: Callable[[str], Interview[EngineFacts | None]] = nobody_says
-    identify: Callable[[], Interview[Identity | None]] = nobody_says
+    recognise: Callable[[str], Interview[EngineFacts | None]] = unknown_load
+    identify: Callable[[], Interview[Identity | None]] = unknown_load
     chat: ChatShape = plain_chat
     chat_marks: tuple[str, ...] = ()
     turns: Callable[[Parsed, str], ChatInput] = plain_turns

@@ -40,14 +40,14 @@ def read_cards(body: bytes) -> dict[str, Card]:
     return cards
 
 
-def merge_cards(names: Iterable[str], told: Iterable[Mapping[str, Card]]) -> list[Card]:
+def merge_cards(names: Iterable[str], reported: Iterable[Mapping[str, Card]]) -> list[Card]:
     """Return a card of each of `names`: of each field what the first engine says that has it, of
     `max_model_len` and `created` the least of all.
 
     A request that fits in the least length fits in every engine it may go to.
     """
     merged: dict[str, dict[str, object]] = {name: {} for name in names}
-    for cards in told:
+    for cards in reported:
         for name, card in cards.items():
             mine = merged.get(name)
             if mine is not None:

@@ -159,12 +159,12 @@ def _merge(before: Usage, reported: Reported, response: str, stop: Stop, tool: s
     )
 
 
-def says_reason(data: bytes) -> bool:
+def has_reason(data: bytes) -> bool:
     """Return whether an event says why the answer ended, in whatever words."""
     return data.rfind(b'_reason":"') >= 0 or data.rfind(b'_reason": "') >= 0
 
 
-def says_end(data: bytes) -> bool:
+def is_end(data: bytes) -> bool:
     """Return whether an event may say why the answer ended, or name a tool that it calls. 0.1 us
     for 200 bytes; those of other tokens do not.
     """
@@ -186,7 +186,7 @@ def ordinary_events(data: bytes) -> int:
         and lines == 2 * events
         and data.rfind(b'"usage"') < 0
         and data.rfind(b'"error"') < 0
-        and not says_end(data)
+        and not is_end(data)
         and _CARRIAGE_RETURN not in data
     )
     return events if ordinary else 0
@@ -246,7 +246,7 @@ class SseScanner:
                 if (
                     plain
                     and not self._skipping
-                    and not (b'"usage"' in block or b'"error"' in block or says_end(block))
+                    and not (b'"usage"' in block or b'"error"' in block or is_end(block))
                 ):
                     self.tokens += 1
                 elif block == _DONE and not self._skipping:
@@ -292,9 +292,9 @@ class SseScanner:
             return
         if not name or name.endswith(b"delta"):
             self.tokens += 1
-        if b'"usage"' in data or says_end(data):
+        if b'"usage"' in data or is_end(data):
             self.usage = find_usage(data, self.usage)
-            self.reasoned = self.reasoned or says_reason(data)
+            self.reasoned = self.reasoned or has_reason(data)
 
 
 def _is_error(data: bytes) -> bool:
@@ -314,8 +314,8 @@ def error_status(data: bytes) -> int:
         failed = _failed.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return 0
-    told = failed.error or failed
-    code, kind = told.code, told.type
+    shown = failed.error or failed
+    code, kind = shown.code, shown.type
     number = whole_number(code, _FAILURES.start, _FAILURES.stop) if isinstance(code, str) else code
     if number is not None and number in _FAILURES:
         return number

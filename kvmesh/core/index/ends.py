@@ -18,14 +18,15 @@ class Ends:
     """The rules of grouped workers, and for each tier the ends that they told of it.
 
     A worker has its bit of the index. `grouped` is the mask of those with a rule, `masks` the same
-    by rule; `looks_ahead`: searches ask for a prompt's token ids. `tiers` are the index's to open.
+    by rule; `has_lookahead`: searches ask for a prompt's token ids. `tiers` are the index's to
+    open.
     """
 
     def __init__(self) -> None:
         self.tiers: list[Tier] = []
         self.masks: dict[Reuse, int] = {}
         self.grouped = 0
-        self.looks_ahead = False
+        self.has_lookahead = False
         self._rules: dict[WorkerId, tuple[Reuse, int]] = {}
 
     def follow(self, worker: WorkerId, bit: int, rule: Reuse) -> None:
@@ -34,7 +35,7 @@ class Ends:
         self._rules[worker] = rule, bit
         self.masks[rule] = self.masks.get(rule, 0) | bit
         self.grouped |= bit
-        self.looks_ahead = self.looks_ahead or rule.lookahead > 0
+        self.has_lookahead = self.has_lookahead or rule.lookahead > 0
 
     def forget(self, worker: WorkerId) -> None:
         """Take `worker` for one of a single cache group; ends are the caller's affair. O(rules)."""
@@ -46,7 +47,7 @@ class Ends:
         self.masks[rule] ^= bit
         if not self.masks[rule]:
             del self.masks[rule]
-            self.looks_ahead = any(one.lookahead for one in self.masks)
+            self.has_lookahead = any(one.lookahead for one in self.masks)
 
     def rule(self, worker: WorkerId) -> Reuse | None:
         """Return the rule of `worker`, None for one of a single cache group."""

@@ -105,7 +105,7 @@ class RoutedIndex(SizedIndex, Protocol):
         ...
 
 
-class HeardIndex(RoutedIndex, Protocol):
+class HintIndex(RoutedIndex, Protocol):
     """The same fed by what other replicas tell of their decisions: graded blocks."""
 
     def record_graded(
@@ -119,14 +119,14 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     """What is cached of a prompt, in blocks.
 
     `overlaps` is the longest cached prefix per worker, `groups` the same by depth, deepest first,
-    where a worker may appear again with less; `told` what events alone tell, by depth. `slower`:
-    how many of a worker's overlap lie in slower memory, by tier. `routed`: the part of `groups`
-    that decisions tell, in no order.
+    where a worker may appear again with less; `reported` what events alone tell, by depth.
+    `slower`: how many of a worker's overlap lie in slower memory, by tier. `routed`: the part of
+    `groups` that decisions tell, in no order.
     """
 
     overlaps: dict[WorkerId, int]
     groups: Groups
-    told: Groups
+    reported: Groups
     slower: Mapping[WorkerId, Parts] = {}
     routed: Groups = []
 
@@ -135,7 +135,7 @@ _NO_CHAINS: Final[Mapping[WorkerId, int]] = {}
 
 
 class OverlapView:
-    """The union of the event-fed `index`, the `routed` that own decisions feed and the `heard` that
+    """The union of the event-fed `index`, the `routed` that own decisions feed and the `hints` that
     other replicas' decisions do (see `listen`); each may be None.
 
     What events remove from a worker is believed of it no longer, whatever was sent there before.
@@ -154,16 +154,16 @@ class OverlapView:
         self._approx_ttl_s = approx_ttl_s
         self.index = index
         self.routed = routed
-        self.heard: HeardIndex | None = None
+        self.hints: HintIndex | None = None
         self._distrusted = distrusted
         if index is not None and routed is not None:
             index.watch_removals(routed.revoke)
 
-    def listen(self, heard: HeardIndex) -> None:
-        """Keep in `heard`, from now on, what other replicas tell of their decisions."""
-        self.heard = heard
+    def listen(self, hints: HintIndex) -> None:
+        """Keep in `hints`, from now on, what other replicas tell of their decisions."""
+        self.hints = hints
         if self.index is not None:
-            self.index.watch_removals(heard.revoke)
+            self.index.watch_removals(hints.revoke)
 
     def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
         """Return the cached prefix in blocks per worker, the longest of all views, and by depth."""
@@ -179,47 +179,47 @@ class OverlapView:
         index = self.index
         chains: Mapping[WorkerId, int] = _NO_CHAINS
         if index is None:
-            told: Groups = []
+            reported: Groups = []
         elif index.grouped:
-            told, chains = index.find_hits(hashes)
+            reported, chains = index.find_hits(hashes)
         else:
-            told = index.find_groups(hashes)
+            reported = index.find_groups(hashes)
         routed: Groups = []
-        for believed in (self.routed, self.heard):
+        for believed in (self.routed, self.hints):
             # Nothing is believed of which no end is near: a replica alone hears nothing.
             if believed is not None and believed.next_end != inf:
                 if believed.next_end <= now:
                     believed.expire(now, _EXPIRED_AT_ONCE)
                 routed = routed + believed.find_groups(hashes)
-        groups = told
+        groups = reported
         if chains and routed:
             routed = self._untold(routed, chains)
         if routed:
-            groups = sorted(told + routed, key=_DEPTH, reverse=True)
-        overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
+            groups = sorted(reported + routed, key=_DEPTH, reverse=True)
+        overlaps = self._trusted(reported, routed) if self._distrusted else by_worker(groups)
         if device_only or index is None or len(index.tiers) == 1:
-            return Found(overlaps, groups, told, routed=routed)
+            return Found(overlaps, groups, reported, routed=routed)
         slower = self._add_slower(index, hashes, overlaps)
-        return Found(overlaps, groups, told, slower, routed)
+        return Found(overlaps, groups, reported, slower, routed)
 
-    def looks_ahead(self) -> bool:
+    def has_lookahead(self) -> bool:
         """Return whether a search asks for a prompt's token ids, not for its hashes alone."""
-        return self.index is not None and self.index.ends.looks_ahead
+        return self.index is not None and self.index.ends.has_lookahead
 
     def _untold(self, routed: Groups, chains: Mapping[WorkerId, int]) -> Groups:
         """Return what is believed beyond what events have told of, where a chain of blocks is
         longer than what a request can be continued from: that is known of the rest.
         """
-        told = {worker: end for worker, end in chains.items() if worker not in self._distrusted}
+        reported = {worker: end for worker, end in chains.items() if worker not in self._distrusted}
         left = [
-            (depth, tuple(worker for worker in workers if depth > told.get(worker, 0)))
+            (depth, tuple(worker for worker in workers if depth > reported.get(worker, 0)))
             for depth, workers in routed
         ]
         return [group for group in left if group[1]]
 
-    def _trusted(self, told: Groups, routed: Groups) -> dict[WorkerId, int]:
+    def _trusted(self, reported: Groups, routed: Groups) -> dict[WorkerId, int]:
         """Return the longest of all views where events do not count for everybody."""
-        overlaps = by_worker(told)
+        overlaps = by_worker(reported)
         for worker in self._distrusted:
             overlaps.pop(worker, None)
         for depth, workers in routed:
@@ -269,12 +269,12 @@ class OverlapView:
             self.routed.record(worker, blocks, now, ttl_s)
         return blocks
 
-    def hear(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
+    def receive(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
         """Count a prompt of so many `blocks` as cached that another replica routed: `grade` made
         `graded` of it.
         """
-        if self.heard is not None:
-            self.heard.record_graded(worker, graded, blocks, now, self.ttl_s(worker))
+        if self.hints is not None:
+            self.hints.record_graded(worker, graded, blocks, now, self.ttl_s(worker))
 
     def ttl_s(self, worker: WorkerId) -> float:
         """Return how long a routed prompt counts as cached: briefly where events will confirm it,
@@ -292,9 +292,9 @@ class OverlapView:
         `hashes` of one that was heard of are its graded ones, packed.
         """
         if isinstance(hashes, bytes):
-            if self.heard is not None:
+            if self.hints is not None:
                 kept = graded_count(max(0, known_blocks)) * HASH_BYTES
-                self.heard.revoke(worker, hashes[kept:])
+                self.hints.revoke(worker, hashes[kept:])
         elif self.routed is not None:
             expected = hashes.upto(ALL_BLOCKS)[known_blocks:]
             if expected:
@@ -312,11 +312,11 @@ class OverlapView:
         if index is None:
             return routed
         sizes = zip(workers, index.sizes(workers), routed, strict=True)
-        return [guess if worker in distrusted else told for worker, told, guess in sizes]
+        return [guess if worker in distrusted else reported for worker, reported, guess in sizes]
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
-        for believed in (self.routed, self.heard):
+        for believed in (self.routed, self.hints):
             if believed is not None:
                 believed.remove_worker(worker)
 

@@ -149,7 +149,7 @@ def refuse_newer(manifest: Manifest, reads: FormatRange = OWN.snapshot) -> None:
 def _writer(data: bytes) -> str:
     """Return the version that wrote a manifest of any format, as far as that can be read."""
     try:
-        told = _version_decoder.decode(data).generations
+        reported = _version_decoder.decode(data).generations
     except UNREADABLE:
         return ""
-    return told[0].version if told else ""
+    return reported[0].version if reported else ""

@@ -29,10 +29,10 @@ class SnapshotSchedule:
         if self.begun_s is None:
             self.begun_s = now
         last_created, last_sequence = self._last
-        news = sequence - (last_sequence if last_created == created else 0)
+        updates = sequence - (last_sequence if last_created == created else 0)
         late = now >= self.begun_s + self._pause_s()
-        due = late or (news >= self._every_messages and not self._failures)
-        return self._wanted or (due and news > 0)
+        due = late or (updates >= self._every_messages and not self._failures)
+        return self._wanted or (due and updates > 0)
 
     def begin(self, now: float) -> None:
         """Note that one is begun."""

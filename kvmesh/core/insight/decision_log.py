@@ -122,7 +122,7 @@ class DecisionLog:
             decided = records.next_decided()
             if decided is not None:
                 budget_blocks -= REQUEST_BLOCKS + decided.hash_count
-                self._look_into(decided)
+                self._read_into(decided)
             ended = records.next_ended() if budget_blocks > 0 else None
             if ended is not None:
                 budget_blocks -= REQUEST_BLOCKS
@@ -165,7 +165,7 @@ class DecisionLog:
             dropped_ends=records.dropped_ends,
         )
 
-    def _look_into(self, record: Record) -> None:
+    def _read_into(self, record: Record) -> None:
         """Do what needs the prompt of a request; its hashes are let go."""
         self._read += 1
         if len(self.shadows) and (record.kept or 1) >= record.considered:

@@ -71,12 +71,12 @@ class PolicyChange(msgspec.Struct, frozen=True):
 
     def wrong(self) -> str:
         """Return what cannot be, with the remedy; "" when all can. The policy is not looked up."""
-        stages, told = self.stages, ", ".join(f"{one:g}" for one in self.stages[:MOST_STAGES])
+        stages, reported = self.stages, ", ".join(f"{one:g}" for one in self.stages[:MOST_STAGES])
         if not 1 <= len(stages) <= MOST_STAGES:
             return f"{len(stages)} stages; give 1 to {MOST_STAGES}"
         rising = all(low < high for low, high in pairwise(stages))
         if not (rising and stages[0] > 0.0 and stages[-1] == 1.0):
-            return f"stages are {told}: give shares above 0 that rise, the last one 1"
+            return f"stages are {reported}: give shares above 0 that rise, the last one 1"
         if not LEAST_REQUESTS <= self.min_requests <= MOST_REQUESTS:
             return f"min_requests is {self.min_requests}; use {LEAST_REQUESTS} to {MOST_REQUESTS}"
         if not 0.0 <= self.max_stage_s <= MOST_STAGE_S:

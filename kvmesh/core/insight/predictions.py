@@ -24,22 +24,22 @@ _UNPAUSED: Final = float("-inf")
 class PredictionOptions(msgspec.Struct, frozen=True):
     """When a worker's index is doubted. Times in seconds.
 
-    Of one request in `look_every_s` it is looked up what events alone foretell; that is judged,
+    Of one request in `check_every_s` it is looked up what events alone foretell; that is judged,
     since predictions made of decisions miss wherever a cache is too small for its load.
     A prediction misses when it is off by more than `tolerance_blocks` and by more than
-    `tolerance_share` of the prompt. The worker is doubted when at least `doubt_share` of its last
-    `window` answers missed, of which there must be `least`, and again while that stays so, after
-    pauses from `pause_s`, doubled up to `max_pause_s`. Below `calm_share` all is well again.
+    `tolerance_share` of the prompt. The worker is doubted when at least `distrust_share` of its
+    last `window` answers missed, of which there must be `least`, and again while that stays so,
+    after pauses from `pause_s`, doubled up to `max_pause_s`. Below `trust_share` all is well again.
     Requests decided up to `settle_s` after a doubt are no evidence: they may not know the answer.
     """
 
     window: int = 32
     least: int = 12
-    doubt_share: float = 0.5
-    calm_share: float = 0.125
+    distrust_share: float = 0.5
+    trust_share: float = 0.125
     tolerance_blocks: int = 1
     tolerance_share: float = 0.1
-    look_every_s: float = 0.005
+    check_every_s: float = 0.005
     settle_s: float = 5.0
     pause_s: float = 60.0
     max_pause_s: float = 3600.0
@@ -48,8 +48,8 @@ class PredictionOptions(msgspec.Struct, frozen=True):
 class AnswerSeen(msgspec.Struct, frozen=True):
     """One answer's tokens. `counted` are the prompt tokens by the engine, `prompt` by the router.
 
-    `decided_s` is when the worker was chosen, and its overlap predicted; `told` is the part of that
-    which events had told of. None: nobody looked, or it proves nothing (see `told`).
+    `decided_s` is when the worker was chosen, and its overlap predicted; `reported` is the part of
+    that which events had told of. None: nobody looked, or it proves nothing (see `reported`).
     """
 
     prompt: int
@@ -57,10 +57,10 @@ class AnswerSeen(msgspec.Struct, frozen=True):
     predicted: int
     cached: int
     decided_s: float
-    told: int | None = None
+    reported: int | None = None
 
 
-class Doubt(msgspec.Struct, frozen=True):
+class Distrust(msgspec.Struct, frozen=True):
     """So many of a worker's last answers were predicted wrongly.
 
     `again`: what was done about the last doubt was no help.
@@ -119,12 +119,12 @@ class _Worker:
 class AccessReport(msgspec.Struct):
     """What one worker's served answers told.
 
-    `tokens` of prompts were found in its cache, `blocks` are the whole blocks of them. `told`
+    `tokens` of prompts were found in its cache, `blocks` are the whole blocks of them. `reported`
     answers said so, also that it was none; of `untold` ones nothing is known: the engine does not
     tell, or the client of a stream did not ask for its usage.
     """
 
-    told: int = 0
+    reported: int = 0
     untold: int = 0
     tokens: int = 0
     blocks: int = 0
@@ -148,7 +148,7 @@ class CacheAccesses:
             report.untold += 1
             return
         tokens = max(0, min(usage.cached_tokens, usage.prompt_tokens))
-        report.told += 1
+        report.reported += 1
         report.tokens += tokens
         report.blocks += tokens // block_size
 
@@ -160,7 +160,7 @@ class CacheAccesses:
 class Predictions:
     """Compares answers with predictions, one window a worker; says which index to doubt.
 
-    Before `look_at_s` no decision has to be looked at for what events had `told`.
+    Before `check_at_s` no decision has to be looked at for what events had `reported`.
     """
 
     def __init__(self, block_size: int, options: PredictionOptions | None = None) -> None:
@@ -168,28 +168,28 @@ class Predictions:
         self._tolerance = self._options.tolerance_blocks * block_size
         self._mask = (1 << self._options.window) - 1
         self._workers: dict[WorkerId, _Worker] = {}
-        self.look_at_s = _UNPAUSED
+        self.check_at_s = _UNPAUSED
 
     def resize(self, block_size: int) -> None:
         """Judge by blocks of another size from now on."""
         self._tolerance = self._options.tolerance_blocks * block_size
 
-    def told(self, chosen: Candidate, told_blocks: int, trust: Trust, now: float) -> int | None:
+    def reported(self, chosen: Candidate, told_blocks: int, trust: Trust, now: float) -> int | None:
         """Return the tokens of a prompt that events had told of; None where that is no evidence.
 
-        To be asked from `look_at_s` on. An answer shows nothing where what is known of the worker's
-        cache was a guess. Nor where the request has to wait there, for others' prefills or for
-        memory: a cache too small for its load is another one when its turn comes, and in a mesh
+        To be asked from `check_at_s` on. An answer shows nothing where what is known of the
+        worker's cache was a guess. Nor where the request has to wait there, for others' prefills or
+        for memory: a cache too small for its load is another one when its turn comes, and in a mesh
         that thrashes three of four predictions miss, with an index in perfect order.
         """
-        self.look_at_s = now + self._options.look_every_s
+        self.check_at_s = now + self._options.check_every_s
         if trust is not Trust.EXACT or chosen.prefill_tokens or chosen.waiting_requests:
             return None
         if chosen.capacity_blocks and chosen.decode_blocks >= chosen.capacity_blocks:
             return None
         return told_blocks * chosen.block_size
 
-    def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Doubt | None:
+    def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Distrust | None:
         """Count an answer; return why the worker's index is to be had anew, if it is. O(1)."""
         known = self._workers.get(worker)
         if known is None:
@@ -200,15 +200,15 @@ class Predictions:
             return None
         known.predicted_tokens += answer.predicted
         known.cached_tokens += answer.cached
-        if answer.told is None or answer.decided_s < known.evidence_from_s:
+        if answer.reported is None or answer.decided_s < known.evidence_from_s:
             return None
-        if answer.told != answer.predicted:
-            verdict = self._judge(answer, answer.told)
+        if answer.reported != answer.predicted:
+            verdict = self._judge(answer, answer.reported)
         if verdict == "nothing":
             return None
         known.recent = (known.recent << 1 | (verdict != "hit")) & self._mask
         known.recent_answers = min(known.recent_answers + 1, self._options.window)
-        return self._doubt(known, now)
+        return self._distrust(known, now)
 
     def forget(self, worker: WorkerId) -> None:
         """Drop all that is known of a worker."""
@@ -246,17 +246,17 @@ class Predictions:
             return "hit"
         return "over" if off > 0 else "under"
 
-    def _doubt(self, known: _Worker, now: float) -> Doubt | None:
+    def _distrust(self, known: _Worker, now: float) -> Distrust | None:
         options = self._options
         if known.recent_answers < options.least:
             return None
-        doubt = Doubt(known.recent.bit_count(), known.recent_answers, known.doubted)
-        share = doubt.misses / doubt.answers
-        if share <= options.calm_share:
+        distrust = Distrust(known.recent.bit_count(), known.recent_answers, known.doubted)
+        share = distrust.misses / distrust.answers
+        if share <= options.trust_share:
             known.doubted = False
             known.pause_s = options.pause_s
             return None
-        if share < options.doubt_share or now < known.silent_until_s:
+        if share < options.distrust_share or now < known.silent_until_s:
             return None
         if known.doubted:
             known.pause_s = min(2 * known.pause_s, options.max_pause_s)
@@ -265,4 +265,4 @@ class Predictions:
         known.silent_until_s = now + known.pause_s
         known.evidence_from_s = now + options.settle_s
         known.recent = known.recent_answers = 0
-        return doubt
+        return distrust

@@ -67,11 +67,11 @@ class ProblemLog:
     def __init__(self, most: int = MOST_PROBLEMS) -> None:
         self._most = most
         self._known: dict[Key, _Known] = {}
-        self._looked_s = 0.0
+        self._checked_s = 0.0
 
-    def look(self, problems: Iterable[Problem], now: float) -> None:
+    def check(self, problems: Iterable[Problem], now: float) -> None:
         """Take what is wrong now. O(problems)."""
-        self._looked_s = now
+        self._checked_s = now
         for problem in nsmallest(self._most, problems, key=_order):
             key = _key(problem)
             known = self._known.get(key)
@@ -87,7 +87,7 @@ class ProblemLog:
 
     def rows(self, now: float) -> list[ProblemRow]:
         """Return what was wrong at the last look: critical first, then the oldest first."""
-        there = [one for one in self._known.values() if one.last_s == self._looked_s]
+        there = [one for one in self._known.values() if one.last_s == self._checked_s]
         rows = [_row(one.problem, max(0.0, now - one.first_s)) for one in there]
         return sorted(rows, key=in_order)
 

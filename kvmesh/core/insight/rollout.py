@@ -14,7 +14,7 @@ from kvmesh.core.insight.policy_spec import PolicySpec, spec_of
 from kvmesh.core.insight.rollout_state import (
     MOST_REASON,
     Phase,
-    PolicyNews,
+    PolicyUpdate,
     RolloutState,
     StageReport,
     Step,
@@ -62,7 +62,7 @@ class Rollout:
         return list(reversed(self._history.values()))
 
     def begin(
-        self, change: PolicyChange, at: float, siblings: Mapping[str, PolicyNews]
+        self, change: PolicyChange, at: float, siblings: Mapping[str, PolicyUpdate]
     ) -> RolloutState:
         """Begin a change at Unix time `at`.
 
@@ -84,15 +84,17 @@ class Rollout:
             )
         formula = change.policy.formula
         if formula in self.own_formulas:
-            lacking = sorted(one for one, news in siblings.items() if formula not in news.formulas)
+            lacking = sorted(
+                one for one, updates in siblings.items() if formula not in updates.formulas
+            )
             if lacking:
                 raise RequestError(
                     f"formula {formula!r} is not known to {', '.join(lacking)}: start every"
                     " replica with its file",
                     status=CONFLICT,
                 )
-        told = (news.state for news in siblings.values())
-        for known in (state, *told):
+        reported = (updates.state for updates in siblings.values())
+        for known in (state, *reported):
             # Later than what is in force even where another replica's clock is ahead.
             if known is not None and not known.wrong():
                 at = max(at, nextafter(known.at, inf))
@@ -112,15 +114,15 @@ class Rollout:
             raise RequestError("no policy was changed: nothing to return from", status=CONFLICT)
         return self._return(state, at, reason)
 
-    def adopt(self, siblings: Mapping[str, PolicyNews]) -> RolloutState | None:
+    def adopt(self, siblings: Mapping[str, PolicyUpdate]) -> RolloutState | None:
         """Take what a sibling knows later; return it, None when nothing is new.
 
         What cannot be, or needs a formula that is not known here, is left: `refused` says why, and
         this replica stays with the policy it has.
         """
         mine = self.state
-        told = [news.state for news in siblings.values() if news.state is not None]
-        sound = [one for one in told if one == mine or not one.wrong()]
+        reported = [updates.state for updates in siblings.values() if updates.state is not None]
+        sound = [one for one in reported if one == mine or not one.wrong()]
         best = newest([*sound, *((mine,) if mine is not None else ())])
         if best is None or best in (mine, self._refused):
             return None
@@ -135,9 +137,9 @@ class Rollout:
         self._follow(best)
         return best
 
-    def news(self) -> PolicyNews:
+    def updates(self) -> PolicyUpdate:
         """Return what the siblings are told."""
-        return PolicyNews(self.state, self.report(), not self.refused, self.own_formulas)
+        return PolicyUpdate(self.state, self.report(), not self.refused, self.own_formulas)
 
     def report(self) -> StageReport | None:
         """Return what this replica saw in the present stage; None when nothing is on trial."""
@@ -151,19 +153,19 @@ class Rollout:
             arms.candidate.counter.tally(),
         )
 
-    def seen(self, siblings: Mapping[str, PolicyNews]) -> tuple[Tally, Tally]:
+    def seen(self, siblings: Mapping[str, PolicyUpdate]) -> tuple[Tally, Tally]:
         """Return the baseline's and the candidate's tallies of the present stage over replicas."""
         state = self.state
-        told = [self.report(), *(news.report for news in siblings.values())]
+        reported = [self.report(), *(updates.report for updates in siblings.values())]
         reports = [
-            one for one in told if one is not None and state is not None and one.is_of(state)
+            one for one in reported if one is not None and state is not None and one.is_of(state)
         ]
         return (
             add_tallies(one.baseline for one in reports),
             add_tallies(one.candidate for one in reports),
         )
 
-    def verdict(self, siblings: Mapping[str, PolicyNews]) -> Verdict | None:
+    def verdict(self, siblings: Mapping[str, PolicyUpdate]) -> Verdict | None:
         """Return what the arms show so far; None when nothing is on trial."""
         state, arms = self.state, self.arms
         if state is None or arms is None:
@@ -175,7 +177,7 @@ class Rollout:
         baseline, candidate = self.seen(siblings)
         return compare(baseline, candidate, state.change.bounds, state.change.min_requests)
 
-    def decide(self, at: float, siblings: Mapping[str, PolicyNews]) -> RolloutState | None:
+    def decide(self, at: float, siblings: Mapping[str, PolicyUpdate]) -> RolloutState | None:
         """Return to the baseline when the candidate is worse, or move the change on where that is
         this replica's to do; return the state then, else None. `siblings` are the live ones.
         """
@@ -184,7 +186,7 @@ class Rollout:
             return None
         if verdict.kind == "worse":
             return self._return(state, at, verdict.reason)
-        if any(name < self._replica and news.able for name, news in siblings.items()):
+        if any(name < self._replica and updates.able for name, updates in siblings.items()):
             return None
         if verdict.kind == "ahead":
             return self._advance(state, at, verdict.reason)

@@ -105,7 +105,7 @@ class StageReport(msgspec.Struct, frozen=True):
         return of_it and not (self.baseline.wrong() or self.candidate.wrong())
 
 
-class PolicyNews(msgspec.Struct, frozen=True):
+class PolicyUpdate(msgspec.Struct, frozen=True):
     """What a replica's heartbeat says of policies: the change it goes by, what it saw of it, and
     whether it can (`able`): not when it does not know the formula. `formulas` are those it knows
     besides the published ones.
@@ -117,7 +117,7 @@ class PolicyNews(msgspec.Struct, frozen=True):
     formulas: tuple[str, ...] = ()
 
 
-NO_NEWS: Final = PolicyNews()
+NO_NEWS: Final = PolicyUpdate()
 
 
 def newest(states: Iterable[RolloutState]) -> RolloutState | None:

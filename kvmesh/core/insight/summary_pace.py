@@ -16,7 +16,7 @@ class SummaryPace:
         self._settle_s = settle_s
         self._every_s = every_s
         self._changed_s: float | None = None
-        self._told_s: float | None = None
+        self._reported_s: float | None = None
 
     def due(self, now: float, *, changed: bool) -> bool:
         """Return whether to tell now; `changed`: something is new since the last summary."""
@@ -26,7 +26,7 @@ class SummaryPace:
             self._changed_s = now
         if now < self._changed_s + self._settle_s:
             return False
-        if self._told_s is not None and now < self._told_s + self._every_s:
+        if self._reported_s is not None and now < self._reported_s + self._every_s:
             return False
-        self._changed_s, self._told_s = None, now
+        self._changed_s, self._reported_s = None, now
         return True

@@ -21,7 +21,7 @@ from kvmesh.core.insight.tuning_acts import (
     StopShadow,
     TunerStatus,
 )
-from kvmesh.core.insight.tuning_judgement import judge_shadow, model_error, pick, ratios, told
+from kvmesh.core.insight.tuning_judgement import describe, judge_shadow, model_error, pick, ratios
 from kvmesh.core.insight.weight_search import Found, Weighting, alike, name_policy
 
 MAX_STEPS: Final = 32
@@ -85,13 +85,13 @@ class Tuner:
         self._found: Found | None = None
         self._not_before_s = 0.0
         self._shadow_from_s = 0.0
-        self._strange_looks = 0
+        self._strange_checks = 0
         self._returned: deque[tuple[float, Weighting]] = deque(maxlen=MAX_RETURNED)
         self._known: deque[tuple[Character, Weighting]] = deque(maxlen=MAX_KNOWN)
         self._steps: deque[Step] = deque(maxlen=MAX_STEPS)
         self._number = 0
 
-    def look(self, seen: Seen, now: float) -> list[Act]:
+    def check(self, seen: Seen, now: float) -> list[Act]:
         """Return what to do next, in order."""
         if not seen.leads or seen.obstacle:
             words = seen.obstacle or "another replica of the bucket tunes"
@@ -183,7 +183,7 @@ class Tuner:
         self._base = seen.character or self._base
         self.stage = "searching"
         self._not_before_s = now + self.options.pause_s
-        self._step("searches", f"{self.cost} on {seen.rows} requests: {told(self._base)}", now)
+        self._step("searches", f"{self.cost} on {seen.rows} requests: {describe(self._base)}", now)
         return [StartSearch(self.since_s, self._others(self._base))]
 
     def _judge_shadow(self, seen: Seen, now: float) -> list[Act]:
@@ -247,8 +247,8 @@ class Tuner:
         if character is None or self._base is None:
             return ()
         changes = differences(self._base, character)
-        self._strange_looks = self._strange_looks + 1 if changes else 0
-        return changes if self._strange_looks >= DRIFT_LOOKS else ()
+        self._strange_checks = self._strange_checks + 1 if changes else 0
+        return changes if self._strange_checks >= DRIFT_LOOKS else ()
 
     def _drifted(self, changes: Iterable[str], seen: Seen, now: float) -> list[Act]:
         why = f"the load is another one: {', '.join(changes)}"
@@ -282,7 +282,7 @@ class Tuner:
     def _begin_anew(self, now: float) -> None:
         self.stage, self.since_s = "observing", now
         self._base = self._proposal = None
-        self._strange_looks = 0
+        self._strange_checks = 0
         self._not_before_s = min(self._not_before_s, now + self.options.pause_s)
 
     def _rest(self, kind: StepKind, text: str, pause_s: float, now: float) -> list[Act]:

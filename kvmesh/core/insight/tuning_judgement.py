@@ -72,7 +72,7 @@ def judge_shadow(report: ShadowReport, block_ms: float) -> tuple[str, bool]:
     return text, False
 
 
-def told(character: Character) -> str:
+def describe(character: Character) -> str:
     """Return a character in words."""
     return (
         f"{character.requests_per_s:.3g} requests/s, {character.prompt_tokens:.0f} prompt tokens,"

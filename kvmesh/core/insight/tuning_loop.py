@@ -122,9 +122,9 @@ class TuningLoop:
         self._trial: _Trial | None = None
         self.tuner = Tuner(options.tuner, scheduler.policy.cost.name, self._present(), now)
 
-    def look(self, around: Around, now: float) -> list[Order]:
+    def check(self, around: Around, now: float) -> list[Order]:
         """Look once; return what is left to the process. O(rows of a character)."""
-        return self._do(self.tuner.look(self._see(around, now), now), around, now)
+        return self._do(self.tuner.check(self._see(around, now), now), around, now)
 
     def found(self, found: Found, around: Around, now: float) -> list[Order]:
         """Take what a search found."""

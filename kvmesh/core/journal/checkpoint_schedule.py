@@ -62,7 +62,7 @@ class CheckpointSchedule:
         self._options = options or CheckpointOptions()
         self._kept: dict[WorkerId, Kept] = {}
         self._offers: dict[WorkerId, _Offers] = {}
-        self._heard_s: dict[WorkerId, float] = {}
+        self._received_s: dict[WorkerId, float] = {}
 
     def adopt(self, sizes: Mapping[str, int], now: float) -> list[str]:
         """Begin with the objects that are stored, by name; return those that are superseded."""
@@ -72,7 +72,7 @@ class CheckpointSchedule:
             newest[worker] = max(newest.get(worker, (order, name)), (order, name))
         kept = {worker: name for worker, (_, name) in newest.items()}
         self._kept = {one: Kept(name, None, sizes[name], now) for one, name in kept.items()}
-        self._heard_s = dict.fromkeys(kept, now)
+        self._received_s = dict.fromkeys(kept, now)
         self._offers.clear()
         return sorted(known.keys() - kept.values())
 
@@ -82,7 +82,7 @@ class CheckpointSchedule:
 
     def is_due(self, worker: WorkerId, seq: int, now: float) -> bool:
         """Return whether a checkpoint is due of a sidecar that read its engine's batch `seq`."""
-        self._heard_s[worker] = now
+        self._received_s[worker] = now
         kept, options = self._kept.get(worker), self._options
         if kept is None or kept.seq is None:
             return True
@@ -102,7 +102,7 @@ class CheckpointSchedule:
         """Return what to offer to a sidecar that misses part of its engine's history, "" for
         nothing; it counts as offered.
         """
-        self._heard_s[worker] = now
+        self._received_s[worker] = now
         kept = self._kept.get(worker)
         if kept is None or not incarnation:
             return ""
@@ -122,10 +122,10 @@ class CheckpointSchedule:
 
     def forget(self, now: float) -> Iterable[str]:
         """Drop the workers that were not heard for long; return what to delete of theirs."""
-        late = [one for one, at in self._heard_s.items() if now >= at + self._options.keep_s]
+        late = [one for one, at in self._received_s.items() if now >= at + self._options.keep_s]
         names: list[str] = []
         for worker in late:
-            del self._heard_s[worker]
+            del self._received_s[worker]
             self._offers.pop(worker, None)
             kept = self._kept.pop(worker, None)
             names += [kept.name] if kept else []

@@ -85,8 +85,8 @@ class Lease:
         # Who writes garbage again and again must not keep the lease from everybody; a holder that
         # was not seen in between is fenced by whoever takes the lease then.
         stay = 0 if garbage else revision
-        news = self._seen is None or self._seen[0] != stay
-        if self._seen is None or news:
+        is_new = self._seen is None or self._seen[0] != stay
+        if self._seen is None or is_new:
             self._seen = (stay, now)
         if garbage and self.holds(now):
             self._revision, self._over = revision, True
@@ -94,7 +94,7 @@ class Lease:
             self.lost()
             if now - self._seen[1] > (TTL_S if garbage else 2 * TTL_S):
                 self._free, self._over = revision, True
-        return garbage and news
+        return garbage and is_new
 
     def lost(self) -> None:
         """Take a refusal: somebody else holds it, or it expired meanwhile."""

@@ -51,12 +51,12 @@ class _Case:
         "claimed_s",
         "complete",
         "cursor",
-        "doubt_s",
+        "distrusted_s",
         "epoch",
         "events",
-        "heard_s",
         "lacked",
         "outdated_s",
+        "received_s",
         "suspect",
         "unread",
         "writes_unread",
@@ -65,11 +65,11 @@ class _Case:
     def __init__(self) -> None:
         self.cursor = Cursor(-1, FIRST_SEQ)
         self.suspect = False
-        self.doubt_s: float | None = None
+        self.distrusted_s: float | None = None
         self.asked_s: float | None = None
         self.behind_s: float | None = None
         self.behind_seq = 0
-        self.heard_s: float | None = None
+        self.received_s: float | None = None
         self.outdated_s: float | None = None
         self.epoch = -1
         self.events = True
@@ -116,10 +116,10 @@ class Recovery:
         case.unread = case.writes_unread = True
         self._judge(case, now)
 
-    def hear(self, worker: WorkerId, epoch: int, last_seq: int, now: float) -> None:
+    def receive(self, worker: WorkerId, epoch: int, last_seq: int, now: float) -> None:
         """Compare a heartbeat with the cursor."""
         case = self._case(worker)
-        first, case.heard_s = case.heard_s is None, now
+        first, case.received_s = case.received_s is None, now
         case.epoch = epoch
         if epoch < case.cursor.epoch:
             case.outdated_s = now if case.outdated_s is None else case.outdated_s
@@ -170,10 +170,10 @@ class Recovery:
         """Return the demand for all a worker holds, whatever its cursor says."""
         return Missing(worker, self._case(worker).cursor.epoch, NOTHING_FITS)
 
-    def in_doubt(self, worker: WorkerId) -> bool:
+    def is_distrusted(self, worker: WorkerId) -> bool:
         """Return whether the index may be wrong about the worker."""
         case = self._cases.get(worker)
-        return case is not None and case.doubt_s is not None
+        return case is not None and case.distrusted_s is not None
 
     def unknown(self, now: float) -> dict[WorkerId, float]:
         """Return the live workers that sent events of which none was read, and since when.
@@ -183,7 +183,7 @@ class Recovery:
         return {
             worker: case.claimed_s
             for worker, case in self._cases.items()
-            if case.claimed_s is not None and case.events and _is_heard(case, now)
+            if case.claimed_s is not None and case.events and _is_received(case, now)
         }
 
     def lacking(self, now: float) -> dict[WorkerId, float]:
@@ -206,9 +206,9 @@ class Recovery:
             return Trust.APPROX
         if not case.complete or case.unread or case.writes_unread:
             return Trust.DEGRADED
-        if case.doubt_s is None:
+        if case.distrusted_s is None:
             return Trust.CATCHING_UP if case.catching_up else Trust.EXACT
-        young = now < case.doubt_s + self._options.degraded_s
+        young = now < case.distrusted_s + self._options.degraded_s
         return Trust.CATCHING_UP if young else Trust.DEGRADED
 
     def _case(self, worker: WorkerId) -> _Case:
@@ -221,9 +221,9 @@ class Recovery:
         late = case.behind_s is not None and now >= case.behind_s + self._options.behind_s
         unread = case.unread or case.writes_unread
         if not (case.cursor.gap or case.suspect or late or unread):
-            case.doubt_s = None
-        elif case.doubt_s is None:
-            case.doubt_s = now
+            case.distrusted_s = None
+        elif case.distrusted_s is None:
+            case.distrusted_s = now
             case.asked_s = None
 
     def _demand(self, worker: WorkerId, case: _Case, now: float) -> Missing | None:
@@ -233,7 +233,7 @@ class Recovery:
             if now < case.outdated_s + options.outdated_s:
                 return None
             return Missing(worker, cursor.epoch, NOTHING_FITS, outdated=True)
-        early = case.doubt_s is None or now < case.doubt_s + options.grace_s
+        early = case.distrusted_s is None or now < case.distrusted_s + options.grace_s
         # What a worker would send that writes a format unread is not read either.
         if early or not case.events or case.writes_unread:
             return None
@@ -251,8 +251,8 @@ class Recovery:
 
     def _may_ask(self, case: _Case, now: float) -> bool:
         waited = case.asked_s is None or now >= case.asked_s + self._options.repeat_s
-        return waited and _is_heard(case, now)
+        return waited and _is_received(case, now)
 
 
-def _is_heard(case: _Case, now: float) -> bool:
-    return case.heard_s is not None and now < case.heard_s + SILENT_AFTER_S
+def _is_received(case: _Case, now: float) -> bool:
+    return case.received_s is not None and now < case.received_s + SILENT_AFTER_S

@@ -188,7 +188,7 @@ class IndexReplica:
         """Bring the worker's share of the digest up to date; True when it came or went. O(1)."""
         cursor = self._ordering.cursor(worker)
         truncated = self.index.truncated(worker)
-        if cursor is None or truncated or self.recovery.in_doubt(worker):
+        if cursor is None or truncated or self.recovery.is_distrusted(worker):
             turned = self._digest.leave_out(worker)
             if turned and truncated:
                 # What was evicted, and when, is this replica's own: past digests may be wrong.
@@ -245,7 +245,7 @@ class IndexReplica:
             redelivered=self._redelivered,
             orphans=self._orphans,
             digests_compared=self._history.compared,
-            doubted=sum(map(self.recovery.in_doubt, self._ordering.workers())),
+            doubted=sum(map(self.recovery.is_distrusted, self._ordering.workers())),
             unread=self.unread.count,
         )
 

@@ -64,7 +64,7 @@ class StoreRules:
         doubted = [
             worker
             for worker in self._replica.workers()
-            if recovery.in_doubt(worker) and recovery.trust(worker, now) is not Trust.APPROX
+            if recovery.is_distrusted(worker) and recovery.trust(worker, now) is not Trust.APPROX
         ]
         return f"events are missing of {_named(doubted)}" if doubted else ""
 

@@ -259,7 +259,7 @@ def judge_start(body: bytes) -> Sickness:
     return "html" if start.startswith(_HTML) else "malformed"
 
 
-def says_no_token(form: Form, stream: EventStream, events: bytes, asked: bytes) -> bool:
+def has_no_token(form: Form, stream: EventStream, events: bytes, asked: bytes) -> bool:
     """Return whether the whole of a short stream, which says that it is done, holds no output
     though that was asked for: it reports no token, or none of its events even begins a message.
     """

@@ -26,25 +26,25 @@ class BlockSizes:
         self.size = given or DEFAULT_BLOCK_SIZE
         self.source: SizeSource = "given" if given else "default"
         self.odd: dict[WorkerId, int] = {}
-        self._told: dict[WorkerId, tuple[bool, int]] = {}
+        self._reported: dict[WorkerId, tuple[bool, int]] = {}
 
-    def hear(self, worker: WorkerId, size: int, *, events: bool) -> bool:
+    def receive(self, worker: WorkerId, size: int, *, events: bool) -> bool:
         """Take the block size that a worker tells, 0 for unknown; return whether `size` changed.
 
         O(1) where nothing is new, else O(workers).
         """
-        told = (events, size)
-        if self._told.get(worker) == told:
+        reported = (events, size)
+        if self._reported.get(worker) == reported:
             return False
         if size > 0:
-            self._told[worker] = told
+            self._reported[worker] = reported
         else:
-            self._told.pop(worker, None)
+            self._reported.pop(worker, None)
         return self._settle()
 
     def forget(self, worker: WorkerId) -> bool:
         """Take the news that a worker left; return whether `size` changed."""
-        return self._told.pop(worker, None) is not None and self._settle()
+        return self._reported.pop(worker, None) is not None and self._settle()
 
     def _settle(self) -> bool:
         before = self.size
@@ -52,8 +52,8 @@ class BlockSizes:
             elected = self._elect()
             if elected:
                 self.size, self.source = elected, "workers"
-        told = self._told.items()
-        self.odd = {one: size for one, (events, size) in told if events and size != self.size}
+        reported = self._reported.items()
+        self.odd = {one: size for one, (events, size) in reported if events and size != self.size}
         return self.size != before
 
     def _elect(self) -> int:
@@ -61,7 +61,7 @@ class BlockSizes:
         votes: dict[int, list[WorkerId]] = {}
         possible = [
             (events, size, worker)
-            for worker, (events, size) in self._told.items()
+            for worker, (events, size) in self._reported.items()
             if size <= MOST_BLOCK_SIZE
         ]
         publish = any(events for events, _, _ in possible)

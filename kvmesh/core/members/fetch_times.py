@@ -116,8 +116,8 @@ class FetchTimes:
         self._shares = [1.0 - weight for weight in weights]
         self._fixed = frozenset(fixed)
         self._own: dict[_Key, _Belief] = {}
-        self._heard: dict[str, dict[_Key, _Belief]] = {}
-        self._news: dict[_Key, None] = {}
+        self._received: dict[str, dict[_Key, _Belief]] = {}
+        self._updates: dict[_Key, None] = {}
         self.samples = 0
 
     def ms_per_token(self, worker: WorkerId, place: int, ms_to_compute: float, now: float) -> float:
@@ -160,55 +160,55 @@ class FetchTimes:
                 if own is None:
                     own = self._own[key] = _Belief(before, 0.0, now)
                 own.fold(sample, now)
-            self._news.pop((worker, place), None)
-            self._news[worker, place] = None
+            self._updates.pop((worker, place), None)
+            self._updates[worker, place] = None
 
-    def tell(self, now: float) -> FetchRows:
+    def publish(self, now: float) -> FetchRows:
         """Return what was learned here last, for other replicas, and what of the whole fleet."""
-        while len(self._news) > MOST_TOLD:
-            del self._news[next(iter(self._news))]
+        while len(self._updates) > MOST_TOLD:
+            del self._updates[next(iter(self._updates))]
         fleet = [(_EVERYBODY, place) for place in range(PLACES)]
         return tuple(
             FetchRow(key[0], key[1], own.ms_per_token, own.sure(now))
-            for key in (*fleet, *self._news)
+            for key in (*fleet, *self._updates)
             if (own := self._own.get(key)) is not None
         )
 
-    def hear(self, replica: str, rows: Sequence[FetchRow], now: float) -> None:
+    def receive(self, replica: str, rows: Sequence[FetchRow], now: float) -> None:
         """Take what another replica has seen, in place of what it told of the same before.
 
         Rows that cannot be are left out: of an unknown place, or numbers that no time shows.
         """
         if not rows:
             return
-        heard = self._heard.setdefault(replica, {})
+        received = self._received.setdefault(replica, {})
         for row in rows:
             sane = _LEAST_MS_PER_TOKEN <= row.ms_per_token <= _MOST_MS_PER_TOKEN
             if sane and row.samples > 0.0 and 0 < row.place < PLACES:
                 key = (WorkerId(row.worker), row.place)
-                heard.pop(key, None)
-                heard[key] = _Belief(row.ms_per_token, min(row.samples, _MOST_SAMPLES), now)
-        while len(heard) > MOST_HEARD:
-            del heard[next(iter(heard))]
+                received.pop(key, None)
+                received[key] = _Belief(row.ms_per_token, min(row.samples, _MOST_SAMPLES), now)
+        while len(received) > MOST_HEARD:
+            del received[next(iter(received))]
 
-    def exchange(self, told: Mapping[str, FetchRows], now: float) -> FetchRows:
+    def exchange(self, reported: Mapping[str, FetchRows], now: float) -> FetchRows:
         """Hear what each of the other replicas told last, forget those that are not among them, and
         return what to tell them.
         """
-        for gone in self._heard.keys() - told.keys():
-            del self._heard[gone]
-        for replica, rows in told.items():
-            self.hear(replica, rows, now)
-        return self.tell(now)
+        for gone in self._received.keys() - reported.keys():
+            del self._received[gone]
+        for replica, rows in reported.items():
+            self.receive(replica, rows, now)
+        return self.publish(now)
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it showed."""
         for place in range(PLACES):
             key = (worker, place)
             self._own.pop(key, None)
-            self._news.pop(key, None)
-            for heard in self._heard.values():
-                heard.pop(key, None)
+            self._updates.pop(key, None)
+            for received in self._received.values():
+                received.pop(key, None)
 
     def report(self, worker: WorkerId, place: int, ms_to_compute: float, now: float) -> FetchReport:
         """Return what is believed of a worker and place, for people."""
@@ -227,5 +227,5 @@ class FetchTimes:
 
     def _seen_of(self, key: _Key) -> list[_Belief]:
         own = self._own.get(key)
-        told = [heard[key] for heard in self._heard.values() if key in heard]
-        return told if own is None else [own, *told]
+        reported = [received[key] for received in self._received.values() if key in received]
+        return reported if own is None else [own, *reported]

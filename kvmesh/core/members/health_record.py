@@ -160,9 +160,9 @@ class MemberRecord:
         lost_ms = min(max(0.0, lost_s), MOST_LOST_S) * 1000.0
         self.lost_ms += _LOST_WEIGHT * (lost_ms - self.lost_ms) if self.lost_ms else lost_ms
 
-    def rest(self, told_s: float, now: float) -> None:
+    def rest(self, reported_s: float, now: float) -> None:
         """Leave the member alone for as long as it asks, within bounds; 0 is no wish."""
-        rest_s = min(told_s, MOST_RETRY_AFTER_S) if told_s > 0.0 else DEFAULT_RETRY_AFTER_S
+        rest_s = min(reported_s, MOST_RETRY_AFTER_S) if reported_s > 0.0 else DEFAULT_RETRY_AFTER_S
         self.cooling_s = max(self.cooling_s, now + rest_s)
 
     def take_back(self, weight: float, noted_s: float, successes: int) -> None:

@@ -17,8 +17,8 @@ WARNING: Final = (
 )
 
 
-class Hearing:
-    """Knows when not to take `memberships` for silent, and tells people who is.
+class LinkHealth:
+    """Knows when silence of `memberships` is the network's, and lists the silent members.
 
     Nobody's silence counts until what came meanwhile is read, when the process itself stood still.
     While nothing at all is heard, not even one's own heartbeat, the messages' way is to blame: who
@@ -32,20 +32,20 @@ class Hearing:
         self._settles_s = -NEVER
         self._memberships = memberships
         self._connected = True
-        self._heard_s = self._cut_s = -NEVER
-        self._looked_s = NEVER
+        self._received_s = self._cut_s = -NEVER
+        self._checked_s = NEVER
 
     def set_connected(self, up: bool) -> None:
         """Note that the connection broke or came back."""
         self._connected = up
 
     def set_asked(self) -> None:
-        """Note that from now on somebody asks the silent over HTTP."""
+        """Note that silent members are probed over HTTP from now on."""
         for members in self._memberships:
             members.signs.asked = True
 
     def begin(self, now: float) -> None:
-        """Note that from now on members are heard."""
+        """Note that heartbeats count from now on."""
         self.settled = False
         self._settles_s = now + DEAD_AFTER_S
 
@@ -64,21 +64,21 @@ class Hearing:
         """Return how many members are not heard but answer."""
         return sum(len(members.signs.silent) for members in self._memberships)
 
-    def heard(self, now: float) -> None:
-        """Note a heartbeat of anybody."""
-        self._heard_s = now
+    def note_alive(self, now: float) -> None:
+        """Note a heartbeat of any member."""
+        self._received_s = now
         self.deaf = False
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Judge anew; call it before members are expired, several times a second."""
         if not self._connected:
             self._cut_s = now
         if not self.settled:
             self._settles_s = self._settles_s if self._connected else now + DEAD_AFTER_S
             self.settled = now >= self._settles_s
-        late = now > self._looked_s + LATE_S
-        self._looked_s = now
-        since_s = max(self._heard_s, self._cut_s)
+        late = now > self._checked_s + LATE_S
+        self._checked_s = now
+        since_s = max(self._received_s, self._cut_s)
         self.deaf = not self._connected or -NEVER < since_s < now - QUIET_S
         for members in self._memberships:
             if late or (self.deaf and not members.signs.asked):

@@ -128,7 +128,7 @@ class Membership:
         change = self.observe(member, epoch, now)
         found = self._members[member]
         found.lasting = True
-        self.signs.heard(member, now, lasting=True)
+        self.signs.note_alive(member, now, lasting=True)
         return change
 
     def observe(
@@ -164,12 +164,12 @@ class Membership:
         found.ready = ready
         found.why = why
         found.draining = draining
-        if self.signs.heard(member, now, lasting=found.lasting):
+        if self.signs.note_alive(member, now, lasting=found.lasting):
             kind = kind or ChangeKind.HEARD
         return Change(kind, member, epoch) if kind else None
 
     def remove(self, member: str) -> Change | None:
-        """Drop a member that said goodbye or left the configuration."""
+        """Remove a member that left by its own message or by configuration."""
         found = self._members.pop(member, None)
         if found is None:
             return None
@@ -192,7 +192,7 @@ class Membership:
         """
         return [name for name in self.signs.due(now) if not self._members[name].draining]
 
-    def heard_http(self, member: str, now: float) -> None:
+    def answered_http(self, member: str, now: float) -> None:
         """Take that a member answered to be ready, when its heartbeats do not say anything."""
         if self.signs.answered(member, now) and not self._members[member].ready:
             self._members[member].ready = True

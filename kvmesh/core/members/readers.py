@@ -29,10 +29,10 @@ class Readers:
         self._gone: dict[str, tuple[Formats, float]] = {}
 
     def begin(self, now: float) -> None:
-        """Note that hearing begins."""
+        """Note that heartbeats count from now on."""
         self._gone[""] = (FIRST, now + self._hold_s)
 
-    def hear(self, reader: str, formats: Formats, now: float) -> bool:
+    def receive(self, reader: str, formats: Formats, now: float) -> bool:
         """Take what a live reader says that it reads; return whether that is news. O(1).
 
         What it said before counts for `hold_s` more: who says now this and now that does not make
@@ -49,7 +49,7 @@ class Readers:
         return True
 
     def forget(self, reader: str, now: float) -> None:
-        """Note that a reader is not heard any more."""
+        """Remove a reader whose heartbeats stopped."""
         formats = self._live.pop(reader, None)
         if formats is not None:
             self._gone[reader] = (formats, now + self._hold_s)
@@ -66,8 +66,11 @@ class Readers:
         """
         self._expire(now)
         newest = self._own.of(kind).newest
-        heard = [*self._live.items(), *((one, formats) for one, (formats, _) in self._gone.items())]
-        older = [(formats.of(kind).newest, reader) for reader, formats in heard]
+        received = [
+            *self._live.items(),
+            *((one, formats) for one, (formats, _) in self._gone.items()),
+        ]
+        older = [(formats.of(kind).newest, reader) for reader, formats in received]
         least, reader = min(older, default=(newest, ""))
         return reader if least < newest else ""
 
@@ -76,7 +79,7 @@ class Readers:
             del self._gone[reader]
 
 
-class ToldFormats:
+class RequestedFormats:
     """The lowest that a replica told lately counts: two that hear different readers cannot make a
     worker change its format with each command.
     """
@@ -84,16 +87,18 @@ class ToldFormats:
     def __init__(self, oldest: int, newest: int) -> None:
         self._oldest = oldest
         self._newest = newest
-        self._told: dict[str, tuple[int, float]] = {}
+        self._reported: dict[str, tuple[int, float]] = {}
 
     def take(self, router: str, number: int, now: float) -> int:
         """Take the command of `router` to write format `number`; return what to write now."""
-        self._told.pop(router, None)
-        late = [one for one, (_, told_s) in self._told.items() if now >= told_s + TOLD_S]
-        if not late and len(self._told) >= MOST_TELLERS:
-            late = [next(iter(self._told))]
+        self._reported.pop(router, None)
+        late = [
+            one for one, (_, reported_s) in self._reported.items() if now >= reported_s + TOLD_S
+        ]
+        if not late and len(self._reported) >= MOST_TELLERS:
+            late = [next(iter(self._reported))]
         for one in late:
-            del self._told[one]
-        self._told[router] = (number, now)
-        lowest = min(told for told, _ in self._told.values())
+            del self._reported[one]
+        self._reported[router] = (number, now)
+        lowest = min(reported for reported, _ in self._reported.values())
         return min(max(lowest, self._oldest), self._newest)

@@ -30,10 +30,10 @@ class Turn(Enum):
 class _Sign:
     """When a member was last heard; from when it is asked, counts as silent, and is given up."""
 
-    __slots__ = ("ask_s", "expires_s", "heard_s", "quiet_s", "refused")
+    __slots__ = ("ask_s", "expires_s", "quiet_s", "received_s", "refused")
 
     def __init__(self, now: float) -> None:
-        self.heard_s = now
+        self.received_s = now
         self.ask_s = self.quiet_s = self.expires_s = NEVER
         self.refused = False
 
@@ -53,13 +53,13 @@ class Signs:
         self._dead_after_s = dead_after_s
         self._signs: dict[str, _Sign] = {}
 
-    def heard(self, member: str, now: float, *, lasting: bool = False) -> bool:
+    def note_alive(self, member: str, now: float, *, lasting: bool = False) -> bool:
         """Take a heartbeat; return whether the member was silent. A `lasting` one needs none."""
         sign = self._signs.get(member)
         if sign is None:
             sign = self._signs[member] = _Sign(now)
             self.first_s = min(self.first_s, now)
-        sign.heard_s = now
+        sign.received_s = now
         sign.refused = False
         if not lasting:
             sign.ask_s = now + ASK_AFTER_S
@@ -72,7 +72,7 @@ class Signs:
 
     def back(self, member: str, now: float) -> None:
         """Enter one that was given up and answers: it is silent until it is heard."""
-        self.heard(member, now - self._dead_after_s)
+        self.note_alive(member, now - self._dead_after_s)
         self.silent.add(member)
         self.answered(member, now)
 
@@ -81,18 +81,18 @@ class Signs:
         self._signs.pop(member, None)
         self.silent.discard(member)
 
-    def is_heard(self, member: str, now: float) -> bool:
+    def is_reachable(self, member: str, now: float) -> bool:
         """Return whether the member's heartbeats come, or it needs none."""
         sign = self._signs.get(member)
-        return sign is not None and (sign.expires_s == NEVER or now < sign.heard_s + ASK_AFTER_S)
+        return sign is not None and (sign.expires_s == NEVER or now < sign.received_s + ASK_AFTER_S)
 
-    def all_heard(self, now: float) -> bool:
+    def all_reported(self, now: float) -> bool:
         """Return whether all who are there had the time to be heard: `dead_after_s` went by."""
         return now >= self.first_s + self._dead_after_s
 
     def silence_s(self, member: str, now: float) -> float:
         """Return for how long the member was not heard, in seconds."""
-        return now - self._signs[member].heard_s
+        return now - self._signs[member].received_s
 
     def due(self, now: float) -> list[str]:
         """Return the members to be asked now, sorted; each is due again in `ASK_AGAIN_S`."""
@@ -105,7 +105,7 @@ class Signs:
 
     def answered(self, member: str, now: float) -> bool:
         """Take that a member answered; return whether that counts: those who are heard need not."""
-        if member not in self._signs or self.is_heard(member, now):
+        if member not in self._signs or self.is_reachable(member, now):
             return False
         sign = self._signs[member]
         sign.refused = False
@@ -114,7 +114,7 @@ class Signs:
 
     def refused(self, member: str, now: float) -> None:
         """Take that nobody was there to answer; the second time in a row the member is given up."""
-        if member not in self._signs or self.is_heard(member, now):
+        if member not in self._signs or self.is_reachable(member, now):
             return
         sign = self._signs[member]
         if sign.refused:
@@ -123,12 +123,12 @@ class Signs:
         sign.ask_s = min(sign.ask_s, now + SURE_S)
 
     def excuse(self, now: float) -> None:
-        """Mark nobody as silent for a while: nobody at all can be heard."""
+        """Mark no member as silent for a while: the network is down, so no heartbeat can come."""
         for sign in self._signs.values():
             sign.quiet_s = max(sign.quiet_s, now + GRACE_S)
 
     def grant(self, now: float) -> None:
-        """Give everybody time to be heard: who should have listened could not."""
+        """Restart the heartbeat timeouts of all members: this process could not receive."""
         self.excuse(now)
         for sign in self._signs.values():
             sign.ask_s = max(sign.ask_s, now + GRACE_S)

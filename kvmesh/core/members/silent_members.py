@@ -43,7 +43,7 @@ class _Lost(Generic[Beat]):
 
 
 class SilentMembers(Generic[Beat]):
-    """Asks those of `membership` who are not heard, by what `find` knows of them.
+    """Probes those of `membership` without heartbeats, by what `find` knows of them.
 
     Those given up are asked for another `LOST_S`: whoever comes back on the far side of a partition
     is not heard. Nobody is asked at an address where another member is heard: it took its place.
@@ -66,7 +66,7 @@ class SilentMembers(Generic[Beat]):
         """Return who was given up less than `LOST_S` ago and is not back."""
         return [name for name, one in self._lost.items() if now < one.until_s]
 
-    def heard(self, member: str) -> None:
+    def note_alive(self, member: str) -> None:
         """Note a heartbeat: the member is not lost."""
         if self._lost:
             self._lost.pop(member, None)
@@ -77,8 +77,8 @@ class SilentMembers(Generic[Beat]):
         if not due:
             return []
         signs = self._membership.signs
-        heard = [name for name in self._membership.members() if signs.is_heard(name, now)]
-        taken = {"", *(beat.url for _, beat in self._known(heard))}
+        note_alive = [name for name in self._membership.members() if signs.is_reachable(name, now)]
+        taken = {"", *(beat.url for _, beat in self._known(note_alive))}
         return [(name, beat) for name, beat in due if beat.url not in taken]
 
     def answered(self, member: str, answer: Answer, now: float) -> Beat | None:
@@ -87,7 +87,7 @@ class SilentMembers(Generic[Beat]):
             lost = self._lost.pop(member, None)
             if lost is not None:
                 return lost.beat
-            self._membership.heard_http(member, now)
+            self._membership.answered_http(member, now)
         elif answer in ("down", "unready"):
             self._membership.signs.refused(member, now)
         return None

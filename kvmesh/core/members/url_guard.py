@@ -21,7 +21,7 @@ class UrlRefusal(msgspec.Struct, frozen=True):
 
 
 class UrlGuard:
-    """Judges what members say of themselves by `rules`, and keeps the refusals for people."""
+    """Checks what members report by `rules`, and keeps the refusals for the views."""
 
     def __init__(self, rules: UrlRules | None = None) -> None:
         self.rules = rules or UrlRules()

@@ -172,7 +172,7 @@ def parse_url_rules(
     return UrlRules(places, own, anything=len(places) < len(texts), apart=apart)
 
 
-def is_elsewhere(servers: str) -> bool:
+def is_remote(servers: str) -> bool:
     """Return whether servers, URLs or addresses with commas between them, are not all on loopback:
     then those who meet there run on several machines. "": nobody meets.
     """

@@ -48,14 +48,14 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     caches_late: bool = False
 
 
-def as_share(told: float) -> float:
+def as_share(reported: float) -> float:
     """Return what an engine says as a share, 0..1: 0 for what is none."""
-    return min(max(0.0, told), 1.0) if isfinite(told) else 0.0
+    return min(max(0.0, reported), 1.0) if isfinite(reported) else 0.0
 
 
-def as_count(told: int) -> int:
+def as_count(reported: int) -> int:
     """Return what an engine says as a count, 0 to `MAX_COUNT`."""
-    return clamped(told, 0, MAX_COUNT)
+    return clamped(reported, 0, MAX_COUNT)
 
 
 class AdapterReport(msgspec.Struct, frozen=True):

@@ -109,7 +109,7 @@ class Governor:
     """Grants turns, or holds them: `waiting`, by request id.
 
     Tell it of every placement (`chosen`) and end of a turn (`ended`), whether it was held or not.
-    `news` are agents that siblings should hear of, where it is `shared` with some; whoever tells
+    `updates` are agents that siblings should hear of, where it is `shared` with some; whoever tells
     them empties it, and sets `on_news`, which is called at each.
     """
 
@@ -118,7 +118,7 @@ class Governor:
         self.table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
         self.shared = True
         self.waiting: dict[str, Turn] = {}
-        self.news: dict[str, AgentRecord] = {}
+        self.updates: dict[str, AgentRecord] = {}
         self.on_news: Callable[[], None] | None = None
         self.pace = Pace()
         self.pauses = PauseModel()
@@ -150,7 +150,7 @@ class Governor:
         if grant is not None or not self._may_wait(turn):
             return grant or ANYWHERE
         agent.enter("waiting", now)
-        self._tell(agent, now)
+        self._publish(agent, now)
         self.waiting[turn.request_id] = turn
         self._held[turn.request_id] = _Held(turn, now, among)
         self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
@@ -183,8 +183,8 @@ class Governor:
                 return False
         return True
 
-    def look(self, turn: Turn, now: float) -> Grant | None:
-        """Return what `ask` would; nothing is noted, and nobody waits."""
+    def check(self, turn: Turn, now: float) -> Grant | None:
+        """Return what `ask` would return, without a change of state."""
         if not self.options.turns or not self._may_wait(turn):
             return ANYWHERE
         agent = self.table.find(turn.agent)
@@ -207,7 +207,7 @@ class Governor:
         agent.worker = worker
         agent.enter("running", now)
         self._seats.take(agent, inf)
-        self._tell(agent, now)
+        self._publish(agent, now)
 
     def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note that a turn that was `chosen` is over."""
@@ -232,7 +232,7 @@ class Governor:
             agent.paced = not end.served
             agent.enter("ended" if turn.final else "paused", now)
             self._keep(agent)
-        self._tell(agent, now)
+        self._publish(agent, now)
 
     def cancel(self, request_id: str) -> bool:
         """Forget a held turn whose client left; False when it is not held here."""
@@ -242,7 +242,7 @@ class Governor:
         agent = self.table.find(held.turn.agent)
         if agent is not None and agent.phase == "waiting":
             agent.enter("paused", held.since_s)
-            self._tell(agent, held.since_s)
+            self._publish(agent, held.since_s)
         return True
 
     def release(self, now: float) -> list[tuple[str, Grant]]:
@@ -301,7 +301,7 @@ class Governor:
         """Note that a worker left, and the caches there with it."""
         for agent in self._seats.leave(worker):
             agent.worker = None
-            self._tell(agent, now)
+            self._publish(agent, now)
         self.pace.forget(worker)
         self._stale = True
 
@@ -312,7 +312,7 @@ class Governor:
         if agent is not None and agent.worker == worker and agent.phase != "ended":
             self._counts["lost_tokens"] += max(0, tokens)
 
-    def hear(self, key: str, record: AgentRecord, now: float) -> str:
+    def receive(self, key: str, record: AgentRecord, now: float) -> str:
         """Take a sibling's record; return what is wrong with it, "" for nothing."""
         wrong = check_record(key, record)
         if wrong:
@@ -553,7 +553,7 @@ class Governor:
 
     def share(self, key: str, record: AgentRecord) -> None:
         """Have the siblings hear of an agent."""
-        self.news[key] = record
+        self.updates[key] = record
         if self.on_news is not None:
             self.on_news()
 
@@ -561,9 +561,9 @@ class Governor:
         self.ends.learn(agent.client, agent.turns)
         self._seats.drop(agent)
         self._elsewhere.pop(agent.key, None)
-        self.news.pop(agent.key, None)
+        self.updates.pop(agent.key, None)
 
-    def _tell(self, agent: Agent, now: float) -> None:
+    def _publish(self, agent: Agent, now: float) -> None:
         agent.revision += 1
         self._elsewhere.pop(agent.key, None)
         seat = self._seats.find(agent.key)

@@ -224,4 +224,4 @@ def _log_normal(p50_s: float, p90_s: float) -> tuple[float, ...]:
     return tuple(high - low for low, high in pairwise(inner))
 
 
-PRIORS: Final = {stop: _log_normal(*told) for stop, told in PUBLISHED_S.items()}
+PRIORS: Final = {stop: _log_normal(*reported) for stop, reported in PUBLISHED_S.items()}

@@ -24,17 +24,17 @@ MAX_BYTES: Final = 4096
 FORMAT: Final = OWN.programs.newest
 
 
-class AgentNews(msgspec.Struct, frozen=True, array_like=True):
+class AgentUpdate(msgspec.Struct, frozen=True, array_like=True):
     """An agent as the replica told of it that changed it last, or another in its name.
 
-    `told_s` is Unix time by the teller's clock; the ages are of that moment. `epoch` tells
+    `reported_s` is Unix time by the teller's clock; the ages are of that moment. `epoch` tells
     one life of the replica from the next.
     """
 
     format: FormatNumber
     replica: Member
     epoch: Epoch
-    told_s: Annotated[float, Meta(ge=0.0, le=10 * MAX_SECONDS)]
+    reported_s: Annotated[float, Meta(ge=0.0, le=10 * MAX_SECONDS)]
     record: AgentRecord
 
 
@@ -43,16 +43,16 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(AgentNews)
+_DECODER: Final = msgspec.msgpack.Decoder(AgentUpdate)
 _HEADS: Final = msgspec.msgpack.Decoder(_Head)
 
 
-def encode_news(replica: str, epoch: int, told_s: float, record: AgentRecord) -> bytes:
+def encode_update(replica: str, epoch: int, reported_s: float, record: AgentRecord) -> bytes:
     """Return the value of an agent's key."""
-    return _ENCODER.encode(AgentNews(FORMAT, replica, epoch, told_s, record))
+    return _ENCODER.encode(AgentUpdate(FORMAT, replica, epoch, reported_s, record))
 
 
-def decode_news(data: bytes) -> AgentNews:
+def decode_update(data: bytes) -> AgentUpdate:
     """Return what a value says; that its record makes sense is for `check_record`.
 
     Raises `NewerError` for a format of a newer version, `CodecError` for what is no such value.
@@ -69,10 +69,10 @@ def decode_news(data: bytes) -> AgentNews:
         raise CodecError(f"nothing about an agent: {error}") from error
 
 
-def at(news: AgentNews, passed_s: float) -> AgentRecord:
+def at(updates: AgentUpdate, passed_s: float) -> AgentRecord:
     """Return the record with its ages `passed_s` after it was told; never younger."""
     passed_s = min(max(0.0, passed_s), PROGRAM_TTL_S)
-    record = news.record
+    record = updates.record
     return msgspec.structs.replace(
         record, age_s=record.age_s + passed_s, since_s=record.since_s + passed_s
     )

@@ -100,7 +100,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
 def outlook(governor: Governor, turn: Turn, now: float) -> Outlook:
     """Return what a turn would meet; nothing is noted."""
-    grant = governor.look(turn, now)
+    grant = governor.check(turn, now)
     agent = governor.table.find(turn.agent)
     workers = tuple(sorted(grant.workers or ())) if grant is not None else ()
     if not governor.options.turns:

@@ -26,7 +26,7 @@ _KEY_DIGITS: Final = 32
 
 
 class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What replicas tell each other of an agent. Times are ages in seconds when it is told.
+    """What replicas publish of an agent. Times are ages in seconds at the time of publishing.
 
     `revision` grows with each change: of two records the one with the larger counts, of equal ones
     the larger in the rest, so all replicas end with the same. `late_s`: how long ago it was let go
@@ -119,7 +119,7 @@ class Agent:
         self.since_s = now
 
     def record(self, now: float) -> AgentRecord:
-        """Return what siblings are told."""
+        """Return what is published to siblings."""
         return AgentRecord(
             revision=self.revision,
             agent=self.key,

@@ -38,13 +38,13 @@ OTHERS: Final = "(others)"
 class ParityOptions(msgspec.Struct, frozen=True):
     """How often to ask. The first answers of a model are all asked, then one in `sample_every`.
 
-    `sample_every` 0 asks never. A model in doubt is asked every `doubt_every` requests, and is
+    `sample_every` 0 asks never. A model in doubt is asked every `probe_every` requests, and is
     trusted again after `regain_after` agreements in a row.
     """
 
     first: int = 3
     sample_every: int = 1000
-    doubt_every: int = 20
+    probe_every: int = 20
     regain_after: int = 10
 
 
@@ -147,7 +147,7 @@ class ParityProbe:
             return True
         return (
             state.requests
-            % (options.doubt_every if model in self.doubted else options.sample_every)
+            % (options.probe_every if model in self.doubted else options.sample_every)
             == 0
         )
 
@@ -218,8 +218,8 @@ def first_difference(
 
 def engine_prompt_ids(answer: bytes) -> list[int] | None:
     """Return the prompt ids in an answer or stream chunk (JSON), None when it holds none."""
-    told = (one.read(answer) for one in _TELLING)
-    return next((ids for ids in told if ids is not None), None)
+    reported = (one.read(answer) for one in _TELLING)
+    return next((ids for ids in reported if ids is not None), None)
 
 
 def ask_for_ids(body: bytes, fields: Mapping[str, bytes]) -> bytes:

@@ -67,5 +67,5 @@ def check_states(events: Iterable[object]) -> None:
         raise CodecError(f"bookings begin {states} states in one message, at most {MOST_STATES}")
 
 
-def _seconds(told: float) -> float:
-    return min(max(0.0, told), MOST_SECONDS) if isfinite(told) else 0.0
+def _seconds(reported: float) -> float:
+    return min(max(0.0, reported), MOST_SECONDS) if isfinite(reported) else 0.0

@@ -122,18 +122,18 @@ class FetchPlanner:
         Equal token ids have equal hashes in every model, their KV blocks are each model's own: only
         who serves the same model is a source.
         """
-        told = by_worker(found.told)
-        told.update({one: found.overlaps[one] for one in found.slower})
+        reported = by_worker(found.reported)
+        reported.update({one: found.overlaps[one] for one in found.slower})
         fetchers, distrusted = self._workers.fetchers, self._workers.distrusted
         best: dict[_Group, _Holders] = {}
         for worker, access in fetchers.items():
-            depth = told.get(worker, 0)
+            depth = reported.get(worker, 0)
             if depth and worker not in distrusted and self._serves(worker, request.model):
                 busy = self._sequences.loads(worker).active_requests
                 best.setdefault(_group(access), []).append((-depth, busy, worker))
         holders = {group: sorted(all_of)[:2] for group, all_of in best.items()}
         for worker, access in fetchers.items():
-            if _says_where(access) and not request.names_source:
+            if _is_located(access) and not request.names_source:
                 continue
             for depth, _, source in holders.get(_group(access), ()):
                 tokens = (-depth - found.overlaps.get(worker, 0)) * block_size
@@ -151,7 +151,7 @@ class FetchPlanner:
         return not (models and others) or not frozenset(models).isdisjoint(others)
 
 
-def _says_where(access: Access) -> bool:
+def _is_located(access: Access) -> bool:
     """Return whether a request must say from where: then the label's rest is an address."""
     fetch = fetch_of(access.way)
     return fetch is not None and fetch.body is not None
@@ -159,7 +159,7 @@ def _says_where(access: Access) -> bool:
 
 def _group(access: Access) -> _Group:
     """Return what workers have in common that fetch from each other."""
-    return (access.way, "" if _says_where(access) else access.rest)
+    return (access.way, "" if _is_located(access) else access.rest)
 
 
 class _Pending(msgspec.Struct, frozen=True, gc=False):

@@ -25,7 +25,7 @@ from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, price, reserved
 from kvmesh.errors import NoWorkerError
 
-LOOK_EVERY_S: Final = 0.02
+CHECK_EVERY_S: Final = 0.02
 """While requests wait: backlogs also shrink with time, and by what other replicas see."""
 
 PAUSE_S: Final = 0.002

@@ -95,7 +95,7 @@ class WorkerRegistry:
         self.settled = True
 
     def state(self, worker: WorkerId) -> WorkerState:
-        """Return what is known of a worker, also of one that never said anything."""
+        """Return the state of a worker, made if it never reported."""
         state = self.known.get(worker)
         if state is None:
             loads, prefill = self._sequences.loads(worker), self._speeds.prefill_ratio(worker)
@@ -138,7 +138,7 @@ class WorkerRegistry:
         state = self.state(worker)
         state.report = report
         if report.adapters is not NO_ADAPTERS:
-            self.adapters.hear(worker, report.adapters)
+            self.adapters.receive(worker, report.adapters)
         self._size_up(state)
         if report.prefill_busy_us:
             self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
@@ -213,7 +213,7 @@ class WorkerRegistry:
             self._priced.discard(worker)
 
     def remove(self, worker: WorkerId) -> None:
-        """Forget what a worker said."""
+        """Remove a worker's state."""
         self._priced.discard(worker)
         self.adapters.remove(worker)
         state = self.known.pop(worker, None)
@@ -376,8 +376,8 @@ class WorkerRegistry:
 
     def _is_stranger(self, pinned: WorkerId | None, now: float) -> bool:
         """Return whether no such worker was ever there, though all had the time to be heard."""
-        heard = self.membership.signs.all_heard(now)
-        return pinned is not None and heard and not self._was_here(pinned)
+        received = self.membership.signs.all_reported(now)
+        return pinned is not None and received and not self._was_here(pinned)
 
     def _was_here(self, worker: WorkerId) -> bool:
         return worker in self.membership or worker in self._left

@@ -9,7 +9,7 @@ from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.selection import Random
-from kvmesh.core.index.overlaps import HeardIndex, OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.index.overlaps import HintIndex, OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.late_prompts import LatePrompts
 from kvmesh.core.members.membership import Membership
@@ -121,10 +121,10 @@ class Scheduler:
         self.courses.follow(policy, arms)
         self.course = object()
 
-    def listen(self, heard: HeardIndex) -> None:
-        """Keep in `heard`, from now on, what other replicas tell of their decisions."""
-        self.overlaps.listen(heard)
-        self.decider.listen(heard)
+    def listen(self, hints: HintIndex) -> None:
+        """Keep in `hints`, from now on, what other replicas tell of their decisions."""
+        self.overlaps.listen(hints)
+        self.decider.listen(hints)
 
     @property
     def arms(self) -> Arms | None:
@@ -190,7 +190,9 @@ class Scheduler:
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
 
     def assume_first_token(self, request_id: str, now: float) -> None:
-        """Take a request's prefill for done that nobody saw end: it teaches nothing."""
+        """Count a request's prefill as ended, though no event showed it: no speed is learned from
+        it.
+        """
         booking = self.sequences.first_token(request_id, now)
         if booking is not None and self.late.waiting:
             self.late.begin(booking.worker, now)
@@ -332,7 +334,7 @@ class Scheduler:
 
     def _book(self, choice: Choice, request: RouteRequest, now: float) -> Placed:
         record, course, inputs = choice
-        hashes = request.hashes.upto(ALL_BLOCKS if course.looks else 0)
+        hashes = request.hashes.upto(ALL_BLOCKS if course.uses_caches else 0)
         followed = inputs if inputs.are_followed() else None
         placed = self.decider.book(record, request, hashes, course.native, followed, now)
         record.estimated = request.estimated

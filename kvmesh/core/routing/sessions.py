@@ -41,12 +41,12 @@ class SessionStatistics(msgspec.Struct, frozen=True):
 
 
 class _Binding:
-    __slots__ = ("told_s", "used_s", "worker")
+    __slots__ = ("reported_s", "used_s", "worker")
 
     def __init__(self, worker: WorkerId, now: float) -> None:
         self.worker = worker
         self.used_s = now
-        self.told_s = now
+        self.reported_s = now
 
 
 def session_key(session: str, tenant: str = "") -> str:
@@ -61,13 +61,13 @@ def session_key(session: str, tenant: str = "") -> str:
 class Sessions:
     """Bindings by `session_key`, of this replica and, through `learn`, of its peers.
 
-    `news` are bindings peers should hear of; whoever tells them empties it, and sets `on_news`,
+    `updates` are bindings peers should hear of; whoever tells them empties it, and sets `on_news`,
     which is called at each. Where nobody does it has no more than `max_sessions` either.
     """
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
-        self.news: dict[str, WorkerId] = {}
+        self.updates: dict[str, WorkerId] = {}
         self.on_news: Callable[[], None] | None = None
         self._bindings: OrderedDict[str, _Binding] = OrderedDict()
         self._kept = self._moved = self._began = 0
@@ -88,7 +88,7 @@ class Sessions:
         if binding is None:
             self._began += 1
             self._enter(key, worker, now)
-            self._tell(key, worker)
+            self._report(key, worker)
             return
         binding.used_s = now
         self._bindings.move_to_end(key)
@@ -97,10 +97,10 @@ class Sessions:
             binding.worker = worker
         else:
             self._kept += 1
-            if now - binding.told_s < _FRESH_SHARE * self.options.ttl_s:
+            if now - binding.reported_s < _FRESH_SHARE * self.options.ttl_s:
                 return
-        binding.told_s = now
-        self._tell(key, worker)
+        binding.reported_s = now
+        self._report(key, worker)
 
     def learn(self, key: str, worker: WorkerId, now: float) -> None:
         """Take a binding from the shared store: the last one written counts, for all replicas. What
@@ -108,7 +108,7 @@ class Sessions:
 
         One of this replica that is still to be written comes later in the store, and stays.
         """
-        if key in self.news or len(key) != _KEY_DIGITS or not 0 < len(worker) <= MAX_MEMBER:
+        if key in self.updates or len(key) != _KEY_DIGITS or not 0 < len(worker) <= MAX_MEMBER:
             return
         self._enter(key, worker, now)
 
@@ -116,8 +116,8 @@ class Sessions:
         """Return the present counts."""
         return SessionStatistics(len(self._bindings), self._kept, self._moved, self._began)
 
-    def _tell(self, key: str, worker: WorkerId) -> None:
-        self.news[key] = worker
+    def _report(self, key: str, worker: WorkerId) -> None:
+        self.updates[key] = worker
         if self.on_news is not None:
             self.on_news()
 
@@ -126,4 +126,4 @@ class Sessions:
         self._bindings.move_to_end(key)
         if len(self._bindings) > self.options.max_sessions:
             unused, _ = self._bindings.popitem(last=False)
-            self.news.pop(unused, None)
+            self.updates.pop(unused, None)

@@ -287,9 +287,9 @@ static int end_of_tick(const Approx *self, double now, double ttl_s, double *unt
 }
 
 /* Enter new blocks, and drop others of a worker that has too many then; -1 with MemoryError set. */
-static int store(Approx *self, Leases *leases, const uint64_t *news, Py_ssize_t count) {
+static int store(Approx *self, Leases *leases, const uint64_t *updates, Py_ssize_t count) {
     self->entries -= leases->holding->blocks;
-    int failed = table_put(self->table, leases->holding, news, count) < 0;
+    int failed = table_put(self->table, leases->holding, updates, count) < 0;
     self->entries += leases->holding->blocks;
     while (!failed && self->worker_blocks >= 0 && leases->due_count &&
            leases->holding->blocks > self->worker_blocks) {

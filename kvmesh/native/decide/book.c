@@ -34,14 +34,14 @@ static int keep_back(const Decider *self, const Placed *placed) {
     return kept == NULL ? -1 : 0;
 }
 
-static int tell_health(const Decider *self, const Placed *placed, double now) {
+static int report_health(const Decider *self, const Placed *placed, double now) {
     if (!PySet_GET_SIZE(self->out)) {
         return 0;
     }
-    PyObject *told = PyObject_CallMethod(self->health, "chosen", "OdO", placed->record->worker, now,
+    PyObject *indexed = PyObject_CallMethod(self->health, "chosen", "OdO", placed->record->worker, now,
                                          placed->request_id);
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 0;
+    Py_XDECREF(indexed);
+    return indexed == NULL ? -1 : 0;
 }
 
 Hashed *hash_all(const Request *request, const Question *question) {
@@ -83,7 +83,7 @@ static Placed *make_placed(const Request *request, const Question *question, Rec
     placed->prompt_tokens = request->prompt_tokens;
     placed->expected_output_tokens = request->expected;
     placed->choices = request->choices;
-    placed->told_tokens = UNKNOWN;
+    placed->event_tokens = UNKNOWN;
     placed->streams = (char)request->streams;
     placed->prefilled = (char)request->prefilled;
     placed->approximate = (char)request->approximate;
@@ -118,7 +118,7 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
     PyObject *worker = placed->record->worker;
     int confirmed = request->approximate ? 0 : decider_confirms(self, worker);
     double ttl_s = confirmed ? self->predict_ttl_s : self->approx_ttl_s;
-    if (confirmed < 0 || placed->hashes == NULL || !self->by->looks ||
+    if (confirmed < 0 || placed->hashes == NULL || !self->by->uses_caches ||
         self->believed[ROUTED] == NULL || !(ttl_s > 0.0)) {
         return confirmed < 0 ? -1 : 0;
     }
@@ -151,7 +151,7 @@ Placed *book(Decider *self, const Request *request, const Question *question, Re
                                          &demand, request->now);
         failed = placed->booking == NULL && PyErr_Occurred() != NULL;
     }
-    if (failed || tell_health(self, placed, request->now) < 0 || keep_back(self, placed) < 0) {
+    if (failed || report_health(self, placed, request->now) < 0 || keep_back(self, placed) < 0) {
         unbook(self, placed);
         Py_DECREF(placed);
         return NULL;

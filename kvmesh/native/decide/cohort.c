@@ -4,10 +4,10 @@
 #define EXPIRED_AT_ONCE 4096 /* core.index.overlaps */
 
 void cohort_clear(Cohort *cohort) {
-    PyMem_Free(cohort->told.states);
+    PyMem_Free(cohort->indexed.states);
     for (int i = 0; i < BELIEFS; i++) {
         PyMem_Free(cohort->believed[i].states);
-        PyMem_Free(cohort->believed[i].told);
+        PyMem_Free(cohort->believed[i].indexed);
     }
     Py_XDECREF(cohort->states);
     Py_XDECREF(cohort->view);
@@ -92,17 +92,17 @@ static PyObject *slots_by_name(const View *view) {
 }
 
 /* Write which slots of a view the workers of other slots have; -1 with an error set. */
-static int fill_told(const View *view, PyObject *names, Slots *slots) {
+static int fill_indexed(const View *view, PyObject *names, Slots *slots) {
     PyObject *found = slots_by_name(view);
-    slots->told = found == NULL ? NULL : PyMem_Calloc((size_t)slots->count + 1, sizeof *slots->told);
-    int failed = slots->told == NULL;
+    slots->indexed = found == NULL ? NULL : PyMem_Calloc((size_t)slots->count + 1, sizeof *slots->indexed);
+    int failed = slots->indexed == NULL;
     if (failed && !PyErr_Occurred()) {
         PyErr_NoMemory();
     }
     for (uint32_t slot = 0; !failed && slot < slots->count; slot++) {
         PyObject *number = PyDict_GetItemWithError(found, PyTuple_GET_ITEM(names, slot));
         failed = number == NULL && PyErr_Occurred() != NULL;
-        slots->told[slot] = number == NULL ? 0 : (uint32_t)PyLong_AsUnsignedLong(number);
+        slots->indexed[slot] = number == NULL ? 0 : (uint32_t)PyLong_AsUnsignedLong(number);
     }
     Py_XDECREF(found);
     return failed ? -1 : 0;
@@ -112,7 +112,7 @@ static int cohort_fill(Decider *self, Cohort *cohort) {
     PyObject *states = by_name(cohort->states);
     int failed = states == NULL;
     if (!failed && cohort->view != NULL) {
-        failed = fill_slots(states, cohort->view->names, &cohort->told) < 0;
+        failed = fill_slots(states, cohort->view->names, &cohort->indexed) < 0;
     }
     for (int i = 0; !failed && i < BELIEFS; i++) {
         if (self->believed[i] != NULL) {
@@ -120,7 +120,7 @@ static int cohort_fill(Decider *self, Cohort *cohort) {
             PyObject *names = believed_names(self->believed[i]);
             failed = names == NULL || fill_slots(states, names, cohort->believed + i) < 0;
             if (!failed && cohort->view != NULL && cohort->view->ends.rule_count) {
-                failed = fill_told(cohort->view, names, cohort->believed + i) < 0;
+                failed = fill_indexed(cohort->view, names, cohort->believed + i) < 0;
             }
             Py_XDECREF(names);
         }
@@ -140,7 +140,7 @@ static int is_current(const Decider *self, const Cohort *cohort) {
 }
 
 Cohort *decider_cohort(Decider *self, PyObject *states) {
-    View *view = self->by->looks && self->index != NULL ? current_view(self) : NULL;
+    View *view = self->by->uses_caches && self->index != NULL ? current_view(self) : NULL;
     if (view == NULL && PyErr_Occurred()) {
         return NULL;
     }
@@ -167,15 +167,15 @@ Cohort *decider_cohort(Decider *self, PyObject *states) {
 /* Whether events have told all that there is to know of a slot's worker so deep in the prompt. */
 static inline int is_withheld(const Decider *self, const Slots *slots, uint32_t slot,
                               Py_ssize_t depth) {
-    uint32_t told = slots->told != NULL && slot < slots->count ? slots->told[slot] : 0;
-    return told && told <= self->withheld_count && depth <= self->withheld[told - 1];
+    uint32_t indexed = slots->indexed != NULL && slot < slots->count ? slots->indexed[slot] : 0;
+    return indexed && indexed <= self->withheld_count && depth <= self->withheld[indexed - 1];
 }
 
 /* Note a depth at those whom a drop names, where it is more than they were known to have. 1, 0 when
  * it is withheld from all of them, -1 with an error set. `routed`: decisions told of it, not events.
  */
 static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const Slots *slots,
-                     int routed, int doubt) {
+                     int routed, int distrust) {
     int noted = 0;
     for (uint32_t word = drop->start; word < drop->size; word++) {
         for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
@@ -185,7 +185,7 @@ static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const 
             }
             noted = 1;
             WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
-            int doubted = state != NULL && doubt ? PySet_Contains(self->distrusted, state->worker)
+            int doubted = state != NULL && distrust ? PySet_Contains(self->distrusted, state->worker)
                                                  : 0;
             if (doubted < 0) {
                 return -1;
@@ -206,10 +206,10 @@ static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const 
 }
 
 static int note_drops(Decider *self, Question *question, const Drops *drops, const Slots *slots,
-                      int routed, int doubt) {
+                      int routed, int distrust) {
     for (Py_ssize_t i = 0; i < drops->count; i++) {
         const Drop *drop = drops->drops + i;
-        int noted = note_drop(self, &question->asked, drop, slots, routed, doubt);
+        int noted = note_drop(self, &question->asked, drop, slots, routed, distrust);
         if (noted < 0) {
             return -1;
         }
@@ -223,7 +223,7 @@ static int note_drops(Decider *self, Question *question, const Drops *drops, con
 /* Note of whom events have told more than a request can be continued from, how much: so deep nothing
  * is believed of them, unless their events do not count. -1 with an error set.
  */
-static int withhold(Decider *self, const View *view, int doubt) {
+static int withhold(Decider *self, const View *view, int distrust) {
     uint32_t slots = view->live_words * 64;
     if (slots > self->withheld_room) {
         Py_ssize_t *grown = PyMem_Realloc(self->withheld, slots * sizeof *grown);
@@ -239,7 +239,7 @@ static int withhold(Decider *self, const View *view, int doubt) {
     for (Py_ssize_t i = 0; i < self->cut.count; i++) {
         Hit one = self->cut.hits[i];
         PyObject *worker = Py_NewRef(view_name(view, one.slot));
-        int doubted = doubt ? PySet_Contains(self->distrusted, worker) : 0;
+        int doubted = distrust ? PySet_Contains(self->distrusted, worker) : 0;
         Py_DECREF(worker);
         if (doubted < 0) {
             return -1;
@@ -250,7 +250,7 @@ static int withhold(Decider *self, const View *view, int doubt) {
 }
 
 /* Cut what a search found to where hits of grouped workers end; -1 with an error set. */
-static int cut_told(Decider *self, const Question *question, const View *view, int doubt) {
+static int cut_indexed(Decider *self, const Question *question, const View *view, int distrust) {
     Prompt prompt = {
         .known = question->hashes,
         .count = question->blocks,
@@ -258,10 +258,10 @@ static int cut_told(Decider *self, const Question *question, const View *view, i
         .id_count = question->id_count,
         .block_size = (Py_ssize_t)self->block_size,
     };
-    if (ends_cut(&view->ends, &prompt, view->live_words, &self->told_drops, &self->cut) < 0) {
+    if (ends_cut(&view->ends, &prompt, view->live_words, &self->event_drops, &self->cut) < 0) {
         return -1;
     }
-    return self->cut.count ? withhold(self, view, doubt) : 0;
+    return self->cut.count ? withhold(self, view, distrust) : 0;
 }
 
 /* Note how much of the prompt is believed cached at whom; -1 with an error set. */
@@ -281,17 +281,17 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
     question->deepest = 0;
     question->reach = 0;
     question->prepared = 0;
-    self->told_drops.count = 0;
+    self->event_drops.count = 0;
     self->withheld_count = 0;
-    if (!self->by->looks) {
+    if (!self->by->uses_caches) {
         return 0;
     }
     if (cohort->view != NULL) {
-        int doubt = PySet_GET_SIZE(self->distrusted) > 0;
-        if (view_search(cohort->view, question->hashes, question->blocks, &self->told_drops) < 0 ||
+        int distrust = PySet_GET_SIZE(self->distrusted) > 0;
+        if (view_search(cohort->view, question->hashes, question->blocks, &self->event_drops) < 0 ||
             (cohort->view->ends.rule_count &&
-             cut_told(self, question, cohort->view, doubt) < 0) ||
-            note_drops(self, question, &self->told_drops, &cohort->told, 0, doubt) < 0) {
+             cut_indexed(self, question, cohort->view, distrust) < 0) ||
+            note_drops(self, question, &self->event_drops, &cohort->indexed, 0, distrust) < 0) {
             return -1;
         }
     }
@@ -317,15 +317,15 @@ static int read_report(const WorkerState *state, PyObject *name, long long *numb
 
 /* core.index.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
 long long cached_blocks(const Decider *self, const WorkerState *state) {
-    int told = self->index != NULL;
-    if (told && PySet_GET_SIZE(self->distrusted)) {
+    int indexed = self->index != NULL;
+    if (indexed && PySet_GET_SIZE(self->distrusted)) {
         int doubted = PySet_Contains(self->distrusted, state->worker);
         if (doubted < 0) {
             return -1;
         }
-        told = !doubted;
+        indexed = !doubted;
     }
-    if (!told) {
+    if (!indexed) {
         const Approx *routed = self->believed[ROUTED];
         return routed == NULL ? 0 : approx_blocks(routed, state->worker);
     }

@@ -40,11 +40,11 @@ static void course_dealloc(Course *self) {
  * the terms of all and returns their costs
  */
 static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    int looks;
+    int uses_caches;
     PyObject *name, *formula, *weights, *policy, *maker, *draw;
     double margin, read[MOST_WEIGHTS] = {0.0};
     if (READ_NEW("Course", "UpOTdUOO", "mode looks formula weights margin policy maker draw", &name,
-                 &looks, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
+                 &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
         return NULL;
     }
     int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
@@ -69,7 +69,7 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         self->weights_count = count;
         self->margin = margin;
         self->mode = mode;
-        self->looks = looks || mode == MODE_KV;
+        self->uses_caches = uses_caches || mode == MODE_KV;
         self->formula = compiled ? (Formula *)Py_NewRef(formula) : NULL;
         self->price = compiled ? NULL : Py_NewRef(formula);
         self->policy = Py_NewRef(policy);
@@ -80,7 +80,7 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static PyMemberDef course_members[] = {
-    {"looks", T_INT, offsetof(Course, looks), READONLY, "Whether caches count."},
+    {"uses_caches", T_INT, offsetof(Course, uses_caches), READONLY, "Whether caches count."},
     {NULL, 0, 0, 0, NULL},
 };
 

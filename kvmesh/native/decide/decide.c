@@ -161,13 +161,13 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
     return 0;
 }
 
-static long long told_of(const Decider *self, const Cohort *cohort, const WorkerState *state) {
-    for (Py_ssize_t i = 0; i < self->told_drops.count; i++) {
-        const Drop *drop = self->told_drops.drops + i;
+static long long event_blocks_of(const Decider *self, const Cohort *cohort, const WorkerState *state) {
+    for (Py_ssize_t i = 0; i < self->event_drops.count; i++) {
+        const Drop *drop = self->event_drops.drops + i;
         for (uint32_t word = drop->start; word < drop->size; word++) {
             for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
                 uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
-                if (slot < cohort->told.count && cohort->told.states[slot] == state) {
+                if (slot < cohort->indexed.count && cohort->indexed.states[slot] == state) {
                     return drop->depth;
                 }
             }
@@ -188,7 +188,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->worker = Py_NewRef(state->worker);
     record->policy = Py_NewRef(self->by->policy);
     record->block_count = question->blocks;
-    record->told_blocks = told_of(self, cohort, state);
+    record->told_blocks = event_blocks_of(self, cohort, state);
     record->chosen = *terms;
     record->score = self->costs[chosen];
     record->prompt_tokens = request->prompt_tokens;
@@ -196,7 +196,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->considered = question->count;
     record->best_overlap_blocks = question->deepest;
     record->by_cache = self->by->mode == MODE_KV;
-    record->estimated = !self->by->looks;
+    record->estimated = !self->by->uses_caches;
     record->decided_s = request->now;
     record->maker = request->inputs == NULL
                         ? Py_NewRef(self->by->maker)
@@ -211,7 +211,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
 /* Have an index that forgets what was not asked for keep what was found. */
 static int note_match(Decider *self, const Cohort *cohort, Request *request,
                       const Question *question) {
-    if (cohort->view == NULL || cohort->view->old == NULL || !self->told_drops.count ||
+    if (cohort->view == NULL || cohort->view->old == NULL || !self->event_drops.count ||
         self->likeliest) {
         return 0;
     }
@@ -221,7 +221,7 @@ static int note_match(Decider *self, const Cohort *cohort, Request *request,
     PyObject *noted = request->hashed == NULL
                           ? NULL
                           : PyObject_CallMethod(self->index, "note_match", "On", request->hashed,
-                                                self->told_drops.drops[0].depth);
+                                                self->event_drops.drops[0].depth);
     Py_XDECREF(noted);
     return noted == NULL ? -1 : 0;
 }
@@ -498,7 +498,7 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     int hashed = 1;
     self->busy = 1;
     self->apart = self->decisions % APART_EVERY == 0;
-    if (self->by->looks) {
+    if (self->by->uses_caches) {
         hashed = hash_prompt(self, &request, &prompt, &question);
     } else {
         request.prompt_tokens = PyBytes_GET_SIZE(prompt.scanned->body) / BYTES_A_TOKEN;

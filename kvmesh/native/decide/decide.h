@@ -25,7 +25,7 @@ enum { COHORTS = 8 };
 /* Which of some workers is behind which slot; NULL where it is none of them. */
 typedef struct {
     WorkerState **states;
-    uint32_t *told; /* of what is believed: 1 + the worker's slot in the view, 0 for none there; NULL:
+    uint32_t *indexed; /* of what is believed: 1 + the worker's slot in the view, 0 for none there; NULL:
                        nobody is grouped */
     uint32_t count;
     uint64_t changes; /* of the Approx whose slots they are */
@@ -41,7 +41,7 @@ enum { ROUTED, HEARD, BELIEFS };
 typedef struct {
     PyObject *states; /* tuple of WorkerState; NULL: nothing here */
     View *view;       /* NULL: no index */
-    Slots told, believed[BELIEFS]; /* of `states` */
+    Slots indexed, believed[BELIEFS]; /* of `states` */
     uint64_t used; /* when, in questions */
 } Cohort;
 
@@ -57,7 +57,7 @@ typedef struct {
     PyObject *price;  /* takes the terms of all, returns their costs; NULL: `formula` does */
     double weights[MOST_WEIGHTS], margin;
     Py_ssize_t weights_count;
-    int mode, looks; /* looks: caches count */
+    int mode, uses_caches; /* looks: caches count */
 } Course;
 
 typedef struct {
@@ -95,7 +95,7 @@ typedef struct {
     uint64_t question; /* of cohorts */
     uint64_t priced;   /* in which all of a cohort were priced last, 0: costs are of no cohort */
     /* Scratch, kept from call to call. */
-    Drops told_drops, believed_drops;
+    Drops event_drops, believed_drops;
     Cut cut;
     Py_ssize_t *withheld; /* by slot of the view: so deep nothing is believed of the worker */
     uint32_t withheld_room, withheld_count; /* count 0: nobody is withheld */
@@ -116,7 +116,7 @@ typedef struct {
     PyObject *model;      /* str */
     Hashed *hashes;       /* NULL: nothing was hashed, or let go with the first token */
     Forecast forecast;
-    long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
+    long long prompt_tokens, expected_output_tokens, choices, event_tokens; /* told UNKNOWN: none */
     char streams, waiting;
     char late;      /* not believed cached yet */
     char prefilled; /* another worker computed the prompt */

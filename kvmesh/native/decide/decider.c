@@ -44,7 +44,7 @@ static int decider_clear(Decider *self) {
 static void decider_dealloc(Decider *self) {
     PyObject_GC_UnTrack(self);
     decider_clear(self);
-    drops_free(&self->told_drops);
+    drops_free(&self->event_drops);
     drops_free(&self->believed_drops);
     cut_free(&self->cut);
     PyMem_Free(self->withheld);
@@ -114,12 +114,12 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 }
 
 /* listen(heard | None): what others tell of their decisions is believed from now on */
-static PyObject *decider_listen(Decider *self, PyObject *heard) {
+static PyObject *decider_listen(Decider *self, PyObject *hints) {
     if (self->busy) {
         return PyErr_Format(PyExc_RuntimeError, "beliefs were changed within a decision");
     }
     PyObject *kept = NULL;
-    if (keep_optional(&kept, heard, &approx_type, "heard") < 0) {
+    if (keep_optional(&kept, hints, &approx_type, "hints") < 0) {
         return NULL;
     }
     for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
@@ -179,7 +179,7 @@ static PyObject *decider_resize(Decider *self, PyObject *size) {
 }
 
 /* tell(outbox | None) */
-static PyObject *decider_tell(Decider *self, PyObject *outbox) {
+static PyObject *decider_publish_to(Decider *self, PyObject *outbox) {
     if (outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type)) {
         return PyErr_Format(PyExc_TypeError, "an outbox is a BookingOutbox or None, not %.100R",
                             outbox);
@@ -198,7 +198,7 @@ static PyMemberDef decider_members[] = {
 static PyMethodDef decider_methods[] = {
     {"follow", (PyCFunction)decider_follow, METH_O, "Decide by this policy from now on."},
     {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
-    {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
+    {"publish_to", (PyCFunction)decider_publish_to, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
      "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
      "most_wait_ms, root, inputs) -> Placed | None | float"},
@@ -278,7 +278,7 @@ static PyMemberDef placed_members[] = {
     {"prompt_tokens", T_LONGLONG, offsetof(Placed, prompt_tokens), READONLY, NULL},
     {"expected_output_tokens", T_LONGLONG, offsetof(Placed, expected_output_tokens), READONLY, NULL},
     {"choices", T_LONGLONG, offsetof(Placed, choices), READONLY, NULL},
-    {"told_tokens", T_LONGLONG, offsetof(Placed, told_tokens), 0, NULL},
+    {"event_tokens", T_LONGLONG, offsetof(Placed, event_tokens), 0, NULL},
     {"streams", T_BOOL, offsetof(Placed, streams), READONLY, NULL},
     {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
     {"inputs", T_OBJECT, offsetof(Placed, inputs), READONLY, "What was asked beside its prompt."},

@@ -279,7 +279,7 @@ static int drop(Contents *self, Tier *tier, uint32_t node) {
     return set_closure(tier, node, NOT_CLOSED);
 }
 
-static int tell_gone(Contents *self, const EventTypes *types, int number, PyObject *events) {
+static int push_removed(Contents *self, const EventTypes *types, int number, PyObject *events) {
     Blocks *run = &self->run;
     for (Py_ssize_t first = 0; first < run->count; first += self->max_run) {
         Py_ssize_t left = run->count - first;
@@ -333,7 +333,7 @@ int contents_dropped(Contents *self, const EventTypes *types, PyObject *events) 
                 return -1;
             }
         }
-        if (forget(self, tier) < 0 || tell_gone(self, types, tier->number, events) < 0) {
+        if (forget(self, tier) < 0 || push_removed(self, types, tier->number, events) < 0) {
             return -1;
         }
     }

@@ -28,23 +28,23 @@ static int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *fo
     return 0;
 }
 
-static int doubt_one(TierEnds *tier, uint32_t node) {
+static int suspect_one(TierEnds *tier, uint32_t node) {
     if (column_get(&tier->marks, node)) {
         return 0;
     }
-    return column_set(&tier->marks, node, 1) < 0 ? -1 : push_u32(&tier->doubtful, node);
+    return column_set(&tier->marks, node, 1) < 0 ? -1 : push_u32(&tier->suspect, node);
 }
 
 /* Doubt the nodes so many units behind one. */
-static int doubt(GroupTable *self, int tier, uint32_t node, uint32_t units) {
+static int distrust(GroupTable *self, int tier, uint32_t node, uint32_t units) {
     if (units == 0) {
-        return doubt_one(self->tiers + tier, node);
+        return suspect_one(self->tiers + tier, node);
     }
     if (group_below(self, node, units, &self->frontier) < 0) {
         return -1;
     }
     for (Py_ssize_t at = 0; at < self->frontier.count; at++) {
-        if (doubt_one(self->tiers + tier, self->frontier.items[at]) < 0) {
+        if (suspect_one(self->tiers + tier, self->frontier.items[at]) < 0) {
             return -1;
         }
     }
@@ -80,7 +80,7 @@ static int follow_window(GroupTable *self, int tier, CacheGroup *group, uint32_t
             continue;
         }
         if (column_set(group->runs + tier, one, run) < 0 ||
-            doubt(self, tier, one, behind_of(self, group)) < 0 ||
+            distrust(self, tier, one, behind_of(self, group)) < 0 ||
             group_below(self, one, group->step, &self->frontier) < 0) {
             return -1;
         }
@@ -94,7 +94,7 @@ static int follow_window(GroupTable *self, int tier, CacheGroup *group, uint32_t
 }
 
 static int follow_other(GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
-    return group->role == ROLE_STATE ? doubt(self, tier, node, self->drop)
+    return group->role == ROLE_STATE ? distrust(self, tier, node, self->drop)
                                      : follow_window(self, tier, (CacheGroup *)group, node);
 }
 
@@ -185,7 +185,7 @@ static int is_end(const GroupTable *self, int tier, uint32_t node) {
 }
 
 /* Doubt all that events from `first` on tell of. */
-static int doubt_told(GroupTable *self, PyObject *events, Py_ssize_t first) {
+static int suspect_stored(GroupTable *self, PyObject *events, Py_ssize_t first) {
     for (; first < PyList_GET_SIZE(events); first++) {
         PyObject *event = Py_NewRef(PyList_GET_ITEM(events, first));
         PyObject *hashes = PyObject_GetAttrString(event, "hashes");
@@ -196,7 +196,7 @@ static int doubt_told(GroupTable *self, PyObject *events, Py_ssize_t first) {
             uint64_t key;
             memcpy(&key, PyBytes_AS_STRING(hashes) + at, sizeof key);
             uint32_t node = keyed_find(&self->nodes, key);
-            failed = node != NO_RECORD && doubt_one(self->tiers + tier, node) < 0;
+            failed = node != NO_RECORD && suspect_one(self->tiers + tier, node) < 0;
         }
         XDECREF_ALL(hashes, number);
         Py_DECREF(event);
@@ -214,7 +214,7 @@ int group_settle(GroupTable *self, const EventTypes *types, PyObject *events) {
     Py_ssize_t first = PyList_GET_SIZE(events);
     int failed = self->removes ? contents_dropped(&self->contents, types, events)
                                : contents_held(&self->contents, types, events);
-    return failed < 0 ? -1 : doubt_told(self, events, first);
+    return failed < 0 ? -1 : suspect_stored(self, events, first);
 }
 
 /* Make room for a tier's columns at a place; they are empty. */
@@ -249,7 +249,7 @@ int group_open(GroupTable *self, int number, const EventTypes *types, PyObject *
     const TierEnds *nearer = self->tiers + at - 1;
     for (uint32_t node = 0; node < self->nodes.next; node++) {
         int open = column_get(&nearer->ends, node) || column_get(&nearer->marks, node);
-        if (open && doubt_one(self->tiers + at, node) < 0) {
+        if (open && suspect_one(self->tiers + at, node) < 0) {
             return -1;
         }
     }
@@ -270,7 +270,7 @@ static int push_key(Blocks *to, uint64_t key) {
 }
 
 /* Append keys in rising order as events of ends, `Stored` or `Removed`. */
-static int tell_ends(const GroupTable *self, Blocks *keys, int number, const EventTypes *types, int stored,
+static int push_ends(const GroupTable *self, Blocks *keys, int number, const EventTypes *types, int stored,
                      PyObject *events) {
     enum { ENDS = 64 };
     if (keys->count) {
@@ -309,8 +309,8 @@ static int judge(GroupTable *self, int tier) {
             return -1;
         }
     }
-    for (Py_ssize_t at = 0; at < ends->doubtful.count; at++) {
-        uint32_t node = ends->doubtful.items[at];
+    for (Py_ssize_t at = 0; at < ends->suspect.count; at++) {
+        uint32_t node = ends->suspect.items[at];
         column_set(&ends->marks, node, 0);
         if (!column_get(&self->depths, node)) {
             continue;
@@ -321,15 +321,15 @@ static int judge(GroupTable *self, int tier) {
             return -1;
         }
     }
-    ends->lost.count = ends->doubtful.count = 0;
+    ends->lost.count = ends->suspect.count = 0;
     return 0;
 }
 
 int group_take_ends(GroupTable *self, const EventTypes *types, PyObject *gone, PyObject *fresh) {
     for (int tier = 0; tier < self->contents.tier_count; tier++) {
         int number = self->contents.tiers[tier].number;
-        if (judge(self, tier) < 0 || tell_ends(self, &self->gone, number, types, 0, gone) < 0 ||
-            tell_ends(self, &self->fresh, number, types, 1, fresh) < 0) {
+        if (judge(self, tier) < 0 || push_ends(self, &self->gone, number, types, 0, gone) < 0 ||
+            push_ends(self, &self->fresh, number, types, 1, fresh) < 0) {
             return -1;
         }
     }
@@ -349,7 +349,7 @@ int group_dump(GroupTable *self, const EventTypes *types, PyObject *events) {
                 return -1;
             }
         }
-        if (tell_ends(self, &self->fresh, chain->number, types, 1, events) < 0) {
+        if (push_ends(self, &self->fresh, chain->number, types, 1, events) < 0) {
             return -1;
         }
     }

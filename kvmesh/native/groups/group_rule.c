@@ -100,7 +100,7 @@ static int reset_tiers(GroupTable *self, const EventTypes *types, PyObject *even
         TierEnds *ends = self->tiers + tier;
         column_free(&ends->ends);
         column_free(&ends->marks);
-        ends->doubtful.count = ends->lost.count = 0;
+        ends->suspect.count = ends->lost.count = 0;
     }
     contents_clear(&self->contents);
     for (int tier = 1; tier < count; tier++) {

@@ -17,8 +17,8 @@ static void free_columns(CacheGroup *group) {
 static void free_tier(TierEnds *tier) {
     column_free(&tier->ends);
     column_free(&tier->marks);
-    RAW_FREE_ALL(tier->doubtful.items, tier->lost.items);
-    *tier = (TierEnds){.doubtful = {0}};
+    RAW_FREE_ALL(tier->suspect.items, tier->lost.items);
+    *tier = (TierEnds){.suspect = {0}};
 }
 
 void group_table_clear(GroupTable *self) {

@@ -28,7 +28,7 @@ typedef struct {
 /* Which nodes of a tier are ends, and which of them are in doubt since `group_take_ends`. */
 typedef struct {
     Column ends, marks;
-    U32s doubtful;
+    U32s suspect;
     Blocks lost; /* keys of ends whose node is gone */
 } TierEnds;
 

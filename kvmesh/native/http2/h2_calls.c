@@ -84,7 +84,7 @@ static int break_stream(Session *self, Stream *stream, int status, const char *t
     if (finish_stream(self, stream, status, text) < 0) {
         return -1;
     }
-    return tell(events, id, BROKEN, Py_BuildValue("(is)", status, text));
+    return add_event(events, id, BROKEN, Py_BuildValue("(is)", status, text));
 }
 
 /* Note that the peer has ended its side; the stream may be gone afterwards. */
@@ -100,7 +100,7 @@ static int take_end(Session *self, Stream *stream, PyObject *events) {
     if (stream->prefix_size > 0) {
         return break_stream(self, stream, GRPC_INTERNAL, "the stream ended within a message", events);
     }
-    return tell(events, stream->id, ENDED, Py_NewRef(Py_None));
+    return add_event(events, stream->id, ENDED, Py_NewRef(Py_None));
 }
 
 /* A head of a stream that is open: trailers of the client, which end it. */
@@ -113,7 +113,7 @@ static int take_trailers(Session *self, Stream *stream, int flags, PyObject *fie
     if (reset_stream(self, stream, PROTOCOL_ERROR) < 0) {
         return -1;
     }
-    return open ? tell(events, id, RESET, PyLong_FromLong(PROTOCOL_ERROR)) : 0;
+    return open ? add_event(events, id, RESET, PyLong_FromLong(PROTOCOL_ERROR)) : 0;
 }
 
 static int take_request(Session *self, uint32_t id, int flags, PyObject *fields, PyObject *events) {
@@ -132,7 +132,7 @@ static int take_request(Session *self, uint32_t id, int flags, PyObject *fields,
         return put_number(self, RST_STREAM, id, PROTOCOL_ERROR);
     }
     Stream *stream = stream_open(self, id);
-    if (stream == NULL || tell(events, id, OPENED, Py_NewRef(fields)) < 0) {
+    if (stream == NULL || add_event(events, id, OPENED, Py_NewRef(fields)) < 0) {
         return -1;
     }
     return flags & END_STREAM ? take_end(self, stream, events) : 0;
@@ -222,7 +222,7 @@ static int take_messages(Session *self, Stream *stream, const uint8_t *at, size_
             stream->message = NULL;
             stream->prefix_size = 0;
             forgive(self);
-            if (tell(events, stream->id, MESSAGE, whole) < 0) {
+            if (add_event(events, stream->id, MESSAGE, whole) < 0) {
                 return -1;
             }
         }
@@ -249,7 +249,7 @@ int take_data(Session *self, const Frame *frame, PyObject *events) {
         if (reset_stream(self, stream, STREAM_CLOSED) < 0) {
             return -1;
         }
-        return open ? tell(events, id, RESET, PyLong_FromLong(STREAM_CLOSED)) : 0;
+        return open ? add_event(events, id, RESET, PyLong_FromLong(STREAM_CLOSED)) : 0;
     }
     int broken = stream->finished ? 0 : take_messages(self, stream, frame->at, frame->size, events);
     if (broken < 0) {

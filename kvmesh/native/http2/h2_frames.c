@@ -89,7 +89,7 @@ static int take_window(Session *self, const Frame *frame, PyObject *events) {
     if (reset_stream(self, stream, FLOW_CONTROL_ERROR) < 0) {
         return -1;
     }
-    return open ? tell(events, id, RESET, PyLong_FromLong(FLOW_CONTROL_ERROR)) : 0;
+    return open ? add_event(events, id, RESET, PyLong_FromLong(FLOW_CONTROL_ERROR)) : 0;
 }
 
 static int take_reset(Session *self, const Frame *frame, PyObject *events) {
@@ -106,7 +106,7 @@ static int take_reset(Session *self, const Frame *frame, PyObject *events) {
     int open = !stream->finished;
     self->early_resets += !stream->answered;
     stream_drop(self, stream);
-    return open ? tell(events, frame->stream, RESET, PyLong_FromUnsignedLong(read_u32(frame->at))) : 0;
+    return open ? add_event(events, frame->stream, RESET, PyLong_FromUnsignedLong(read_u32(frame->at))) : 0;
 }
 
 /* Cut padding and priority off a frame; 0 when it does not hold them. */

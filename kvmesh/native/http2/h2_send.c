@@ -47,14 +47,14 @@ int put_greeting(Session *self) {
     const struct {
         uint8_t id;
         Py_ssize_t value;
-    } told[] = {{MAX_CONCURRENT_STREAMS, self->limits.streams},
+    } settings[] = {{MAX_CONCURRENT_STREAMS, self->limits.streams},
                 {INITIAL_WINDOW_SIZE, self->limits.stream_window},
                 {MAX_HEADER_LIST_SIZE, self->limits.header_bytes}};
-    uint8_t payload[sizeof told / sizeof *told * 6];
-    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+    uint8_t payload[sizeof settings / sizeof *settings * 6];
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         payload[6 * i] = 0;
-        payload[6 * i + 1] = told[i].id;
-        write_u32(payload + 6 * i + 2, (uint32_t)told[i].value);
+        payload[6 * i + 1] = settings[i].id;
+        write_u32(payload + 6 * i + 2, (uint32_t)settings[i].value);
     }
     if (put_frame(self, SETTINGS, 0, 0, payload, sizeof payload) < 0) {
         return -1;
@@ -267,9 +267,9 @@ static int send_turn(Session *self, Stream *stream, PyObject *events) {
         self->held_bytes -= done;
     }
     size_t left = buffer_size(waiting);
-    if (stream->told_full && left * ROOM_SHARE <= (size_t)self->limits.waiting_bytes) {
-        stream->told_full = 0;
-        if (!stream->finished && tell(events, stream->id, RESUMED, Py_NewRef(Py_None)) < 0) {
+    if (stream->pause_reported && left * ROOM_SHARE <= (size_t)self->limits.waiting_bytes) {
+        stream->pause_reported = 0;
+        if (!stream->finished && add_event(events, stream->id, RESUMED, Py_NewRef(Py_None)) < 0) {
             return -1;
         }
     }
@@ -324,5 +324,5 @@ int fail(Session *self, PyObject *events, uint32_t code, const char *text) {
         return -1;
     }
     self->over = 1;
-    return tell(events, 0, FAILED, Py_BuildValue("(Is)", (unsigned)code, text));
+    return add_event(events, 0, FAILED, Py_BuildValue("(Is)", (unsigned)code, text));
 }

@@ -89,7 +89,7 @@ static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t na
     if (stream != NULL && !stream->finished) {
         failed = send_messages(self, stream, messages);
         waiting = buffer_size(&stream->waiting);
-        stream->told_full |= waiting > (size_t)self->limits.waiting_bytes;
+        stream->pause_reported |= waiting > (size_t)self->limits.waiting_bytes;
     }
     self->busy = 0;
     Py_DECREF(messages);
@@ -192,7 +192,7 @@ static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
     return leave(self, failed ? -1 : 0);
 }
 
-static PyObject *calm_method(Session *self, PyObject *Py_UNUSED(unused)) {
+static PyObject *reset_idle_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (enter(self) < 0) {
         return NULL;
     }
@@ -283,7 +283,7 @@ static PyMethodDef methods[] = {
     METHOD_NOARGS("block", block_method),
     METHOD_NOARGS("unblock", unblock_method),
     METHOD_NOARGS("drain", drain_method),
-    METHOD_NOARGS("calm", calm_method),
+    METHOD_NOARGS("reset_idle", reset_idle_method),
     METHOD_NOARGS("take", take_method),
     {NULL, NULL, 0, NULL},
 };

@@ -43,7 +43,7 @@ typedef struct Stream {
     Buffer waiting;
     PyObject *text;    /* of the trailers, percent-encoded; NULL until it is finished */
     int status;
-    uint8_t held, answered, finished, told_full, local_over, remote_over, left, queued;
+    uint8_t held, answered, finished, pause_reported, local_over, remote_over, left, queued;
 } Stream;
 
 typedef struct {
@@ -123,7 +123,7 @@ int finish_stream(Session *self, Stream *stream, int status, const char *text);
 int reset_stream(Session *self, Stream *stream, uint32_t code);
 
 /* Append an event; takes over the reference to `value`, which may be NULL with an exception set. */
-static inline int tell(PyObject *events, uint32_t stream, int kind, PyObject *value) {
+static inline int add_event(PyObject *events, uint32_t stream, int kind, PyObject *value) {
     PyObject *event = value == NULL ? NULL : Py_BuildValue("(IiN)", (unsigned)stream, kind, value);
     if (event == NULL) {
         return -1;

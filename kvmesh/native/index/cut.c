@@ -10,12 +10,12 @@
 #define MOST_DROP 8
 
 /* Read one rule; -1 with an error set. */
-static int read_rule(Rule *rule, PyObject *told) {
-    if (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) != 3) {
+static int read_rule(Rule *rule, PyObject *reported) {
+    if (!PyTuple_Check(reported) || PyTuple_GET_SIZE(reported) != 3) {
         return set_error(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
     }
-    long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(told, 0));
-    long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(told, 1));
+    long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(reported, 0));
+    long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(reported, 1));
     if (PyErr_Occurred()) {
         return -1;
     }
@@ -25,15 +25,15 @@ static int read_rule(Rule *rule, PyObject *told) {
     }
     rule->lookahead = (uint32_t)lookahead;
     rule->drop = (uint32_t)drop;
-    return mask_read(PyTuple_GET_ITEM(told, 2), &rule->members);
+    return mask_read(PyTuple_GET_ITEM(reported, 2), &rule->members);
 }
 
 /* Take a table or None; -1 with TypeError set. */
-static int read_table(Table **table, PyObject *told) {
-    if (told != Py_None && !Py_IS_TYPE(told, &table_type)) {
+static int read_table(Table **table, PyObject *reported) {
+    if (reported != Py_None && !Py_IS_TYPE(reported, &table_type)) {
         return set_error(PyExc_TypeError, "ends are in a Table, or None");
     }
-    *table = told == Py_None ? NULL : (Table *)Py_NewRef(told);
+    *table = reported == Py_None ? NULL : (Table *)Py_NewRef(reported);
     return 0;
 }
 
@@ -60,19 +60,19 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
     return 0;
 }
 
-int ends_read(Ends *self, PyObject *told, uint32_t live_words) {
-    if (told == Py_None) {
+int ends_read(Ends *self, PyObject *reported, uint32_t live_words) {
+    if (reported == Py_None) {
         return 0;
     }
-    if (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) != 3 ||
-        !PyTuple_Check(PyTuple_GET_ITEM(told, 2))) {
+    if (!PyTuple_Check(reported) || PyTuple_GET_SIZE(reported) != 3 ||
+        !PyTuple_Check(PyTuple_GET_ITEM(reported, 2))) {
         return set_error(PyExc_TypeError, "ends are (young, old, rules) or None");
     }
-    if (read_table(&self->young, PyTuple_GET_ITEM(told, 0)) < 0 ||
-        read_table(&self->old, PyTuple_GET_ITEM(told, 1)) < 0) {
+    if (read_table(&self->young, PyTuple_GET_ITEM(reported, 0)) < 0 ||
+        read_table(&self->old, PyTuple_GET_ITEM(reported, 1)) < 0) {
         return -1;
     }
-    return read_rules(self, PyTuple_GET_ITEM(told, 2), live_words);
+    return read_rules(self, PyTuple_GET_ITEM(reported, 2), live_words);
 }
 
 int ends_traverse(const Ends *self, visitproc visit, void *arg) {
@@ -89,7 +89,7 @@ void ends_clear(Ends *self) {
     memset(self, 0, sizeof *self);
 }
 
-int ends_look_ahead(const Ends *self) {
+int ends_have_lookahead(const Ends *self) {
     for (uint32_t i = 0; i < self->rule_count; i++) {
         if (self->rules[i].lookahead) {
             return 1;
@@ -218,7 +218,7 @@ static void settle_followed(Walk *self, Py_ssize_t place) {
 }
 
 /* Settle those whose hits can end behind the first `place` blocks. */
-static void look(Walk *self, Py_ssize_t place) {
+static void check(Walk *self, Py_ssize_t place) {
     const Prompt *prompt = self->prompt;
     uint64_t key = prompt->known[place - 1];
     Py_ssize_t ahead = (Py_ssize_t)self->rule->lookahead;
@@ -242,7 +242,7 @@ static void walk(Walk *self) {
     Py_ssize_t place = 0;
     memset(self->cut->waiting, 0, self->words * sizeof *self->cut->waiting);
     while ((place = advance(self, place)) > 0) {
-        look(self, place);
+        check(self, place);
         if (self->left && --place == 0) {
             break;
         }

@@ -40,7 +40,7 @@ typedef struct {
 /* Read (young, old, ((lookahead, drop, mask), ...)) or None; -1 with an error set. Only bits of the
  * first `live_words` words count.
  */
-int ends_read(Ends *self, PyObject *told, uint32_t live_words);
+int ends_read(Ends *self, PyObject *reported, uint32_t live_words);
 
 int ends_traverse(const Ends *self, visitproc visit, void *arg);
 void ends_clear(Ends *self);
@@ -51,7 +51,7 @@ void ends_clear(Ends *self);
 int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops *found, Cut *cut);
 
 /* Whether any rule looks at tokens. */
-int ends_look_ahead(const Ends *self);
+int ends_have_lookahead(const Ends *self);
 
 void cut_free(Cut *self);
 

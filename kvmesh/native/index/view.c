@@ -158,7 +158,7 @@ static int find(const View *self, PyObject *hashes, Drops *found, Cut *cut) {
     int failed = table_search_prompt(self->young, self->old, &asked.prompt, self->live,
                                      self->live_words, found);
     if (!failed && cut != NULL && found->count) {
-        failed = (ends_look_ahead(&self->ends) && prompt_ask_ids(&asked) < 0) ||
+        failed = (ends_have_lookahead(&self->ends) && prompt_ask_ids(&asked) < 0) ||
                  ends_cut(&self->ends, &asked.prompt, self->live_words, found, cut) < 0;
     }
     prompt_close(&asked);

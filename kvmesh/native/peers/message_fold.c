@@ -19,7 +19,7 @@ typedef struct {
     PyObject_HEAD
     Sequences *sequences;
     Speeds *speeds;
-    Approx *heard;        /* NULL: nothing is believed */
+    Approx *hints;        /* NULL: nothing is believed */
     PyObject *events;     /* core.routing.peers.event_fold.EventFold */
     PyObject *members;    /* dict of workers */
     PyObject *strangers;  /* dict of workers */
@@ -48,17 +48,17 @@ typedef struct {
     int count;
 } Turn;
 
-static int tell_health(const Turn *turn, PyObject *worker, PyObject *request_id, int began,
+static int report_health(const Turn *turn, PyObject *worker, PyObject *request_id, int began,
                        long long served) {
     PyObject *count = PyLong_FromLongLong(served), *now = PyFloat_FromDouble(turn->now);
-    PyObject *told = NULL;
+    PyObject *published = NULL;
     if (count != NULL && now != NULL) {
         PyObject *args[] = {turn->fold->events, worker, began ? Py_True : Py_False, count, now,
                             request_id};
-        told = PyObject_VectorcallMethod(interned.note_answers, args, 6, NULL);
+        published = PyObject_VectorcallMethod(interned.note_answers, args, 6, NULL);
     }
-    XDECREF_ALL(count, now, told);
-    return told == NULL ? -1 : 0;
+    XDECREF_ALL(count, now, published);
+    return published == NULL ? -1 : 0;
 }
 
 static void forget_answers(Turn *turn) {
@@ -70,11 +70,11 @@ static void forget_answers(Turn *turn) {
 }
 
 /* Tell the workers' health what is to be told; -1 with an error set. */
-static int tell_answers(Turn *turn) {
+static int report_answers(Turn *turn) {
     int failed = 0;
     for (int i = 0; i < turn->count && !failed; i++) {
         const Answers *one = turn->answers + i;
-        failed = tell_health(turn, one->worker, one->request_id, one->began, one->served);
+        failed = report_health(turn, one->worker, one->request_id, one->began, one->served);
     }
     forget_answers(turn);
     return failed;
@@ -85,16 +85,16 @@ static int note_answer(Turn *turn, const Booking *booking, int began, int served
     PyObject *out = turn->fold->out;
     int spoken = PySet_GET_SIZE(out) ? PySet_Contains(out, booking->worker) : 0;
     if (spoken) {
-        return spoken < 0 || tell_answers(turn) < 0
+        return spoken < 0 || report_answers(turn) < 0
                    ? -1
-                   : tell_health(turn, booking->worker, booking->request_id, began, served);
+                   : report_health(turn, booking->worker, booking->request_id, began, served);
     }
     int at = turn->count - 1;
     while (at >= 0 && turn->answers[at].worker != booking->worker) {
         at--;
     }
     if (at < 0) {
-        if (turn->count == TOLD_AT_ONCE && tell_answers(turn) < 0) {
+        if (turn->count == TOLD_AT_ONCE && report_answers(turn) < 0) {
             return -1;
         }
         at = turn->count++;
@@ -108,7 +108,7 @@ static int note_answer(Turn *turn, const Booking *booking, int began, int served
 
 /* Have a record folded in Python; -1 with an error set. */
 static int fold_rare(Turn *turn, const uint8_t *record) {
-    if (tell_answers(turn) < 0) {
+    if (report_answers(turn) < 0) {
         return -1;
     }
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)record, wire_record_bytes(record));
@@ -145,7 +145,7 @@ static PyObject *find_worker(const Turn *turn, uint32_t index) {
 static int believe(const Turn *turn, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
                    long long blocks) {
     const MessageFold *fold = turn->fold;
-    if (fold->heard == NULL) {
+    if (fold->hints == NULL) {
         return 0;
     }
     int doubted = PySet_GET_SIZE(fold->distrusted) ? PySet_Contains(fold->distrusted, worker) : 0;
@@ -153,7 +153,7 @@ static int believe(const Turn *turn, PyObject *worker, const uint64_t *graded, P
         return -1;
     }
     double ttl_s = fold->has_index && !doubted ? fold->predict_ttl_s : fold->approx_ttl_s;
-    return approx_record_graded(fold->heard, worker, graded, count, blocks, turn->now, ttl_s);
+    return approx_record_graded(fold->hints, worker, graded, count, blocks, turn->now, ttl_s);
 }
 
 /* Write the sharing keys among graded hashes; return how many. */
@@ -175,7 +175,7 @@ static int confirm(const Peer *peer, PyObject *request_id, int added) {
     if (PySet_Discard(peer->unconfirmed, request_id) < 0) {
         return -1;
     }
-    return added ? PySet_Add(peer->retold, request_id) : 0;
+    return added ? PySet_Add(peer->republished, request_id) : 0;
 }
 
 /* End what was booked under the same number before and failed, where that was not heard; -1 with an
@@ -252,12 +252,12 @@ static int fold_placed(Turn *turn, const uint8_t *record) {
 }
 
 /* Forget that a booking came with a state: there is none any more; -1 with an error set. */
-static int forget_retold(const Peer *peer, uint32_t number) {
-    if (PySet_GET_SIZE(peer->retold) == 0) {
+static int forget_republished(const Peer *peer, uint32_t number) {
+    if (PySet_GET_SIZE(peer->republished) == 0) {
         return 0;
     }
     PyObject *request_id = peer_request_id(peer, number);
-    int failed = request_id == NULL || PySet_Discard(peer->retold, request_id) < 0;
+    int failed = request_id == NULL || PySet_Discard(peer->republished, request_id) < 0;
     Py_XDECREF(request_id);
     return failed ? -1 : 0;
 }
@@ -316,7 +316,7 @@ static int follow(Turn *turn, const uint8_t *record, Booking *booking, uint32_t 
         return 0;
     }
     peer_drop(turn->peer, number);
-    if (PySet_Discard(turn->peer->retold, booking->request_id) < 0 ||
+    if (PySet_Discard(turn->peer->republished, booking->request_id) < 0 ||
         sequences_finish(sequences, booking) < 0) {
         return -1;
     }
@@ -328,10 +328,10 @@ static int fold_progress(Turn *turn, const uint8_t *record) {
     uint32_t number = read_u32(record + 4);
     Booking *booking = peer_find(turn->peer, turn->fold->sequences, number);
     if (booking == NULL) {
-        return PyErr_Occurred() ? -1 : forget_retold(turn->peer, number);
+        return PyErr_Occurred() ? -1 : forget_republished(turn->peer, number);
     }
-    PyObject *retold = turn->peer->retold;
-    int failed = PySet_GET_SIZE(retold) ? PySet_Contains(retold, booking->request_id) : 0;
+    PyObject *republished = turn->peer->republished;
+    int failed = PySet_GET_SIZE(republished) ? PySet_Contains(republished, booking->request_id) : 0;
     if (failed > 0) {
         failed = follow(turn, record, booking, number);
     } else if (failed == 0) {
@@ -385,13 +385,13 @@ static int fold_record(Turn *turn, const uint8_t *record) {
     }
 }
 
-static int hear_shares(const Turn *turn, const uint8_t *data, Py_ssize_t size) {
+static int receive_shares(const Turn *turn, const uint8_t *data, Py_ssize_t size) {
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)data, size);
-    PyObject *heard = bytes == NULL ? NULL
-                                    : PyObject_CallMethodObjArgs(turn->fold->events, interned.hear_shares,
+    PyObject *hints = bytes == NULL ? NULL
+                                    : PyObject_CallMethodObjArgs(turn->fold->events, interned.receive_shares,
                                                                  turn->peer, bytes, NULL);
-    XDECREF_ALL(bytes, heard);
-    return heard == NULL ? -1 : 0;
+    XDECREF_ALL(bytes, hints);
+    return hints == NULL ? -1 : 0;
 }
 
 /* Fold the records of a message that were not heard before; -1 with an error set. */
@@ -407,12 +407,12 @@ static int fold_records(Turn *turn, const uint8_t *data, const WireHead *head) {
         }
         record += wire_record_bytes(record);
     }
-    return tell_answers(turn);
+    return report_answers(turn);
 }
 
 static int fold_message(Turn *turn, const uint8_t *data, Py_ssize_t size, const WireHead *head) {
     Peer *peer = turn->peer;
-    if (head->shares && hear_shares(turn, data + head->end, size - head->end) < 0) {
+    if (head->shares && receive_shares(turn, data + head->end, size - head->end) < 0) {
         return -1;
     }
     if (head->first_seq > peer->next_seq) {
@@ -453,7 +453,7 @@ static PyObject *call_fold(MessageFold *self, PyObject *const *args, Py_ssize_t 
 }
 
 static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *heard, *ttls, *limits;
+    PyObject *hints, *ttls, *limits;
     MessageFold *self = (MessageFold *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
@@ -461,23 +461,23 @@ static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     if (READ_NEW("MessageFold", "$+O+!+!O+D+D+!+!TpT",
                  "events sequences speeds heard members strangers out distrusted ttls has_index limits",
                  &self->events, &sequences_type, &self->sequences, &speeds_type, &self->speeds,
-                 &heard, &self->members, &self->strangers, &PySet_Type, &self->out, &PySet_Type,
+                 &hints, &self->members, &self->strangers, &PySet_Type, &self->out, &PySet_Type,
                  &self->distrusted, &ttls, &self->has_index, &limits) < 0 ||
         !PyArg_ParseTuple(ttls, "dd", &self->predict_ttl_s, &self->approx_ttl_s) ||
         !PyArg_ParseTuple(limits, "nn", &self->most_bookings, &self->most_in_all)) {
         Py_CLEAR(self);
-    } else if (heard != Py_None && (!Py_IS_TYPE(heard, &approx_type) ||
-                                    ((Approx *)heard)->keeps != KEEP_GRADED)) {
+    } else if (hints != Py_None && (!Py_IS_TYPE(hints, &approx_type) ||
+                                    ((Approx *)hints)->keeps != KEEP_GRADED)) {
         PyErr_SetString(PyExc_TypeError, "what is heard is believed in a graded Approx, or None");
         Py_CLEAR(self);
-    } else if (heard != Py_None) {
-        self->heard = (Approx *)Py_NewRef(heard);
+    } else if (hints != Py_None) {
+        self->hints = (Approx *)Py_NewRef(hints);
     }
     return (PyObject *)self;
 }
 
 static int fold_traverse(MessageFold *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->events, self->sequences, self->heard, self->members, self->strangers, self->out,
+    VISIT_ALL(self->events, self->sequences, self->hints, self->members, self->strangers, self->out,
               self->distrusted);
     return 0;
 }
@@ -490,7 +490,7 @@ static int fold_clear(MessageFold *self) {
 
 static void fold_dealloc(MessageFold *self) {
     PyObject_GC_UnTrack(self);
-    XDECREF_ALL(self->events, self->sequences, self->speeds, self->heard, self->members,
+    XDECREF_ALL(self->events, self->sequences, self->speeds, self->hints, self->members,
                 self->strangers, self->out, self->distrusted);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

@@ -9,8 +9,8 @@
 enum { FAILED_BYTES = 24, MOST_RETRIED = 1024 };
 enum { MOST_WORKERS = 1 << 14, FIRST_ROOM = 4096, MOST_BYTES = 4 << 20 };
 
-static Told *told_new(uint32_t number, long long upto) {
-    Told *self = PyObject_New(Told, &told_type);
+static Published *published_new(uint32_t number, long long upto) {
+    Published *self = PyObject_New(Published, &published_type);
     if (self != NULL) {
         self->number = number;
         self->upto = upto;
@@ -75,32 +75,32 @@ void outbox_wake(BookingOutbox *self) {
 }
 
 /* Return what is known under a name, borrowed; NULL without an error set when there is nothing. */
-static Told *find(PyObject *known, PyObject *name) {
-    Told *told = (Told *)PyDict_GetItemWithError(known, name);
-    if (told == NULL) {
+static Published *find(PyObject *known, PyObject *name) {
+    Published *published = (Published *)PyDict_GetItemWithError(known, name);
+    if (published == NULL) {
         PyErr_Clear();
     }
-    return told;
+    return published;
 }
 
 /* Take out what is known under a name: a new reference; NULL as `find`. */
-static Told *pop(PyObject *known, PyObject *name) {
-    Told *told = find(known, name);
-    if (told == NULL) {
+static Published *pop(PyObject *known, PyObject *name) {
+    Published *published = find(known, name);
+    if (published == NULL) {
         return NULL;
     }
-    Py_INCREF(told);
+    Py_INCREF(published);
     if (PyDict_DelItem(known, name) < 0) {
         PyErr_Clear();
     }
-    return told;
+    return published;
 }
 
 /* Tell a worker's name if that is due; 1 with its number, 0 when it cannot be told. */
 static int name_worker(BookingOutbox *self, PyObject *name, uint32_t *number) {
-    Told *told = find(self->workers, name);
-    if (told != NULL && told->upto == self->state) {
-        *number = told->number;
+    Published *published = find(self->workers, name);
+    if (published != NULL && published->upto == self->state) {
+        *number = published->number;
         return 1;
     }
     Py_ssize_t length;
@@ -108,21 +108,21 @@ static int name_worker(BookingOutbox *self, PyObject *name, uint32_t *number) {
     if (text == NULL || length == 0 || PyUnicode_GET_LENGTH(name) > MOST_NAME) {
         return 0;
     }
-    if (told == NULL) {
+    if (published == NULL) {
         if (PyDict_GET_SIZE(self->workers) >= MOST_WORKERS) {
             PyDict_Clear(self->workers);
         }
-        told = told_new(self->next_worker, self->state);
-        if (told == NULL || PyDict_SetItem(self->workers, name, (PyObject *)told) < 0) {
-            Py_XDECREF(told);
+        published = published_new(self->next_worker, self->state);
+        if (published == NULL || PyDict_SetItem(self->workers, name, (PyObject *)published) < 0) {
+            Py_XDECREF(published);
             return 0;
         }
         self->next_worker++;
-        Py_DECREF(told);
+        Py_DECREF(published);
     }
-    told->upto = self->state;
-    *number = told->number;
-    uint8_t *record = add(self, RECORD_NAMED, told->number, 8 + padded((size_t)length));
+    published->upto = self->state;
+    *number = published->number;
+    uint8_t *record = add(self, RECORD_NAMED, published->number, 8 + padded((size_t)length));
     if (record == NULL) {
         return 0;
     }
@@ -134,44 +134,44 @@ static int name_worker(BookingOutbox *self, PyObject *name, uint32_t *number) {
 /* Return what a booking is known by, made when it is told the first time: borrowed; NULL without
  * memory.
  */
-static Told *number_booking(BookingOutbox *self, PyObject *request_id) {
-    Told *told = find(self->bookings, request_id);
-    if (told != NULL) {
-        return told;
+static Published *number_booking(BookingOutbox *self, PyObject *request_id) {
+    Published *published = find(self->bookings, request_id);
+    if (published != NULL) {
+        return published;
     }
-    told = pop(self->retried, request_id);
-    if (told == NULL && (told = told_new(self->number + 1, 0)) != NULL) {
+    published = pop(self->retried, request_id);
+    if (published == NULL && (published = published_new(self->number + 1, 0)) != NULL) {
         self->number++;
     }
-    if (told == NULL || PyDict_SetItem(self->bookings, request_id, (PyObject *)told) < 0) {
-        Py_XDECREF(told);
+    if (published == NULL || PyDict_SetItem(self->bookings, request_id, (PyObject *)published) < 0) {
+        Py_XDECREF(published);
         return NULL;
     }
-    told->upto = 0;
-    Py_DECREF(told);
-    return told;
+    published->upto = 0;
+    Py_DECREF(published);
+    return published;
 }
 
 /* Tell of a booking under the number it has, or gets: borrowed; NULL for one that cannot be told.
  * May run anything before it writes: hold the booking.
  */
-static Told *place(BookingOutbox *self, const Booking *booking) {
+static Published *place(BookingOutbox *self, const Booking *booking) {
     Graded graded;
     uint32_t worker;
-    Told *told = NULL;
+    Published *published = NULL;
     if (graded_read(booking, self->sequences->block_size, &graded) == 0 &&
         name_worker(self, booking->worker, &worker)) {
-        told = number_booking(self, booking->request_id);
+        published = number_booking(self, booking->request_id);
     }
-    if (told == NULL) {
+    if (published == NULL) {
         PyErr_Clear();
         self->untold++;
         return NULL;
     }
     size_t hashes = (size_t)graded.count * sizeof *graded.at;
-    uint8_t *record = add(self, RECORD_PLACED, told->number, PLACED_BYTES + hashes);
+    uint8_t *record = add(self, RECORD_PLACED, published->number, PLACED_BYTES + hashes);
     if (record == NULL) {
-        return told;
+        return published;
     }
     record[1] = (uint8_t)((booking->streams ? PLACED_STREAMS : 0) |
                           (is_believed(booking) ? PLACED_BELIEVED : 0) |
@@ -185,7 +185,7 @@ static Told *place(BookingOutbox *self, const Booking *booking) {
     for (Py_ssize_t i = 0; i < graded.count; i++) {
         write_u64(record + PLACED_BYTES + 8 * i, graded.at[i]);
     }
-    return told;
+    return published;
 }
 
 static int is_local(const Booking *booking) { return PyUnicode_GET_LENGTH(booking->owner) == 0; }
@@ -201,32 +201,32 @@ void outbox_placed(BookingOutbox *self, Booking *booking) {
 }
 
 void outbox_first_token(BookingOutbox *self, PyObject *request_id) {
-    const Told *told = find(self->bookings, request_id);
-    if (told == NULL) {
+    const Published *published = find(self->bookings, request_id);
+    if (published == NULL) {
         return;
     }
     Py_INCREF(self);
-    add(self, RECORD_PREFILLED, told->number, 8);
+    add(self, RECORD_PREFILLED, published->number, 8);
     outbox_wake(self);
     Py_DECREF(self);
 }
 
 void outbox_served(BookingOutbox *self, PyObject *request_id) {
-    Told *told = pop(self->bookings, request_id);
-    if (told == NULL) {
+    Published *published = pop(self->bookings, request_id);
+    if (published == NULL) {
         return;
     }
     Py_INCREF(self);
-    add(self, RECORD_ENDED, told->number, 8);
-    Py_DECREF(told);
+    add(self, RECORD_ENDED, published->number, 8);
+    Py_DECREF(published);
     outbox_wake(self);
     Py_DECREF(self);
 }
 
 /* Tell that a booking, which is taken out already, failed, and keep its number. */
-static void fail(BookingOutbox *self, PyObject *request_id, Told *told, const Failure *failure) {
+static void fail(BookingOutbox *self, PyObject *request_id, Published *published, const Failure *failure) {
     Py_ssize_t length = failure->kind == NULL ? 0 : PyBytes_GET_SIZE(failure->kind);
-    uint8_t *record = add(self, RECORD_FAILED, told->number, FAILED_BYTES + padded((size_t)length));
+    uint8_t *record = add(self, RECORD_FAILED, published->number, FAILED_BYTES + padded((size_t)length));
     if (record != NULL) {
         record[1] = (uint8_t)failure->verdict;
         record[2] = (uint8_t)length;
@@ -244,16 +244,16 @@ static void fail(BookingOutbox *self, PyObject *request_id, Told *told, const Fa
         PyDict_DelItem(self->retried, oldest);
         Py_DECREF(oldest);
     }
-    if (PyErr_Occurred() || PyDict_SetItem(self->retried, request_id, (PyObject *)told) < 0) {
+    if (PyErr_Occurred() || PyDict_SetItem(self->retried, request_id, (PyObject *)published) < 0) {
         PyErr_Clear();
     }
 }
 
 void outbox_failed(BookingOutbox *self, PyObject *request_id, const Failure *failure) {
-    Told *told = pop(self->bookings, request_id);
-    if (told != NULL) {
-        fail(self, request_id, told, failure);
-        Py_DECREF(told);
+    Published *published = pop(self->bookings, request_id);
+    if (published != NULL) {
+        fail(self, request_id, published, failure);
+        Py_DECREF(published);
     }
 }
 
@@ -263,32 +263,32 @@ Booking *outbox_find_own(const BookingOutbox *self, PyObject *request_id) {
     return booking != NULL && is_local(booking) ? booking : NULL;
 }
 
-void outbox_grew(BookingOutbox *self, Told *told, long long tokens) {
-    told->upto = tokens;
-    uint8_t *record = add(self, RECORD_GREW, told->number, 16);
+void outbox_grew(BookingOutbox *self, Published *published, long long tokens) {
+    published->upto = tokens;
+    uint8_t *record = add(self, RECORD_GREW, published->number, 16);
     if (record != NULL) {
         write_u64(record + 8, (uint64_t)tokens);
     }
 }
 
-void outbox_retell(BookingOutbox *self, const Booking *booking) {
+void outbox_republish(BookingOutbox *self, const Booking *booking) {
     int live = outbox_find_own(self, booking->request_id) == booking;
-    Told *told = live ? place(self, booking) : NULL;
-    if (told == NULL) {
+    Published *published = live ? place(self, booking) : NULL;
+    if (published == NULL) {
         return;
     }
     if (!booking->prefilling) {
-        add(self, RECORD_PREFILLED, told->number, 8);
+        add(self, RECORD_PREFILLED, published->number, 8);
     }
     if (booking->output_tokens) {
-        outbox_grew(self, told, booking->output_tokens);
+        outbox_grew(self, published, booking->output_tokens);
     }
 }
 
 void outbox_mark(BookingOutbox *self, uint8_t kind) { add(self, kind, 0, 8); }
 
-static void told_dealloc(Told *self) { PyObject_Free(self); }
+static void published_dealloc(Published *self) { PyObject_Free(self); }
 
-PyTypeObject told_type = {
-    INNER_TYPE("Told", Told, told),
+PyTypeObject published_type = {
+    INNER_TYPE("Published", Published, published),
 };

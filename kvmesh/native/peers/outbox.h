@@ -31,7 +31,7 @@ typedef struct {
     PyObject_HEAD
     uint32_t number;
     long long upto;
-} Told;
+} Published;
 
 /* How an attempt failed; `kind` is bytes. */
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
 
 #define MAX_KIND 32 /* characters kept of the word that says how an attempt failed */
 
-extern PyTypeObject outbox_type, told_type;
+extern PyTypeObject outbox_type, published_type;
 
 /* Tell of a live booking of this replica's own; of its prompt as `booking->hashes` or its keys say.
  * Never fails: what cannot be told is counted. May run anything, so hold the booking.
@@ -67,10 +67,10 @@ void outbox_failed(BookingOutbox *self, PyObject *request_id, const Failure *fai
 Booking *outbox_find_own(const BookingOutbox *self, PyObject *request_id);
 
 /* Tell how many tokens an answer has. */
-void outbox_grew(BookingOutbox *self, Told *told, long long tokens);
+void outbox_grew(BookingOutbox *self, Published *published, long long tokens);
 
 /* Tell of a booking as it is now, if it lives and is this replica's own. Hold it. */
-void outbox_retell(BookingOutbox *self, const Booking *booking);
+void outbox_republish(BookingOutbox *self, const Booking *booking);
 
 /* Tell that a state begins, or ends. */
 void outbox_mark(BookingOutbox *self, uint8_t kind);

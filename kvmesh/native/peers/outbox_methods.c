@@ -81,18 +81,18 @@ static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize
 }
 
 /* Tell how far a booking has grown, or note that it is gone; -1 with MemoryError set. */
-static int tell_growth_of(BookingOutbox *self, PyObject *request_id, Told *told, PyObject *gone) {
+static int publish_growth_of(BookingOutbox *self, PyObject *request_id, Published *published, PyObject *gone) {
     const Booking *booking = outbox_find_own(self, request_id);
     if (booking == NULL) {
         return PyList_Append(gone, request_id);
     }
-    if (booking->output_tokens > told->upto) {
-        outbox_grew(self, told, booking->output_tokens);
+    if (booking->output_tokens > published->upto) {
+        outbox_grew(self, published, booking->output_tokens);
     }
     return 0;
 }
 
-static PyObject *call_tell_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
+static PyObject *call_publish_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     PyObject *gone = PyList_New(0), *request_id, *known;
     if (gone == NULL) {
         return NULL;
@@ -102,7 +102,7 @@ static PyObject *call_tell_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)
     for (Py_ssize_t at = 0; !failed && PyDict_Next(self->bookings, &at, &request_id, &known);) {
         Py_INCREF(request_id);
         Py_INCREF(known);
-        failed = tell_growth_of(self, request_id, (Told *)known, gone) < 0;
+        failed = publish_growth_of(self, request_id, (Published *)known, gone) < 0;
         Py_DECREF(known);
         Py_DECREF(request_id);
     }
@@ -125,11 +125,11 @@ static PyObject *call_end_state(BookingOutbox *self, PyObject *Py_UNUSED(none)) 
     Py_RETURN_NONE;
 }
 
-static PyObject *call_retell(BookingOutbox *self, PyObject *bookings) {
+static PyObject *call_republish(BookingOutbox *self, PyObject *bookings) {
     PyObject *each = PyObject_GetIter(bookings), *booking;
     while (each != NULL && (booking = PyIter_Next(each)) != NULL) {
         if (Py_IS_TYPE(booking, &booking_type)) {
-            outbox_retell(self, (Booking *)booking);
+            outbox_republish(self, (Booking *)booking);
         } else {
             PyErr_Format(PyExc_TypeError, "a booking is a Booking, not %.100R", booking);
             Py_CLEAR(each);
@@ -295,9 +295,9 @@ static PyMethodDef methods[] = {
     METHOD_O("placed", call_placed),
     METHOD_O("first_token", call_first_token),
     METHOD_KEYWORDS("ended", call_ended),
-    METHOD_NOARGS("tell_growth", call_tell_growth),
+    METHOD_NOARGS("publish_growth", call_publish_growth),
     METHOD_NOARGS("begin_state", call_begin_state),
-    METHOD_O("retell", call_retell),
+    METHOD_O("republish", call_republish),
     METHOD_NOARGS("end_state", call_end_state),
     METHOD_FASTCALL("take", call_take),
     METHOD_FASTCALL("beat", call_beat),

@@ -140,13 +140,13 @@ static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     }
     self->name = read_text("a peer", name);
     self->workers = PyDict_New();
-    self->retold = PySet_New(NULL);
+    self->republished = PySet_New(NULL);
     self->unconfirmed = Py_NewRef(Py_None);
     self->epoch = epoch;
     self->next_seq = 1;
     self->complete = 1;
     self->renewed_s = self->counted_s = now;
-    if (self->name == NULL || self->workers == NULL || self->retold == NULL) {
+    if (self->name == NULL || self->workers == NULL || self->republished == NULL) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -157,7 +157,7 @@ static void peer_dealloc(Peer *self) {
         Py_XDECREF(self->places[i].booking);
     }
     PyMem_Free(self->places);
-    XDECREF_ALL(self->name, self->workers, self->retold, self->unconfirmed);
+    XDECREF_ALL(self->name, self->workers, self->republished, self->unconfirmed);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -167,7 +167,7 @@ static void peer_dealloc(Peer *self) {
 static PyMemberDef members[] = {
     FIELD(name, T_OBJECT_EX, READONLY),
     FIELD(workers, T_OBJECT_EX, READONLY),
-    FIELD(retold, T_OBJECT_EX, READONLY),
+    FIELD(republished, T_OBJECT_EX, READONLY),
     FIELD(unconfirmed, T_OBJECT, 0),
     FIELD(epoch, T_LONGLONG, READONLY),
     FIELD(next_seq, T_LONGLONG, 0),

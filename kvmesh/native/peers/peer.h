@@ -18,7 +18,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *name;        /* of str itself */
     PyObject *workers;     /* dict: number, 4 bytes, -> name */
-    PyObject *retold;      /* set of request ids */
+    PyObject *republished;      /* set of request ids */
     PyObject *unconfirmed; /* a set, None, or what somebody put there */
     long long epoch, next_seq, booked;
     double renewed_s, counted_s;

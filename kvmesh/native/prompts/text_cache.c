@@ -63,9 +63,9 @@ PyObject *text_cache_get(TextCache *self, PyObject *text) {
 }
 
 int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
-    PyObject *told = PyObject_CallOneArg(getsizeof_function, text);
-    Py_ssize_t size = told == NULL ? -1 : PyLong_AsSsize_t(told);
-    Py_XDECREF(told);
+    PyObject *reported = PyObject_CallOneArg(getsizeof_function, text);
+    Py_ssize_t size = reported == NULL ? -1 : PyLong_AsSsize_t(reported);
+    Py_XDECREF(reported);
     if (size < 0) {
         return -1;
     }

@@ -78,7 +78,7 @@ static void compare_all(Speeds *self) {
     }
 }
 
-static void doubt(const Speeds *self, WorkerSpeed *known) {
+static void distrust(const Speeds *self, WorkerSpeed *known) {
     for (int i = 0; i < KEPT_ANSWERS; i++) {
         double usual_ms = self->usual_ms * (known->answer_tokens[i] + self->answers.step_tokens);
         known->answer_ms[i] = 0.5 * (known->answer_ms[i] + usual_ms);
@@ -93,7 +93,7 @@ static void age_all(Speeds *self) {
     while (PyDict_Next(self->workers, &place, &name, &one)) {
         WorkerSpeed *known = (WorkerSpeed *)one;
         if (!known->answers_seen && known->answers >= KEPT_ANSWERS) {
-            doubt(self, known);
+            distrust(self, known);
         }
         known->answers_seen = 0;
     }

@@ -121,7 +121,7 @@ static void age_unseen(Speeds *self) {
     while (PyDict_Next(self->workers, &place, &name, &one)) {
         WorkerSpeed *known = (WorkerSpeed *)one;
         if (!known->seen) {
-            ratio_doubt(known->prefill, self->fleet_ms_per_token);
+            ratio_uncertainty(known->prefill, self->fleet_ms_per_token);
         }
         known->seen = 0;
     }
@@ -143,8 +143,8 @@ static void compare_all(Speeds *self) {
 
 static void learn(Speeds *self, WorkerSpeed *known, double ms, double tokens) {
     Ratio *own = known->prefill, *fleet = self->fleet;
-    double foretold = own->tokens != 0.0 ? own->ms / own->tokens : self->fleet_ms_per_token;
-    fold_scatter(self, own, ms, tokens, foretold * tokens);
+    double predicted = own->tokens != 0.0 ? own->ms / own->tokens : self->fleet_ms_per_token;
+    fold_scatter(self, own, ms, tokens, predicted * tokens);
     ratio_add(own, ms, tokens, HALF_LIFE_TOKENS);
     ratio_add(fleet, ms, tokens, 4 * HALF_LIFE_TOKENS);
     self->fleet_ms_per_token = fleet->ms / fleet->tokens;

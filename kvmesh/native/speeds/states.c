@@ -27,7 +27,7 @@ static PyObject *ratio_age(Ratio *self, PyObject *fleet) {
     if (PyErr_Occurred()) {
         return NULL;
     }
-    ratio_doubt(self, fleet_ms_per_token);
+    ratio_uncertainty(self, fleet_ms_per_token);
     Py_RETURN_NONE;
 }
 

@@ -44,7 +44,7 @@ static inline void ratio_add(Ratio *self, double ms, double tokens, double half_
 }
 
 /* Go half of the way to the fleet's mean, half as sure. */
-static inline void ratio_doubt(Ratio *self, double fleet_ms_per_token) {
+static inline void ratio_uncertainty(Ratio *self, double fleet_ms_per_token) {
     self->ms = 0.25 * (self->ms + fleet_ms_per_token * self->tokens);
     self->tokens *= 0.5;
     self->squares *= 0.5;

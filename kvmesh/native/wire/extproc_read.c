@@ -440,7 +440,7 @@ static PyObject *or_none(PyObject *given) {
 }
 
 /* Make what was told of headers, a body or trailers; `kind` is its place among the types. */
-static PyObject *make_heard(const Message *message, int kind, Span span, PyObject *const *types,
+static PyObject *make_received(const Message *message, int kind, Span span, PyObject *const *types,
                             const Beside *beside) {
     PyObject *found, *first = NULL;
     int ended = 0;
@@ -502,7 +502,7 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
         return PyErr_Format(message->error,
                             "a message of %zd bytes has neither headers nor body: skip it", size);
     }
-    return make_heard(message, kind, span, types, beside);
+    return make_received(message, kind, span, types, beside);
 }
 
 static PyObject *read_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {

@@ -219,14 +219,14 @@ static PyObject *stream_is_complete(EventStream *self, PyObject *Py_UNUSED(none)
 typedef struct {
     const char *name;
     int kind; /* 0: 0, 1: b"", 2: None, 3: False */
-} Told;
+} Property;
 
-static PyObject *get_told(EventStream *self, void *closure) {
-    const Told *told = closure;
+static PyObject *read_property(EventStream *self, void *closure) {
+    const Property *property = closure;
     if (self->twin != NULL) {
-        return stream_ask_twin(self, told->name, 0);
+        return stream_ask_twin(self, property->name, 0);
     }
-    switch (told->kind) {
+    switch (property->kind) {
     case 0:
         return PyLong_FromLong(0);
     case 1:
@@ -242,40 +242,40 @@ static PyObject *get_done(EventStream *self, void *closure) {
     if (self->done) {
         Py_RETURN_TRUE;
     }
-    return get_told(self, closure);
+    return read_property(self, closure);
 }
 
 static PyObject *get_reasoned(EventStream *self, void *closure) {
     if (self->reasoned) {
         Py_RETURN_TRUE;
     }
-    return get_told(self, closure);
+    return read_property(self, closure);
 }
 
 static PyObject *get_usage(EventStream *self, void *closure) {
     if (self->handed_over) {
-        return get_told(self, closure);
+        return read_property(self, closure);
     }
     return stream_read_usage(self) < 0 ? NULL : Py_NewRef(self->usage == NULL ? Py_None : self->usage);
 }
 
 static PyObject *get_held(EventStream *self, void *closure) {
     if (self->handed_over) {
-        return get_told(self, closure);
+        return read_property(self, closure);
     }
     return stream_held(self);
 }
 
-static const Told told[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}, {"reasoned", 3}};
+static const Property property[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}, {"reasoned", 3}};
 
-static PyGetSetDef stream_told[] = {
-    {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&told[0]},
-    {"errors", (getter)get_told, NULL, "error events", (void *)&told[1]},
-    {"error", (getter)get_told, NULL, "the last error event's data", (void *)&told[2]},
-    {"usage", (getter)get_usage, NULL, "what was reported last, or None", (void *)&told[3]},
-    {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&told[4]},
-    {"torn", (getter)get_told, NULL, "whether a part of an overlong event has passed", (void *)&told[5]},
-    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&told[6]},
+static PyGetSetDef stream_properties[] = {
+    {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&property[0]},
+    {"errors", (getter)read_property, NULL, "error events", (void *)&property[1]},
+    {"error", (getter)read_property, NULL, "the last error event's data", (void *)&property[2]},
+    {"usage", (getter)get_usage, NULL, "what was reported last, or None", (void *)&property[3]},
+    {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&property[4]},
+    {"torn", (getter)read_property, NULL, "whether a part of an overlong event has passed", (void *)&property[5]},
+    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&property[6]},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -325,5 +325,5 @@ PyTypeObject event_stream_type = {
     .tp_clear = (inquiry)stream_clear,
     .tp_methods = stream_methods,
     .tp_members = stream_members,
-    .tp_getset = stream_told,
+    .tp_getset = stream_properties,
 };

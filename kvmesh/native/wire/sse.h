@@ -35,7 +35,7 @@ typedef struct {
     PyObject *find;  /* find_usage(data, before): what an event reports, over what was reported before */
     PyObject *usage; /* what was reported but for `unread`, NULL for nothing */
     PyObject *unread; /* the data of the last event that reports usage, NULL for none */
-    Py_ssize_t tokens, due, told_by_twin;
+    Py_ssize_t tokens, due, twin_tokens;
     char done, reasoned, complete, handed_over; /* handed_over: the twin does everything */
 } EventStream;
 

@@ -27,8 +27,8 @@ int stream_count_twins(EventStream *self, PyObject *twin, PyObject *returned) {
     if (tokens < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    self->tokens += tokens - self->told_by_twin;
-    self->told_by_twin = tokens;
+    self->tokens += tokens - self->twin_tokens;
+    self->twin_tokens = tokens;
     return 0;
 }
 

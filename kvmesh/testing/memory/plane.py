@@ -25,7 +25,7 @@ class MemoryPlane:
         self.bus: Bus = MemoryBus(server)
         self._server = server
         self._namespace = namespace
-        self._open = self._told = False
+        self._open = self._reported = False
         self._waiting = ""
         self._kept: set[str] = set()
         self._listeners: list[Callable[[bool], None]] = []
@@ -48,27 +48,27 @@ class MemoryPlane:
             await self._changed.wait()
         self._waiting = ""
         self._open = True
-        self._tell()
+        self._deliver()
 
     async def close(self) -> None:
         """Disconnect for good; safe to call twice."""
         self._open = False
-        self._tell()
+        self._deliver()
         self._server.forget(self)
 
     def wake(self) -> None:
         """Notice what changed at the server."""
         self._changed.set()
-        self._tell()
+        self._deliver()
 
     def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""
-        told = guarded("connection listener", listener)
-        self._listeners.append(told)
+        reported = guarded("connection listener", listener)
+        self._listeners.append(reported)
 
         def forget() -> None:
-            if told in self._listeners:
-                self._listeners.remove(told)
+            if reported in self._listeners:
+                self._listeners.remove(reported)
 
         return forget
 
@@ -141,8 +141,8 @@ class MemoryPlane:
     async def warn_of_risks(self) -> None:
         """Say nothing: memory promises nothing."""
 
-    def _tell(self) -> None:
-        if self.connected != self._told:
-            self._told = self.connected
+    def _deliver(self) -> None:
+        if self.connected != self._reported:
+            self._reported = self.connected
             for listener in list(self._listeners):
-                listener(self._told)
+                listener(self._reported)

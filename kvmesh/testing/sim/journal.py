@@ -175,10 +175,10 @@ class SimJournal:
                 break
             tail.position += 1
             worker = WorkerId(last_token(record[0]))
-            self._tell(tail, JournalRecord(tail.position, worker, record[1]))
+            self._deliver(tail, JournalRecord(tail.position, worker, record[1]))
         if not tail.caught_up and tail.position >= tail.goal:
             tail.caught_up = True
-            self._tell(tail, CaughtUp(tail.goal))
+            self._deliver(tail, CaughtUp(tail.goal))
         if tail.position < self.last_sequence:
             self._schedule(tail)
 
@@ -186,18 +186,18 @@ class SimJournal:
         if not tail.opened:
             tail.opened = True
             tail.created = tail.created or self.created
-            self._tell(tail, JournalOpened(tail.created))
+            self._deliver(tail, JournalOpened(tail.created))
         if tail.created != self.created or tail.position > self.last_sequence:
             tail.created, tail.position, tail.goal = self.created, 0, -1
-            self._tell(tail, JournalRecreated(self.created))
+            self._deliver(tail, JournalRecreated(self.created))
         if tail.goal < 0 or tail.goal > self.last_sequence:
             # A stream loses its end with its server, and a tail that is opened anew looks again.
             tail.goal = self.last_sequence
         if tail.position + 1 < self.first_sequence:
-            self._tell(tail, JournalGap(tail.position + 1, self.first_sequence - 1))
+            self._deliver(tail, JournalGap(tail.position + 1, self.first_sequence - 1))
             tail.position = self.first_sequence - 1
 
-    def _tell(self, tail: _Tail, message: Message) -> None:
+    def _deliver(self, tail: _Tail, message: Message) -> None:
         process = tail.process
         self._sim.deliver(process, tail.incarnation, process.plan.tail_to, message)
 

@@ -85,7 +85,7 @@ class ResponseTrailers(msgspec.Struct, gc=False):
     headers: Headers
 
 
-Heard = (
+GatewayMessage = (
     RequestHeaders
     | RequestBody
     | RequestTrailers
@@ -106,7 +106,7 @@ KINDS: Final = (
 _TYPES: Final = (*KINDS, Modes, CodecError)
 
 
-def decode(data: bytes) -> Heard:
+def decode(data: bytes) -> GatewayMessage:
     """Return what a gateway's message says.
 
     Of a field that may stand once the last counts. Fields and metadata that a picker has no use for

@@ -80,8 +80,21 @@ class Connection(asyncio.Protocol):
     """Feeds a session, hands its events to streams, writes what they answer: once a turn."""
 
     __slots__ = (
-        "_busy", "_calm_at_s", "_flushing", "_idle_since_s", "_leaving", "_paused", "_peer",
-        "_shared", "_streams", "_transport", "deadline_s", "held_bytes", "peer", "session", "spoke",
+        "_busy",
+        "_flushing",
+        "_idle_since_s",
+        "_leaving",
+        "_paused",
+        "_peer",
+        "_reset_idle_at_s",
+        "_shared",
+        "_streams",
+        "_transport",
+        "deadline_s",
+        "held_bytes",
+        "peer",
+        "session",
+        "spoke",
         "write_buffer_bytes",
     )  # fmt: skip
 
@@ -96,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self.peer: str = ""
         self._leaving = False
-        self._calm_at_s = self._idle_since_s = 0.0
+        self._reset_idle_at_s = self._idle_since_s = 0.0
         self.deadline_s = NEVER
         self.spoke = -1
 
@@ -121,7 +134,7 @@ class Connection(asyncio.Protocol):
         now_s = shared.wheel.now_s
         self.deadline_s = now_s + shared.limits.preface_timeout_s
         self._idle_since_s = now_s
-        self._calm_at_s = now_s + _CALM_S
+        self._reset_idle_at_s = now_s + _CALM_S
         if refused:
             shared.refused += 1
             self._transport.abort()
@@ -164,7 +177,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on."""
         self._paused = False
-        self.deadline_s = self._calm_at_s
+        self.deadline_s = self._reset_idle_at_s
         if not self._transport.is_closing():
             self._transport.resume_reading()
         self._dispatch(self.session.unblock())
@@ -190,8 +203,8 @@ class Connection(asyncio.Protocol):
             self._idle_since_s = now
         elif now - self._idle_since_s >= self._shared.limits.idle_timeout_s:
             self.drain()
-        session.calm()
-        self.deadline_s = self._calm_at_s = now + _CALM_S
+        session.reset_idle()
+        self.deadline_s = self._reset_idle_at_s = now + _CALM_S
         self._flush()
 
     def crash(self, error: Exception) -> None:
@@ -245,7 +258,7 @@ class Connection(asyncio.Protocol):
                         shared.messages += 1
                         stream.on_message(value)
                     else:
-                        self._tell(stream_id, stream, kind, value)
+                        self._deliver(stream_id, stream, kind, value)
                 except Exception as error:  # noqa: BLE001  one stream's bug: the others go on
                     shared.report(error, stream.path)
                     stream.finish(status=INTERNAL, text="internal error")
@@ -254,7 +267,7 @@ class Connection(asyncio.Protocol):
             elif kind == FAILED:
                 self._fail(value)
 
-    def _tell(self, stream_id: int, stream: Stream, kind: int, value: object) -> None:
+    def _deliver(self, stream_id: int, stream: Stream, kind: int, value: object) -> None:
         if kind == ENDED:
             stream.on_half_close()
         elif kind == RESUMED:

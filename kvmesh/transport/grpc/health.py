@@ -38,9 +38,9 @@ class HealthService:
 
     def refresh(self) -> None:
         """Tell the watchers what has changed."""
-        for stream, (service, told) in list(self._watchers.items()):
+        for stream, (service, reported) in list(self._watchers.items()):
             status = self._status(service)
-            if status != told:
+            if status != reported:
                 self._watchers[stream] = (service, status)
                 stream.send(_answer(status))
 
@@ -84,7 +84,7 @@ class HealthService:
             status = self._status(service)
             self._watchers[stream] = (service, status)
             stream.send(_answer(status))
-            self._look_later()
+            self._check_later()
 
         def leave(_: int) -> None:
             self._watchers.pop(stream, None)
@@ -92,18 +92,18 @@ class HealthService:
         stream.on_message = ask
         stream.on_reset = leave
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         if self._timer is None and self._watchers:
             self._timer = asyncio.get_running_loop().call_later(
-                _LOOK_S, guarded("health", self._look)
+                _LOOK_S, guarded("health", self._refresh)
             )
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         self._timer = None
         try:
             self.refresh()
         finally:
-            self._look_later()
+            self._check_later()
 
 
 def _end_empty(stream: GrpcStream) -> None:

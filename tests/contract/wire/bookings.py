@@ -56,7 +56,7 @@ def life(teller: Teller) -> bytes:
     teller.outbox.first_token("a")
     teller.sequences.first_token("a", 1.0)
     teller.sequences.grow("a", 300, 2.0)
-    teller.outbox.tell_growth()
+    teller.outbox.publish_growth()
     teller.outbox.ended("a")
     teller.outbox.ended("b", Attempt(Verdict.OVERLOAD, "429", 0.25, 30.0))
     return teller.message()
@@ -78,7 +78,7 @@ def state(teller: Teller) -> bytes:
     teller.place("a", Demand(20, 20, 0, ()))
     teller.message()
     teller.outbox.begin_state()
-    teller.outbox.retell(teller.sequences.owned())
+    teller.outbox.republish(teller.sequences.owned())
     teller.outbox.end_state()
     return teller.message()
 

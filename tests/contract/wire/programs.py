@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.core.programs.shared import AgentNews, decode_news, encode_news
+from kvmesh.core.programs.shared import AgentUpdate, decode_update, encode_update
 from kvmesh.core.programs.table import AgentRecord
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.transport.nats.layout import program_bucket
@@ -37,9 +37,9 @@ def programs() -> Iterator[tuple[str, WireCase]]:
     yield (
         "agent",
         WireCase(
-            lambda: encode_news("r0", EPOCH, TOLD_S, RECORD),
-            decode_news,
-            AgentNews(1, "r0", EPOCH, TOLD_S, RECORD),
+            lambda: encode_update("r0", EPOCH, TOLD_S, RECORD),
+            decode_update,
+            AgentUpdate(1, "r0", EPOCH, TOLD_S, RECORD),
         ),
     )
     name = program_bucket(Subjects("kvmesh", "chat"))

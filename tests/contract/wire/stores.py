@@ -151,7 +151,7 @@ def written_session() -> bytes:
     """Return key and value of a session's row, as `SessionStore` writes them."""
     sessions = Sessions(SessionOptions("soft"))
     sessions.bind(session_key("conversation", "tenant"), WORKER, 0.0)
-    [(key, value)] = sessions.news.items()
+    [(key, value)] = sessions.updates.items()
     return f"{key} {value}".encode()
 
 
@@ -167,7 +167,7 @@ def written_home() -> bytes:
     homes = Homes(HomeOptions())
     homes.note(0xBEEF, "chat", 0.0)
     homes.note(0xBEEF, "code", 0.0, ended=True)
-    [(key, value)] = homes.news.items()
+    [(key, value)] = homes.updates.items()
     return f"{key} {value}".encode()
 
 

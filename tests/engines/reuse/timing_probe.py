@@ -72,12 +72,12 @@ class Prober:
     def probe(self, seed: int, count: int, model: str) -> Probed:
         """Have `alice` send `count` secrets, and `bob` guess as many right as wrong, mixed."""
         rng = random.Random(seed)
-        told, untold = self.secrets(rng, count), self.secrets(rng, count)
-        for prompt in told:
+        reported, untold = self.secrets(rng, count), self.secrets(rng, count)
+        for prompt in reported:
             self.ask("alice", completion(model, prompt))
         for prompt in self.secrets(rng, 5):
             self.ask("bob", completion(model, prompt))
-        guesses = [(prompt, True) for prompt in told] + [(prompt, False) for prompt in untold]
+        guesses = [(prompt, True) for prompt in reported] + [(prompt, False) for prompt in untold]
         rng.shuffle(guesses)
         seen = Probed()
         for prompt, right in guesses:

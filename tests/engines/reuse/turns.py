@@ -141,7 +141,7 @@ RESPONSES: Final[list[Body]] = [
 ]
 
 
-def _told() -> dict[str, list[Body]]:
+def _reported() -> dict[str, list[Body]]:
     anthropic, openai = "vllm.entrypoints.anthropic", "vllm.entrypoints.openai.responses"
     protocol, serving = (import_module(f"{anthropic}.{one}") for one in ("protocol", "serving"))
     response, utils = (import_module(f"{openai}.{one}") for one in ("protocol", "utils"))
@@ -178,4 +178,4 @@ def _told() -> dict[str, list[Body]]:
 
 
 if __name__ == "__main__":
-    FIXTURE.write_text(json.dumps(_told(), indent=1, default=list) + "\n", encoding="utf-8")
+    FIXTURE.write_text(json.dumps(_reported(), indent=1, default=list) + "\n", encoding="utf-8")

@@ -54,7 +54,7 @@ class Story:
             self._sent = dict.fromkeys(PEERS, 1)
             self._epoch = dict.fromkeys(PEERS, 1)
             for peer in PEERS:
-                self._tell(peer, *(named(index, name) for index, name in enumerate(NAMES[:4])))
+                self._report(peer, *(named(index, name) for index, name in enumerate(NAMES[:4])))
             for _ in range(MAX_STEPS):
                 if chooser.is_empty:
                     break
@@ -67,9 +67,9 @@ class Story:
         chooser, peer = self._chooser, self._one(PEERS)
         match chooser.below(12):
             case 0 | 1 | 2 | 3:
-                self._tell(peer, *self._records())
+                self._report(peer, *self._records())
             case 4:
-                self._tell(peer, state_begins(), *self._records(), state_ends())
+                self._report(peer, state_begins(), *self._records(), state_ends())
             case 5:
                 self._now += STEPS_S[chooser.below(len(STEPS_S))]
                 self._sent[peer] = max(
@@ -80,27 +80,27 @@ class Story:
             case 7:
                 self._epoch[peer] = max(1, self._epoch[peer] + chooser.below(3) - 1)
                 self._sent[peer] = 1
-                self._tell(peer, named(0, "w1"))
+                self._report(peer, named(0, "w1"))
             case 8:
                 shares = Shares(1, 2, [], beat=True) if chooser.below(2) else None
                 tail = None if shares is not None else b"\xc1"
-                self._tell(peer, *self._records(), shares=shares, tail=tail)
+                self._report(peer, *self._records(), shares=shares, tail=tail)
             case 9:
                 many = range(100, 100 + MANY)
-                told = [named(one, f"many{one}") for one in many]
-                told += [placed(one, one, (3, 12, 12, 1), (1, 2)) for one in many]
-                self._tell(peer, *told, *(bare(1, one) for one in many))
+                reported = [named(one, f"many{one}") for one in many]
+                reported += [placed(one, one, (3, 12, 12, 1), (1, 2)) for one in many]
+                self._report(peer, *reported, *(bare(1, one) for one in many))
             case 10:
                 self._act_behind_their_backs(peer)
             case _:
-                self._tell(peer, *self._records(), cut=chooser.below(200))
+                self._report(peer, *self._records(), cut=chooser.below(200))
 
     def _fail(self, peer: str) -> None:
         """Have one worker fail so often that something speaks against it."""
         number = NUMBERS[self._chooser.below(5)]
         for verdict in (1, 2, 3, 3, 3):
             place = placed(number, self._chooser.below(2), (3, 12, 12, 1))
-            self._tell(peer, place, failed(number, verdict, "reset", 0.5, 2.0))
+            self._report(peer, place, failed(number, verdict, "reset", 0.5, 2.0))
 
     def _act_behind_their_backs(self, peer: str) -> None:
         chooser = self._chooser
@@ -123,7 +123,7 @@ class Story:
                     twin.peers.remove(peer)
                 case _:
                     for booking in twin.sequences.expire(self._now):
-                        twin.peers.doubt(booking.owner)
+                        twin.peers.distrust(booking.owner)
                     twin.peers.forget_strangers(self._now)
 
     def _records(self) -> list[bytes]:
@@ -152,22 +152,22 @@ class Story:
             case _:
                 return (state_begins(), state_ends())[chooser.below(2)]
 
-    def _tell(
+    def _report(
         self,
         peer: str,
-        *told: bytes,
+        *reported: bytes,
         shares: Shares | None = None,
         tail: bytes | None = None,
         cut: int | None = None,
     ) -> None:
         data = message(
-            *told, epoch=self._epoch[peer], first_seq=self._sent[peer], shares=shares, tail=tail
+            *reported, epoch=self._epoch[peer], first_seq=self._sent[peer], shares=shares, tail=tail
         )[:cut]
-        self._sent[peer] += len(told)
+        self._sent[peer] += len(reported)
         answers = list[object]()
         for twin in self.twins:
             try:
-                answers.append(twin.peers.hear(peer, data, self._now))
+                answers.append(twin.peers.receive(peer, data, self._now))
             except CodecError as error:
                 answers.append(str(error))
         assert answers[0] == answers[1], answers

@@ -230,7 +230,7 @@ async def test_no_pen_of_the_server_writes_where_a_stolen_key_may_not(
     others = [one for one in scene.witnesses.values() if one.account != thief.home]
     before = await scene.all_streams(thief.home)
     for witness in scene.witnesses.values():
-        witness.heard.clear()
+        witness.received.clear()
 
     for target in foreign(role):
         await use(pen, attack, target)
@@ -243,7 +243,7 @@ async def test_no_pen_of_the_server_writes_where_a_stolen_key_may_not(
     reached = [
         f"{witness.account}: {subject}"
         for witness in others
-        for subject in witness.heard
+        for subject in witness.received
         if subject in foreign(role) and not (witness.account == SYSTEM and is_api(subject))
     ]
     assert not reached
@@ -273,7 +273,7 @@ async def test_a_stolen_router_key_deletes_no_table_of_its_own_bucket(
     # A deletion is an empty request.
     await attack.jetstream.publish(f"$KV.{SESSIONS}.empty", b"")
     witness = scene.witnesses[thief.heard_in]
-    witness.heard.clear()
+    witness.received.clear()
 
     for operation in ("DELETE", "PURGE"):
         await use(pen, attack, f"$JS.API.STREAM.{operation}.KV_{META}")

@@ -98,22 +98,22 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await cluster.stop()
 
 
-async def hear(cluster: Cluster, bucket: str, heard: list[int]) -> None:
+async def receive(cluster: Cluster, bucket: str, received: list[int]) -> None:
     """Have a router at each server note its server's number for every heartbeat of a worker."""
     for number in range(SERVERS):
         router = await cluster.login(number, f"router.{bucket}.r0")
         subject = Subjects("kvmesh", bucket).heartbeats()
-        await router.client.listen(subject, lambda *_, number=number: heard.append(number))
+        await router.client.listen(subject, lambda *_, number=number: received.append(number))
         await router.flush()
 
 
 async def check_heard(
-    worker: NatsConnection, subject: str, heard: list[int], everyone: set[int]
+    worker: NatsConnection, subject: str, received: list[int], everyone: set[int]
 ) -> None:
     """Say it until everyone has heard it: interest takes its time to spread."""
-    heard.clear()
+    received.clear()
     async with asyncio.timeout(30):
-        while set(heard) < everyone:
+        while set(received) < everyone:
             worker.client.publish_nowait(subject, b"alive")
             await asyncio.sleep(TRIES_S)
 
@@ -130,8 +130,8 @@ async def stored(worker: NatsConnection, subject: str) -> int:
 @pytest.mark.parametrize("cluster", ["accounts.conf", "operator"], indirect=True)
 async def test_workers_and_routers_of_different_servers_hear_each_other(cluster: Cluster) -> None:
     chat = Subjects("kvmesh", "chat")
-    heard: list[int] = []
-    await hear(cluster, "chat", heard)
+    received: list[int] = []
+    await receive(cluster, "chat", received)
     worker = await cluster.login(1, "worker.chat.w0")
     await worker.client.listen(
         chat.control("w0"),
@@ -139,7 +139,7 @@ async def test_workers_and_routers_of_different_servers_hear_each_other(cluster:
     )
     await worker.flush()
 
-    await check_heard(worker, chat.heartbeats("w0"), heard, {0, 1, 2})
+    await check_heard(worker, chat.heartbeats("w0"), received, {0, 1, 2})
     assert await stored(worker, chat.events("w0")) == 1
     router = await cluster.login(2, "router.chat.r0")
     assert (await router.request(chat.control("w0"), b"drain", timeout_s=20)).data == b"done"
@@ -149,7 +149,7 @@ async def test_workers_and_routers_of_different_servers_hear_each_other(cluster:
 @pytest.mark.parametrize("cluster", ["accounts.conf", "operator"], indirect=True)
 async def test_servers_restarted_one_by_one_learn_a_new_bucket(cluster: Cluster) -> None:
     mesh, code = cluster.mesh, Subjects("kvmesh", "code")
-    heard: list[int] = []
+    received: list[int] = []
     mesh.options = replace(
         mesh.options, worker=("chat/w0", "code/v0"), router=("chat/r0", "code/r0")
     )
@@ -160,12 +160,12 @@ async def test_servers_restarted_one_by_one_learn_a_new_bucket(cluster: Cluster)
         if number == 0:
             # It listens while its neighbours do not know its account yet.
             early = await cluster.login(0, "router.code.r0")
-            await early.client.listen(code.heartbeats(), lambda *_: heard.append(EARLY))
+            await early.client.listen(code.heartbeats(), lambda *_: received.append(EARLY))
             await early.flush()
     await cluster.streams("chat", "code")
 
-    await hear(cluster, "code", heard)
+    await receive(cluster, "code", received)
     for number in range(SERVERS):
         worker = await cluster.login(number, "worker.code.v0")
-        await check_heard(worker, code.heartbeats("v0"), heard, {EARLY, 0, 1, 2})
+        await check_heard(worker, code.heartbeats("v0"), received, {EARLY, 0, 1, 2})
         assert await stored(worker, code.events("v0")) == number + 1

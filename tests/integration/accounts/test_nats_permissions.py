@@ -93,8 +93,8 @@ async def test_a_stolen_worker_key_cannot_write(
         "manifest.code", b"true", expected=0
     )
     worker = await mesh.login("worker.code.w7")
-    heard: list[str] = []
-    await router.client.listen(CODE.heartbeats(), lambda subject, *_: heard.append(subject))
+    received: list[str] = []
+    await router.client.listen(CODE.heartbeats(), lambda subject, *_: received.append(subject))
     await router.flush()
     await JetStream(worker).publish(CODE.events("w7"), b"mine")
 
@@ -103,7 +103,7 @@ async def test_a_stolen_worker_key_cannot_write(
 
     await eventually(lambda: worker.statistics().errors, what="the server's refusal")
     assert worker.connected
-    assert not heard
+    assert not received
     assert await messages(admin, STREAM) == 1
     assert await messages(admin, f"KV_{meta_bucket('kvmesh')}") == 1
     assert await messages(admin, f"OBJ_{snapshot_bucket(CODE)}") == 0

@@ -47,13 +47,13 @@ async def test_meta_routers_share_homes_with_the_rights_they_have(
     mesh: LockedMesh, eventually: Any
 ) -> None:
     tables = [await (await mesh.plane("meta-router")).homes(3600, 131_072) for _ in range(2)]
-    told = Told()
-    await tables[1].follow(told)
+    reported = Told()
+    await tables[1].follow(reported)
 
     tables[0].put("00000000000000ff", b"code")
 
-    await eventually(lambda: told.values, what="the home")
-    assert told.values == {"00000000000000ff": b"code"}
+    await eventually(lambda: reported.values, what="the home")
+    assert reported.values == {"00000000000000ff": b"code"}
 
 
 class Told:
@@ -122,17 +122,17 @@ async def test_a_meta_router_hears_routers_and_says_nothing(
     mesh: LockedMesh, eventually: Any
 ) -> None:
     router, meta = await mesh.login("router.code.r1"), await mesh.login("meta-router")
-    heard: list[bytes] = []
-    await meta.client.listen("kvmesh.rt.*.*", lambda _s, _r, data, _h: heard.append(data))
+    received: list[bytes] = []
+    await meta.client.listen("kvmesh.rt.*.*", lambda _s, _r, data, _h: received.append(data))
     await meta.flush()
 
     router.client.publish_nowait(CODE.routers("r1"), b"alive")
-    await eventually(lambda: heard == [b"alive"])
+    await eventually(lambda: received == [b"alive"])
     with contextlib.suppress(nats.errors.Error):
         meta.client.publish_nowait(CODE.routers("r1"), b"forged")
 
     await eventually(lambda: meta.statistics().errors)
-    assert heard == [b"alive"]
+    assert received == [b"alive"]
 
 
 async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_workers(
@@ -272,8 +272,8 @@ async def test_a_picker_works_with_a_routers_key(mesh: LockedMesh, tmp_path: Pat
                 await asyncio.sleep(0.05)
             overlap = 0
             while overlap < 100:
-                _, told = await serve(gateway, client, text, {})
-                overlap = int(told["x-kvmesh-overlap-blocks"])
+                _, reported = await serve(gateway, client, text, {})
+                overlap = int(reported["x-kvmesh-overlap-blocks"])
 
         assert "picker serves" in picker.text()
         assert "ermissions" not in picker.text(), picker.text()

@@ -58,7 +58,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[LockedMesh]:
         yield mesh
 
 
-class Heard:
+class GatewayMessage:
     """A TailListener that keeps the records."""
 
     def __init__(self) -> None:
@@ -92,16 +92,16 @@ async def test_a_heartbeat_that_a_consumer_delivers_is_ignored(
 ) -> None:
     """By a pull: a push consumer delivers only where somebody subscribed without a wildcard."""
     plane, worker = await mesh.plane("router.chat.r1"), await mesh.login("worker.chat.w1")
-    heard: list[tuple[str, bytes]] = []
+    received: list[tuple[str, bytes]] = []
     bus = NatsBus(plane.connection)
-    await bus.subscribe(CHAT.heartbeats(), lambda *message: heard.append(message))
+    await bus.subscribe(CHAT.heartbeats(), lambda *message: received.append(message))
 
     await use(pull, await steal(mesh), CHAT.heartbeats("w1"))
 
     await eventually(lambda: bus.statistics().strangers, what="the forged one is counted")
     worker.client.publish_nowait(CHAT.heartbeats("w1"), REAL)
-    await eventually(lambda: heard, what="the real one")
-    assert heard == [(CHAT.heartbeats("w1"), REAL)]
+    await eventually(lambda: received, what="the real one")
+    assert received == [(CHAT.heartbeats("w1"), REAL)]
 
 
 async def test_a_record_that_a_pull_stores_as_an_event_is_passed_over(
@@ -109,19 +109,19 @@ async def test_a_record_that_a_pull_stores_as_an_event_is_passed_over(
 ) -> None:
     plane, worker = await mesh.plane("router.chat.r1"), await mesh.login("worker.chat.w1")
     journal = await plane.journal("chat")
-    heard = Heard()
-    tail = await journal.tail(0, "", heard)
+    received = GatewayMessage()
+    tail = await journal.tail(0, "", received)
 
     await use(pull, await steal(mesh), CHAT.events("w1"))
 
     await eventually(lambda: tail.statistics().strangers == 1, what="the forged one is counted")
     sequence = await JetStream(worker).publish(CHAT.events("w1"), REAL)
-    await eventually(lambda: heard.records, what="the real one")
+    await eventually(lambda: received.records, what="the real one")
     await tail.close()
-    told = [(one.sequence, one.subject, one.data) for one in heard.records]
-    assert told == [(sequence, CHAT.events("w1"), REAL)]
+    reported = [(one.sequence, one.subject, one.data) for one in received.records]
+    assert reported == [(sequence, CHAT.events("w1"), REAL)]
     assert sequence == 2
-    assert not heard.gaps
+    assert not received.gaps
     assert tail.statistics().position == sequence
 
 
@@ -131,14 +131,14 @@ async def test_what_the_server_says_under_an_events_subject_is_no_event(
 ) -> None:
     plane = await mesh.plane("router.chat.r1")
     journal = await plane.journal("chat")
-    heard = Heard()
-    tail = await journal.tail(0, "", heard)
+    received = GatewayMessage()
+    tail = await journal.tail(0, "", received)
 
     await use(pen, await steal(mesh), CHAT.events("w1"))
 
-    await eventually(lambda: heard.records, what="the server's words")
+    await eventually(lambda: received.records, what="the server's words")
     await tail.close()
-    [record] = heard.records
+    [record] = received.records
     assert record.subject == CHAT.events("w1")
     with pytest.raises(CodecError):
         decode_batch(record.data)

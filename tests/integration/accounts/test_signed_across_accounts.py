@@ -30,7 +30,7 @@ async def test_heartbeats_commands_and_leases_are_believed_in_other_accounts(
     mesh = LockedMesh(options, tmp_path)
     mesh.write()
     trust = write_trust(out, mesh.members)
-    heard: list[str] = []
+    received: list[str] = []
     drained: list[bool] = []
 
     async def plane(label: str, *names: str) -> NatsPlane:
@@ -50,14 +50,14 @@ async def test_heartbeats_commands_and_leases_are_believed_in_other_accounts(
         router = await plane("router.code.r1", "router", "code", "r1")
         worker = await plane("worker.code.w7", "worker", "code", "w7")
         meta = await plane("meta-router", "meta-router")
-        await router.bus.subscribe(CODE.heartbeats(), lambda subject, _: heard.append(subject))
-        await meta.bus.subscribe("kvmesh.rt.*.*", lambda subject, _: heard.append(subject))
+        await router.bus.subscribe(CODE.heartbeats(), lambda subject, _: received.append(subject))
+        await meta.bus.subscribe("kvmesh.rt.*.*", lambda subject, _: received.append(subject))
         control = await worker.control((CODE.control("w7-dp1"),), {Drain: drain})
         asking = await router.control()
 
         worker.bus.publish(CODE.heartbeats("w7-dp0"), b"alive")
         router.bus.publish(CODE.routers("r1"), b"alive")
-        await eventually(lambda: len(heard) == 2)
+        await eventually(lambda: len(received) == 2)
         assert await asking.ask(CODE.control("w7-dp1"), Drain(), bool)
         keys, _ = await router.stores("code")
         await keys.put("lease.snap.code", b"r1", expected=None, ttl_s=60)
@@ -65,7 +65,7 @@ async def test_heartbeats_commands_and_leases_are_believed_in_other_accounts(
 
         assert entry is not None
         assert entry.value == b"r1"
-        assert sorted(heard) == [CODE.heartbeats("w7-dp0"), CODE.routers("r1")]
+        assert sorted(received) == [CODE.heartbeats("w7-dp0"), CODE.routers("r1")]
         assert drained == [True]
         for one in (router, worker, meta):
             assert not any(one.unverified().counts.values())

@@ -62,9 +62,9 @@ def thief(label: str, **means: str) -> Thief:
 
 
 async def test_a_routers_push_consumer_commands_another_buckets_worker(old: Old) -> None:
-    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    received: asyncio.Queue[bytes] = asyncio.Queue()
     worker = await old.login("worker.code.v1")
-    await worker.client.listen(CODE.control("v1"), lambda *message: heard.put_nowait(message[2]))
+    await worker.client.listen(CODE.control("v1"), lambda *message: received.put_nowait(message[2]))
     await worker.flush()
     router = await old.login("router.chat.r0")
     await JetStream(router).publish(f"$KV.{session_bucket(CHAT)}.x", b"a command")
@@ -73,7 +73,7 @@ async def test_a_routers_push_consumer_commands_another_buckets_worker(old: Old)
     await use(push, Attack(thief("router.chat.r0", **means), router), CODE.control("v1"))
 
     async with asyncio.timeout(20):
-        assert await heard.get() == b"a command"
+        assert await received.get() == b"a command"
 
 
 async def test_a_workers_ack_becomes_another_buckets_lease(old: Old) -> None:

@@ -167,11 +167,11 @@ async def test_of_too_many_workers_those_known_stay_and_so_many_others_come() ->
     source = Many()
     discovery = Discovery([source], [], most=64)
     source.texts = ["old=http://10.9.9.9:8000"]
-    before = await discovery.look()
+    before = await discovery.check()
 
     source.texts += [f"http://10.{n >> 16}.{n >> 8 & 255}.{n & 255}:8000" for n in range(200_000)]
-    found = await discovery.look()
-    again = await discovery.look()
+    found = await discovery.check()
+    again = await discovery.check()
 
     assert [one.worker for one in before] == ["old"]
     assert len(found) == 64
@@ -209,7 +209,7 @@ class Told:
 
 
 async def names(discovery: Discovery) -> list[str]:
-    return [one.worker for one in await discovery.look()]
+    return [one.worker for one in await discovery.check()]
 
 
 async def test_a_source_that_fails_keeps_what_it_said() -> None:

@@ -91,12 +91,12 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
     context = zmq.Context()
     publisher = context.socket(zmq.PUB)
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
-    heard: list[tuple[int, WorkerLoad]] = []
+    received: list[tuple[int, WorkerLoad]] = []
 
     def published() -> bool:
         publisher.send_multipart((b"load", bytes(8), b"no load"))
         publisher.send_multipart((b"load", bytes(8), STAT))
-        return bool(heard)
+        return bool(received)
 
     pool = UpstreamPool()
     try:
@@ -107,7 +107,7 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
                 load_path="/v1/loads",
                 load_streams=(f"tcp://127.0.0.1:{port}",),
             )
-            feed = LoadFeed(url, facts, lambda rank, load: heard.append((rank, load)))
+            feed = LoadFeed(url, facts, lambda rank, load: received.append((rank, load)))
             feed.start()
             await eventually(published, what="the stream is heard")
             publisher.close(linger=0)
@@ -121,14 +121,14 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
                 total_slots=4096,
                 computed_tokens=424,
             )
-            assert set(heard) == {(0, stream)}
+            assert set(received) == {(0, stream)}
 
-            count = len(heard)
-            await feed.look(pool)
-            assert len(heard) == count
-            await feed.look(pool)
+            count = len(received)
+            await feed.check(pool)
+            assert len(received) == count
+            await feed.check(pool)
             page = WorkerLoad(running_requests=3, total_blocks=10, computed_tokens=0)
-            assert heard[-1] == (0, page)
+            assert received[-1] == (0, page)
             feed.close()
             feed.close()
     finally:
@@ -137,22 +137,22 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
 
 
 async def test_a_load_stream_that_cannot_be_is_made_up_for_by_asking() -> None:
-    heard: list[int] = []
+    received: list[int] = []
     pool = UpstreamPool()
     try:
         async with answering({"/v1/loads": LOADS}) as url:
             facts = EngineFacts(kind="sglang", load_path="/v1/loads", load_streams=("nonsense",))
-            feed = LoadFeed(url, facts, lambda rank, _: heard.append(rank))
+            feed = LoadFeed(url, facts, lambda rank, _: received.append(rank))
             feed.start()
-            await feed.look(pool)
+            await feed.check(pool)
             feed.close()
             for kind in ("sglang", ""):
                 unheard = EngineFacts(kind=kind, load_path="/nowhere", load_streams=("nonsense",))
-                other = LoadFeed(url, unheard, feed._tell)
+                other = LoadFeed(url, unheard, feed._report)
                 other.start()
-                await other.look(pool)
+                await other.check(pool)
                 other.close()
     finally:
         await pool.close()
 
-    assert heard == [0]
+    assert received == [0]

@@ -91,7 +91,7 @@ async def test_an_engine_is_told_from_where_to_fetch_what_another_holds(
             explained = await until_told(client)
             answer = await complete(client, "w1")
             assert answer.headers["x-kvmesh-fetch-from"] == "w0"
-            told = recording.bodies[-1]["kv_transfer_params"]
+            reported = recording.bodies[-1]["kv_transfer_params"]
             recording.bodies.clear()
             for odd in (
                 {"prompt": [PROMPT, PROMPT]},
@@ -106,8 +106,8 @@ async def test_an_engine_is_told_from_where_to_fetch_what_another_holds(
         await holder.stop()
         await recording.server.close()
 
-    assert isinstance(told, dict)
-    source = told["remote_kv_source"]
+    assert isinstance(reported, dict)
+    source = reported["remote_kv_source"]
     assert source["remote_host"] == "127.0.0.1"
     assert source["remote_port"] == 5711
     assert source["kv_request_id"]

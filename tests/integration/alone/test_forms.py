@@ -96,15 +96,15 @@ async def test_a_conversation_goes_on_at_the_engine_that_keeps_it() -> None:
             return await client.post(f"{url}/v1/responses", json=body)
 
         begun = [await respond(first) for _ in range(6)]
-        told = [(one.json()["id"], one.headers["x-kvmesh-worker"]) for one in begun]
-        on = [await respond(first, previous_response_id=name) for name, _ in told]
-        there = [await respond(second, previous_response_id=name) for name, _ in told]
-        shown = [await client.get(f"{second}/v1/responses/{name}") for name, _ in told]
+        reported = [(one.json()["id"], one.headers["x-kvmesh-worker"]) for one in begun]
+        on = [await respond(first, previous_response_id=name) for name, _ in reported]
+        there = [await respond(second, previous_response_id=name) for name, _ in reported]
+        shown = [await client.get(f"{second}/v1/responses/{name}") for name, _ in reported]
         nobodys = await respond(second, previous_response_id="resp_nobodys")
         no_name = await respond(second, previous_response_id="../models")
         asked = [path for one in made for path in one.asked]
 
-    workers = [worker for _, worker in told]
+    workers = [worker for _, worker in reported]
     assert [one.status_code for one in (*on, *there, *shown)] == [200] * 18
     for answers in (on, there, shown):
         assert [one.headers["x-kvmesh-worker"] for one in answers] == workers
@@ -112,7 +112,7 @@ async def test_a_conversation_goes_on_at_the_engine_that_keeps_it() -> None:
     assert (nobodys.status_code, no_name.status_code) == (404, 404)
     assert "resp_nobodys not found" in nobodys.text
     # The second router asks each engine once for what it did not see, then knows.
-    assert len(asked) == len(told) * 3 + 3 + len(shown)
+    assert len(asked) == len(reported) * 3 + 3 + len(shown)
 
 
 async def test_an_answer_of_another_model_is_refused_by_an_engine_of_the_one_asked_for() -> None:
@@ -146,21 +146,21 @@ async def test_what_was_not_served_is_not_believed_cached(status: int, *, stream
         for body in bodies * 2:
             with contextlib.suppress(httpx.HTTPError):
                 await client.post("/v1/completions", json=body)
-        told = (await client.post("/v1/route", json=bodies[0])).json()
-        lengths = told["expected_output"]["samples"]
+        reported = (await client.post("/v1/route", json=bodies[0])).json()
+        lengths = reported["expected_output"]["samples"]
 
-    assert (told["overlap_blocks"], lengths) == (0, 0)
+    assert (reported["overlap_blocks"], lengths) == (0, 0)
 
 
 @pytest.mark.parametrize("plain", [True, False])
 async def test_refused_requests_are_no_sign_of_events_that_stopped(
     monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
-    told: list[Booking] = []
+    reported: list[Booking] = []
     released = StaticWorkers._released
 
     def note(workers: StaticWorkers, booking: Booking) -> None:
-        told.append(booking)
+        reported.append(booking)
         released(workers, booking)
 
     monkeypatch.setattr(StaticWorkers, "_released", note)
@@ -179,10 +179,10 @@ async def test_refused_requests_are_no_sign_of_events_that_stopped(
             refused = [
                 await client.post("/v1/completions", json=body | {"stop": [""]}) for _ in range(6)
             ]
-            told_of_refused = len(told)
+            told_of_refused = len(reported)
             served = await client.post("/v1/completions", json=body)
     finally:
         await mocker.stop()
 
     assert {one.status_code for one in refused} == {400}
-    assert (served.status_code, told_of_refused, len(told)) == (200, 0, 1)
+    assert (served.status_code, told_of_refused, len(reported)) == (200, 0, 1)

@@ -49,10 +49,10 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
     ):
         hanging.set()
         await eventually(lambda: any(b"/v1/models" in turn.head for turn in hung.turns[-1:]))
-        looks, at_hung = len(good.turns), len(hung.turns)
+        uses_caches, at_hung = len(good.turns), len(hung.turns)
 
         # In turn with the other, which is waited for 2 s each time, it would be as often there.
-        await eventually(lambda: len(good.turns) > looks + 20)
+        await eventually(lambda: len(good.turns) > uses_caches + 20)
 
         assert len(hung.turns) < at_hung + 10
         assert (await chat(client, "hello", worker_id="w0")).status_code == 200
@@ -82,7 +82,7 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
         router([engine.origin]) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
-        calm = await calmly(client)
+        reset_idle = await calmly(client)
         busy.set()
         status: dict[str, Any] = {}
         async with asyncio.timeout(60):
@@ -96,7 +96,7 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
         await calmly(client)
     await engine.close()
 
-    assert calm.headers.get_list("x-kvmesh-worker") == ["w0"]
+    assert reset_idle.headers.get_list("x-kvmesh-worker") == ["w0"]
     assert (served.status_code, served.headers["x-kvmesh-panic"]) == (200, "1")
     assert "panic" in " ".join(ready.json()["warnings"])
     assert "kvmesh_panic 1.0" in metrics
@@ -166,8 +166,8 @@ async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_ot
     ):
         monkeypatch.setattr(static_workers, "read_loads", break_on_odd)
         await eventually(lambda: len(reported) > 2)
-        looks = len(good.turns)
-        await eventually(lambda: len(good.turns) > looks + 20)
+        uses_caches = len(good.turns)
+        await eventually(lambda: len(good.turns) > uses_caches + 20)
         answered = (await chat(client, "hello", worker_id="w0")).status_code
         monkeypatch.undo()
     await good.close()

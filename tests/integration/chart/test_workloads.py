@@ -277,16 +277,18 @@ def test_every_engine_publishes_its_events_where_its_sidecar_reads_them() -> Non
     assert (events["endpoint"], events["replay_endpoint"]) == ("tcp://*:5557", "tcp://*:5657")
     assert events["enable_kv_cache_events"]
     assert "--block-size=32" in vllm["args"]
-    told = variables(container(of["v"], "kvmesh-worker"))
-    assert told["KVMESH_KV_EVENTS_ENDPOINT"] == "tcp://127.0.0.1:5557"
-    assert told["KVMESH_KV_CACHE_BLOCK_SIZE"] == "32"
-    assert told["KVMESH_HTTP_PORT"] == "9400"
+    reported = variables(container(of["v"], "kvmesh-worker"))
+    assert reported["KVMESH_KV_EVENTS_ENDPOINT"] == "tcp://127.0.0.1:5557"
+    assert reported["KVMESH_KV_CACHE_BLOCK_SIZE"] == "32"
+    assert reported["KVMESH_HTTP_PORT"] == "9400"
     assert "--page-size=16" in container(of["s"], "sglang")["args"]
     assert "KVMESH_KV_EVENTS_ENDPOINT" not in variables(container(of["s"], "kvmesh-worker"))
     [options] = read_all(named(manifests, "ConfigMap")["kvmesh-t"]["data"]["trtllm.yaml"])
     assert options["kv_cache_config"]["kv_events_config"]["endpoint"] == "tcp://*:5557"
-    told = variables(container(of["t"], "kvmesh-worker"))
-    assert told["KVMESH_KV_CACHE_BLOCK_SIZE"] == str(options["kv_cache_config"]["tokens_per_block"])
+    reported = variables(container(of["t"], "kvmesh-worker"))
+    assert reported["KVMESH_KV_CACHE_BLOCK_SIZE"] == str(
+        options["kv_cache_config"]["tokens_per_block"]
+    )
     assert flags(container(of["m"], "mocker"), "--kv-events-port") == ["5557"]
 
 
@@ -295,9 +297,9 @@ def test_without_events_neither_engine_nor_sidecar_has_them() -> None:
     spec = pod(render({"engines": engines}), "Deployment", "kvmesh-v")
 
     assert "--kv-events-config" not in container(spec, "vllm")["args"]
-    told = variables(container(spec, "kvmesh-worker"))
-    assert told["KVMESH_KV_EVENTS"] == "false"
-    assert "KVMESH_KV_EVENTS_ENDPOINT" not in told
+    reported = variables(container(spec, "kvmesh-worker"))
+    assert reported["KVMESH_KV_EVENTS"] == "false"
+    assert "KVMESH_KV_EVENTS_ENDPOINT" not in reported
 
 
 def test_prefill_and_decode_engines_share_requests_in_one_way() -> None:
@@ -313,8 +315,8 @@ def test_prefill_and_decode_engines_share_requests_in_one_way() -> None:
         config = json.loads(vllm["args"][vllm["args"].index("--kv-transfer-config") + 1])
         assert config == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
         assert variables(vllm)["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5601"
-        told = variables(container(spec, "kvmesh-worker"))
-        assert (told["KVMESH_ROLE"], told["KVMESH_KV_CONNECTOR"]) == (role, "nixl")
+        reported = variables(container(spec, "kvmesh-worker"))
+        assert (reported["KVMESH_ROLE"], reported["KVMESH_KV_CONNECTOR"]) == (role, "nixl")
 
 
 def test_an_engine_over_several_nodes_has_one_sidecar_and_its_nodes_get_no_requests() -> None:
@@ -395,9 +397,9 @@ def test_each_existing_engine_gets_one_sidecar_elsewhere() -> None:
 
     for number in range(2):
         spec = pod(manifests, "Deployment", f"kvmesh-sidecar-big-{number}")
-        told = variables(container(spec, "kvmesh-worker"))
-        assert told["KVMESH_ENGINE_URL"] == f"http://big-{number}.big:8000"
-        assert told["KVMESH_KV_EVENTS_ENDPOINT"] == f"tcp://big-{number}.big:5557"
+        reported = variables(container(spec, "kvmesh-worker"))
+        assert reported["KVMESH_ENGINE_URL"] == f"http://big-{number}.big:8000"
+        assert reported["KVMESH_KV_EVENTS_ENDPOINT"] == f"tcp://big-{number}.big:5557"
     strategy = named(manifests, "Deployment")["kvmesh-sidecar-big-0"]["spec"]["strategy"]
     assert strategy == {"type": "Recreate"}, "two would speak for one engine"
 
@@ -555,8 +557,10 @@ def test_the_dashboard_has_a_port_of_its_own_where_the_values_say_so(mode: str) 
         if {"port": 8055} in one["ports"]
     ]
     assert {"port": 8000} in rule["ports"]
-    told = [where for where, one in pods(manifests) if "KVMESH_DASHBOARD_PORT" in json.dumps(one)]
-    assert told == [f"Deployment/{name}"]
+    reported = [
+        where for where, one in pods(manifests) if "KVMESH_DASHBOARD_PORT" in json.dumps(one)
+    ]
+    assert reported == [f"Deployment/{name}"]
 
 
 def test_replicas_of_the_front_door_seal_logins_by_one_secret() -> None:

@@ -148,10 +148,10 @@ class ReferencePicker:
         return answer
 
     def _allowed(self, first: Any, headers: dict[str, str]) -> list[str]:
-        told = json_format.MessageToDict(
+        reported = json_format.MessageToDict(
             first.metadata_context.filter_metadata["envoy.lb.subset_hint"]
         )
-        subset: Any = told.get(SUBSET)
+        subset: Any = reported.get(SUBSET)
         if self.fault == "header-subset" and SUBSET in headers:
             subset = headers[SUBSET]
         if subset is None or self.fault == "ignores-subset":

@@ -170,18 +170,18 @@ def router() -> Iterator[str]:
 
 
 def test_pods_are_told_what_losing_each_would_cost(router: str, tmp_path: Path) -> None:
-    kubectl, told = tmp_path / "kubectl", tmp_path / "told"
+    kubectl, reported = tmp_path / "kubectl", tmp_path / "told"
     kubectl.write_text(KUBECTL)
     kubectl.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
 
     subprocess.run(
         [DEPLOY / "k8s/mark-drain-costs.sh", "kvmesh", "chat", router],
-        env={"PATH": path, "TOLD": str(told), "KVMESH_API_KEY": "of-a-viewer"},
+        env={"PATH": path, "TOLD": str(reported), "KVMESH_API_KEY": "of-a-viewer"},
         check=True,
     )
 
-    costs = [line.split() for line in told.read_text().splitlines()]
+    costs = [line.split() for line in reported.read_text().splitlines()]
     assert [(line[2], line[-1].partition("=")[2]) for line in costs] == [
         ("vllm-a", "12500"),
         ("vllm-b", "1250"),

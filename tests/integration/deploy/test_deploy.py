@@ -317,8 +317,8 @@ def test_a_gateway_finds_the_pickers_and_the_engines_of_its_pool() -> None:
     ]
     assert [one["metadata"]["name"] for one in members] == ["vllm-chat"]
     containers = {one["name"]: one for one in members[0]["spec"]["template"]["spec"]["containers"]}
-    told = {one["name"]: one.get("value") for one in containers["kvmesh-worker"]["env"]}
-    assert told["KVMESH_ENGINE_URL"] == f"http://$(POD_IP):{pool['targetPorts'][0]['number']}"
+    reported = {one["name"]: one.get("value") for one in containers["kvmesh-worker"]["env"]}
+    assert reported["KVMESH_ENGINE_URL"] == f"http://$(POD_IP):{pool['targetPorts'][0]['number']}"
     patience = pod["spec"]["terminationGracePeriodSeconds"]
     assert patience > float(settings["KVMESH_NOTICE_S"]) + float(settings["KVMESH_DRAIN_S"])
 

@@ -156,11 +156,11 @@ async def all_is_read(project: Project) -> None:
     state: object = None
     async with httpx.AsyncClient(timeout=60) as client:
         for _ in range(60):
-            told = (await client.get(f"{project.prometheus}/targets")).json()["data"]
+            reported = (await client.get(f"{project.prometheus}/targets")).json()["data"]
             groups = (await client.get(f"{project.prometheus}/rules")).json()["data"]["groups"]
             targets = Counter(
                 one["health"]
-                for one in told["activeTargets"]
+                for one in reported["activeTargets"]
                 if one["labels"]["job"] not in WITHOUT_TARGETS
             )
             alarms = Counter(rule["health"] for group in groups for rule in group["rules"])

@@ -39,9 +39,9 @@ def test_envoy_takes_the_configuration() -> None:
 
 
 def test_envoy_is_told_the_pickers_and_engines_that_there_are() -> None:
-    told = {address.host for address in (*EXAMPLE.pickers, *EXAMPLE.endpoints)}
+    reported = {address.host for address in (*EXAMPLE.pickers, *EXAMPLE.endpoints)}
 
-    assert told == {name for name in SERVICES if re.match("picker|engine", name)}
+    assert reported == {name for name in SERVICES if re.match("picker|engine", name)}
     assert all(one["command"][0] in COMMANDS for one in SERVICES.values() if is_ours(one))
 
 

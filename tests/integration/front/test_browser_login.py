@@ -145,7 +145,7 @@ async def test_pages_of_other_sites_get_nothing_by_a_cookie_or_a_password(tmp_pa
         foreign = boss | {"sec-fetch-site": "cross-site"}
         logout = await status(door, "POST", "/logout", foreign)
         still = await status(door, "GET", "/v1/overview", boss)
-        told = (await door.http.get("/session", headers=foreign)).json()
+        reported = (await door.http.get("/session", headers=foreign)).json()
         basic = [
             (
                 await door.http.post(
@@ -160,7 +160,7 @@ async def test_pages_of_other_sites_get_nothing_by_a_cookie_or_a_password(tmp_pa
 
     assert views == [200, 200, 200, 401, 401, 401, 401, 401]
     assert logins == [403, 403, 403, 303]
-    assert (logout, still, told["signed_in"]) == (403, 200, False)
+    assert (logout, still, reported["signed_in"]) == (403, 200, False)
     assert basic == [401, 200]
 
 

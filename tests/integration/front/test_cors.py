@@ -85,7 +85,7 @@ async def door(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         yield Door(client, engine, key)
 
 
-def told(answer: httpx.Response) -> dict[str, str]:
+def reported(answer: httpx.Response) -> dict[str, str]:
     return {
         name.removeprefix("access-control-"): value
         for name, value in answer.headers.items()
@@ -107,19 +107,19 @@ async def test_a_page_that_may_call_asks_first_and_reads_all_answers(door: Door)
     plain = await door.client.get("/health")
 
     assert (asked.status_code, asked.content) == (204, b"")
-    assert told(asked) == {
+    assert reported(asked) == {
         "allow-origin": APP,
         "allow-methods": "GET, HEAD, POST, DELETE",
         "allow-headers": ASKING["access-control-request-headers"],
         "max-age": "600",
     }
     assert "origin" in asked.headers["vary"]
-    assert told(local)["allow-origin"] == "http://LOCALHOST:3000"
+    assert reported(local)["allow-origin"] == "http://LOCALHOST:3000"
     assert [one.status_code for one in (served, streamed, unknown, long)] == [200, 200, 401, 401]
     for answer in (served, streamed, unknown, long):
-        assert told(answer) == {"allow-origin": APP, "expose-headers": "*"}
+        assert reported(answer) == {"allow-origin": APP, "expose-headers": "*"}
         assert answer.headers["vary"] == "origin"
-    assert (told(plain), plain.headers["vary"]) == ({}, "origin")
+    assert (reported(plain), plain.headers["vary"]) == ({}, "origin")
     (head,) = door.engine.heads
     assert "\r\norigin:" not in head
 
@@ -152,11 +152,11 @@ async def test_others_and_what_changes_the_mesh_stay_closed(door: Door) -> None:
     )
 
     assert {one.status_code for one in refused} <= {401, 405}
-    assert [told(one) for one in refused] == [{}] * len(refused)
-    assert told(read) == {}
-    assert (login.status_code, told(login)) == (403, {})
-    assert "allow-headers" not in told(odd)
-    assert "allow-headers" not in told(huge)
+    assert [reported(one) for one in refused] == [{}] * len(refused)
+    assert reported(read) == {}
+    assert (login.status_code, reported(login)) == (403, {})
+    assert "allow-headers" not in reported(odd)
+    assert "allow-headers" not in reported(huge)
 
 
 @pytest.mark.parametrize("door", [("*",)], indirect=True)
@@ -170,8 +170,8 @@ async def test_a_star_lets_every_page_call_and_none_by_the_browsers_own_credenti
         "/v1/completions", json=BODY, headers={"origin": EVIL}, auth=("u", door.key)
     )
 
-    assert told(asked)["allow-origin"] == told(served)["allow-origin"] == "*"
-    assert "allow-credentials" not in told(served)
+    assert reported(asked)["allow-origin"] == reported(served)["allow-origin"] == "*"
+    assert "allow-credentials" not in reported(served)
     assert (served.status_code, basic.status_code) == (200, 401)
 
 
@@ -181,8 +181,8 @@ async def test_off_by_default_even_where_the_engine_lets_everybody(door: Door) -
     bearer = {"origin": APP, "authorization": f"Bearer {door.key}"}
     served = await door.client.post("/v1/completions", json=BODY, headers=bearer)
 
-    assert (asked.status_code, told(asked)) == (401, {})
-    assert (served.status_code, told(served)) == (200, {})
+    assert (asked.status_code, reported(asked)) == (401, {})
+    assert (served.status_code, reported(served)) == (200, {})
 
 
 @pytest.mark.parametrize(

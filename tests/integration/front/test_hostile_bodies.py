@@ -89,10 +89,10 @@ async def test_without_a_known_key_a_large_body_is_not_read(tmp_path: Path) -> N
 
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as known:
             body = b'{"model":"m","prompt":"%b"}' % (b"x" * 2 * COUNT_ABOVE)
-            told = await known.post(
+            reported = await known.post(
                 "/v1/completions", content=body, headers={"authorization": f"Bearer {key}"}
             )
-            assert told.status_code in {502, 503}  # the worker is not there
+            assert reported.status_code in {502, 503}  # the worker is not there
 
 
 async def test_a_body_that_does_not_fit_names_what_to_raise() -> None:

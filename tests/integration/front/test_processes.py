@@ -52,13 +52,13 @@ class Routers:
             with contextlib.suppress(OSError, ValueError):
                 pid = int(path.name)
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                told = dict(
+                reported = dict(
                     one.split(b"=", 1)
                     for one in (path / "environ").read_bytes().split(b"\0")
                     if b"=" in one
                 )
-                if parent == self.process.pid and b"KVMESH_PROCESS" in told:
-                    found[int(told[b"KVMESH_PROCESS"].split(b"/")[0])] = pid
+                if parent == self.process.pid and b"KVMESH_PROCESS" in reported:
+                    found[int(reported[b"KVMESH_PROCESS"].split(b"/")[0])] = pid
         return found
 
     async def end(self) -> int:
@@ -231,8 +231,8 @@ async def test_wrong_settings_end_all_of_them_with_their_words(engine: str) -> N
         stderr=asyncio.subprocess.STDOUT,
     )
     async with asyncio.timeout(START_S):
-        told, _ = await process.communicate()
+        reported, _ = await process.communicate()
 
     assert process.returncode != 0
-    assert b"no-such-formula" in told
-    assert b"a process cannot start" in told
+    assert b"no-such-formula" in reported
+    assert b"a process cannot start" in reported

@@ -122,11 +122,11 @@ async def test_a_proxy_is_believed_of_its_own_roles_alone(tmp_path: Path) -> Non
 def test_the_table_in_the_documents_is_the_one_in_force() -> None:
     text = API.read_text(encoding="utf-8").partition("### Roles of keys")[2]
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
-    told: dict[str, set[str]] = {}
+    reported: dict[str, set[str]] = {}
     for role, paths in (row[:2] for row in rows[:3]):
-        told[role.strip(" `")] = set(re.findall(r"`([^`]+)`", paths))
+        reported[role.strip(" `")] = set(re.findall(r"`([^`]+)`", paths))
 
     for role in ("infer", "view", "operate"):
         rules = {path for path, one in PATHS.items() if one == role}
         below = {f"{path}…" for path, one in BELOW.items() if one == role}
-        assert told[role] == rules | below, role
+        assert reported[role] == rules | below, role

@@ -34,7 +34,7 @@ async def test_without_isolation_no_answer_of_ours_tells_of_others_prompts(
 ) -> None:
     async with tenants(kind, tmp_path, apart=False) as door:
         first = await door.chat("ann", SECRET, x_request_id="ann-1")
-        told = await route(door, "ben")
+        reported = await route(door, "ben")
         lied = await route(door, "ben", x_kvmesh_roles="operate", x_kvmesh_tenant="house")
         known = await route(door, "boss")
         probe = await door.chat("ben", SECRET, x_request_id="ben-1")
@@ -45,7 +45,7 @@ async def test_without_isolation_no_answer_of_ours_tells_of_others_prompts(
         assert OVERLAP not in first.headers
         assert OVERLAP not in probe.headers
         assert int(ours.headers[OVERLAP]) > 0
-        for one in (told, lied):
+        for one in (reported, lied):
             assert one["worker"] == "w0"
             assert one["candidates"] == []
             assert not {"overlap_blocks", "left_out", "expected_output"} & set(one)
@@ -58,7 +58,7 @@ async def test_with_isolation_each_tenant_is_told_of_its_own_blocks_and_no_other
 ) -> None:
     async with tenants(kind, tmp_path, apart=True) as door:
         await door.chat("ann", SECRET, x_request_id="ann-1")
-        told, known = await route(door, "ben"), await route(door, "ann")
+        reported, known = await route(door, "ben"), await route(door, "ann")
         probe = await door.chat("ben", SECRET, x_request_id="ben-1")
         again = await door.chat("ann", SECRET)
         program = await door.chat("ann's program", SECRET)
@@ -83,8 +83,8 @@ async def test_with_isolation_each_tenant_is_told_of_its_own_blocks_and_no_other
             mark = (await door.get("boss", "/v1/status"))["tenant_secret"]
             assert mark == TenantSalts(b"0123456789abcdef").mark
 
-        assert (told["overlap_blocks"], probe.headers[OVERLAP], cached(probe)) == (0, "0", 0)
-        assert [one["overlap_blocks"] for one in told["candidates"]] == [0]
+        assert (reported["overlap_blocks"], probe.headers[OVERLAP], cached(probe)) == (0, "0", 0)
+        assert [one["overlap_blocks"] for one in reported["candidates"]] == [0]
         assert known["overlap_blocks"] > 0
         for own in (again, program):
             assert int(own.headers[OVERLAP]) * 16 == cached(own) == known["overlap_blocks"] * 16
@@ -157,7 +157,7 @@ async def test_a_gateways_word_makes_tenants_where_no_key_is_asked(tmp_path: Pat
     async with tenants("router, no keys", tmp_path, apart=True) as door:
         for tenant in ("kitchen", "cellar"):
             await door.chat("", SECRET, x_kvmesh_tenant=tenant, x_request_id=f"{tenant}-1")
-        told = await route(door, "", x_kvmesh_tenant="attic", x_kvmesh_roles="operate")
+        reported = await route(door, "", x_kvmesh_tenant="attic", x_kvmesh_roles="operate")
         pages = [
             await door.send("", "GET", "/v1/decisions", **headers)
             for headers in (
@@ -174,7 +174,7 @@ async def test_a_gateways_word_makes_tenants_where_no_key_is_asked(tmp_path: Pat
         )
 
         seen = [{one["request_id"] for one in page.json()["decisions"]} for page in pages]
-        assert told["overlap_blocks"] == 0
+        assert reported["overlap_blocks"] == 0
         assert seen == [{"cellar-1"}, {"cellar-1"}, set(), {"kitchen-1", "cellar-1"}]
         assert twice.status_code == 400
 
@@ -200,11 +200,11 @@ async def test_times_and_cached_tokens_tell_of_others_prompts_only_without_isola
 ) -> None:
     # A pretend engine's cached tokens are its times; a real one is timed in tests/engines.
     async with tenants("router", tmp_path, apart=apart) as door:
-        told = [f"{number} {SECRET}" for number in range(40)]
+        reported = [f"{number} {SECRET}" for number in range(40)]
         untold = [f"{number} {SECRET}" for number in range(40, 80)]
-        for text in told:
+        for text in reported:
             await door.chat("ann", text)
-        right = [-float(cached(await door.chat("ben", text))) for text in told]
+        right = [-float(cached(await door.chat("ben", text))) for text in reported]
         wrong = [-float(cached(await door.chat("ben", text))) for text in untold]
 
         assert auc(right, wrong) == (0.5 if apart else 1.0)

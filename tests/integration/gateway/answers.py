@@ -110,8 +110,8 @@ class Client:
         if body == asked.expected():
             self._tally.unnamed += "x-kvmesh-worker" not in headers
             return "whole"
-        told = f"seed {asked.seed}: {len(body):,} bytes in place of {len(asked.expected()):,}"
-        self._tally.damage.append(f"{told}, served by {headers.get('x-served-by')}")
+        reported = f"seed {asked.seed}: {len(body):,} bytes in place of {len(asked.expected()):,}"
+        self._tally.damage.append(f"{reported}, served by {headers.get('x-served-by')}")
         return "damaged"
 
     def close(self) -> None:

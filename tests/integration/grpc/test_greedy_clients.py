@@ -58,10 +58,10 @@ class Client:
         while data := await self._reader.read(65_536):
             events = self._http2.receive_data(data)
             self._writer.write(self._http2.data_to_send())
-            if heard := b"".join(
+            if received := b"".join(
                 one.data or b"" for one in events if isinstance(one, DataReceived)
             ):
-                return heard
+                return received
         return b""
 
     async def wait_cut(self) -> None:
@@ -96,17 +96,17 @@ async def test_who_holds_most_of_messages_that_never_end_is_cut_and_others_go_on
             for _ in range(7):
                 await greedy.open(begun + bytes(BOUND // 8))
             await modest.open(b"\0\0\0\0\5hello")
-            heard = await modest.read()
+            received = await modest.read()
             held = server.held_bytes
             await greedy.open(begun + bytes(BOUND // 8))
             await greedy.wait_cut()
             await modest.open(b"\0\0\0\0\3bye")
-            heard += await modest.read()
+            received += await modest.read()
         counts = server.statistics()
     finally:
         await server.close()
 
-    assert heard == b"\0\0\0\0\5hello\0\0\0\0\3bye"
+    assert received == b"\0\0\0\0\5hello\0\0\0\0\3bye"
     assert 0 < held <= BOUND
     assert counts.protocol_errors == 1
     assert server.held_bytes == 0
@@ -124,10 +124,10 @@ async def test_many_connections_of_a_stranger_do_not_cost_a_gateway_its_own() ->
                 stranger = await stack.enter_async_context(client(server, "127.0.0.2"))
                 await stranger.open(begun + bytes(BOUND // 8))
             await gateway.open(b"\0\0\0\0\5hello")
-            heard = await gateway.read()
+            received = await gateway.read()
         counts = server.statistics()
     finally:
         await server.close()
 
-    assert heard == b"\0\0\0\0\5hello"
+    assert received == b"\0\0\0\0\5hello"
     assert counts.protocol_errors > 0

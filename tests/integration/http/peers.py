@@ -33,7 +33,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
-        self.heard = bytearray()
+        self.received = bytearray()
         """What `read`, `until` and `answer` took so far."""
 
     @classmethod
@@ -63,13 +63,13 @@ class Client:
     async def read(self, size: int) -> bytes:
         """Return exactly `size` bytes."""
         data = await asyncio.wait_for(self._reader.readexactly(size), DEADLINE_S)
-        self.heard += data
+        self.received += data
         return data
 
     async def until(self, mark: bytes) -> bytes:
         """Return what comes up to and with `mark`."""
         data = await asyncio.wait_for(self._reader.readuntil(mark), DEADLINE_S)
-        self.heard += data
+        self.received += data
         return data
 
     async def rest(self) -> bytes:

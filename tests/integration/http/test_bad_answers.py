@@ -153,8 +153,8 @@ async def meta_router(behind: str) -> AsyncIterator[str]:
 
 async def fall_sick(mocker: Mocker, fault: str) -> None:
     async with httpx.AsyncClient(base_url=mocker.url) as client:
-        told = await client.post("/kvmesh/faults", json={"fail": [f"1:{fault}"]})
-        assert told.status_code == 200
+        reported = await client.post("/kvmesh/faults", json={"fail": [f"1:{fault}"]})
+        assert reported.status_code == 200
 
 
 @pytest.mark.parametrize("fault", BAD_ANSWERS)

@@ -528,7 +528,7 @@ async def test_an_attempt_whose_answer_has_begun_is_not_given_up(
 async def comments_to(client: Client, count: int) -> None:
     """Wait, as an engine that thinks, until its client got so many comments."""
     async with asyncio.timeout(DEADLINE_S):
-        while client.heard.count(b": waiting\n\n") < count:  # noqa: ASYNC110  what sockets brought
+        while client.received.count(b": waiting\n\n") < count:  # noqa: ASYNC110  what sockets brought
             await asyncio.sleep(0.01)
 
 
@@ -556,14 +556,14 @@ async def test_a_waiting_stream_gets_comments_until_its_first_event(
 
 
 @pytest.mark.parametrize(
-    ("added", "told"),
+    ("added", "reported"),
     [
         ((), b"worker: w7\n: x-kvmesh-overlap-blocks: 3"),
         (((b"x-kvmesh-worker", b"w1"), (b"x-other", b"o")), b"worker: w1"),
     ],
 )
 async def test_headers_behind_comments_are_told_as_comments_those_of_the_router_before_the_engines(
-    added: Headers, told: bytes, proxy: Proxy, client: Client, upstream: Upstream
+    added: Headers, reported: bytes, proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:
     proxy.options = ForwardOptions(comments_s=0.1)
     proxy.stream = True
@@ -579,15 +579,15 @@ async def test_headers_behind_comments_are_told_as_comments_those_of_the_router_
     got = await client.ask(POST)
 
     comments, _, events = got.body.partition(b": x-kvmesh-")
-    heard, _, events = events.partition(b"\n\n")
+    received, _, events = events.partition(b"\n\n")
     assert comments.replace(b": waiting\n\n", b"") == b""
-    assert heard == told
+    assert received == reported
     assert events == b"".join(EVENTS)
     assert b"x-kvmesh-worker" not in got.headers
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         (b'{"error":\n{"message":"bad"}}', b'{"error": {"message":"bad"}}\n\n'),
         (b"", b"upstream failed"),
@@ -595,7 +595,7 @@ async def test_headers_behind_comments_are_told_as_comments_those_of_the_router_
     ],
 )
 async def test_an_error_behind_comments_is_told_as_an_event(
-    body: bytes, told: bytes, proxy: Proxy, client: Client, upstream: Upstream
+    body: bytes, reported: bytes, proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:
     proxy.options = ForwardOptions(comments_s=0.1)
     proxy.stream = True
@@ -611,7 +611,7 @@ async def test_an_error_behind_comments_is_told_as_an_event(
     comments, _, event = got.body.partition(b"data: ")
     assert comments
     assert b'"message":' in event
-    assert told in event
+    assert reported in event
     assert event.endswith(b"}\n\n")
     assert event.count(b"\n") == 2
     assert not got.whole

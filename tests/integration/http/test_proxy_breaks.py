@@ -289,7 +289,7 @@ async def test_a_client_that_ends_its_requests_gets_the_workers_stream(
 
     rest = await client.rest()
 
-    got = bytes(client.heard) + rest
+    got = bytes(client.received) + rest
     assert all(event in got for event in EVENTS)
     assert got.endswith(b"0\r\n\r\n")
     assert (await plan.outcome()).kind == "finished"
@@ -648,13 +648,13 @@ async def test_an_error_behind_comments_that_comes_byte_by_byte_costs_as_its_byt
 ) -> None:
     proxy.options = ForwardOptions(comments_s=0.05)
     proxy.stream = True
-    asked, told = asyncio.Event(), asyncio.Event()
+    asked, reported = asyncio.Event(), asyncio.Event()
 
     async def script(turn: Turn) -> None:
         await asked.wait()
         turn.send(b"HTTP/1.1 418 No\r\nTransfer-Encoding: chunked\r\n\r\n")
         turn.send(b"%x\r\n%b\r\n" % (MAX_KEPT_BYTES + 1, b"x" * (MAX_KEPT_BYTES + 1)))
-        await told.wait()
+        await reported.wait()
 
     upstream.script = script
     plan = proxy.plan()
@@ -669,4 +669,4 @@ async def test_an_error_behind_comments_that_comes_byte_by_byte_costs_as_its_byt
         return one_by_one(forward.on_body, b"x" * size)
 
     assert_linear(make, 2_500)
-    told.set()
+    reported.set()

@@ -40,7 +40,7 @@ class ApiServer:
         self.watch_s = float("inf")
         self.bookmarks = True
         self._history: list[tuple[int, str, str, Object]] = []
-        self._news = asyncio.Condition()
+        self._updates = asyncio.Condition()
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
 
@@ -68,27 +68,27 @@ class ApiServer:
             self.objects.setdefault(path, {})
 
     async def put(self, path: str, one: Object) -> Object:
-        async with self._news:
+        async with self._updates:
             self.version += 1
             name = one["metadata"]["name"]
             before = self.objects[path].get(name)
             one = {**one, "metadata": {**one["metadata"], "resourceVersion": str(self.version)}}
             self.objects[path][name] = one
             self._history.append((self.version, path, "MODIFIED" if before else "ADDED", one))
-            self._news.notify_all()
+            self._updates.notify_all()
         return one
 
     async def delete(self, path: str, name: str) -> None:
-        async with self._news:
+        async with self._updates:
             self.version += 1
             one = self.objects[path].pop(name)
             one["metadata"]["resourceVersion"] = str(self.version)
             self._history.append((self.version, path, "DELETED", one))
-            self._news.notify_all()
+            self._updates.notify_all()
 
     async def lose(self, path: str, name: str) -> None:
         """Delete an object without an event: what happens while nobody is connected."""
-        async with self._news:
+        async with self._updates:
             self.version += 1
             del self.objects[path][name]
 
@@ -96,11 +96,11 @@ class ApiServer:
         """Return how often a path was listed or watched."""
         return sum(at == path and ("watch" in query) is watch for at, query in self.log)
 
-    async def told(self, line: bytes) -> None:
+    async def reported(self, line: bytes) -> None:
         """Send a line to all who watch, whatever it is."""
-        async with self._news:
+        async with self._updates:
             self.raw_lines.append(line)
-            self._news.notify_all()
+            self._updates.notify_all()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))
@@ -160,13 +160,13 @@ class ApiServer:
         elif lasts_s:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await self._tell(writer, path, query, since, raw)
+                    await self._report(writer, path, query, since, raw)
             if self.bookmarks:
                 mark = {"kind": "Bookmark", "metadata": {"resourceVersion": str(self.version)}}
                 _chunk(writer, json.dumps({"type": "BOOKMARK", "object": mark}).encode() + b"\n")
         writer.write(b"0\r\n\r\n")
 
-    async def _tell(
+    async def _report(
         self,
         writer: asyncio.StreamWriter,
         path: str,
@@ -175,7 +175,7 @@ class ApiServer:
         raw: int,
     ) -> None:
         while True:
-            async with self._news:
+            async with self._updates:
                 for version, at, kind, one in self._history:
                     if version > since and at == path and _selects(query, one):
                         line = json.dumps({"type": kind, "object": one}).encode() + b"\n"
@@ -187,7 +187,7 @@ class ApiServer:
                     _chunk(writer, line)
                 raw = len(self.raw_lines)
                 await writer.drain()
-                await self._news.wait()
+                await self._updates.wait()
 
 
 def _selects(query: dict[str, str], one: Object) -> bool:

@@ -266,7 +266,7 @@ async def test_what_is_no_event_costs_a_list_and_nothing_else(
     await server.put(PODS, pod("vllm-0", "10.0.0.1"))
     await when(watch, lambda: len(addresses(watch)) == 1)
 
-    await server.told(LIES[lie])
+    await server.reported(LIES[lie])
     await server.put(PODS, pod("vllm-1", "10.0.0.2"))
 
     await when(watch, lambda: len(addresses(watch)) == 2)

@@ -206,8 +206,8 @@ async def test_pods_are_workers_of_siblings_that_tell_each_other(
             answer.raise_for_status()
 
             async def cached() -> int:
-                told = await client.post(f"{routers[1].url}/v1/route", json=long)
-                found: int = told.json()["overlap_blocks"]
+                reported = await client.post(f"{routers[1].url}/v1/route", json=long)
+                found: int = reported.json()["overlap_blocks"]
                 return found
 
             deadline = asyncio.get_running_loop().time() + 30.0

@@ -71,7 +71,7 @@ async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
 def all_told(clients: list[httpx.AsyncClient], mocker: Mocker) -> Settle:
     """Wait until replicas hold what the engine does: nothing was evicted, a batch is read whole."""
 
-    async def told(client: httpx.AsyncClient) -> bool:
+    async def reported(client: httpx.AsyncClient) -> bool:
         status = (await client.get("/v1/status")).json()
         trusted = [one["trust"] for one in status["workers"]] == ["exact"]
         held = len(mocker.ranks[0].dump()) // 8
@@ -79,7 +79,7 @@ def all_told(clients: list[httpx.AsyncClient], mocker: Mocker) -> Settle:
 
     async def settle() -> None:
         for client in clients:
-            await eventually(lambda client=client: told(client))  # type: ignore[misc]
+            await eventually(lambda client=client: reported(client))  # type: ignore[misc]
 
     return settle
 

@@ -319,17 +319,17 @@ def test_replicas_at_the_same_sequence_hold_the_same_index(mesh: RunningMesh) ->
 
 
 def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMesh) -> None:
-    def told(worker: str, *names: str) -> float:
+    def reported(worker: str, *names: str) -> float:
         number = int(worker.removeprefix("worker-"))
         page = mesh.http.get(f"http://127.0.0.1:{mesh.base + 100 + number}/metrics").text
         lines = [line for line in page.splitlines() if line.startswith(names)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def running(worker: str) -> float:
-        return told(worker, "vllm:num_requests_running{", "vllm:num_requests_waiting{")
+        return reported(worker, "vllm:num_requests_running{", "vllm:num_requests_waiting{")
 
     def aborted(worker: str) -> float:
-        return told(worker, 'vllm:request_success_total{engine="0",finished_reason="abort"')
+        return reported(worker, 'vllm:request_success_total{engine="0",finished_reason="abort"')
 
     body = {
         "model": "mock",
@@ -430,8 +430,8 @@ def test_restarting_the_routers_one_by_one_loses_no_request(mesh: RunningMesh) -
         return found[0] if found else {"epoch": 0, "usable": False}
 
     def serves(number: int, epoch: int) -> bool:
-        told = replica(number)
-        return bool(told["usable"] and told["epoch"] >= epoch)
+        reported = replica(number)
+        return bool(reported["usable"] and reported["epoch"] >= epoch)
 
     with ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(converse, name) for name in range(4)]
@@ -494,12 +494,14 @@ def test_an_example_runs_against_a_mesh_of_two_buckets(mesh: RunningMesh, name: 
 def test_requests_go_on_for_as_long_as_nats_hangs_and_say_so(mesh: RunningMesh) -> None:
     doors = [mesh.url, mesh.router_url(0), mesh.router_url(2)]
 
-    def told(url: str) -> dict[str, Any]:
+    def reported(url: str) -> dict[str, Any]:
         answer: dict[str, Any] = mesh.http.get(f"{url}/ready").json()
         return answer
 
     def warned(url: str) -> bool:
-        return any("nothing is heard over NATS" in line for line in told(url).get("warnings", ()))
+        return any(
+            "nothing is heard over NATS" in line for line in reported(url).get("warnings", ())
+        )
 
     def hears(url: str) -> bool:
         return not warned(url)
@@ -512,13 +514,13 @@ def test_requests_go_on_for_as_long_as_nats_hangs_and_say_so(mesh: RunningMesh) 
         while time.monotonic() - silent_s < 3.0:
             answers = [mesh.chat(f"meanwhile {number}") for number in range(4)]
             assert [answer.status_code for answer in answers] == [200] * 4
-            assert all(told(door)["ready"] for door in doors)
+            assert all(reported(door)["ready"] for door in doors)
     finally:
         os.kill(pid, signal.SIGCONT)
 
     for door in doors:
         eventually(partial(hears, door), f"{door} hears again")
-    assert all(told(door)["ready"] for door in doors)
+    assert all(reported(door)["ready"] for door in doors)
 
 
 def test_a_killed_nats_server_is_started_again_and_events_go_on(mesh: RunningMesh) -> None:

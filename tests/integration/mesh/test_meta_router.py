@@ -45,8 +45,8 @@ def body(text: str = "Hello", **more: Any) -> dict[str, Any]:
 
 def bucket_of(answer: httpx.Response) -> str:
     """Return the bucket a router tells; the tiny engines tell of one of their own before."""
-    told: str = answer.headers.get("x-kvmesh-bucket", answer.text)
-    return told.rpartition(", ")[2]
+    reported: str = answer.headers.get("x-kvmesh-bucket", answer.text)
+    return reported.rpartition(", ")[2]
 
 
 async def test_a_client_that_follows_redirects_is_sent_to_its_replica(buckets: list[str]) -> None:
@@ -278,12 +278,17 @@ async def test_models_carry_the_fields_of_their_engines_and_the_least_length_of_
         again = [(await client.get(f"{url}/v1/models")).json() for _ in range(20)]
         looked = small.paths.count("/v1/models") - times
 
-    [told, merged] = [{each["id"]: each for each in answer["data"]} for answer in answers]
+    [reported, merged] = [{each["id"]: each for each in answer["data"]} for answer in answers]
     shared = {"id": "shared", **card, "created": 5, "max_model_len": 4096, "root": "/m"}
-    assert told["shared"] == {**shared, "parent": None}
+    assert reported["shared"] == {**shared, "parent": None}
     assert merged["shared"] == {**shared, "parent": None}
     assert one == {**shared, "parent": None}
-    assert told["large"] == {"id": "large", "object": "model", "created": 0, "owned_by": "kvmesh"}
+    assert reported["large"] == {
+        "id": "large",
+        "object": "model",
+        "created": 0,
+        "owned_by": "kvmesh",
+    }
     assert again == [answers[0]] * 20
     assert looked < 5, "what is known is not asked again for each client"
 

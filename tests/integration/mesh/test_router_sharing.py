@@ -132,12 +132,12 @@ async def test_routers_tell_each_other_by_records_and_nothing_is_lost(
     before = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
     await asyncio.gather(*(ask(one, f"{number} {PREFIX}") for number in range(40)))
 
-    def all_heard(status: dict[str, Any]) -> bool:
-        told = status["mesh"]["replica_sync"]
-        return bool(told["events_applied"] >= before["events_applied"] + 2 * 40)
+    def all_reported(status: dict[str, Any]) -> bool:
+        reported = status["mesh"]["replica_sync"]
+        return bool(reported["events_applied"] >= before["events_applied"] + 2 * 40)
 
-    await knows(two, all_heard)
+    await knows(two, all_reported)
     sent = (await one.get("/v1/status")).json()["mesh"]["replica_sync"]
-    told = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
-    assert told["gaps"] == before["gaps"]
-    assert (told["garbage"], told["refused"], sent["untold"]) == (0, 0, 0)
+    reported = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
+    assert reported["gaps"] == before["gaps"]
+    assert (reported["garbage"], reported["refused"], sent["untold"]) == (0, 0, 0)

@@ -82,7 +82,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
         yield Mesh(server, out, stack)
 
 
-class Heard:
+class GatewayMessage:
     """Keeps what comes to one subscription."""
 
     def __init__(self) -> None:
@@ -180,9 +180,9 @@ async def test_a_recorded_command_is_carried_out_once(mesh: Mesh, eventually: An
 
 
 async def test_a_worker_sends_no_heartbeat_but_its_own(mesh: Mesh, eventually: Any) -> None:
-    ears, heard = await mesh.plane("router.code.r1"), Heard()
-    await ears.bus.subscribe(CODE.heartbeats(), heard)
-    await ears.bus.subscribe(CODE.routers(), heard)
+    ears, received = await mesh.plane("router.code.r1"), GatewayMessage()
+    await ears.bus.subscribe(CODE.heartbeats(), received)
+    await ears.bus.subscribe(CODE.routers(), received)
     thief, worker = await mesh.plane("worker.code.w8"), await mesh.plane("worker.code.w7")
 
     thief.bus.publish(CODE.heartbeats("w7"), b"forged")
@@ -191,16 +191,16 @@ async def test_a_worker_sends_no_heartbeat_but_its_own(mesh: Mesh, eventually: A
     worker.bus.publish(CODE.heartbeats("w7"), b"mine")
     ears.bus.publish(CODE.routers("r1"), b"my own")
 
-    await eventually(lambda: len(heard.data) == 2)
-    assert sorted(heard.data) == [b"mine", b"my own"]
+    await eventually(lambda: len(received.data) == 2)
+    assert sorted(received.data) == [b"mine", b"my own"]
     assert refused(ears, "foreign", "worker heartbeat") == 1
     assert refused(ears, "foreign", "router heartbeat") == 1
     assert any("kvmesh.hb.code.w7" in line for line in ears.warnings())
 
 
 async def test_a_wrong_clock_is_named_with_its_skew(mesh: Mesh, eventually: Any) -> None:
-    ears, heard = await mesh.plane("router.code.r1"), Heard()
-    await ears.bus.subscribe(CODE.heartbeats(), heard)
+    ears, received = await mesh.plane("router.code.r1"), GatewayMessage()
+    await ears.bus.subscribe(CODE.heartbeats(), received)
     worker = await mesh.plane("worker.code.w7")
     seed = read_seed(mesh.seed("worker.code.w7"))
     assert seed is not None
@@ -210,7 +210,7 @@ async def test_a_wrong_clock_is_named_with_its_skew(mesh: Mesh, eventually: Any)
     worker.bus.publish(CODE.heartbeats("w7"), b"late")
 
     await eventually(lambda: refused(ears, "stale", "worker heartbeat"))
-    assert not heard.data
+    assert not received.data
     assert -601 < ears.unverified().skews_s["code/w7"] < -599
     assert any("the clock of code/w7 is 600 s behind" in line for line in ears.warnings())
 
@@ -220,26 +220,26 @@ async def test_old_processes_are_understood_until_routers_are_given_the_trust_fi
 ) -> None:
     old = await mesh.plane("worker.code.w7", trust=False)
     old.connection.signing.signer = None
-    before, after = await mesh.plane("router.code.r1", trust=False), Heard()
+    before, after = await mesh.plane("router.code.r1", trust=False), GatewayMessage()
     strict = await mesh.plane("router.code.r1")
-    heard = Heard()
-    await before.bus.subscribe(CODE.heartbeats(), heard)
+    received = GatewayMessage()
+    await before.bus.subscribe(CODE.heartbeats(), received)
     await strict.bus.subscribe(CODE.heartbeats(), after)
-    raw = Heard()
+    raw = GatewayMessage()
     await old.bus.subscribe(CODE.routers(), raw)
 
     old.bus.publish(CODE.heartbeats("w7"), b"unsigned")
     strict.bus.publish(CODE.routers("r1"), b"signed")
 
-    await eventually(lambda: heard.data == [b"unsigned"] and raw.data == [b"signed"])
+    await eventually(lambda: received.data == [b"unsigned"] and raw.data == [b"signed"])
     await eventually(lambda: refused(strict, "unsigned", "worker heartbeat"))
     assert not after.data
     assert before.unverified().counts == {}
 
 
 async def test_a_new_key_counts_when_the_trust_file_has_it(mesh: Mesh, eventually: Any) -> None:
-    ears, heard = await mesh.plane("router.code.r1"), Heard()
-    await ears.bus.subscribe(CODE.heartbeats(), heard)
+    ears, received = await mesh.plane("router.code.r1"), GatewayMessage()
+    await ears.bus.subscribe(CODE.heartbeats(), received)
     worker = await mesh.plane("worker.code.w7")
     mesh.seed("worker.code.w7").unlink()
     members = keyed_members(options(mesh.out))
@@ -248,7 +248,7 @@ async def test_a_new_key_counts_when_the_trust_file_has_it(mesh: Mesh, eventuall
 
     def speaks() -> bool:
         worker.bus.publish(CODE.heartbeats("w7"), b"alive")
-        return bool(heard.data)
+        return bool(received.data)
 
     assert worker.connection.signing.signer is not None
     former, renewed = worker.connection.signing.signer, Signer("kvmesh", seed)
@@ -265,7 +265,7 @@ async def test_a_new_key_counts_when_the_trust_file_has_it(mesh: Mesh, eventuall
     mesh.trust.write_text("{")
     await eventually(lambda: any("the old one stays" in line for line in ears.warnings()))
     worker.connection.signing.signer = renewed
-    heard.data.clear()
+    received.data.clear()
     await eventually(speaks)
 
 
@@ -288,8 +288,8 @@ async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
                 await asyncio.sleep(0.02)
         metrics = (await client.get("/metrics")).text
         replicas = (await client.get("/v1/status")).json()["replicas"]
-    told = 'kvmesh_unverified_messages_total{kind="router heartbeat",reason="foreign"} '
-    assert float(metrics.split(told)[1].split()[0]) >= 1
+    reported = 'kvmesh_unverified_messages_total{kind="router heartbeat",reason="foreign"} '
+    assert float(metrics.split(reported)[1].split()[0]) >= 1
     assert not replicas
 
 

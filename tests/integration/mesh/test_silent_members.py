@@ -101,7 +101,7 @@ async def test_a_worker_without_a_sidecar_is_served_approximately_until_its_engi
         router([], kv_events=True, nats=nats) as url,
         httpx.AsyncClient(base_url=url, timeout=20) as client,
     ):
-        heard = await chat(client, "heard")
+        received = await chat(client, "heard")
         await heart.stop()
         await asyncio.sleep(SILENT_S)
         silent = await chat(client, "silent")
@@ -111,7 +111,7 @@ async def test_a_worker_without_a_sidecar_is_served_approximately_until_its_engi
         await asyncio.sleep(GONE_S)
         status = (await client.get("/v1/status")).json()
 
-    assert (heard.status_code, heard.headers["x-kvmesh-trust"]) == (200, "exact")
+    assert (received.status_code, received.headers["x-kvmesh-trust"]) == (200, "exact")
     assert (silent.status_code, silent.headers["x-kvmesh-trust"]) == (200, "approx")
     assert "1 of 1 members are not heard over NATS but answer over HTTP: w0" in warnings
     assert "kvmesh_silent_members 1.0" in metrics

@@ -221,14 +221,14 @@ async def test_an_error_of_the_server_does_not_end_the_connection(
 ) -> None:
     server = await start_server(stack, tmp_path, config="max_subscriptions: 6")
     connection = await connect(stack, url=server.url)
-    heard: list[bytes] = []
-    await connection.client.listen("first", lambda _, __, data, ___: heard.append(data))
+    received: list[bytes] = []
+    await connection.client.listen("first", lambda _, __, data, ___: received.append(data))
 
     for number in range(10):
         await connection.client.listen(f"too.many.{number}", lambda *_: None)
     await eventually(lambda: connection.statistics().errors, what="the server's refusal")
     connection.client.publish_nowait("first", b"still here")
-    await eventually(lambda: heard == [b"still here"])
+    await eventually(lambda: received == [b"still here"])
 
     assert connection.connected
     assert connection.statistics().reconnects == 0

@@ -24,18 +24,18 @@ RESYNC = Resync(WorkerId("w1"), 7, 3, "r1")
 
 class Worker:
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.started = asyncio.Event()
         self.release = asyncio.Event()
 
     async def resync(self, command: Resync) -> int:
-        self.told.append(command)
+        self.reported.append(command)
         return command.next_seq
 
     async def drain(self, command: Drain) -> None:
         self.started.set()
         await self.release.wait()
-        self.told.append(command)
+        self.reported.append(command)
 
 
 async def start_worker(
@@ -69,7 +69,7 @@ async def test_a_command_is_answered_across_processes(
     with pytest.raises(TransportError, match="refused"):
         await router.ask(WORKER, Status(), int)
 
-    assert worker.told == [RESYNC, RESYNC]
+    assert worker.reported == [RESYNC, RESYNC]
 
 
 async def test_a_command_on_the_bus_is_carried_out_unasked(
@@ -81,7 +81,7 @@ async def test_a_command_on_the_bus_is_carried_out_unasked(
 
     bus.publish(WORKER, b"garbage")
     bus.publish(WORKER, msgspec.msgpack.encode(RESYNC))
-    await eventually(lambda: worker.told == [RESYNC])
+    await eventually(lambda: worker.reported == [RESYNC])
 
 
 async def test_asking_nobody_is_told_at_once(
@@ -122,7 +122,7 @@ async def test_close_finishes_the_command_under_way_and_keeps_the_connection(
     await plane.close()
     await asking
 
-    assert worker.told == [Drain()]
+    assert worker.reported == [Drain()]
     assert connection.connected
     with pytest.raises(TransportError, match="no responders"):
         await router.ask(WORKER, RESYNC, int)

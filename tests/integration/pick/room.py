@@ -52,7 +52,7 @@ class Asking:
         self.on_half_close: Any = ignore
         self.on_reset: Any = ignore
         self.on_resume: Any = ignore
-        self.heard: list[wire.ProcessingResponse] = []
+        self.received: list[wire.ProcessingResponse] = []
         self.status: int | None = None
         self.text = ""
         self.full = False
@@ -60,7 +60,7 @@ class Asking:
 
     def send(self, *messages: bytes) -> bool:
         assert self.status is None
-        self.heard += map(wire.ProcessingResponse.FromString, messages)
+        self.received += map(wire.ProcessingResponse.FromString, messages)
         return not self.full
 
     def finish(self, *messages: bytes, status: int = 0, text: str = "") -> None:
@@ -86,8 +86,8 @@ class Asking:
         subset: list[str] | None = None,
     ) -> "Asking":
         message = wire.ProcessingRequest()
-        told = ((":method", method), (":path", path), (":authority", "gw"), (":scheme", "http"))
-        for name, value in (*told, *more):
+        reported = ((":method", method), (":path", path), (":authority", "gw"), (":scheme", "http"))
+        for name, value in (*reported, *more):
             message.request_headers.headers.headers.add(key=name, raw_value=value.encode())
         message.request_headers.end_of_stream = end
         if request_mode is not None:
@@ -146,14 +146,14 @@ class Asking:
     @property
     def picked(self) -> str:
         """Return the destination, the same in header and metadata; "" for none."""
-        for one in self.heard:
+        for one in self.received:
             kind = one.WhichOneof("response")
             if kind in {"request_headers", "request_body"} and one.HasField("dynamic_metadata"):
-                told = one.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION]
+                reported = one.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION]
                 common = getattr(one, kind).response
                 assert common.clear_route_cache
-                assert self.set_in(common.header_mutation)[DESTINATION] == told.string_value
-                return str(told.string_value)
+                assert self.set_in(common.header_mutation)[DESTINATION] == reported.string_value
+                return str(reported.string_value)
         return ""
 
     @staticmethod
@@ -166,14 +166,14 @@ class Asking:
         return found
 
     def kinds(self) -> list[str]:
-        return [str(one.WhichOneof("response")) for one in self.heard]
+        return [str(one.WhichOneof("response")) for one in self.received]
 
     def sent_back(self, *, response: bool = False) -> tuple[bytes, list[bool]]:
         """Return the body that was streamed back, and of each piece whether it says the end."""
         name = "response_body" if response else "request_body"
         pieces = [
             getattr(one, name).response.body_mutation.streamed_response
-            for one in self.heard
+            for one in self.received
             if one.WhichOneof("response") == name
         ]
         assert all(len(one.body) <= 62_000 for one in pieces)
@@ -182,7 +182,7 @@ class Asking:
     @property
     def refused(self) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body of the answer that the gateway gives at once."""
-        found = self.heard[-1].immediate_response
+        found = self.received[-1].immediate_response
         assert self.status == 0
         return found.status.code, self.set_in(found.headers), found.body
 

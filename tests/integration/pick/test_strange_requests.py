@@ -25,7 +25,7 @@ async def room() -> AsyncGenerator[Room]:
 
 async def until_told(stream: Asking) -> None:
     async with asyncio.timeout(20):
-        while not stream.heard:  # noqa: ASYNC110  a name is looked up in a thread
+        while not stream.received:  # noqa: ASYNC110  a name is looked up in a thread
             await asyncio.sleep(0.01)
 
 
@@ -90,7 +90,7 @@ async def test_a_header_is_not_both_set_and_taken_off(room: Room) -> None:
     room.door.adapters.append(without_key)
     stream = room.ask().head("/v1/chat/completions", ("authorization", "Bearer theirs")).body(CHAT)
 
-    mutation = stream.heard[0].request_headers.response.header_mutation
+    mutation = stream.received[0].request_headers.response.header_mutation
     assert stream.set_in(mutation)["authorization"] == "Bearer ours"
     assert "authorization" not in mutation.remove_headers
 

@@ -132,8 +132,8 @@ async def test_what_a_client_says_of_endpoints_is_not_believed(tmp_path: Path) -
 
     assert answer.status_code == 200
     seen = next(headers for endpoint in one.endpoints for headers in endpoint.seen)
-    told = {name: value for name, value in seen.items() if name.startswith("x-gateway-")}
-    assert told == {DESTINATION: answer.headers["x-served-by"]}
+    reported = {name: value for name, value in seen.items() if name.startswith("x-gateway-")}
+    assert reported == {DESTINATION: answer.headers["x-served-by"]}
 
 
 async def test_only_endpoints_of_the_subset_are_picked(tmp_path: Path) -> None:
@@ -266,6 +266,6 @@ async def test_lies_are_taken_off_in_every_mode(mode: str, tmp_path: Path) -> No
         answer = await one.client.post(CHATS, content=CHAT, headers=lies)
 
     seen = next(headers for endpoint in one.endpoints for headers in endpoint.seen)
-    told = {name: value for name, value in seen.items() if name.startswith("x-gateway-")}
+    reported = {name: value for name, value in seen.items() if name.startswith("x-gateway-")}
     assert answer.status_code == 200
-    assert told == {DESTINATION: answer.headers["x-served-by"]}
+    assert reported == {DESTINATION: answer.headers["x-served-by"]}

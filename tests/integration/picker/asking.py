@@ -106,8 +106,8 @@ class Asked:
         change = answer.request_headers.response.header_mutation
         self.headers = {one.header.key: _value(one.header) for one in change.set_headers}
         self.removed = tuple(change.remove_headers)
-        told = answer.dynamic_metadata.fields["envoy.lb"].struct_value
-        self.metadata = told.fields[DESTINATION].string_value
+        reported = answer.dynamic_metadata.fields["envoy.lb"].struct_value
+        self.metadata = reported.fields[DESTINATION].string_value
         self.endpoint = self.headers[DESTINATION].partition(",")[0]
         back = b""
         ended = not body
@@ -120,8 +120,8 @@ class Asked:
     async def answered(self, answer: httpx.Response) -> dict[str, str]:
         """Tell of an answer that begins; return the headers it gets."""
         head = {":status": str(answer.status_code), **answer.headers}
-        told = wire.HttpHeaders(headers=_header_map(head))
-        await self._call.write(wire.ProcessingRequest(response_headers=told))
+        reported = wire.HttpHeaders(headers=_header_map(head))
+        await self._call.write(wire.ProcessingRequest(response_headers=reported))
         change = (await self._read()).response_headers.response.header_mutation
         return {one.header.key: _value(one.header) for one in change.set_headers}
 
@@ -160,13 +160,13 @@ async def serve(
         names = {"content-type": "application/json", **headers}
         url = f"http://{asked.endpoint}/v1/chat/completions"
         async with client.stream("POST", url, content=asked.body, headers=names) as answer:
-            told = await asked.answered(answer)
+            reported = await asked.answered(answer)
             whole = b""
             async for piece in answer.aiter_raw():
                 assert await asked.passed(piece) == piece
                 whole += piece
             assert await asked.passed(b"", last=True) == b""
-        return whole, told
+        return whole, reported
 
 
 def _header_map(headers: Mapping[str, str]) -> base.HeaderMap:

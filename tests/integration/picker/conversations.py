@@ -101,11 +101,11 @@ class Crowd:
 
     async def _turn(self, one: Conversation, ask: Asker) -> None:
         name = f"c{one.number}-{one.turns}"
-        told = await ask(one.say(), {"x-request-id": name})
-        went = told["x-kvmesh-worker"]
+        reported = await ask(one.say(), {"x-request-id": name})
+        went = reported["x-kvmesh-worker"]
         if one.worker and went != one.worker:
             self.moved += 1
-            await self._explain(name, told["x-kvmesh-router"])
+            await self._explain(name, reported["x-kvmesh-router"])
         else:
             self.kept += 1
         one.worker = went

@@ -68,8 +68,8 @@ class PretendSidecar:
         if method == "GET":
             return await self._client.get(self.engine + path)
         self.seen.append(dict(headers))
-        told = [headers.pop(name, "") for name in (PREFILLER, CANONICAL)]
-        prefiller = next((one for one in told if one), "")
+        reported = [headers.pop(name, "") for name in (PREFILLER, CANONICAL)]
+        prefiller = next((one for one in reported if one), "")
         request: dict[str, Any] = json.loads(body)
         own = {"x-request-id": str(uuid.uuid4())}
         if prefiller:

@@ -28,15 +28,15 @@ async def test_a_key_is_asked_for_turned_into_its_tenant_and_taken_off(tmp_path:
         with pytest.raises(RefusedError) as refused:
             await serve(live.gateway, live.client, chat("hi"), {})
         async with live.gateway.ask(chat("hi"), {**bearer, "x-kvmesh-tenant": "red"}) as asked:
-            removed, told = asked.removed, asked.headers
+            removed, reported = asked.removed, asked.headers
         answer, _ = await serve(live.gateway, live.client, chat("hi"), bearer)
 
     assert refused.value.status == 401
     assert b'"error"' in refused.value.body
     assert refused.value.headers["www-authenticate"].startswith("Bearer")
     assert "authorization" in removed
-    assert told.get("x-kvmesh-tenant", "blue") == "blue"
-    assert ("x-kvmesh-tenant" in removed) != ("x-kvmesh-tenant" in told)
+    assert reported.get("x-kvmesh-tenant", "blue") == "blue"
+    assert ("x-kvmesh-tenant" in removed) != ("x-kvmesh-tenant" in reported)
     assert b"[DONE]" in answer
 
 
@@ -82,13 +82,13 @@ async def test_who_is_told_the_engines_key_is_said_at_the_start(
     upstream = UpstreamSettings(upstream_key_file=key)
     with capture_logs() as lines:
         async with engines(1) as urls, picker(urls, grpc=tls, upstream=upstream) as live:
-            told = None if guarded else await told_headers(live.gateway)
+            reported = None if guarded else await routing_headers(live.gateway)
 
     warned = [one for one in lines if "the engines' key" in one["event"]]
     assert len(warned) == (not guarded)
-    assert told is None or told["authorization"] == "Bearer sk-engines"
+    assert reported is None or reported["authorization"] == "Bearer sk-engines"
 
 
-async def told_headers(gateway: Gateway) -> dict[str, str]:
+async def routing_headers(gateway: Gateway) -> dict[str, str]:
     async with gateway.ask(chat("hi"), {}) as asked:
         return asked.headers

@@ -25,7 +25,7 @@ async def test_meta_routers_send_requests_to_routers_alone(
             )
             for number in range(CHATS)
         ]
-        asked, told = await serve(
+        asked, reported = await serve(
             fleet.gateway(picker), fleet.client, chat("chat 0 " * 40 + "and on"), {}
         )
 
@@ -41,8 +41,8 @@ async def test_meta_routers_send_requests_to_routers_alone(
 
     assert {one.headers["x-kvmesh-router"] for one in answers} == {"r0"}
     assert asked
-    assert told["x-kvmesh-router"] == "p0"
-    assert told["x-kvmesh-worker"] == answers[0].headers["x-kvmesh-worker"]
+    assert reported["x-kvmesh-router"] == "p0"
+    assert reported["x-kvmesh-worker"] == answers[0].headers["x-kvmesh-worker"]
     assert seen["requests"]["requests"] == 1
     assert seen["mesh"]["versions"].keys() == {"router", "picker", "worker"}
     assert {one["replica"]: one["role"] for one in overview["replicas"]} == {

@@ -86,9 +86,9 @@ async def test_a_sidecar_prefills_where_the_picker_says(tmp_path: Path) -> None:
 
     assert [long.status_code, short.status_code] == [200, 200], long.text
     assert sidecar.prefilled == [first.url.removeprefix("http://")]
-    told = [(one.get(PREFILLER), one.get(CANONICAL)) for one in sidecar.seen if "x-chat" in one]
+    reported = [(one.get(PREFILLER), one.get(CANONICAL)) for one in sidecar.seen if "x-chat" in one]
     where = first.url.removeprefix("http://")
-    assert told == [(where, where), (None, None)]
+    assert reported == [(where, where), (None, None)]
     assert long.headers["x-kvmesh-prefill-worker"] == "w0"
     assert long.headers["x-kvmesh-worker"] == short.headers["x-kvmesh-worker"] == "w1"
     assert short.headers["x-kvmesh-whole"] == "little to prefill"
@@ -136,19 +136,19 @@ async def test_a_worker_is_told_in_the_body_whose_cache_to_fetch_from() -> None:
         body = json.dumps({"model": "mock", "prompt": PROMPT * 2, "max_tokens": 1}).encode()
         path = "/v1/completions"
         await live.client.post(made[0].url + path, content=body)
-        told = b""
+        reported = b""
 
         async def fetches() -> bool:
-            nonlocal told
+            nonlocal reported
             async with live.gateway.ask(body, {"x-kvmesh-worker-id": "w1"}, path) as asked:
-                told = asked.body
+                reported = asked.body
                 length = asked.headers.get("content-length")
-                assert length in {None, str(len(told))}
-                return told != body
+                assert length in {None, str(len(reported))}
+                return reported != body
 
         await until(fetches)
 
-    asked = json.loads(told)
+    asked = json.loads(reported)
     transfer = asked.pop("kv_transfer_params")
     assert asked == json.loads(body)
     assert "5711" in json.dumps(transfer)

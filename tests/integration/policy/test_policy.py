@@ -60,7 +60,7 @@ async def trial(client: httpx.AsyncClient) -> dict[str, Any]:
     return found
 
 
-async def told(client: httpx.AsyncClient, condition: Callable[[dict[str, Any]], bool]) -> None:
+async def reported(client: httpx.AsyncClient, condition: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until what the router tells of its policy is as wanted."""
     async with asyncio.timeout(60):
         while True:
@@ -104,7 +104,7 @@ async def send_until(
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for _ in range(12):
             group.create_task(send())
-        await told(clients[-1], lambda view: over(view["trial"]))
+        await reported(clients[-1], lambda view: over(view["trial"]))
         enough.set()
     return said
 
@@ -125,7 +125,7 @@ async def two_replicas(
             client = httpx.AsyncClient(base_url=url, timeout=60)
             clients.append(await stack.enter_async_context(client))
         for client in clients:
-            await told(client, knows_both)
+            await reported(client, knows_both)
         yield clients
 
 
@@ -193,7 +193,7 @@ async def test_a_good_policy_gets_all_requests_though_the_replica_that_decides_i
         replica("r2", urls, tmp_path, *nats) as (_, second),
     ):
         for client in (first, second):
-            await told(client, knows_both)
+            await reported(client, knows_both)
         bounds = {"ttft_ratio": 3, "tpot_ratio": 3}
         body = {**LIKE, "stages": [0.4, 0.6, 1], "min_requests": 20, "bounds": bounds}
         assert (await second.put(ADMIN, json=body)).status_code == 200

@@ -105,8 +105,8 @@ class Clients:
 
 
 def cached(answer: httpx.Response) -> int:
-    told: int = usage_of(answer)["prompt_tokens_details"]["cached_tokens"]
-    return told
+    reported: int = usage_of(answer)["prompt_tokens_details"]["cached_tokens"]
+    return reported
 
 
 def usage_of(answer: httpx.Response) -> dict[str, Any]:

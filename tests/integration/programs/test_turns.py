@@ -169,11 +169,11 @@ async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:
 async def test_no_prompt_is_compared_while_one_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[bytes] = []
 
-    async def look(_: object, question: Any) -> None:
+    async def check(_: object, question: Any) -> None:
         compared.append(question.body)
 
     monkeypatch.setattr(token_check, "DELAY_S", 0.0)
-    monkeypatch.setattr(token_check.TokenCheck, "_ask", look)
+    monkeypatch.setattr(token_check.TokenCheck, "_ask", check)
     async with one_engine(program_wait_s=0.5) as client:
         first = turn(client, "first", 200)
         await until(client, "running")

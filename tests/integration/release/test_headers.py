@@ -42,11 +42,11 @@ def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_interpreter_is_asked_for_its_headers() -> None:
-    told = ask(Path(sys.executable))
+    reported = ask(Path(sys.executable))
 
-    assert told is not None
-    assert told[:2] == (OWN, str(sys.version_info[2]))
-    assert (told[2][0] / "Python.h").is_file()
+    assert reported is not None
+    assert reported[:2] == (OWN, str(sys.version_info[2]))
+    assert (reported[2][0] / "Python.h").is_file()
 
 
 def test_the_newest_interpreter_of_a_version_is_taken(nothing_installed: Path) -> None:

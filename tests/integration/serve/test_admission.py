@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.router.admission_share import AdmissionShare, told_as
+from kvmesh.app.router.admission_share import AdmissionShare, reported_as
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.settings.http import HttpSettings
@@ -348,11 +348,11 @@ async def test_with_few_open_files_those_that_come_in_are_served_and_others_told
         answers = await asyncio.gather(*tasks, return_exceptions=True)
 
     # A refusal is waited for two seconds; a starved client may then find a reset.
-    told = [answer for answer in answers if isinstance(answer, httpx.Response)]
+    reported = [answer for answer in answers if isinstance(answer, httpx.Response)]
     assert served == (192 - 128) // 2
-    assert sorted({answer.status_code for answer in told}) == [200, 503]
-    assert sum(answer.status_code == 200 for answer in told) == served
-    assert all(isinstance(one, httpx.TransportError) for one in answers if one not in told)
+    assert sorted({answer.status_code for answer in reported}) == [200, 503]
+    assert sum(answer.status_code == 200 for answer in reported) == served
+    assert all(isinstance(one, httpx.TransportError) for one in answers if one not in reported)
 
 
 async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
@@ -363,9 +363,9 @@ async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
     async def limits(client: httpx.AsyncClient, *, queued: int) -> dict[str, Any]:
         async with asyncio.timeout(60):
             while True:
-                told: dict[str, Any] = (await client.get(ADMIN)).json()
-                if told["limits"]["max_queued"] == queued:
-                    return told
+                reported: dict[str, Any] = (await client.get(ADMIN)).json()
+                if reported["limits"]["max_queued"] == queued:
+                    return reported
                 await asyncio.sleep(0.05)
 
     async with contextlib.AsyncExitStack() as stack:
@@ -391,8 +391,8 @@ async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
 async def test_bounds_of_a_sibling_that_cannot_be_are_refused(engine: GatedEngine) -> None:
     server = RouterServer(RouterSettings(kv_events=False, worker=(engine.url,), router_id="r1"))
     context = server._context()
-    told = SharedLimits(1.0, "r2", {"max_queued": 0})
-    beat = RouterHeartbeat("r2", "default", "http://r2", ready=True, epoch=1, admission=told)
+    reported = SharedLimits(1.0, "r2", {"max_queued": 0})
+    beat = RouterHeartbeat("r2", "default", "http://r2", ready=True, epoch=1, admission=reported)
     share = AdmissionShare(context.gate, server.router, "r1", lambda: (beat,))
     before = context.gate.limits
 
@@ -413,9 +413,9 @@ async def test_what_an_older_sibling_does_not_tell_stays_as_it_is_here(engine: G
         )
     )
     context = server._context()
-    theirs = told_as(msgspec.structs.replace(context.gate.limits, max_queued=8), frozenset())
-    told = SharedLimits(1.0, "r2", theirs)
-    beat = RouterHeartbeat("r2", "default", "http://r2", ready=True, epoch=1, admission=told)
+    theirs = reported_as(msgspec.structs.replace(context.gate.limits, max_queued=8), frozenset())
+    reported = SharedLimits(1.0, "r2", theirs)
+    beat = RouterHeartbeat("r2", "default", "http://r2", ready=True, epoch=1, admission=reported)
     share = AdmissionShare(context.gate, server.router, "r1", lambda: (beat,))
 
     share.adopt()
@@ -434,9 +434,9 @@ async def test_bounds_refused_of_one_sibling_keep_out_no_others(engine: GatedEng
     """Of an hour that no clock shows, they were the latest for ever."""
     server = RouterServer(RouterSettings(kv_events=False, worker=(engine.url,), router_id="r1"))
     context = server._context()
-    wrong = SharedLimits(1e12, "r2", told_as(context.gate.limits))
+    wrong = SharedLimits(1e12, "r2", reported_as(context.gate.limits))
     limits = msgspec.structs.replace(context.gate.limits, max_queued=8)
-    good = SharedLimits(2.0, "r3", told_as(limits))
+    good = SharedLimits(2.0, "r3", reported_as(limits))
     beats = [
         RouterHeartbeat(one.by, "default", "http://r", ready=True, epoch=1, admission=one)
         for one in (wrong, good)

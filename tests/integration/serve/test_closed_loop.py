@@ -15,7 +15,7 @@ from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
@@ -150,7 +150,7 @@ async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
         publisher._cache.lose()
         server.index.clear(WORKER)
 
-        server.mesh.doubt(WORKER, Doubt(12, 12, again=True))
+        server.mesh.distrust(WORKER, Distrust(12, 12, again=True))
 
         await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
         await complete(client, PROMPTS[0])

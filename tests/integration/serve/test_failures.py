@@ -283,7 +283,7 @@ async def test_an_engine_that_hangs_gives_its_requests_back() -> None:
         assert await door.metric("kvmesh_worker_hung_attempts_total") >= 1
         name = f"w{engines.index(hung)}"
 
-        async def told() -> bool:
+        async def reported() -> bool:
             overview = (await door.client.get("/v1/overview?limit=0")).json()
             rows = {row["worker"]: row["hung"] for row in overview["workers"]}
             found = [one for one in overview["problems"] if one["kind"] == "hung"]
@@ -291,7 +291,7 @@ async def test_an_engine_that_hangs_gives_its_requests_back() -> None:
             assert {one["page"] for one in found} <= {"runbook#hung-engine"}
             return bool(found) and rows[name] and not rows[f"w{1 - engines.index(hung)}"]
 
-        await until(told)
+        await until(reported)
 
 
 async def test_a_request_waits_for_an_engine_that_comes_back() -> None:

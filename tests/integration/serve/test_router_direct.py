@@ -112,8 +112,8 @@ async def _events_arrive(client: httpx.AsyncClient, *engines: Mocker) -> None:
     """Wait until the router has read all that the engines published, and holds what they hold."""
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while True:
-        told = (await client.get("/v1/status")).json()["mesh"]["engines"]
-        ranks = [rank for one in told.values() for rank in one.values()]
+        reported = (await client.get("/v1/status")).json()["mesh"]["engines"]
+        ranks = [rank for one in reported.values() for rank in one.values()]
         known = [(rank["events"]["last_seq"], rank["cache"]["visible_blocks"]) for rank in ranks]
         held = [
             (rank.publisher.next_seq - 1, len(rank.dump()) // 8)

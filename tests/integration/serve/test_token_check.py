@@ -66,10 +66,10 @@ async def until(
     """Wait until the state of token ids in /v1/status is as wanted."""
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while True:
-        told: dict[str, Any] = (await client.get("/v1/status")).json()["tokens"]
-        if holds(told):
-            return told
-        assert asyncio.get_running_loop().time() < deadline, told
+        reported: dict[str, Any] = (await client.get("/v1/status")).json()["tokens"]
+        if holds(reported):
+            return reported
+        assert asyncio.get_running_loop().time() < deadline, reported
         await asyncio.sleep(0.02)
 
 
@@ -77,13 +77,13 @@ async def test_ids_that_agree_are_routed_by(model: str) -> None:
     async with engines(model) as mockers, routed(mockers, tokenizer=Path(model)) as client:
         for number in range(3):
             await post(client, user(f"{number}"))
-        told = await until(client, lambda told: told["parity"]["compared"] == 3)
+        reported = await until(client, lambda reported: reported["parity"]["compared"] == 3)
         ready = (await client.get("/ready")).json()
         metrics = (await client.get("/metrics")).text
 
-    assert told["parity"]["disagreements"] == 0
-    assert told["tokenizer"]["plain_chats"] >= 3
-    assert (told["tokenizer"]["other_chats"], told["tokenizer"]["unlike"]) == (0, "")
+    assert reported["parity"]["disagreements"] == 0
+    assert reported["tokenizer"]["plain_chats"] >= 3
+    assert (reported["tokenizer"]["other_chats"], reported["tokenizer"]["unlike"]) == (0, "")
     assert 'kvmesh_chats_total{prompt="other"} 0.0' in metrics
     assert 'kvmesh_prompt_segments_total{text="new"}' in metrics
     assert "warnings" not in ready
@@ -92,7 +92,7 @@ async def test_ids_that_agree_are_routed_by(model: str) -> None:
 async def test_ids_that_differ_are_not_routed_by_and_it_is_said(model: str) -> None:
     async with engines(model) as mockers, routed(mockers) as client:
         first = await post(client, user("one"))
-        told = await until(client, lambda told: told["parity"]["disagreements"] > 0)
+        reported = await until(client, lambda reported: reported["parity"]["disagreements"] > 0)
         # From now on by bytes, until the engine has told its own ids of the earlier messages.
         second = await post(client, user("two"))
         third = await post(client, user("two"), {"role": "assistant", "content": "?"}, user("more"))
@@ -100,7 +100,7 @@ async def test_ids_that_differ_are_not_routed_by_and_it_is_said(model: str) -> N
         metrics = (await client.get("/metrics")).text
 
     assert first.headers["x-kvmesh-overlap-blocks"] == "0"
-    assert told["parity"]["untrusted"] == ["mock"]
+    assert reported["parity"]["untrusted"] == ["mock"]
     # Both hold what the messages have in common with the third's.
     holders = {first.headers["x-kvmesh-worker"], second.headers["x-kvmesh-worker"]}
     assert third.headers["x-kvmesh-worker"] in holders
@@ -112,14 +112,14 @@ async def test_ids_that_differ_are_not_routed_by_and_it_is_said(model: str) -> N
 async def test_what_the_engine_told_of_earlier_messages_is_exact(model: str) -> None:
     async with engines(model) as mockers, routed(mockers) as client:
         await post(client, user("zero"))
-        await until(client, lambda told: told["parity"]["disagreements"] > 0)
+        await until(client, lambda reported: reported["parity"]["disagreements"] > 0)
         turns = [user("one")]
         answer = await post(client, *turns)
         # The system message alone, and the whole chat.
-        await until(client, lambda told: told["prefixes"]["known"] >= 2)
+        await until(client, lambda reported: reported["prefixes"]["known"] >= 2)
         turns += [{"role": "assistant", "content": "Well."}, user("two")]
         follow = await post(client, *turns)
-        told = await until(client, lambda told: told["prefixes"]["hits"] > 0)
+        reported = await until(client, lambda reported: reported["prefixes"]["hits"] > 0)
 
     details = follow.json()["usage"]["prompt_tokens_details"]
     foreseen, cached = (
@@ -130,13 +130,13 @@ async def test_what_the_engine_told_of_earlier_messages_is_exact(model: str) -> 
     # The engine cached its answer's first tokens too: at most one block more than the prefix.
     assert cached - 1 <= foreseen <= cached
     assert foreseen > 20
-    assert told["prefixes"]["unstable"] == 0
+    assert reported["prefixes"]["unstable"] == 0
 
 
 async def test_nobody_is_asked_when_told_so(model: str) -> None:
     async with engines(model, 1) as mockers, routed(mockers, parity_sample=0) as client:
         for number in range(3):
             await post(client, user(f"{number}"))
-        told = (await client.get("/v1/status")).json()["tokens"]
+        reported = (await client.get("/v1/status")).json()["tokens"]
 
-    assert (told["parity"]["compared"], told["untold"], told["unanswered"]) == (0, 0, 0)
+    assert (reported["parity"]["compared"], reported["untold"], reported["unanswered"]) == (0, 0, 0)

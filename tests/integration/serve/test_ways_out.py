@@ -605,10 +605,10 @@ async def test_a_router_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
             sent = await stage.send(stage.long_body())
             await stage.until(lambda: stage.prompts() == 2, "the engine has it")
             queued = await wait_in_queue(stage)
-            told = asyncio.create_task(queued.status())
+            reported = asyncio.create_task(queued.status())
             half = await RawClient.connect(stage.url)
             await half.send(request_bytes(b"x" * BODY_BYTES, CHAT, length=2 * BODY_BYTES))
-        assert await told == 503
+        assert await reported == 503
         assert await inside.all_released() == {}
         for client in (streaming, sent, queued, half):
             client.reset()

@@ -109,10 +109,10 @@ async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
 
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     size = len(answers[0].request.content)
-    told = sorted((row["policy"], row["estimated"], row["prompt_tokens"]) for row in rows)
+    reported = sorted((row["policy"], row["estimated"], row["prompt_tokens"]) for row in rows)
     plain = explained["prompt_tokens"]
     assert plain > len(text)
     blind = ("round-robin", True, size // 4)
-    assert told == [("predicted-time", False, plain), blind, blind]
+    assert reported == [("predicted-time", False, plain), blind, blind]
     assert "estimated from the size of the body" in detail["note"]
     assert not overview["prefixes"]

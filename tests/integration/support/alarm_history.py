@@ -72,11 +72,13 @@ class AlarmHistory:
         }
         path.write_text(json.dumps(tests))
         done = promtool("test", "rules", path)
-        told = re.findall(
+        reported = re.findall(
             r"time: (\w+),\s+exp:\s*(?:\[\]|nil)?\s+got:(.*)", done.stdout + done.stderr
         )
-        assert done.returncode == 0 or told, done.stdout + done.stderr
-        found = {seconds(when): set(re.findall(r'alertname="(\w+)"', got)) for when, got in told}
+        assert done.returncode == 0 or reported, done.stdout + done.stderr
+        found = {
+            seconds(when): set(re.findall(r'alertname="(\w+)"', got)) for when, got in reported
+        }
         return [found.get(at, set()) for at in at_s]
 
     def _series(self, name: str, labels: dict[str, str]) -> str:

@@ -199,8 +199,8 @@ async def router_process(
     finally:
         process.terminate()
         await process.wait()
-        told = (await log).decode()
-    assert process.returncode == 0, told
+        reported = (await log).decode()
+    assert process.returncode == 0, reported
 
 
 @contextlib.asynccontextmanager

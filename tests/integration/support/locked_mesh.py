@@ -29,14 +29,14 @@ PATIENCE_S = 20
 class Witness:
     """Hears what is said on some subjects of one account, and may say anything there.
 
-    `heard` has the subject that was listened to: what a consumer delivers bears another.
+    `received` has the subject that was listened to: what a consumer delivers bears another.
     """
 
     def __init__(self, account: str, connection: NatsConnection) -> None:
         self.account = account
         self.connection = connection
-        self.heard: list[str] = []
-        self._news = asyncio.Event()
+        self.received: list[str] = []
+        self._updates = asyncio.Event()
 
     async def listen(self, *subjects: str) -> None:
         """Hear these subjects, and what begins with one of them."""
@@ -46,21 +46,21 @@ class Witness:
         await self.connection.flush()
 
     def _ear(self, subject: str) -> Deliver:
-        def hear(_subject: str, _reply: bytes, _data: bytes, _headers: bytes | None) -> None:
-            self.heard.append(subject)
-            self._news.set()
+        def receive(_subject: str, _reply: bytes, _data: bytes, _headers: bytes | None) -> None:
+            self.received.append(subject)
+            self._updates.set()
 
-        return hear
+        return receive
 
     async def wait_for(self, subject: str, count: int = 1) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while self.heard.count(subject) < count:
-                self._news.clear()
-                await self._news.wait()
+            while self.received.count(subject) < count:
+                self._updates.clear()
+                await self._updates.wait()
 
     async def sentinel(self) -> None:
         """Return when what this account was sent before has been heard."""
-        count = self.heard.count("sentinel") + 1
+        count = self.received.count("sentinel") + 1
         self.connection.client.publish_nowait("sentinel", b"")
         await self.wait_for("sentinel", count)
 

@@ -97,12 +97,12 @@ class TwoStageMesh:
 
     async def _known(self, front: httpx.AsyncClient) -> bool:
         try:
-            told = (await front.get("/v1/status")).json()
+            reported = (await front.get("/v1/status")).json()
             each = [(await front.get(f"{url}/v1/status")).json() for url in self.routers]
         except httpx.HTTPError:
             return False
         exact = [sum(one["trust"] == "exact" for one in said["workers"]) for said in each]
-        ready = sum(map(len, told["ready_replicas"].values()))
+        ready = sum(map(len, reported["ready_replicas"].values()))
         return ready == len(each) and min(exact) == self.workers // len(self.buckets)
 
 

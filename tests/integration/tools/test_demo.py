@@ -112,8 +112,8 @@ async def all_ended(pids: list[int]) -> None:
     left = {one: Path(f"/proc/{one}") for one in pids}
     deadline = time.monotonic() + 10.0
     while left := {one: path for one, path in left.items() if path.exists()}:
-        told = {one: (path / "status").read_text()[:200] for one, path in left.items()}
-        assert time.monotonic() < deadline, told
+        reported = {one: (path / "status").read_text()[:200] for one, path in left.items()}
+        assert time.monotonic() < deadline, reported
         await asyncio.sleep(0.05)
 
 

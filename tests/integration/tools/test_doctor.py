@@ -269,14 +269,14 @@ async def test_a_mesh_router_warns_of_blocks_of_another_size(
         httpx.AsyncClient(base_url=url, timeout=30.0) as http,
         asyncio.timeout(60),
     ):
-        told = ""
+        reported = ""
         # The router needs a moment to hear of the worker.
-        while "no prefix can match" not in told:
+        while "no prefix can match" not in reported:
             await asyncio.sleep(0.1)
-            told = (await http.get("/ready")).text
+            reported = (await http.get("/ready")).text
 
-    assert "w: no prefix can match: KV blocks have 32 tokens" in told
-    assert "start the router with --kv-cache-block-size 32" in told
+    assert "w: no prefix can match: KV blocks have 32 tokens" in reported
+    assert "start the router with --kv-cache-block-size 32" in reported
 
 
 async def test_an_engine_is_no_router() -> None:

@@ -286,7 +286,7 @@ class Cache:
         self.held: Counter[tuple[int, str]] = Counter()
         self.contents: dict[int, int] = {}
         self.last_seq = -1
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def on_batch(self, seq: int, payload: bytes) -> None:
         assert seq == self.last_seq + 1
@@ -302,7 +302,7 @@ class Cache:
                         self.held[digest, ""] -= 1
                         assert self.held[digest, ""] >= 0
                 case EngineCleared():
-                    self.heard.append("cleared")
+                    self.received.append("cleared")
                     self.held.clear()
 
     def store(self, event: EngineStored) -> None:
@@ -315,16 +315,16 @@ class Cache:
             self.held[digest, ""] += 1
 
     def on_restarted(self) -> None:
-        self.heard.append("restarted")
+        self.received.append("restarted")
 
     def on_lost(self, first: int, last: int) -> None:
-        self.heard.append(f"lost {first}..{last}")
+        self.received.append(f"lost {first}..{last}")
 
     def on_resumed(self, seq: int) -> None:
         raise AssertionError(seq)
 
     def on_caught_up(self, last_seq: int) -> None:
-        self.heard.append(f"caught up {last_seq}")
+        self.received.append(f"caught up {last_seq}")
 
     def on_connection(self, *, connected: bool) -> None:
         del connected
@@ -387,8 +387,8 @@ async def test_events_add_up_to_the_cache_for_live_and_late_observers(replay_hwm
             assert truth
             assert live.content() == truth
             assert late.content() == truth
-            heard = live.heard + late.heard
-        assert not [word for word in heard if not word.startswith("caught up")]
+            received = live.received + late.received
+        assert not [word for word in received if not word.startswith("caught up")]
         assert mocker.ranks[0].statistics().prefix_cache_hits > 0
 
 
@@ -399,9 +399,9 @@ async def test_a_reset_is_told_with_the_next_step() -> None:
 
         assert (await client.post("/reset_prefix_cache")).json() == {"success": True}
         assert await dump(client) == set()
-        assert "cleared" not in cache.heard
+        assert "cleared" not in cache.received
         await client.post("/v1/completions", json={"prompt": "y" * 100})
-        await until(lambda: "cleared" in cache.heard)
+        await until(lambda: "cleared" in cache.received)
 
         truth = await dump(client)
         await until(lambda: cache.content() == truth)

@@ -181,8 +181,8 @@ class Fleet:
         """Wait until both replicas have read equally far, and hold the same of each worker."""
 
         async def agree() -> bool:
-            told = [await self.status(one) for one in ROUTERS]
-            places = [(one["applied_sequence"], one["worker_digests"]) for one in told if one]
+            reported = [await self.status(one) for one in ROUTERS]
+            places = [(one["applied_sequence"], one["worker_digests"]) for one in reported if one]
             return len(places) == len(ROUTERS) and places[0] == places[1]
 
         await self.until(agree)
@@ -325,8 +325,8 @@ class Load:
                 continue
             self.answered += 1
             if not answer.is_success:
-                told = [f"{one}: {await self._why_not(one)}" for one in ROUTERS]
-                self.failed.append(f"{answer.status_code} {answer.text} {' '.join(told)}")
+                reported = [f"{one}: {await self._why_not(one)}" for one in ROUTERS]
+                self.failed.append(f"{answer.status_code} {answer.text} {' '.join(reported)}")
             headers = answer.headers
             self.trusts.append(
                 (headers.get("x-kvmesh-router", ""), headers.get("x-kvmesh-trust", ""))

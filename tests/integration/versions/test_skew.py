@@ -72,8 +72,8 @@ async def replace(fleet: Fleet, version: Version, *roles: Role) -> None:
 
 def lines(fleet: Fleet, role: Role, event: str) -> list[dict[str, Any]]:
     """Return the lines of a log that say `event`."""
-    told = (json.loads(line) for line in fleet.said(role).splitlines() if f'"{event}"' in line)
-    return [one for one in told if one["event"] == event]
+    reported = (json.loads(line) for line in fleet.said(role).splitlines() if f'"{event}"' in line)
+    return [one for one in reported if one["event"] == event]
 
 
 async def test_an_older_replica_leaves_alone_what_it_cannot_read(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ async def test_an_older_replica_leaves_alone_what_it_cannot_read(tmp_path: Path)
     assert (holder, seen.asked - asked) == (False, 0)
     assert not seen.emptied()
     assert min(one.blocks for one in seen.generations.values() if one.sequence > before) > 0
-    [told] = lines(fleet, "r0", "newer format met")
-    assert (told["written_by"], told["format"]) == ("9.9.9", 2)
+    [reported] = lines(fleet, "r0", "newer format met")
+    assert (reported["written_by"], reported["format"]) == ("9.9.9", 2)
     [alarms] = history.firing(tmp_path, history.last_s())
     assert "KvmeshFormatUnread" in alarms
 

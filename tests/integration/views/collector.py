@@ -25,10 +25,10 @@ SILENT = b""
 
 def partly(rejected: int, why: str) -> bytes:
     """Return the answer of a collector that took all but so many spans."""
-    told = trace_service.ExportTraceServiceResponse()
-    told.partial_success.rejected_spans = rejected
-    told.partial_success.error_message = why
-    body = told.SerializeToString()
+    reported = trace_service.ExportTraceServiceResponse()
+    reported.partial_success.rejected_spans = rejected
+    reported.partial_success.error_message = why
+    body = reported.SerializeToString()
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
@@ -86,8 +86,8 @@ class Collector:
             data = zlib.decompress(data)
         message = trace_service.ExportTraceServiceRequest.FromString(data)
         for resource in message.resource_spans:
-            told = {one.key: one.value.string_value for one in resource.resource.attributes}
-            self.resources.append(told)
+            reported = {one.key: one.value.string_value for one in resource.resource.attributes}
+            self.resources.append(reported)
             for scope in resource.scope_spans:
                 self.spans += scope.spans if taken else ()
 

@@ -211,7 +211,7 @@ async def test_a_worker_that_stops_answering_is_shown_as_such(
 ) -> None:
     rows: dict[str, Any] = {}
 
-    async def look() -> None:
+    async def check() -> None:
         while rows.get("w1", {}).get("usable", True):
             overview = (await alone.get("/v1/overview?limit=0")).json()
             rows.update({one["worker"]: one for one in overview["workers"]})
@@ -219,7 +219,7 @@ async def test_a_worker_that_stops_answering_is_shown_as_such(
 
     engines[1].models_body = b"{"
 
-    await asyncio.wait_for(look(), 60)
+    await asyncio.wait_for(check(), 60)
 
     assert rows["w1"]["why_not"] == "its engine does not answer probes"
     assert rows["w0"]["usable"]

@@ -130,8 +130,8 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
     metrics = families(mesh.http.get(f"{mesh.router_url(0)}/metrics").text)
 
     build = own_build()
-    [told] = metrics["kvmesh_build_info"].samples
-    assert (told.labels["version"], told.labels["bookings"]) == (
+    [reported] = metrics["kvmesh_build_info"].samples
+    assert (reported.labels["version"], reported.labels["bookings"]) == (
         build.version,
         str(build.formats.bookings),
     )
@@ -179,7 +179,7 @@ async def test_every_metric_of_a_picker_is_documented() -> None:
         metrics = families((await live.views.get("/metrics")).text)
 
     assert "\n".join(undocumented(metrics)) == ""
-    assert value(metrics, "kvmesh_picks_total", told="picked") == 1
+    assert value(metrics, "kvmesh_picks_total", reported="picked") == 1
     assert value(metrics, "kvmesh_picks_followed_total", until="to the end") == 1
     assert {name for name in documented() if name.startswith(OF_PICKERS)} <= set(metrics)
 

@@ -166,7 +166,7 @@ async def unanswered(client: httpx.AsyncClient, api: str) -> dict[str, str]:
 
 async def ask(client: httpx.AsyncClient, api: str, expression: str) -> list[Any]:
     answer = await client.get(f"{api}/query", params={"query": expression})
-    told = json.loads(answer.content)
-    assert told["status"] == "success", (expression, told)
-    values: list[Any] = told["data"]["result"]
+    reported = json.loads(answer.content)
+    assert reported["status"] == "success", (expression, reported)
+    values: list[Any] = reported["data"]["result"]
     return [one for one in values if one["value"][1] != "NaN"]

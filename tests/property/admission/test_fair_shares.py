@@ -58,7 +58,7 @@ class Replica:
         self.turns = FairTurns(self.ledger)
         self.waiting: dict[str, str] = {}
         self.served = dict.fromkeys(TENANTS, 0)
-        self.told = dict.fromkeys(TENANTS, 0)
+        self.reported = dict.fromkeys(TENANTS, 0)
 
 
 class SharesMachine(RuleBasedStateMachine):
@@ -97,14 +97,14 @@ class SharesMachine(RuleBasedStateMachine):
 
     @rule(
         room=st.integers(1, 4),
-        looks=st.integers(1, 60),
+        uses_caches=st.integers(1, 60),
         order=st.permutations(range(3)),
         busy=st.frozensets(st.integers(0, 2), max_size=3),
     )
-    def work(self, room: int, looks: int, order: list[int], busy: frozenset[int]) -> None:
+    def work(self, room: int, uses_caches: int, order: list[int], busy: frozenset[int]) -> None:
         """Have so many requests placed in each look by whoever is first; news is one look late."""
         self.fleet.busy = busy
-        for _ in range(looks):
+        for _ in range(uses_caches):
             self.fleet.room = room
             for place in order:
                 replica = self.replicas[place]
@@ -128,7 +128,7 @@ class SharesMachine(RuleBasedStateMachine):
     @rule(place=st.integers(0, 2))
     def kill_and_restart(self, place: int) -> None:
         dead = self.replicas[place]
-        self.lost += max(dead.served[one] - dead.told[one] for one in TENANTS)
+        self.lost += max(dead.served[one] - dead.reported[one] for one in TENANTS)
         self.deaths += 1
         self.replicas[place] = Replica(dead.name, next(self.epochs))
         for other in self.replicas:
@@ -156,20 +156,20 @@ class SharesMachine(RuleBasedStateMachine):
             self.lowest[pair] = min(apart, self.lowest.get(pair, apart))
             self.highest[pair] = max(apart, self.highest.get(pair, apart))
         for one in TENANTS:
-            late = [replica.served[one] - replica.told[one] for replica in self.replicas]
+            late = [replica.served[one] - replica.reported[one] for replica in self.replicas]
             self.unheard = max(self.unheard, sum(late))
 
     def _exchange(self) -> None:
         for replica in self.replicas:
-            told: list[Shares] = []
-            while (shares := replica.ledger.tell()) is not None:
-                told.append(shares)
+            reported: list[Shares] = []
+            while (shares := replica.ledger.publish()) is not None:
+                reported.append(shares)
             if next(self.beats) % 100 < len(self.replicas):
-                told.append(replica.ledger.tell_again())
+                reported.append(replica.ledger.publish_again())
             for other in self.replicas:
-                for shares in told if other is not replica else ():
-                    other.ledger.hear(replica.name, replica.epoch, shares)
-            replica.told = dict(replica.served)
+                for shares in reported if other is not replica else ():
+                    other.ledger.receive(replica.name, replica.epoch, shares)
+            replica.reported = dict(replica.served)
         self._watch()
 
 

@@ -32,10 +32,10 @@ async def test_ten_times_the_addresses_are_cut_to_those_known_and_some_more(
 ) -> None:
     discovery = Discovery([DnsSource("engines.example", 8000)], [])
     answering(monkeypatch, MOST_WORKERS - 1, first=5 * MOST_WORKERS)
-    known = {one.worker for one in await discovery.look()}
+    known = {one.worker for one in await discovery.check()}
 
     answering(monkeypatch, 10 * MOST_WORKERS)
-    found = {one.worker for one in await discovery.look()}
+    found = {one.worker for one in await discovery.check()}
 
     assert len(known) == MOST_WORKERS - 1
     assert len(found) == MOST_WORKERS
@@ -51,7 +51,7 @@ def test_ten_times_the_addresses_cost_ten_times_as_much(
 
         def work() -> None:
             answering(monkeypatch, size)
-            asyncio.run(discovery.look())
+            asyncio.run(discovery.check())
 
         return work
 

@@ -40,7 +40,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_snapshot
 from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
@@ -134,17 +134,17 @@ class Side:
         self.outbox: BookingOutbox | outbox_model.BookingOutbox = outbox_model.BookingOutbox(
             self.scheduler.sequences, 1
         )
-        self.heard = new_approx(graded=True)
-        self.scheduler.listen(self.heard)
+        self.hints = new_approx(graded=True)
+        self.scheduler.listen(self.hints)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
         self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
-        self.doubts: list[tuple[WorkerId, Doubt]] = []
+        self.doubts: list[tuple[WorkerId, Distrust]] = []
         self.follows_events = events
         self.dispatch: Dispatch | naive.Dispatch
 
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
-        self.doubts.append((worker, doubt))
+    def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
+        self.doubts.append((worker, distrust))
 
     def view(self, now: float) -> dict[str, Any]:
         """Return everything that later decisions depend on, and what people see."""
@@ -182,7 +182,7 @@ class Side:
         found["held"] = [scheduler.overlaps.find(hashes_of(text, size), now) for text in TEXTS]
         found["routed"] = self.routed.statistics()
         found["late"] = {one: list(kept) for one, kept in scheduler.late.waiting.items()}
-        found["heard"] = self.heard.statistics()
+        found["heard"] = self.hints.statistics()
         found["speeds"] = (
             speeds.fleet_ms_per_token,
             speeds.output_tokens,
@@ -218,7 +218,7 @@ class Spec(Side):
     def __init__(self, options: RouterOptions, seed: int, **sizes: Any) -> None:
         super().__init__(options, seed, spec=True, **sizes)
         self.dispatch = naive.Dispatch(
-            self.scheduler, self.log, self.doubt, follows_events=self.follows_events
+            self.scheduler, self.log, self.distrust, follows_events=self.follows_events
         )
 
 
@@ -233,15 +233,15 @@ class Built(Side):
             self.scheduler,
             self.log,
             map(float, count()).__next__,
-            self.doubt,
+            self.distrust,
             follows_events=self.follows_events,
         )
         self.placer = Placer(self.dispatch)
         self.outbox = outbox = BookingOutbox(self.scheduler.sequences, 1)
-        self.dispatch.tell(outbox)
+        self.dispatch.publish_to(outbox)
 
 
-def told(decision: Decision) -> dict[str, Any]:
+def reported(decision: Decision) -> dict[str, Any]:
     found = {name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "cost"}
     return found | {"arm": decision.arm and decision.arm.name}
 
@@ -253,7 +253,7 @@ def told_alike(quick: Decision, spec: Decision) -> None:
     """Hold a compiled decision against the same one of `Dispatch`, which keeps all candidates where
     it had to weigh each.
     """
-    found, expected = told(quick), told(spec) | {"request_id": quick.request_id}
+    found, expected = reported(quick), reported(spec) | {"request_id": quick.request_id}
     if quick.fleet != spec.fleet:
         assert quick.fleet == NO_FLEET
         assert quick.candidates == (spec.chosen,)
@@ -433,11 +433,11 @@ class TwoWays(RuleBasedStateMachine):
             side.index.apply(worker, event)
 
     @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), share=st.floats(0, 1))
-    def hear(self, worker: WorkerId, text: str, share: float) -> None:
+    def receive(self, worker: WorkerId, text: str, share: float) -> None:
         hashes = hashes_of(text, self.size).upto(1 << 40)
         blocks = int(share * len(hashes))
         for side in self.sides:
-            side.scheduler.overlaps.hear(worker, grade(hashes, blocks), blocks, self.now)
+            side.scheduler.overlaps.receive(worker, grade(hashes, blocks), blocks, self.now)
 
     @rule(
         texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=5),
@@ -724,10 +724,10 @@ class TwoWays(RuleBasedStateMachine):
                     scheduler.sequences.remove_owner("peer")
 
     @rule()
-    def tell(self) -> None:
+    def publish_to(self) -> None:
         """Take what other replicas are told: the same bytes."""
         for side in self.sides:
-            side.outbox.tell_growth()
+            side.outbox.publish_growth()
         spec, quick = (side.outbox.take(8, 4096) for side in self.sides)
         assert spec == quick
 
@@ -777,7 +777,7 @@ def test_grouped_workers_are_decided_over_alike(seed: int) -> None:
             case 2 | 3:
                 ways.store(worker, text, rng.random())
             case 4:
-                ways.hear(worker, text, rng.random())
+                ways.receive(worker, text, rng.random())
             case 5:
                 trust = rng.choice([Trust.EXACT, Trust.EXACT, Trust.DEGRADED])
                 ways.join(worker, (), 0, trust, late=rng.random() < 0.3)
@@ -808,7 +808,7 @@ def test_caches_that_will_evict_are_decided_over_alike(seed: int) -> None:
             case 1 | 2:
                 ways.store(worker, text, rng.random())
             case 3:
-                ways.hear(worker, text, rng.random())
+                ways.receive(worker, text, rng.random())
             case 4:
                 blocks, late = rng.choice([8, 20, 60]), rng.random() < 0.3
                 ways.join(worker, (), blocks, Trust.EXACT, late=late)

@@ -78,7 +78,7 @@ class Core:
         scheduler.listen(new_approx(graded=True))
         self.log = DecisionLog(capacity=16, whole_per_s=0)
         self.dispatch = Dispatch(
-            scheduler, self.log, lambda: 0.0, lambda _worker, _doubt: None, follows_events=True
+            scheduler, self.log, lambda: 0.0, lambda _worker, _distrust: None, follows_events=True
         )
         health = scheduler.workers.membership.health
         given = {
@@ -105,7 +105,7 @@ class Core:
         )
         self.decider = native.Decider(**(given | asked))
         self.decider.log(*self.log_parts)
-        self.decider.listen(scheduler.overlaps.heard)
+        self.decider.listen(scheduler.overlaps.hints)
         formula = compile_formula(COST)
         self.course = (mode, False, formula, WEIGHTS, COST.margin, mode, anything, None)
         self.policy = native.Course(*self.course)
@@ -500,7 +500,7 @@ NUISANCES: dict[str, Callable[[Core], object]] = {
     "remove them from the index": lambda core: each(core.index.remove_worker, WORKERS),
     "forget beliefs": lambda core: core.scheduler.overlaps.routed.remove_worker(WORKERS[0]),  # type: ignore[union-attr]
     "hear more": lambda core: [
-        core.scheduler.overlaps.heard.record_graded(f"h{one}", [one], 1, 1.0, 9.0)  # type: ignore[union-attr,arg-type]
+        core.scheduler.overlaps.hints.record_graded(f"h{one}", [one], 1, 1.0, 9.0)  # type: ignore[union-attr,arg-type]
         for one in range(99)
     ],
     "believe more": lambda core: [
@@ -759,7 +759,7 @@ def test_who_places_requests_lets_its_core_go(targets: Targets | None) -> None:
 def test_a_request_that_ends_while_its_end_is_told_is_finished_once(core: Core) -> None:
     scheduler = core.scheduler
     outbox = native.BookingOutbox(scheduler.sequences, 1)
-    core.decider.tell(outbox)
+    core.decider.publish_to(outbox)
     placed = core.decide(now=1.0)
     core.decider.seen(placed, 1, 1.5)
     outbox.gathering = False

@@ -383,7 +383,7 @@ loose = st.one_of(
     st.integers(0, 3),
 )
 def test_both_follow_alike_what_no_engine_would_say(
-    told: list[list[EngineEvent]], drops: bool, hidden: int
+    reported: list[list[EngineEvent]], drops: bool, hidden: int
 ) -> None:
     batch: list[EngineEvent] = []
     patches = [
@@ -396,7 +396,7 @@ def test_both_follow_alike_what_no_engine_would_say(
         patch.start()
     try:
         cache = Twins(Setup((), drops=drops), batch, hidden=hidden)
-        for one in told:
+        for one in reported:
             batch[:] = one
             cache.take(b"")
         cache.dump()

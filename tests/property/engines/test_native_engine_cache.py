@@ -205,7 +205,7 @@ events = st.one_of(
         [{"type": "AllBlocksCleared"}, ["AllBlocksCleared"], ["Odd", 1], {"type": "New"}]
     ),
 )
-batches = st.lists(events, max_size=3).map(lambda told: encode([1.5, told, 0]))
+batches = st.lists(events, max_size=3).map(lambda reported: encode([1.5, reported, 0]))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("take"), batches),
@@ -223,8 +223,8 @@ def play(twins: Twins, plan: list[tuple[object, ...]]) -> None:
         if name == "save":
             twins.save_and_load()
             continue
-        told = twins.tell(str(name), *args)
-        if isinstance(told, str):
+        reported = twins.tell(str(name), *args)
+        if isinstance(reported, str):
             twins.tell("lose")
     twins.tell("dump")
 
@@ -369,12 +369,12 @@ decoded: st.SearchStrategy[EngineEvent] = st.one_of(
 
 
 @given(st.lists(st.lists(decoded, max_size=3), max_size=20))
-def test_both_fold_what_another_dialect_decodes_alike(told: list[list[EngineEvent]]) -> None:
+def test_both_fold_what_another_dialect_decodes_alike(reported: list[list[EngineEvent]]) -> None:
     def decode(payload: bytes) -> EngineBatch:
-        return EngineBatch(0.0, 0, tuple(told[payload[0]]))
+        return EngineBatch(0.0, 0, tuple(reported[payload[0]]))
 
     naive, compiled = NaiveEngineCache(1, decode=decode), EngineCache(1, decode=decode)
-    for number in range(len(told)):
+    for number in range(len(reported)):
         payload = bytes([number])
         assert compiled.take(payload) == naive.take(payload)
         assert compiled.dump() == naive.dump()

@@ -129,5 +129,5 @@ def test_every_tier_shows_what_was_stored_there_or_nearer_more_often_than_remove
                 assert table[content(held)] == parent
         statistics = tables.cache.statistics()
         assert statistics.residency.blocks == len({held for held, _ in model})
-        told = [one.held for one in statistics.closures if one.held]
-        assert told == [count for count in counts if count]
+        reported = [one.held for one in statistics.closures if one.held]
+        assert reported == [count for count in counts if count]

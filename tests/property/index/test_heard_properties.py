@@ -20,7 +20,7 @@ prompts = st.builds(
     st.sampled_from(PATHS),
     st.integers(0, 60) | st.sampled_from([*CUTS, 120, 128, 336, 1024, 1100, 1500]),
 )
-told = st.lists(st.tuples(st.sampled_from(WORKERS), prompts), max_size=6)
+reported = st.lists(st.tuples(st.sampled_from(WORKERS), prompts), max_size=6)
 
 
 def shared(one: list[int], other: list[int]) -> int:
@@ -28,25 +28,25 @@ def shared(one: list[int], other: list[int]) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def expected(prompt: list[int], heard: list[int]) -> int:
+def expected(prompt: list[int], hints: list[int]) -> int:
     """Return how far a prompt is found that somebody told the other one of."""
-    common = shared(prompt, heard)
-    if common == len(prompt) == len(heard):
+    common = shared(prompt, hints)
+    if common == len(prompt) == len(hints):
         return common
     return graded_depth(graded_count(common))
 
 
-@given(told, st.lists(prompts, min_size=1, max_size=4))
+@given(reported, st.lists(prompts, min_size=1, max_size=4))
 def test_a_prompt_is_found_where_it_begins_like_what_was_told(
-    heard: list[tuple[WorkerId, list[int]]], asked: list[list[int]]
+    hints: list[tuple[WorkerId, list[int]]], asked: list[list[int]]
 ) -> None:
     for index in (ApproxIndex(graded=True), new_approx(graded=True)):
-        for worker, prompt in heard:
+        for worker, prompt in hints:
             index.record_graded(worker, grade(prompt, len(prompt)), len(prompt), 0.0, 5.0)
 
         for prompt in asked:
             depths = {
-                worker: max((expected(prompt, one) for w, one in heard if w == worker), default=0)
+                worker: max((expected(prompt, one) for w, one in hints if w == worker), default=0)
                 for worker in WORKERS
             }
             found = index.find_matches(BlockHashes.of(prompt, 1))

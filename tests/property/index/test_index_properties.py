@@ -253,7 +253,7 @@ class CappedMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index = KvIndex(self.MAX_BLOCKS, new_table=self.NEW_TABLE)
-        self.told: Contents = {}
+        self.reported: Contents = {}
         self.now: Contents = {}
 
     def settle(self) -> None:
@@ -269,9 +269,9 @@ class CappedMachine(RuleBasedStateMachine):
         hashes = [ROOT, *chain(path)]
         start = min(start, len(path) - 1)
         parent, run = hashes[start], hashes[start + 1 :]
-        told = self.told.setdefault((worker, tier), set())
-        if parent == ROOT or parent in told:
-            told.update(run)
+        reported = self.reported.setdefault((worker, tier), set())
+        if parent == ROOT or parent in reported:
+            reported.update(run)
 
         gap = self.index.apply(worker, Stored(parent, pack_hashes(run), tier))
 
@@ -282,11 +282,11 @@ class CappedMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, tier=tiers, choice=st.data())
     def evict(self, worker: WorkerId, tier: int, choice: st.DataObject) -> None:
-        told = self.told.setdefault((worker, tier), set())
-        if told:
-            gone = descendants(choice.draw(st.sampled_from(sorted(told))), told)
+        reported = self.reported.setdefault((worker, tier), set())
+        if reported:
+            gone = descendants(choice.draw(st.sampled_from(sorted(reported))), reported)
             self.index.apply(worker, Removed(pack_hashes(gone), tier))
-            told.difference_update(gone)
+            reported.difference_update(gone)
             self.settle()
 
     @rule(worker=workers)
@@ -294,7 +294,7 @@ class CappedMachine(RuleBasedStateMachine):
         self.index.apply(worker, Cleared())
 
         for tier in range(TIERS):
-            self.told.pop((worker, tier), None)
+            self.reported.pop((worker, tier), None)
         assert not self.index.truncated(worker)
         self.settle()
 
@@ -324,10 +324,10 @@ class CappedMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_part_of_what_was_told(self) -> None:
-        for (worker, tier), told in self.told.items():
+        for (worker, tier), reported in self.reported.items():
             held = self.now.get((worker, tier), set())
-            assert held <= told
-            if held < told:
+            assert held <= reported
+            if held < reported:
                 assert self.index.truncated(worker)
 
     @invariant()

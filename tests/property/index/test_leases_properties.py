@@ -41,9 +41,9 @@ class LeasesMachine(RuleBasedStateMachine):
 
     @rule(prompt=prompts, until=st.integers(1, 6).map(float))
     def extend(self, prompt: list[int], until: float) -> None:
-        news, _ = self.leases.extend(prompt, until)
+        updates, _ = self.leases.extend(prompt, until)
 
-        assert news == pack_hashes([block for block in prompt if block not in self.until])
+        assert updates == pack_hashes([block for block in prompt if block not in self.until])
         for block in prompt:
             if self.until.get(block, -inf) < until:
                 self.until[block], self.turn[block] = until, next(self.turns)

@@ -76,9 +76,9 @@ def test_a_shard_grows_changes_and_shrinks_as_a_dict_does() -> None:
     fresh = blocks_of_one_shard(rng)
     known: list[int] = []
     for turn in range(120):
-        news = list(islice(fresh, rng.choice((1, 60, 700))))
-        twins.store(turn % 2, news)
-        known += news
+        updates = list(islice(fresh, rng.choice((1, 60, 700))))
+        twins.store(turn % 2, updates)
+        known += updates
         if turn % 7 == 0:
             twins.freeze()
         twins.store(1, rng.sample(known, min(len(known), 200)))

@@ -144,8 +144,8 @@ class TwinMachine(RuleBasedStateMachine):
 
     @rule(pair=consumes(views), swapped=st.booleans())
     def go_back(self, pair: list[FrozenIndex], swapped: bool) -> None:
-        told = [bytes_of(one) for one in pair]
-        for index, data, new in zip(self.twins, told, TABLES, strict=True):
+        reported = [bytes_of(one) for one in pair]
+        for index, data, new in zip(self.twins, reported, TABLES, strict=True):
             snapshot = decode_snapshot(data, NAIVE if swapped else new)
             index.load(snapshot.image, snapshot.truncated)
 

@@ -61,12 +61,14 @@ BEGINS = payload([stored([1, 2], None, "GPU", group, 0) for group in (0, 1)])
 
 
 @given(st.lists(messages, max_size=25))
-def test_replicas_hold_what_a_sidecar_tells_in_the_format_of_the_day(told: list[Message]) -> None:
+def test_replicas_hold_what_a_sidecar_tells_in_the_format_of_the_day(
+    reported: list[Message],
+) -> None:
     driver = Driver(formats=Formats(journal=BOTH))
     current = IndexReplica(KvIndex(), reads=BOTH)
     former = IndexReplica(KvIndex(), reads=FormatRange(VERSION, VERSION))
     read = 0
-    for message in [BEGINS, *told]:
+    for message in [BEGINS, *reported]:
         driver.tell(message)
         driver.now += 100.0
         driver.tell(Tick("flush"))

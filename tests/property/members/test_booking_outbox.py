@@ -98,7 +98,7 @@ class Outboxes(RuleBasedStateMachine):
             outbox.on_first = lambda place=place: self._called(place)
         self.now = 0.0
         self.reader = Reader()
-        self.told: dict[str, list[object]] = {}
+        self.reported: dict[str, list[object]] = {}
 
     def _called(self, place: int) -> None:
         self.calls[place] += 1
@@ -137,17 +137,17 @@ class Outboxes(RuleBasedStateMachine):
             sequences.add(request_id, worker, demand, self.now, owner=owner)
             outbox.placed(sequences.bookings[request_id])
         booking = self.sequences[0].bookings[request_id]
-        if booking.owner == LOCAL and request_id not in self.told:
+        if booking.owner == LOCAL and request_id not in self.reported:
             prompt_tokens = min(booking.prompt_tokens, (1 << 32) - 1)
-            self.told[request_id] = [str(booking.worker), prompt_tokens, False, 0]
+            self.reported[request_id] = [str(booking.worker), prompt_tokens, False, 0]
 
     @rule(request_id=ids)
     def first_token(self, request_id: str) -> None:
         for sequences, outbox in zip(self.sequences, self.outboxes, strict=True):
             sequences.first_token(request_id, self.now)
             outbox.first_token(request_id)
-        if request_id in self.told:
-            self.told[request_id][2] = True
+        if request_id in self.reported:
+            self.reported[request_id][2] = True
 
     @rule(request_id=ids, tokens=st.integers(0, 100) | st.just(MOST_TOKENS))
     def grow(self, request_id: str, tokens: int) -> None:
@@ -162,7 +162,7 @@ class Outboxes(RuleBasedStateMachine):
             else:
                 outbox.ended(request_id, attempt)
             sequences.finish(request_id)
-        self.told.pop(request_id, None)
+        self.reported.pop(request_id, None)
 
     @rule(worker=workers)
     def lose_worker(self, worker: WorkerId) -> None:
@@ -172,13 +172,13 @@ class Outboxes(RuleBasedStateMachine):
     @rule()
     def beat(self) -> None:
         for outbox in self.outboxes:
-            outbox.tell_growth()
+            outbox.publish_growth()
         live = self.sequences[0].bookings
-        for request_id in tuple(self.told):
+        for request_id in tuple(self.reported):
             if request_id not in live or live[request_id].owner != LOCAL:
-                del self.told[request_id]
+                del self.reported[request_id]
             elif (output := live[request_id].output_tokens) > 0:
-                self.told[request_id][3] = output
+                self.reported[request_id][3] = output
 
     @rule(between=st.booleans())
     def state(self, between: bool) -> None:
@@ -186,14 +186,14 @@ class Outboxes(RuleBasedStateMachine):
         for sequences, outbox in zip(self.sequences, self.outboxes, strict=True):
             owned = sequences.owned()
             outbox.begin_state()
-            outbox.retell(owned[:2])
+            outbox.republish(owned[:2])
             if between and owned:
                 outbox.ended(owned[-1].request_id, UNKNOWN)
                 sequences.finish(owned[-1].request_id)
-            outbox.retell(owned[2:])
+            outbox.republish(owned[2:])
             outbox.end_state()
         live = self.sequences[0].bookings
-        self.told = {
+        self.reported = {
             one.request_id: [
                 str(one.worker),
                 min(one.prompt_tokens, (1 << 32) - 1),
@@ -212,7 +212,7 @@ class Outboxes(RuleBasedStateMachine):
         assert all(one == taken[0] for one in taken)
         for message in taken[0]:
             self.reader.read(message if not shares else without_shares(message, shares))
-        assert self.reader.rows() == sorted(self.told.values(), key=str)
+        assert self.reader.rows() == sorted(self.reported.values(), key=str)
 
     @rule()
     def be_quiet(self) -> None:

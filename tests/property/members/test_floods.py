@@ -67,7 +67,7 @@ class Flooded:
         options = RegistryOptions("r", "b", max_workers=MOST, max_routers=MOST)
         self.registry = Registry(options, self.workers, self.routers)
 
-    def hear(self, beat: WorkerHeartbeat | RouterHeartbeat, now: float = 0.0) -> list[Effect]:
+    def receive(self, beat: WorkerHeartbeat | RouterHeartbeat, now: float = 0.0) -> list[Effect]:
         kind, name = (
             ("hb", beat.worker) if isinstance(beat, WorkerHeartbeat) else ("rt", beat.router)
         )
@@ -77,9 +77,9 @@ class Flooded:
 
 def test_invented_workers_do_not_displace_one_that_lives() -> None:
     flooded = Flooded()
-    flooded.hear(worker(HONEST))
+    flooded.receive(worker(HONEST))
 
-    said = [flooded.hear(worker(f"stranger-{number}")) for number in range(FLOOD)]
+    said = [flooded.receive(worker(f"stranger-{number}")) for number in range(FLOOD)]
 
     assert len(flooded.workers.membership) == MOST
     assert len(flooded.workers.known) == MOST
@@ -94,13 +94,13 @@ def test_invented_workers_do_not_displace_one_that_lives() -> None:
 def test_there_is_room_again_when_the_invented_ones_fall_silent() -> None:
     flooded = Flooded()
     for number in range(FLOOD):
-        flooded.hear(worker(f"stranger-{number}"))
+        flooded.receive(worker(f"stranger-{number}"))
     before = HONEST in flooded.workers.membership
 
     for quarter in range(40):
-        flooded.hear(router("sibling"), quarter / 4)
+        flooded.receive(router("sibling"), quarter / 4)
         list(flooded.registry.receive(Tick("check"), quarter / 4))
-    flooded.hear(worker(HONEST), 10.0)
+    flooded.receive(worker(HONEST), 10.0)
 
     assert not before
     assert flooded.workers.membership.members() == (HONEST,)
@@ -108,10 +108,10 @@ def test_there_is_room_again_when_the_invented_ones_fall_silent() -> None:
 
 def test_invented_routers_are_refused_likewise() -> None:
     flooded = Flooded()
-    flooded.hear(router("sibling"))
+    flooded.receive(router("sibling"))
 
     for number in range(FLOOD):
-        flooded.hear(router(f"stranger-{number}"))
+        flooded.receive(router(f"stranger-{number}"))
 
     assert len(flooded.routers) == MOST
     assert "sibling" in flooded.routers
@@ -160,8 +160,8 @@ class Followed:
     def __init__(self) -> None:
         self.replica = IndexReplica(KvIndex(), max_workers=MOST)
         self.indexer = Indexer(self.replica, IndexerOptions("r", "b"))
-        for told in (JournalOpened("c"), CaughtUp(0)):
-            list(self.indexer.receive(told, 0.0))
+        for reported in (JournalOpened("c"), CaughtUp(0)):
+            list(self.indexer.receive(reported, 0.0))
 
     def read(self, name: str, now: float = 0.0, *, epoch: int = 1) -> list[Effect]:
         data = encode_batch(Batch(VERSION, epoch, 1, [Cleared(), Stored(0, b"\1" * 8)]))
@@ -218,7 +218,7 @@ def test_nothing_is_left_of_publishers_that_nobody_heard() -> None:
 
     assert followed.replica.cursors() == {}
     assert followed.replica._digest._keys == {}
-    assert followed.indexer._told == {}
+    assert followed.indexer._reported == {}
 
 
 def test_a_name_too_long_to_be_stored_is_refused() -> None:
@@ -247,7 +247,7 @@ class Booked:
         self.sync = ReplicaSync(self.scheduler, ReplicaSyncOptions("r", "b", 1))
         self._numbers: dict[str, int] = {}
 
-    def hear(self, peer: str, *events: bytes, now: float = 0.0) -> list[Effect]:
+    def receive(self, peer: str, *events: bytes, now: float = 0.0) -> list[Effect]:
         number = self._numbers.get(peer, 1)
         if number == 1:
             events = named(0, HONEST), *events
@@ -274,11 +274,11 @@ def placed(number: int, worker: int = 0) -> bytes:
 
 def test_one_peer_books_so_much_and_may_book_again_when_some_is_over(booked: Booked) -> None:
     for number in range(FLOOD):
-        booked.hear("peer", placed(number))
+        booked.receive("peer", placed(number))
     full = len(booked.sequences.bookings), booked.refused()
 
-    booked.hear("peer", bare(3, 0), now=2.0)
-    booked.hear("peer", placed(FLOOD), now=2.0)
+    booked.receive("peer", bare(3, 0), now=2.0)
+    booked.receive("peer", placed(FLOOD), now=2.0)
 
     assert full == (MOST, FLOOD - MOST)
     assert "peer#0" not in booked.sequences.bookings
@@ -287,7 +287,7 @@ def test_one_peer_books_so_much_and_may_book_again_when_some_is_over(booked: Boo
 
 def test_all_peers_together_book_so_much(booked: Booked) -> None:
     for number in range(FLOOD):
-        booked.hear(f"peer-{number % 20}", placed(number))
+        booked.receive(f"peer-{number % 20}", placed(number))
 
     assert len(booked.sequences.bookings) == 4 * MOST
 
@@ -296,9 +296,9 @@ def test_bookings_at_invented_workers_are_bounded_and_forgotten(booked: Booked) 
     for number in range(FLOOD):
         name = f"peer-{number % 20}"
         stranger = named(1, f"stranger-{number}")
-        booked.hear(name, stranger, placed(number, 1), bare(3, number))
+        booked.receive(name, stranger, placed(number, 1), bare(3, number))
     most = booked.sequences.statistics().workers
-    booked.hear("peer", placed(FLOOD), now=2.0)
+    booked.receive("peer", placed(FLOOD), now=2.0)
 
     list(booked.sync.receive(Tick("beat"), 30.0))
     young = booked.sequences.statistics().workers
@@ -310,7 +310,7 @@ def test_bookings_at_invented_workers_are_bounded_and_forgotten(booked: Booked) 
 
 
 def test_a_stranger_that_joins_is_one_no_more(booked: Booked) -> None:
-    booked.hear("peer", named(1, "late"), placed(1, 1))
+    booked.receive("peer", named(1, "late"), placed(1, 1))
     booked.scheduler.workers.membership.observe("late", 1, 0.0)
 
     list(booked.sync.receive(Tick("beat"), 1.0))
@@ -322,12 +322,12 @@ def test_a_stranger_that_joins_is_one_no_more(booked: Booked) -> None:
 
 def test_so_many_peers_are_followed_and_one_that_is_heard_before_others(booked: Booked) -> None:
     for number in range(FLOOD):
-        booked.hear(f"stranger-{number}", placed(number))
-    unheard = booked.hear("sibling", placed(FLOOD))
+        booked.receive(f"stranger-{number}", placed(number))
+    unheard = booked.receive("sibling", placed(FLOOD))
     refused = booked.refused()
     list(booked.sync.receive(RouterSeen(router("sibling"), joined=True), 1.0))
 
-    booked.hear("sibling", named(0, HONEST), placed(FLOOD + 1), now=1.0)
+    booked.receive("sibling", named(0, HONEST), placed(FLOOD + 1), now=1.0)
 
     assert unheard == []
     assert refused == FLOOD - MOST + 1
@@ -338,14 +338,14 @@ def test_so_many_peers_are_followed_and_one_that_is_heard_before_others(booked: 
 
 
 def test_what_is_retold_and_never_ends_is_not_kept_for_ever(booked: Booked) -> None:
-    booked.hear("peer", state_begins())
+    booked.receive("peer", state_begins())
     for number in range(FLOOD):
         now = float(number)
-        booked.hear("peer", placed(number), now=now)
+        booked.receive("peer", placed(number), now=now)
         booked.sequences.finish(f"peer#{number}")
 
     known = booked.sync._peers._peers["peer"]
-    assert len(known.retold) <= MOST + 1
+    assert len(known.republished) <= MOST + 1
 
 
 class Beat(msgspec.Struct, frozen=True):

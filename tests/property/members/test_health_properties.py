@@ -197,13 +197,13 @@ class HealthAgainstModel(RuleBasedStateMachine):
         if one.trial == request:
             one.trial = None
 
-    @rule(name=names, told=st.sampled_from([0.0, 0.5, 4.0, 1e9]), request=requests)
-    def overload(self, name: str, told: float, request: str) -> None:
-        self.real.note(name, status_attempt(429, retry_after_s=told), self.now, request)
+    @rule(name=names, reported=st.sampled_from([0.0, 0.5, 4.0, 1e9]), request=requests)
+    def overload(self, name: str, reported: float, request: str) -> None:
+        self.real.note(name, status_attempt(429, retry_after_s=reported), self.now, request)
 
         one = self.member(name)
         self.end_trial(one, request)
-        one.rest_until = max(one.rest_until, self.now + min(told or 1.0, 30.0))
+        one.rest_until = max(one.rest_until, self.now + min(reported or 1.0, 30.0))
         self.is_remembered(request)
 
     @rule(name=names, attempt=others, request=requests)

@@ -124,8 +124,8 @@ class SharingMachine(RuleBasedStateMachine):
         self.tick()
         self.ask_for_all()
         self.deliver(0)
-        told = sorted(prompt for poison, prompt in self.open.values() if not poison)
-        assert sorted(one.prompt_tokens for one in self.theirs.sequences.owned("a")) == told
+        reported = sorted(prompt for poison, prompt in self.open.values() if not poison)
+        assert sorted(one.prompt_tokens for one in self.theirs.sequences.owned("a")) == reported
         assert bool(self.ours.logs) == bool(self.poisoned)
         assert self.theirs.sync.known_upto("a") is not None
 

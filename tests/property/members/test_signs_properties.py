@@ -14,7 +14,7 @@ names = st.sampled_from(["a", "b", "c"])
 class NaiveMember:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.heard = -FOREVER
+        self.note_alive = -FOREVER
         self.expires = FOREVER
         self.quiet = FOREVER
         self.static = False
@@ -56,7 +56,7 @@ class SignsAgainstModel(RuleBasedStateMachine):
 
         assert change == self._observe(name, epoch, ready=True, draining=False)
         one = self.model[name]
-        one.heard, one.static, one.silent, one.refused = self.now, True, False, False
+        one.note_alive, one.static, one.silent, one.refused = self.now, True, False, False
         one.expires = one.quiet = FOREVER
 
     def _observe(self, name: str, epoch: int, ready: bool, draining: bool) -> Change | None:
@@ -75,7 +75,7 @@ class SignsAgainstModel(RuleBasedStateMachine):
         elif one.silent:
             kind = ChangeKind.HEARD
         one.ready, one.draining = ready, draining
-        one.heard, one.silent, one.refused = self.now, False, False
+        one.note_alive, one.silent, one.refused = self.now, False, False
         if not one.static:
             one.expires = one.quiet = self.now + DEAD_AFTER_S
         return Change(kind, name, epoch) if kind else None
@@ -111,10 +111,10 @@ class SignsAgainstModel(RuleBasedStateMachine):
 
     @rule(name=names)
     def answer(self, name: str) -> None:
-        self.real.heard_http(name, self.now)
+        self.real.answered_http(name, self.now)
 
         one = self.model.get(name)
-        if one is not None and not self._is_heard(one):
+        if one is not None and not self._is_received(one):
             one.refused, one.ready = False, True
             one.expires = max(one.expires, self.now + DEAD_AFTER_S)
 
@@ -123,7 +123,7 @@ class SignsAgainstModel(RuleBasedStateMachine):
         self.real.signs.refused(name, self.now)
 
         one = self.model.get(name)
-        if one is not None and not self._is_heard(one):
+        if one is not None and not self._is_received(one):
             if one.refused:
                 one.expires = min(one.expires, self.now)
             one.refused = True
@@ -136,11 +136,11 @@ class SignsAgainstModel(RuleBasedStateMachine):
         assert self.real.readmit(name, epoch, self.now) == Change(ChangeKind.JOINED, name, epoch)
 
         one = self.model[name] = NaiveMember(epoch)
-        one.heard, one.silent = self.now - DEAD_AFTER_S, True
+        one.note_alive, one.silent = self.now - DEAD_AFTER_S, True
         one.quiet, one.expires = self.now, self.now + DEAD_AFTER_S
 
-    def _is_heard(self, one: NaiveMember) -> bool:
-        return one.static or self.now < one.heard + ASK_AFTER_S
+    def _is_received(self, one: NaiveMember) -> bool:
+        return one.static or self.now < one.note_alive + ASK_AFTER_S
 
     @invariant()
     def exactly_the_right_members_are_usable(self) -> None:
@@ -156,14 +156,14 @@ class SignsAgainstModel(RuleBasedStateMachine):
             one = self.model[row.member]
             assert (row.epoch, row.ready, row.draining) == (one.epoch, one.ready, one.draining)
             assert (row.silent, row.usable) == (one.silent, row.member in usable)
-            assert row.last_sign_s == self.now - one.heard
+            assert row.last_sign_s == self.now - one.note_alive
 
     @invariant()
     def nobody_is_asked_who_is_heard_or_leaves(self) -> None:
         for name in self.real.due(self.now):
             one = self.model[name]
             assert self.real.signs.asked
-            assert not self._is_heard(one)
+            assert not self._is_received(one)
             assert not one.draining
 
 

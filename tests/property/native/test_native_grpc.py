@@ -95,7 +95,7 @@ class Conversation:
             else:
                 self.events += self.session.unblock()
         elif kind == "calm":
-            self.session.calm()
+            self.session.reset_idle()
         elif self.streams:
             number = value[0] if isinstance(value, tuple) else value
             stream = self.streams[number % len(self.streams)]  # type: ignore[operator]
@@ -168,14 +168,14 @@ def test_what_either_side_says_arrives_at_the_other(
     assert not any(kind == FAILED for _, kind, _ in talk.events)
     for stream in talk.streams:
         kinds = [kind for one, kind, _ in talk.events if one == stream]
-        heard = [value for one, kind, value in talk.events if one == stream and kind == MESSAGE]
+        received = [value for one, kind, value in talk.events if one == stream and kind == MESSAGE]
         said, answers = talk.said[stream], talk.client.messages.get(stream, [])
         assert kinds[:1] == [OPENED]
         assert kinds.count(ENDED) + kinds.count(RESET) <= 1
-        assert heard == said[: len(heard)]
+        assert received == said[: len(received)]
         assert answers == talk.answered[stream][: len(answers)]
         if stream not in talk.over:
-            assert heard == said
+            assert received == said
             assert answers == talk.answered[stream]
         if stream in talk.client.ended:
             assert answers == talk.answered[stream]
@@ -214,17 +214,17 @@ def test_no_bytes_harm_a_session_and_cuts_change_nothing(
     whole, cut = make_session(LIMITS), make_session(LIMITS)
 
     said = list(whole.receive(data))
-    at, number, heard = 0, 0, list[Event]()
+    at, number, received = 0, 0, list[Event]()
     while at < len(data):
         size = cuts[number % len(cuts)]
-        heard += cut.receive(data[at : at + size])
+        received += cut.receive(data[at : at + size])
         at, number = at + size, number + 1
     for stream in range(1, 14):
         whole.send(stream, (b"x" * 100,))
         whole.finish(stream, (b"y",), 13, b"text")
-    whole.calm()
+    whole.reset_idle()
 
-    assert heard == said
+    assert received == said
     assert whole.held_bytes >= 0
     assert sum(kind == FAILED for _, kind, _ in said) <= 1
     assert whole.open_streams <= LIMITS.max_streams

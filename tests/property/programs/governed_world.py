@@ -129,29 +129,29 @@ class World:
 
     def tell(self, place: int) -> None:
         governor = self.governors[place]
-        told, told_s = list(governor.news.values()), self.now
-        governor.news.clear()
-        if told and len(self.governors) > 1:
-            self.at(self.delay_s, lambda: self.hear(place, told, told_s))
+        reported, reported_s = list(governor.updates.values()), self.now
+        governor.updates.clear()
+        if reported and len(self.governors) > 1:
+            self.at(self.delay_s, lambda: self.receive(place, reported, reported_s))
 
-    def hear(self, place: int, told: list[AgentRecord], told_s: float) -> None:
-        late_s = self.now - told_s
+    def receive(self, place: int, reported: list[AgentRecord], reported_s: float) -> None:
+        late_s = self.now - reported_s
         for other in self.alive:
             if other == place:
                 continue
-            for record in told:
+            for record in reported:
                 older = msgspec.structs.replace(
                     record, age_s=record.age_s + late_s, since_s=record.since_s + late_s
                 )
-                assert not self.governors[other].hear(record.agent, older, self.now)
+                assert not self.governors[other].receive(record.agent, older, self.now)
             self.look_at(other)
 
     def look_at(self, place: int) -> None:
         due_s = self.governors[place].next_s(self.now)
         if due_s < float("inf"):
-            self.at(max(0.0, due_s - self.now), lambda: self.look(place))
+            self.at(max(0.0, due_s - self.now), lambda: self.check(place))
 
-    def look(self, place: int) -> None:
+    def check(self, place: int) -> None:
         governor = self.governors[place]
         if place not in self.alive or governor.next_s(self.now) > self.now:
             return
@@ -160,7 +160,7 @@ class World:
         self.tell(place)
         due_s = governor.next_s(self.now)
         if due_s < float("inf"):
-            self.at(max(LOOK_S, due_s - self.now), lambda: self.look(place))
+            self.at(max(LOOK_S, due_s - self.now), lambda: self.check(place))
 
 
 def reserved(governor: Governor, fleet: SmallFleet, now: float) -> int:

@@ -102,7 +102,7 @@ class World:
 
     def read(self, replica: Replica, most: int = 3) -> None:
         for key, value in self.log[replica.read : replica.read + most]:
-            assert replica.sharing.hear(key, value, self.now) == ""
+            assert replica.sharing.receive(key, value, self.now) == ""
         replica.read = min(len(self.log), replica.read + most)
 
     def kill(self, name: str) -> None:
@@ -112,7 +112,7 @@ class World:
     def start(self, name: str, epoch: int) -> None:
         replica = self.replicas[name] = Replica(name, epoch)
         for key, value in dict(self.log).items():
-            assert replica.sharing.hear(key, value, self.now, UNIX_S + self.now) == ""
+            assert replica.sharing.receive(key, value, self.now, UNIX_S + self.now) == ""
         replica.read = len(self.log)
 
     def under_way(self) -> list[tuple[Turn, WorkerId]]:

@@ -14,7 +14,7 @@ from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
-from kvmesh.core.insight.rollout_state import PolicyNews, RolloutState, Step, newest
+from kvmesh.core.insight.rollout_state import PolicyUpdate, RolloutState, Step, newest
 
 BASE = PolicySpec("predicted-time").find(PUBLISHED)
 CHANGE = PolicyChange(PolicySpec("lmetric"), min_requests=30)
@@ -27,8 +27,8 @@ class Bucket:
     def __init__(self, seed: int, slower: float) -> None:
         self.rng = random.Random(seed)
         self.replicas = {name: Rollout(name, BASE) for name in NAMES}
-        self.heard: dict[str, dict[str, PolicyNews]] = {name: {} for name in NAMES}
-        self.late: list[tuple[str, str, PolicyNews]] = []
+        self.received: dict[str, dict[str, PolicyUpdate]] = {name: {} for name in NAMES}
+        self.late: list[tuple[str, str, PolicyUpdate]] = []
         self.shares: list[float] = []
         self.apart: set[str] = set()
         self.now = 100.0
@@ -51,21 +51,21 @@ class Bucket:
         for name, replica in self.replicas.items():
             for other in NAMES:
                 if other != name:
-                    self.late.append((name, other, wire(replica.news())))
+                    self.late.append((name, other, wire(replica.updates())))
         self.rng.shuffle(self.late)
         kept = []
-        for sender, to, news in self.late:
+        for sender, to, updates in self.late:
             if not whole and (sender in self.apart) != (to in self.apart):
                 continue
             if not whole and self.rng.random() < 0.3:
                 if self.rng.random() < 0.5:
-                    kept.append((sender, to, news))
+                    kept.append((sender, to, updates))
                 continue
-            self.heard[to][sender] = news
+            self.received[to][sender] = updates
         self.late = [] if whole else kept
         for name, replica in self.replicas.items():
-            replica.adopt(self.heard[name])
-            replica.decide(self.now, self.heard[name])
+            replica.adopt(self.received[name])
+            replica.decide(self.now, self.received[name])
         states = [one.state for one in self.replicas.values() if one.state is not None]
         assert all(one.wrong() == "" for one in states)
         self.shares += [one.share for one in states]
@@ -73,7 +73,7 @@ class Bucket:
     def kill(self, name: str) -> None:
         """Kill a replica; it starts anew and knows nothing."""
         self.replicas[name] = Rollout(name, BASE)
-        self.heard[name] = {}
+        self.received[name] = {}
 
     def settle(self) -> RolloutState:
         """Return what all agree on once every heartbeat comes through."""
@@ -83,9 +83,9 @@ class Bucket:
         return next(one.state for one in self.replicas.values() if one.state is not None)
 
 
-def wire(news: PolicyNews) -> PolicyNews:
+def wire(updates: PolicyUpdate) -> PolicyUpdate:
     """Return the news as they come out of a heartbeat."""
-    return msgspec.json.decode(msgspec.json.encode(news), type=PolicyNews)
+    return msgspec.json.decode(msgspec.json.encode(updates), type=PolicyUpdate)
 
 
 @pytest.mark.parametrize("seed", range(12))

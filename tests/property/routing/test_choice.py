@@ -120,9 +120,9 @@ class World:
         scheduler.speeds.prefill_ratio(worker).factor = draw(st.sampled_from([1.0, 1.0, 1.01, 3.0]))
         if self.index is not None:
             self.store(worker, self.index)
-        heard = share_of(self.data)
+        hints = share_of(self.data)
         hashes = hashes_of(1, BLOCKS, ids=False).upto(BLOCKS)
-        scheduler.overlaps.hear(worker, grade(hashes, heard), heard, self.now)
+        scheduler.overlaps.receive(worker, grade(hashes, hints), hints, self.now)
 
     def store(self, worker: WorkerId, index: KvIndex) -> None:
         for tier in self.draw(st.sampled_from([(0,), (0,), (0, 1), (1, 2)])):
@@ -181,7 +181,7 @@ class World:
         )
 
 
-def told(decision: Decision) -> dict[str, Any]:
+def reported(decision: Decision) -> dict[str, Any]:
     found = {name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "cost"}
     return found | {"arm": decision.arm and decision.arm.name, "cost": decision.cost.name}
 
@@ -194,7 +194,7 @@ def outcome(world: World, chooser: Any, request: RouteRequest, asked: dict[str, 
     try:
         found = chooser.choose(request, world.now, **asked)
         decision = found.decision if isinstance(found, Choice) else found
-        return told(decision), scheduler.rng.random()
+        return reported(decision), scheduler.rng.random()
     except NoWorkerError as error:
         return str(error)
     finally:

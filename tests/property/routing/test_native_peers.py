@@ -84,20 +84,20 @@ class Twins(RuleBasedStateMachine):
             names = [named(index, name) for index, name in enumerate(NAMES[:3])]
             self.tell(peer, *names)
 
-    def tell(self, peer: str, *told: bytes, data: bytes | None = None) -> None:
-        whole = message(*told, epoch=self.epoch[peer], first_seq=self.sent[peer])
-        self.sent[peer] += len(told)
+    def tell(self, peer: str, *reported: bytes, data: bytes | None = None) -> None:
+        whole = message(*reported, epoch=self.epoch[peer], first_seq=self.sent[peer])
+        self.sent[peer] += len(reported)
         answers = list[bool | str | None]()
         for twin in (self.pure, self.compiled):
             try:
-                answers.append(twin.peers.hear(peer, data or whole, self.now))
+                answers.append(twin.peers.receive(peer, data or whole, self.now))
             except CodecError as error:
                 answers.append(str(error))
         assert answers[0] == answers[1]
 
-    @rule(peer=st.sampled_from(PEERS), told=st.lists(records, max_size=12))
-    def hear(self, peer: str, told: list[bytes]) -> None:
-        self.tell(peer, *told)
+    @rule(peer=st.sampled_from(PEERS), reported=st.lists(records, max_size=12))
+    def receive(self, peer: str, reported: list[bytes]) -> None:
+        self.tell(peer, *reported)
 
     @rule(peer=st.sampled_from(PEERS), number=numbers, booked=bookings())
     def serve(self, peer: str, number: int, booked: bytes) -> None:
@@ -105,18 +105,20 @@ class Twins(RuleBasedStateMachine):
         self.now += 0.25
         self.tell(peer, grew(number, 17), bare(3, number))
 
-    @rule(peer=st.sampled_from(PEERS), told=st.lists(records, max_size=6))
-    def tell_the_state(self, peer: str, told: list[bytes]) -> None:
-        self.tell(peer, state_begins(), *told, state_ends())
+    @rule(peer=st.sampled_from(PEERS), reported=st.lists(records, max_size=6))
+    def tell_the_state(self, peer: str, reported: list[bytes]) -> None:
+        self.tell(peer, state_begins(), *reported, state_ends())
 
     @rule(peer=st.sampled_from(PEERS), lost=st.integers(1, 3))
     def lose(self, peer: str, lost: int) -> None:
         self.sent[peer] += lost
 
-    @rule(peer=st.sampled_from(PEERS), back=st.integers(1, 8), told=st.lists(records, max_size=12))
-    def hear_twice(self, peer: str, back: int, told: list[bytes]) -> None:
+    @rule(
+        peer=st.sampled_from(PEERS), back=st.integers(1, 8), reported=st.lists(records, max_size=12)
+    )
+    def hear_twice(self, peer: str, back: int, reported: list[bytes]) -> None:
         self.sent[peer] = max(1, self.sent[peer] - back)
-        self.tell(peer, *told)
+        self.tell(peer, *reported)
 
     @rule(peer=st.sampled_from(PEERS), by=st.sampled_from((-1, 1)))
     def restart(self, peer: str, by: int) -> None:
@@ -125,24 +127,26 @@ class Twins(RuleBasedStateMachine):
         self.tell(peer, named(0, "w1"))
 
     @rule(
-        peer=st.sampled_from(PEERS), told=st.lists(records, min_size=1, max_size=4), cut=st.data()
+        peer=st.sampled_from(PEERS),
+        reported=st.lists(records, min_size=1, max_size=4),
+        cut=st.data(),
     )
-    def hear_garbage(self, peer: str, told: list[bytes], cut: st.DataObject) -> None:
-        data = bytearray(message(*told, epoch=self.epoch[peer], first_seq=self.sent[peer]))
+    def hear_garbage(self, peer: str, reported: list[bytes], cut: st.DataObject) -> None:
+        data = bytearray(message(*reported, epoch=self.epoch[peer], first_seq=self.sent[peer]))
         at = cut.draw(st.integers(0, len(data) - 1))
         data[at] ^= cut.draw(st.integers(1, 255))
         if data[8:16] == self.epoch[peer].to_bytes(8, "little") and not any(data[20:24]):
             self.tell(peer, data=bytes(data[: cut.draw(st.sampled_from((at, len(data))))]))
 
-    @rule(peer=st.sampled_from(PEERS), good=st.booleans(), told=st.lists(records, max_size=3))
-    def hear_shares(self, peer: str, good: bool, told: list[bytes]) -> None:
+    @rule(peer=st.sampled_from(PEERS), good=st.booleans(), reported=st.lists(records, max_size=3))
+    def receive_shares(self, peer: str, good: bool, reported: list[bytes]) -> None:
         shares = Shares(1, 2, [], True)
         tail = None if good else b"\xc1"
         epoch, first_seq = self.epoch[peer], self.sent[peer]
         data = message(
-            *told, epoch=epoch, first_seq=first_seq, shares=shares if good else None, tail=tail
+            *reported, epoch=epoch, first_seq=first_seq, shares=shares if good else None, tail=tail
         )
-        self.tell(peer, *told, data=data)
+        self.tell(peer, *reported, data=data)
 
     @rule(after_s=st.sampled_from(STEPS_S))
     def wait(self, after_s: float) -> None:
@@ -152,7 +156,7 @@ class Twins(RuleBasedStateMachine):
     def expire(self) -> None:
         for twin in (self.pure, self.compiled):
             for booking in twin.sequences.expire(self.now):
-                twin.peers.doubt(booking.owner)
+                twin.peers.distrust(booking.owner)
             twin.peers.forget_strangers(self.now)
 
     @rule(worker=st.sampled_from(NAMES))
@@ -189,7 +193,10 @@ class Twins(RuleBasedStateMachine):
         for peer in PEERS:
             assert self.pure.peers.known_upto(peer) == self.compiled.peers.known_upto(peer)
         known = [
-            {name: (one.retold, one.unconfirmed, one.booked, one.workers) for name, one in peers}
+            {
+                name: (one.republished, one.unconfirmed, one.booked, one.workers)
+                for name, one in peers
+            }
             for peers in (twin.peers._peers.items() for twin in (self.pure, self.compiled))
         ]
         assert known[0] == known[1]
@@ -204,12 +211,12 @@ def test_bounds_hold_for_records_too(monkeypatch: pytest.MonkeyPatch, compiled: 
     for name, most in (("MOST_BOOKINGS", 6), ("MOST_IN_ALL", 8), ("MOST_STRANGERS", 2)):
         monkeypatch.setattr(event_fold, name, most)
     replica = Replica("w0", compiled=compiled)
-    told = [placed(number, number % 5, (9, 40, 30, 2)) for number in range(20)]
+    reported = [placed(number, number % 5, (9, 40, 30, 2)) for number in range(20)]
     names = [named(index, f"w{index}") for index in range(5)]
 
     for peer in ("a", "b"):
-        replica.peers.hear(peer, message(*names), 0.0)
-        replica.peers.hear(peer, message(*told, first_seq=6), 0.0)
+        replica.peers.receive(peer, message(*names), 0.0)
+        replica.peers.receive(peer, message(*reported, first_seq=6), 0.0)
 
     assert len(replica.ids("a")) == 6
     assert len(replica.ids("b")) == 2

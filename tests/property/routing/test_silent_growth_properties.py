@@ -29,7 +29,7 @@ class Asked(msgspec.Struct, frozen=True):
     seen: int
 
 
-class Look(msgspec.Struct, frozen=True):
+class Inspection(msgspec.Struct, frozen=True):
     """One tick: what the engines report (a worker left out tells nothing) and the pace then."""
 
     passed_s: float
@@ -50,9 +50,9 @@ requests = st.lists(
     ),
     max_size=6,
 )
-looks = st.lists(
+uses_caches = st.lists(
     st.builds(
-        Look,
+        Inspection,
         st.sampled_from([0.0, 0.5, 1.0, 3.0, 60.0, -2.0]),
         st.dictionaries(workers, st.integers(0, 50) | st.integers(0, 3000)),
         st.sampled_from([0.0, 125.0, 250.0, 1000.0]),
@@ -76,35 +76,35 @@ def book(asked: Sequence[Asked], owner: str = "") -> ActiveSequences:
     return sequences
 
 
-def seen_at(look: Look) -> UnseenWork:
-    return UnseenWork(lambda _: look.token_ms, look.used.get)
+def seen_at(check: Inspection) -> UnseenWork:
+    return UnseenWork(lambda _: check.token_ms, check.used.get)
 
 
 def blocks(tokens: int) -> int:
     return -(-tokens // SIZE)
 
 
-def come(one: Asked, began_s: float, look: Look, now: float) -> int:
+def come(one: Asked, began_s: float, check: Inspection, now: float) -> int:
     """Generate token by token until it is `now`, or all that is expected came."""
     tokens, most = 0, blocks(one.expected)
-    while look.token_ms and began_s + (tokens + 1) * look.token_ms / 1000.0 <= now:
+    while check.token_ms and began_s + (tokens + 1) * check.token_ms / 1000.0 <= now:
         tokens += 1
         if blocks(one.prompt + tokens) - blocks(one.prompt) >= most:
             return most
     return blocks(one.prompt + tokens) - blocks(one.prompt)
 
 
-@given(requests, looks)
+@given(requests, uses_caches)
 def test_every_answer_grows_as_its_worker_generates_within_what_the_engine_uses(
-    asked: list[Asked], taken: list[Look]
+    asked: list[Asked], taken: list[Inspection]
 ) -> None:
     sequences, untouched, now = book(asked), book(asked), 0.0
 
-    for look in taken:
-        now += look.passed_s
-        grow_unseen(sequences, seen_at(look), now)
+    for check in taken:
+        now += check.passed_s
+        grow_unseen(sequences, seen_at(check), now)
         before = {worker: sequences.loads(worker).active_blocks for worker in WORKERS}
-        grow_unseen(sequences, seen_at(look), now)
+        grow_unseen(sequences, seen_at(check), now)
 
         for worker in WORKERS:
             loads, still = sequences.loads(worker), untouched.loads(worker)
@@ -118,11 +118,11 @@ def test_every_answer_grows_as_its_worker_generates_within_what_the_engine_uses(
                 if booking.prefilling:
                     waiting += booking.private_blocks + key_depth(len(booking.keys))
                 elif not one.streams and not booking.output_tokens:
-                    due[str(number)] = come(one, booking.output_s, look, now)
+                    due[str(number)] = come(one, booking.output_s, check, now)
             room = whole = sum(due.values())
-            if worker in look.used:
+            if worker in check.used:
                 certain = still.active_blocks - waiting
-                room = min(whole, max(0, look.used[worker] - certain))
+                room = min(whole, max(0, check.used[worker] - certain))
             grown = {name: one * room // whole if whole else 0 for name, one in due.items()}
             assert {name: sequences.bookings[name].foreseen_blocks for name in due} == grown
             assert loads.active_blocks - still.active_blocks == sum(grown.values()) <= room
@@ -135,15 +135,15 @@ def test_every_answer_grows_as_its_worker_generates_within_what_the_engine_uses(
         assert (loads.active_blocks, loads.expected_blocks, loads.shared) == (0, 0, {})
 
 
-@given(requests, looks)
+@given(requests, uses_caches)
 def test_a_replica_that_was_told_of_the_bookings_counts_the_same(
-    asked: list[Asked], taken: list[Look]
+    asked: list[Asked], taken: list[Inspection]
 ) -> None:
     own, peer, now = book(asked), book(asked, owner="sibling"), 0.0
 
-    for look in taken[:-1]:
-        now += look.passed_s
-        grow_unseen(own, seen_at(look), now)
+    for check in taken[:-1]:
+        now += check.passed_s
+        grow_unseen(own, seen_at(check), now)
     now += taken[-1].passed_s
     # The peer looks for the first time: how often one looked before does not matter.
     for sequences in (own, peer):

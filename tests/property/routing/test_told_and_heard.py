@@ -71,12 +71,12 @@ class Teller:
                 self.outbox.ended(name, Attempt(Verdict.WORKER, "reset", 0.5))
 
     def take(self) -> list[bytes]:
-        self.outbox.tell_growth()
+        self.outbox.publish_growth()
         return self.outbox.take(7, 1 << 16)
 
     def state(self) -> list[bytes]:
         self.outbox.begin_state()
-        self.outbox.retell(self.sequences.owned())
+        self.outbox.republish(self.sequences.owned())
         self.outbox.end_state()
         return self.take()
 
@@ -94,7 +94,7 @@ def test_a_peer_counts_what_is_booked_here(
     compiled: bool, turns: list[tuple[str, int, str, int, bool, bool]]
 ) -> None:
     teller, replica, now = Teller(), Replica("w0", "w1", compiled=compiled), 0.0
-    replica.peers.hear("p", teller.outbox.beat(), now)
+    replica.peers.receive("p", teller.outbox.beat(), now)
     # Who missed an end may take a prefill that nobody sees end for done too early.
     lossy = any(turn[0] == "lose" for turn in turns)
     for turn, number, worker, blocks, streams, known in turns:
@@ -105,17 +105,17 @@ def test_a_peer_counts_what_is_booked_here(
                 teller.place(name, worker, blocks, streams=streams or lossy, known=known)
             case "tell" | "state":
                 for data in teller.take() if turn == "tell" else teller.state():
-                    replica.peers.hear("p", data, now)
+                    replica.peers.receive("p", data, now)
             case "lose":
                 teller.take()
             case _:
                 teller.go_on(turn, name, blocks, now)
 
     for data in [*teller.take(), teller.outbox.beat()]:
-        replica.peers.hear("p", data, now)
+        replica.peers.receive("p", data, now)
     if replica.peers.incomplete():
         for data in teller.state():
-            assert replica.peers.hear("p", data, now) is not None
+            assert replica.peers.receive("p", data, now) is not None
 
     assert replica.peers.incomplete() == []
     assert replica.peers.known_upto("p") == (1, teller.outbox.next_seq)

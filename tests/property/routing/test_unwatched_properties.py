@@ -110,7 +110,7 @@ class Play:
             for replica in self.replicas:
                 replica.unwatched.report(W1, here + self.others, now)
         for replica in self.replicas:
-            self.look(replica)
+            self.check(replica)
 
     def send(self, number: int, one: Asked, now: float) -> None:
         name, own = self.name(number), self.replicas[one.replica]
@@ -122,9 +122,9 @@ class Play:
         demand = Demand(BLOCKS * SIZE, BLOCKS * SIZE, one.tokens)
         peer.scheduler.sequences.add(name, W1, demand, now, owner="peer")
 
-    def look(self, replica: Replica) -> None:
+    def check(self, replica: Replica) -> None:
         peer = self.replicas[replica is self.replicas[0]]
-        for found in replica.unwatched.look(self.now):
+        for found in replica.unwatched.check(self.now):
             if isinstance(found, Over):
                 self.ended.append(found.request_id)
                 self.ended_now[found.why].append(found.request_id)

@@ -46,9 +46,9 @@ class Replica:
         self.scheduler = Scheduler(
             options, random.Random(1), membership=self.membership, sequences=self.sequences
         )
-        self.heard = new_approx(graded=True)
+        self.hints = new_approx(graded=True)
         if believes:
-            self.scheduler.listen(self.heard)
+            self.scheduler.listen(self.hints)
         self.peers = (PeerBookings if compiled else BookingsOfEachRecord)(self.scheduler)
 
     def events(self) -> EventFold:
@@ -72,7 +72,7 @@ class Replica:
             "loads": [[getattr(one, name) for name in FIGURES] for one in loads],
             "shared": [dict(one.shared) for one in loads],
             "prefilling": [list(one.prefilling) for one in loads],
-            "believed": (self.heard.sizes(names), self.heard.statistics()),
+            "believed": (self.hints.sizes(names), self.hints.statistics()),
             "speeds": [msgspec.to_builtins(speeds.report(one)) for one in names],
             "health": [
                 (health.recent(one), health.served_s(one), health.standing(one, 1e6))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kvmesh.errors import CodecError
 from kvmesh.transport.extproc.messages import (
     KINDS,
-    Heard,
+    GatewayMessage,
     Modes,
     RequestBody,
     RequestHeaders,
@@ -39,7 +39,7 @@ def words(value: Any) -> tuple[str, ...]:
     return tuple(word for text in texts for one in text.split(",") if (word := one.strip(" ")))
 
 
-def told(message: wire.ProcessingRequest, space: str, key: str) -> tuple[str, ...] | None:
+def reported(message: wire.ProcessingRequest, space: str, key: str) -> tuple[str, ...] | None:
     fields = message.metadata_context.filter_metadata
     if space not in fields or key not in fields[space].fields:
         return None
@@ -62,7 +62,7 @@ def headers_of(part: Any) -> list[tuple[bytes, bytes]]:
     return [(one.key.encode().lower(), one.raw_value or one.value.encode()) for one in part.headers]
 
 
-def expected(message: wire.ProcessingRequest) -> Heard:
+def expected(message: wire.ProcessingRequest) -> GatewayMessage:
     """Return what a message says, read by the protocol's own library."""
     name = str(message.WhichOneof("request"))
     part, kind = getattr(message, name), KINDS[NAMES.index(name)]
@@ -73,11 +73,11 @@ def expected(message: wire.ProcessingRequest) -> Heard:
         if message.HasField("protocol_config"):
             one = message.protocol_config
             modes = Modes(one.request_body_mode, one.response_body_mode)
-        subset = told(message, "envoy.lb.subset_hint", f"{DESTINATION}-subset")
+        subset = reported(message, "envoy.lb.subset_hint", f"{DESTINATION}-subset")
         found = headers_of(part.headers)
         return RequestHeaders(found, part.end_of_stream, subset, modes, attributes(message))
     if kind is ResponseHeaders:
-        served = (told(message, "envoy.lb", f"{DESTINATION}-served") or ("",))[0]
+        served = (reported(message, "envoy.lb", f"{DESTINATION}-served") or ("",))[0]
         return ResponseHeaders(
             headers_of(part.headers), part.end_of_stream, served, attributes(message)
         )

@@ -35,10 +35,10 @@ def headers_of(mutation: Any) -> list[tuple[bytes, bytes]]:
 def check_pick(answer: wire.ProcessingResponse, name: str, given_: tuple[Any, Any, bytes]) -> Any:
     headers, removed, endpoint = given_
     common = getattr(answer, name).response
-    told = answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION]
+    reported = answer.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION]
     assert answer.WhichOneof("response") == name
     assert common.clear_route_cache
-    assert told.string_value == endpoint.decode()
+    assert reported.string_value == endpoint.decode()
     assert headers_of(common.header_mutation) == [(DESTINATION.encode(), endpoint), *headers]
     assert list(common.header_mutation.remove_headers) == [one.decode() for one in removed]
     return common

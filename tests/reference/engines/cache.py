@@ -87,9 +87,9 @@ class NaiveEngineCache:
         self._unknown_fields += batch.unknown_fields
         self._unknown_tags += batch.unknown_tags
         if self._grouped is not None:
-            told = self._grouped.take(batch.events)
+            reported = self._grouped.take(batch.events)
             self.complete |= any(isinstance(event, EngineCleared) for event in batch.events)
-            return told
+            return reported
         events: list[Event] = []
         for event in batch.events:
             if isinstance(event, EngineCleared):

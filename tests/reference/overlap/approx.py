@@ -107,14 +107,14 @@ class ApproxIndex:
         tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
         until = ceil((now + ttl_s) / tick_s) * tick_s
         leases = self._leases.get(worker) or self._admit(worker)
-        news, new_end = leases.extend(blocks, until)
+        updates, new_end = leases.extend(blocks, until)
         if new_end:
             self._ends.setdefault(until, deque()).append(leases)
             self.next_end = min(self.next_end, until)
-        if news:
-            self._store(leases, news)
+        if updates:
+            self._store(leases, updates)
         if self._pruning or self._entries > self._max_entries:
-            self._prune(max(_SLICE, len(news) // 4))
+            self._prune(max(_SLICE, len(updates) // 4))
 
     def expire(self, now: float, budget: int | None = None) -> bool:
         """Drop what ended before or at `now`; True when nothing of it is left.
@@ -216,11 +216,11 @@ class ApproxIndex:
         leases = self._leases[worker] = Leases(holding)
         return leases
 
-    def _store(self, leases: Leases, news: bytes) -> None:
+    def _store(self, leases: Leases, updates: bytes) -> None:
         """Enter packed blocks, and drop others of a worker that has too many then."""
         holding = leases.holding
         self._entries -= holding.blocks
-        self._table.store(holding, news)
+        self._table.store(holding, updates)
         self._entries += holding.blocks
         if self._worker_blocks is not None:
             while (excess := holding.blocks - self._worker_blocks) > 0:

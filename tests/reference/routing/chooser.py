@@ -137,14 +137,14 @@ class Chooser:
         options, sequences = self._options, self._sequences
         pricing = policy if has_no_own(request) else self._scheduler.pricing(request)
         cost = pricing.cost
-        looks = "kv" in (mode, options.mode)
-        found = self._overlaps.find(request.hashes, now) if looks else Found({}, [], [])
+        uses_caches = "kv" in (mode, options.mode)
+        found = self._overlaps.find(request.hashes, now) if uses_caches else Found({}, [], [])
         overlaps, groups = found.overlaps, found.groups
         brought: Mapping[WorkerId, Brought] = {}
         if found.slower or self._workers.fetchers:
             brought = self._scheduler.planner.plan(found, request, options.block_size, now)
         deepest = max(overlaps.values()) if found.slower else groups[0][0] if groups else 0
-        blocks = request.hashes.upto(deepest + 1) if looks else ()
+        blocks = request.hashes.upto(deepest + 1) if uses_caches else ()
         speeds = self._speeds
         usual = int(OUTPUT_CAP * speeds.output_tokens) or MOST_TOKENS
         expected = min(request.expected_output_tokens, usual)
@@ -170,7 +170,7 @@ class Chooser:
             answer_tokens=speeds.answer_tokens(expected),
             brought=brought,
             prefilled=request.prefilled,
-            told=found.told,
+            reported=found.reported,
             routed=found.routed,
             cold=cold,
         )
@@ -293,7 +293,7 @@ def _decision(
     arm: Arm | None,
 ) -> Decision:
     candidate, told_blocks = weighed.candidates[chosen], 0
-    for depth, workers in weighing.told:
+    for depth, workers in weighing.reported:
         if candidate.worker in workers:
             told_blocks = depth
             break

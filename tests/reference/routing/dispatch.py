@@ -18,7 +18,7 @@ from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
-from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
+from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Distrust, Predictions
 from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import TurnEnd
@@ -38,7 +38,7 @@ class Dispatched(msgspec.Struct):
     `visible_id` is the id that the client knows. `given` is what admission decided when the turn
     came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant is
     `charged`; `tried`: it could not go at once. `decision` is the last one, made at `sent_s`;
-    `told` tokens of the prompt its worker's own events had told of then, None where that proves
+    `reported` tokens of the prompt its worker's own events had told of then, None where that proves
     nothing. `waiting`: no token was seen. `output_tokens` are those counted when its last booking
     was released; those that nobody could count began to come `unseen_s` before. `taking`: its
     program's turn was begun, and is not over. `hashes` are its prompt's, kept for a worker that
@@ -56,7 +56,7 @@ class Dispatched(msgspec.Struct):
     record: Record | None = None
     decision: Decision | None = None
     sent_s: float = 0.0
-    told: int | None = None
+    reported: int | None = None
     waiting: bool = True
     output_tokens: int = 0
     unseen_s: float = 0.0
@@ -71,7 +71,7 @@ class Dispatch:
         self,
         scheduler: Scheduler,
         log: DecisionLog,
-        doubt: Callable[[WorkerId, Doubt], None],
+        distrust: Callable[[WorkerId, Distrust], None],
         *,
         follows_events: bool,
         governor: Governor | None = None,
@@ -86,7 +86,7 @@ class Dispatch:
         self.unforeseen: dict[str, int] = dict.fromkeys(REASONS, 0)
         self.wanting: AbstractSet[WorkerId] = _NOBODY
         self.on_served: Callable[[WorkerId, CacheHit], None] | None = None
-        self._doubt = doubt
+        self._distrust = distrust
         self.follows_events = follows_events
 
     def resize(self, block_size: int) -> None:
@@ -286,9 +286,9 @@ class Dispatch:
         else:
             self.log.records.take_again(record, decision)
             one.waiting = True
-        one.decision, one.sent_s, one.told = decision, now, None
-        if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
-            one.told = self.look(decision.chosen, decision.told_blocks, now)
+        one.decision, one.sent_s, one.reported = decision, now, None
+        if self.follows_events and decision.by_cache and now >= self.predictions.check_at_s:
+            one.reported = self.check(decision.chosen, decision.told_blocks, now)
         return decision
 
     def _record(self, one: Dispatched, decision: Decision, now: float) -> Record:
@@ -299,12 +299,12 @@ class Dispatch:
         log.totals.decided(now)
         return record
 
-    def look(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
+    def check(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
         """Return the tokens of a prompt that its worker's events had told of, where that is
-        evidence. To be asked from `predictions.look_at_s` on.
+        evidence. To be asked from `predictions.check_at_s` on.
         """
         trust = self.scheduler.workers.info(chosen.worker).trust
-        return self.predictions.told(chosen, told_blocks, trust, now)
+        return self.predictions.reported(chosen, told_blocks, trust, now)
 
     def _compare(
         self, one: Dispatched, decision: Decision, usage: Usage | None, now: float
@@ -328,7 +328,7 @@ class Dispatch:
         fetched = decision.brought is not None and decision.brought.source is not None
         unlike = request.approximate or fetched or request.unforeseen
         if decision.worker in self.wanting and not unlike:
-            self._tell_cached(one, decision, usage, now)
+            self._report_cached(one, decision, usage, now)
         if not decision.by_cache or unlike:
             return
         answer = AnswerSeen(
@@ -337,11 +337,11 @@ class Dispatch:
             predicted=predicted,
             cached=usage.cached_tokens,
             decided_s=one.sent_s,
-            told=one.told,
+            reported=one.reported,
         )
         self.judge(decision.worker, answer, now)
 
-    def _tell_cached(self, one: Dispatched, decision: Decision, usage: Usage, now: float) -> None:
+    def _report_cached(self, one: Dispatched, decision: Decision, usage: Usage, now: float) -> None:
         """Tell who follows a worker's cache, and lost part of it, what was found there."""
         hashes = one.hashes or one.request.hashes
         cached = (usage.cached_tokens or 0) // decision.chosen.block_size
@@ -353,9 +353,9 @@ class Dispatch:
 
     def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
         """Hold an answer against its prediction; too many misses make the worker doubted."""
-        doubt = self.predictions.compare(worker, answer, now)
-        if doubt is not None:
-            self._doubt(worker, doubt)
+        distrust = self.predictions.compare(worker, answer, now)
+        if distrust is not None:
+            self._distrust(worker, distrust)
 
 
 def _since_ms(one: Dispatched, record: Record, now: float) -> float:

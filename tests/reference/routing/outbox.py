@@ -37,7 +37,7 @@ _U32: Final = (1 << 32) - 1
 _NUMBERED: Final = NUMBERED_FORM.pack
 
 
-class _Told:
+class _Placement:
     """A booking or a worker that peers know by `number`; `upto` is what was told of it last: output
     tokens of a booking, the number of the state in which a worker was named.
     """
@@ -74,9 +74,9 @@ class BookingOutbox:
         self._number = 0
         self._state = 0
         self._next_worker = 0
-        self._bookings: dict[str, _Told] = {}
+        self._bookings: dict[str, _Placement] = {}
         self._retried: dict[str, int] = {}
-        self._workers: dict[str, _Told] = {}
+        self._workers: dict[str, _Placement] = {}
 
     def placed(self, booking: Booking) -> None:
         """Tell of a booking of this replica's own, once."""
@@ -86,18 +86,18 @@ class BookingOutbox:
 
     def first_token(self, request_id: str) -> None:
         """Tell that a request's first token came."""
-        if (told := self._bookings.get(request_id)) is not None:
-            self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
+        if (reported := self._bookings.get(request_id)) is not None:
+            self._add(_NUMBERED(PREFILLED, 0, 0, reported.number))
             self._wake()
 
     def ended(self, request_id: str, attempt: Attempt = SERVED) -> None:
         """Tell that a request is over at its worker, and what that showed."""
-        if (told := self._bookings.pop(request_id, None)) is None:
+        if (reported := self._bookings.pop(request_id, None)) is None:
             return
         if attempt.verdict == Verdict.SERVED:
-            self._add(_NUMBERED(ENDED, 0, 0, told.number))
+            self._add(_NUMBERED(ENDED, 0, 0, reported.number))
         else:
-            self._fail(request_id, told.number, attempt)
+            self._fail(request_id, reported.number, attempt)
         self._wake()
 
     @property
@@ -105,18 +105,18 @@ class BookingOutbox:
         """Return how many events wait to be taken."""
         return len(self._records)
 
-    def tell_growth(self) -> None:
+    def publish_growth(self) -> None:
         """Tell of each booking whose output has grown since it was told of last, and of those that
         ended without a word that they are over. O(bookings told).
         """
         live, gone = self._sequences.bookings, list[str]()
-        for request_id, told in self._bookings.items():
+        for request_id, reported in self._bookings.items():
             booking = live.get(request_id)
             if booking is None or booking.owner != LOCAL:
                 gone.append(request_id)
-            elif booking.output_tokens > told.upto:
-                told.upto = booking.output_tokens
-                self._add(GREW_FORM.pack(GREW, 0, 0, told.number, told.upto))
+            elif booking.output_tokens > reported.upto:
+                reported.upto = booking.output_tokens
+                self._add(GREW_FORM.pack(GREW, 0, 0, reported.number, reported.upto))
         for request_id in gone:
             self._fail(request_id, self._bookings.pop(request_id).number, UNKNOWN)
 
@@ -125,20 +125,20 @@ class BookingOutbox:
         self._state += 1
         self._add(_NUMBERED(STATE_BEGINS, 0, 0, 0))
 
-    def retell(self, bookings: Iterable[Booking]) -> None:
+    def republish(self, bookings: Iterable[Booking]) -> None:
         """Tell of live bookings as they are now; of others nothing."""
         live = self._sequences.bookings
         for booking in bookings:
             if booking.owner != LOCAL or live.get(booking.request_id) is not booking:
                 continue
-            told = self._place(booking)
-            if told is None:
+            reported = self._place(booking)
+            if reported is None:
                 continue
             if not booking.prefilling:
-                self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
+                self._add(_NUMBERED(PREFILLED, 0, 0, reported.number))
             if booking.output_tokens:
-                told.upto = booking.output_tokens
-                self._add(GREW_FORM.pack(GREW, 0, 0, told.number, told.upto))
+                reported.upto = booking.output_tokens
+                self._add(GREW_FORM.pack(GREW, 0, 0, reported.number, reported.upto))
 
     def end_state(self) -> None:
         """Tell that the state is complete."""
@@ -185,7 +185,7 @@ class BookingOutbox:
             self.gathering = True
             self.on_first()
 
-    def _place(self, booking: Booking) -> _Told | None:
+    def _place(self, booking: Booking) -> _Placement | None:
         """Tell of a booking under the number it has, or gets; None for one that cannot be told."""
         try:
             record = placed_record(booking, self._sequences.block_size)
@@ -194,32 +194,32 @@ class BookingOutbox:
             self.untold += 1
             return None
         request_id = booking.request_id
-        told = self._bookings.get(request_id)
-        if told is None:
+        reported = self._bookings.get(request_id)
+        if reported is None:
             number = self._retried.pop(request_id, None)
             if number is None:
                 number = self._number = (self._number + 1) & _U32
-            told = self._bookings[request_id] = _Told(number, 0)
-        NUMBERS.pack_into(record, NUMBERS_AT, told.number, worker)
+            reported = self._bookings[request_id] = _Placement(number, 0)
+        NUMBERS.pack_into(record, NUMBERS_AT, reported.number, worker)
         self._add(bytes(record))
-        return told
+        return reported
 
     def _worker(self, name: str) -> int:
         """Return a worker's number, and tell its name if that is due. Raises `ValueError`."""
-        told = self._workers.get(name)
-        if told is not None and told.upto == self._state:
-            return told.number
+        reported = self._workers.get(name)
+        if reported is not None and reported.upto == self._state:
+            return reported.number
         encoded = name.encode()
         if not 0 < len(name) <= MAX_NAME:
             raise ValueError(f"a worker's name of {len(name)} characters")
-        if told is None:
+        if reported is None:
             if len(self._workers) >= MOST_WORKERS:
                 self._workers.clear()
-            told = self._workers[name] = _Told(self._next_worker, self._state)
+            reported = self._workers[name] = _Placement(self._next_worker, self._state)
             self._next_worker = (self._next_worker + 1) & _U32
-        told.upto = self._state
-        self._add(_NUMBERED(NAMED, 0, len(encoded), told.number) + _padded(encoded))
-        return told.number
+        reported.upto = self._state
+        self._add(_NUMBERED(NAMED, 0, len(encoded), reported.number) + _padded(encoded))
+        return reported.number
 
     def _fail(self, request_id: str, number: int, attempt: Attempt) -> None:
         kind = attempt.kind[:MAX_KIND].encode("utf-8", "replace")

@@ -8,6 +8,6 @@ from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 class BookingsOfEachRecord(PeerBookings):
     """`PeerBookings` that never folds a message in one call."""
 
-    def hear(self, peer: str, data: bytes, now: float) -> bool | None:
+    def receive(self, peer: str, data: bytes, now: float) -> bool | None:
         """Do as that one does."""
-        return self._hear_each(peer, data, now)
+        return self._fold_each(peer, data, now)

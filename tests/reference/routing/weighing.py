@@ -37,8 +37,8 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer is
     expected to take, `answer_tokens` its tokens, an answer's fixed time counted in;
     `arrivals_per_ms` are all requests over the workers that may take this; `blocks` are the
-    prompt's sequence hashes, at least up to the first that no worker holds. `told` is the part of
-    `groups` that events tell, `routed` what decisions do. `brought`: what workers would bring to
+    prompt's sequence hashes, at least up to the first that no worker holds. `reported` is the part
+    of `groups` that events tell, `routed` what decisions do. `brought`: what workers would bring to
     their devices first, of those that would. `prefilled`: nothing is left to prefill. `cold`: how
     long the request's LoRA adapter takes to load, ms, at workers that do not hold it ready.
     `instead_of`: why another formula does not decide.
@@ -61,7 +61,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[int] = ()
     brought: Mapping[WorkerId, Brought] = {}
     prefilled: bool = False
-    told: Groups = []
+    reported: Groups = []
     routed: Groups = []
     cold: Mapping[WorkerId, float] = {}
     instead_of: str = ""

@@ -10,7 +10,7 @@ from kvmesh.transport.extproc.messages import (
     SERVED,
     SUBSET,
     Attribute,
-    Heard,
+    GatewayMessage,
     Modes,
     RequestBody,
     RequestHeaders,
@@ -32,7 +32,7 @@ _MODES: Final = 11
 Span = tuple[int, int]
 
 
-def decode(data: bytes) -> Heard:
+def decode(data: bytes) -> GatewayMessage:
     """Return what `kvmesh.transport.extproc.messages.decode` does."""
     kind, span = 0, (0, 0)
     beside = _Beside()

@@ -34,8 +34,8 @@ def answer(
         common += _CLEAR
     if body is not None:
         common += write_bytes(3, write_bytes(1, body))
-    told = write_bytes(field, write_bytes(1, common) if common else b"")
-    return told if endpoint is None else told + _metadata(endpoint)
+    reported = write_bytes(field, write_bytes(1, common) if common else b"")
+    return reported if endpoint is None else reported + _metadata(endpoint)
 
 
 def piece(field: int, data: bytes, end: bool, /) -> bytes:

@@ -20,8 +20,19 @@ class LibraryStream:
     """What is kept of one stream."""
 
     __slots__ = (
-        "answered", "finished", "held", "left", "local_over", "owed", "reader", "remote_over",
-        "status", "text", "told_full", "waiting", "waiting_bytes",
+        "answered",
+        "finished",
+        "held",
+        "left",
+        "local_over",
+        "owed",
+        "pause_reported",
+        "reader",
+        "remote_over",
+        "status",
+        "text",
+        "waiting",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -34,7 +45,7 @@ class LibraryStream:
         self.finished = False
         self.status = 0
         self.text = b""
-        self.told_full = False
+        self.pause_reported = False
         self.local_over = False
         self.remote_over = False
         self.left = False
@@ -83,8 +94,8 @@ class LibrarySender:
 
     def _tell_room(self, stream_id: int, stream: LibraryStream, events: list[Event]) -> None:
         least = self._limits.write_buffer_bytes
-        if stream.told_full and stream.waiting_bytes * _ROOM_SHARE <= least:
-            stream.told_full = False
+        if stream.pause_reported and stream.waiting_bytes * _ROOM_SHARE <= least:
+            stream.pause_reported = False
             if not stream.finished:
                 events.append((stream_id, RESUMED, None))
 

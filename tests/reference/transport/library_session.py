@@ -57,16 +57,16 @@ class LibrarySession:
         self._connection = connection = H2Connection(
             H2Configuration(client_side=False, header_encoding=None)
         )
-        told = {
+        reported = {
             SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_streams,
             SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
             SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
         }
-        connection.local_settings = Settings(client=False, initial_values=told)
+        connection.local_settings = Settings(client=False, initial_values=reported)
         connection.initiate_connection()
         # A stream too many ends alone: the library would end the connection.
-        told[SettingCodes.MAX_CONCURRENT_STREAMS] = LAST_STREAM
-        connection.local_settings = Settings(client=False, initial_values=told)
+        reported[SettingCodes.MAX_CONCURRENT_STREAMS] = LAST_STREAM
+        connection.local_settings = Settings(client=False, initial_values=reported)
         connection.decoder.max_header_list_size = limits.max_header_bytes
         if more := limits.connection_window_bytes - 65_535:
             connection.increment_flow_control_window(more)
@@ -84,7 +84,7 @@ class LibrarySession:
         self.drained = False
         self._takers: dict[type, Callable[[Any, list[Event]], None]] = {
             RequestReceived: self._opened,
-            DataReceived: self._heard,
+            DataReceived: self._received,
             StreamEnded: self._ended,
             StreamReset: self._was_reset,
             RemoteSettingsChanged: self._greeted,
@@ -123,7 +123,7 @@ class LibrarySession:
         if stream is None or stream.finished:
             return 0
         self._sender.queue(stream_id, messages)
-        stream.told_full |= stream.waiting_bytes > self._limits.write_buffer_bytes
+        stream.pause_reported |= stream.waiting_bytes > self._limits.write_buffer_bytes
         return stream.waiting_bytes
 
     def finish(
@@ -175,7 +175,7 @@ class LibrarySession:
         self._go_away(LAST_STREAM, NO_ERROR, b"draining")
         self._out += PingFrame(0, opaque_data=DRAIN_PING).serialize()
 
-    def calm(self) -> None:
+    def reset_idle(self) -> None:
         """Count from 0 again; give up what was left half closed."""
         self._sender.idle_frames = self._early_resets = 0
         for stream_id, stream in list(self._streams.items()):
@@ -250,7 +250,7 @@ class LibrarySession:
         self._streams[stream_id] = LibraryStream(self._limits.max_message_bytes)
         events.append((stream_id, OPENED, tuple((bytes(n), bytes(v)) for n, v in event.headers)))
 
-    def _heard(self, event: DataReceived, events: list[Event]) -> None:
+    def _received(self, event: DataReceived, events: list[Event]) -> None:
         stream_id, size = event.stream_id, event.flow_controlled_length or 0
         self._owed += size
         stream = self._streams.get(stream_id)

@@ -162,7 +162,7 @@ class _Answers:
         self.ratio.slow_ms = over if slow else 0.0
         self.beyond = rates[_TYPICAL] / usual_ms if slow else 1.0
 
-    def doubt(self, usual_ms: float, step_tokens: float) -> None:
+    def distrust(self, usual_ms: float, step_tokens: float) -> None:
         """Go half of the way to what is usual: none came for long, while others gave several."""
         for place, tokens in enumerate(self.tokens):
             self.ms[place] = 0.5 * (self.ms[place] + usual_ms * (tokens + step_tokens))
@@ -226,7 +226,7 @@ class OutputRates:
         self._since_aged = 0
         for known in self._workers.values():
             if not known.seen and known.count >= KEPT:
-                known.doubt(self._usual_ms, self._steps.step_tokens)
+                known.distrust(self._usual_ms, self._steps.step_tokens)
             known.seen = False
         self._since_compared = len(self._workers)
 

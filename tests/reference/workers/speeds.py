@@ -208,8 +208,8 @@ class Speeds:
     def _learn(self, known: _Worker, ms: float, tokens: float) -> None:
         """Fold a sample into the worker's ratio and the fleet's."""
         own, fleet = known.prefill, self.fleet_ms_per_token
-        foretold = own.ms / own.tokens if own.tokens else fleet
-        self._scatter.fold(own, ms, tokens, foretold * tokens)
+        predicted = own.ms / own.tokens if own.tokens else fleet
+        self._scatter.fold(own, ms, tokens, predicted * tokens)
         own.fold(ms, tokens, _HALF_LIFE_TOKENS)
         self._fleet.fold(ms, tokens, 4 * _HALF_LIFE_TOKENS)
         fleet = self.fleet_ms_per_token = self._fleet.ms / self._fleet.tokens

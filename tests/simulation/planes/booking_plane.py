@@ -54,19 +54,19 @@ class Clients:
         dice = rng.random()
         if dice < 0.4 or not self._live:
             self._book(now)
-            return [*self._teller.news(), wake]
+            return [*self._teller.updates(), wake]
         request_id = rng.choice(self._live)
         if dice < 0.6:
             self._sequences.first_token(request_id, now)
             self._teller.outbox.first_token(request_id)
-            return [*self._teller.news(), wake]
+            return [*self._teller.updates(), wake]
         if dice < 0.7:
             self._sequences.grow(request_id, rng.randrange(40), now)
             return [wake]
         self._live.remove(request_id)
         self._sequences.finish(request_id)
         self._teller.outbox.ended(request_id)
-        return [*self._teller.news(), wake]
+        return [*self._teller.updates(), wake]
 
     def _book(self, now: float) -> None:
         """Book a request that is like no other; its hashes or some of its keys are known."""
@@ -128,7 +128,7 @@ class BookingPlane:
 
         self.sim.carriers[Publish] = carry
         self.sim.on_step.append(self.check)
-        self._heard: dict[tuple[str, str], float] = {}
+        self._received: dict[tuple[str, str], float] = {}
         self._expired: dict[str, int] = {}
         for number in range(replicas):
             self._add(f"r{number}")
@@ -163,11 +163,11 @@ class BookingPlane:
         if isinstance(message, BusMessage):
             peer = last_token(message.subject)
             if message.subject == SUBJECTS.bookings(peer):
-                self._heard[router, peer] = now
+                self._received[router, peer] = now
         expired = self.sequences[router].statistics().expired
         if expired > self._expired.get(router, 0):
             silent_s = max(
-                now - self._heard.get((router, peer), 0.0) for peer in self._others(router)
+                now - self._received.get((router, peer), 0.0) for peer in self._others(router)
             )
             assert silent_s >= LEASE_S - 1.0, "a booking expired, its request runs"
         self._expired[router] = expired

@@ -53,7 +53,7 @@ class BurstClient:
         decision = self._scheduler.schedule(request, now).record.decision
         self._plane.prompts_at[decision.worker].append(prompt)
         self._teller.outbox.placed(self._scheduler.sequences.bookings[request_id])
-        return [*self._teller.news(), Wake(self._pause_s, Tick())]
+        return [*self._teller.updates(), Wake(self._pause_s, Tick())]
 
 
 class BurstPlane:

@@ -73,7 +73,7 @@ class BookedHistory:
 
     def __init__(self) -> None:
         self._live: dict[tuple[str, int], list[frozenset[str]]] = {}
-        self._told: dict[tuple[str, int], set[str] | None] = {}
+        self._reported: dict[tuple[str, int], set[str] | None] = {}
 
     def sent(self, router: str, data: bytes) -> None:
         batch = read_records(router, data, ALL)
@@ -87,23 +87,23 @@ class BookedHistory:
         return self._live[router, epoch][next_seq - 1]
 
     def _after(self, key: tuple[str, int], live: frozenset[str], event: Record) -> frozenset[str]:
-        told = self._told.get(key)
+        reported = self._reported.get(key)
         match event:
             case PlacedRecord():
                 request_id = event.request_id
-                if told is not None:
-                    told.add(request_id)
+                if reported is not None:
+                    reported.add(request_id)
                 return live | {request_id}
             case Ended(request_id):
-                if told is not None:
-                    told.discard(request_id)
+                if reported is not None:
+                    reported.discard(request_id)
                 return live - {request_id}
             case StateBegins():
-                self._told[key] = set()
+                self._reported[key] = set()
             case StateEnds():
-                assert told is not None
-                self._told[key] = None
-                return frozenset(told)
+                assert reported is not None
+                self._reported[key] = None
+                return frozenset(reported)
             case _:
                 pass
         return live

@@ -78,7 +78,7 @@ class LivenessPlane:
         self._up_s: dict[str, float] = {}
         self._died_s: dict[str, float] = {}
         self._out_s: dict[tuple[str, str], float] = {}
-        self._heard: dict[tuple[str, str], tuple[float, bool]] = {}
+        self._received: dict[tuple[str, str], tuple[float, bool]] = {}
         self._idle_s: dict[str, float] = {}
         self._checked_s: dict[str, float] = {}
         self._deaf_s: dict[str, float] = {}
@@ -138,7 +138,7 @@ class LivenessPlane:
         if name != FRONT and name not in self.routers:
             return
         if isinstance(message, BusMessage):
-            self._hear(name, message)
+            self._receive(name, message)
         if now > self._checked_s[name] + LATE_S:
             self._idle_s[name] = now
         if message == Tick("check"):
@@ -147,22 +147,22 @@ class LivenessPlane:
         if name != FRONT:
             self._check_trust(name)
 
-    def _hear(self, name: str, message: BusMessage) -> None:
+    def _receive(self, name: str, message: BusMessage) -> None:
         """Remember of whom this life of a process heard when, and whether he wanted to leave."""
         sender = last_token(message.subject)
         if name == FRONT:
             ready = decode(message.data, RouterHeartbeat)
-            self._heard[name, sender] = self.sim.now, ready.leaving
+            self._received[name, sender] = self.sim.now, ready.leaving
         elif sender in self.workers:
             beat = decode(message.data, WorkerHeartbeat)
-            self._heard[name, sender] = self.sim.now, beat.leaving
+            self._received[name, sender] = self.sim.now, beat.leaving
 
     def _check_usable(self, name: str) -> None:
         now, usable = self.sim.now, self.usable(name)
         for member in self.routers if name == FRONT else self.workers:
             key = name, member
             door = member if name == FRONT else engine_of(member)
-            heard_s, leaving = self._heard.get(key, (now, True))
+            received_s, leaving = self._received.get(key, (now, True))
             if member in usable or leaving:
                 self._out_s.pop(key, None)
             else:
@@ -172,46 +172,46 @@ class LivenessPlane:
                 out_s = now - max(up_s, self._out_s[key], self._idle_s[name])
                 assert out_s < BACK_S, f"{name} leaves out {member}, who answers, for {out_s} s"
             if member in usable and door in self._died_s:
-                silent_s = now - max(self._died_s[door], heard_s, self._idle_s[name])
+                silent_s = now - max(self._died_s[door], received_s, self._idle_s[name])
                 assert silent_s < GONE_S, f"{name} keeps {member}, who is gone, for {silent_s} s"
 
     def _check_trust(self, name: str) -> None:
         """The events of a worker count only while its heartbeats come."""
         registry, now = self.registry(name), self.sim.now
-        if registry.hearing.deaf:
+        if registry.link_health.deaf:
             self._deaf_s[name] = now
         for worker in self.workers:
             if worker not in registry.workers.membership:
                 continue
-            heard_s, _ = self._heard.get((name, worker), (now, False))
-            silent_s = now - max(heard_s, self._idle_s[name], self._deaf_s.get(name, 0.0))
+            received_s, _ = self._received.get((name, worker), (now, False))
+            silent_s = now - max(received_s, self._idle_s[name], self._deaf_s.get(name, 0.0))
             trust = registry.workers.info(worker).trust
             assert silent_s < APPROX_S or trust is Trust.APPROX, f"{name} trusts silent {worker}"
-            assert now > heard_s or trust is Trust.EXACT, f"{name} doubts {worker}, who is heard"
+            assert now > received_s or trust is Trust.EXACT, f"{name} doubts {worker}, who is heard"
 
     def is_settled(self) -> bool:
         """Whether all live, hear each other and may be given requests."""
         if not all(process.alive for process in self.sim.processes.values()):
             return False
-        if set(self.usable(FRONT)) != set(self.routers) or self.front().hearing.warnings():
+        if set(self.usable(FRONT)) != set(self.routers) or self.front().link_health.warnings():
             return False
         return all(
             set(self.usable(router)) == set(self.workers)
-            and not self.registry(router).hearing.warnings()
+            and not self.registry(router).link_health.warnings()
             for router in self.routers
         )
 
     def _on_start(self, process: Process) -> None:
         """Begin to ask, in each life of a process anew."""
         name, incarnation = process.name, process.incarnation
-        for key in [key for key in self._heard if key[0] == name]:
-            del self._heard[key]
+        for key in [key for key in self._received if key[0] == name]:
+            del self._received[key]
         self._out_s = {key: at for key, at in self._out_s.items() if key[0] != name}
         self._idle_s[name] = self._checked_s[name] = self.sim.now
         if self._asked and (name == FRONT or name in self.routers):
-            self.sim.at(LOOK_S, lambda: self._look(process, incarnation))
+            self.sim.at(LOOK_S, lambda: self._check(process, incarnation))
 
-    def _look(self, process: Process, incarnation: int) -> None:
+    def _check(self, process: Process, incarnation: int) -> None:
         if process.incarnation != incarnation or not process.alive:
             return
         now, name = self.sim.now, process.name
@@ -225,7 +225,7 @@ class LivenessPlane:
                     self._ask(process, "registry", WORKER + member, engine_of(member), ready=False)
                 for member, _ in registry.silent_routers.due(self.local(name)):
                     self._ask(process, "registry", ROUTER + member, member, ready=False)
-        self.sim.at(LOOK_S, lambda: self._look(process, incarnation))
+        self.sim.at(LOOK_S, lambda: self._check(process, incarnation))
 
     def _ask(self, asker: Process, actor: str, member: str, door: str, *, ready: bool) -> None:
         """Send a probe: refused by the dead, never answered by the frozen."""
@@ -269,7 +269,7 @@ class LivenessPlane:
                 RegistryOptions(router, "code"), workers, Membership(), status=status
             )
             if self._asked:
-                registry.hearing.set_asked()
+                registry.link_health.set_asked()
             return [registry]
 
         patterns = ((SUBJECTS.heartbeats(), "registry"), (SUBJECTS.routers(), "registry"))
@@ -279,5 +279,5 @@ class LivenessPlane:
         del birth
         front = MetaRouter("kvmesh", name="front")
         if self._asked:
-            front.hearing.set_asked()
+            front.link_health.set_asked()
         return [front]

@@ -68,7 +68,7 @@ class Clients:
         worker = self._scheduler.schedule(request, now).record.decision.worker
         request_id = request.request_id
         self._teller.outbox.placed(self._scheduler.sequences.bookings[request_id])
-        booked = self._teller.news()
+        booked = self._teller.updates()
         self._plane.sent[worker] += 1
         if worker != SICK or not self._plane.sick(now):
             return [*booked, Wake(SERVED_S, Tick(request_id))]
@@ -82,7 +82,7 @@ class Clients:
         again = RouteRequest(
             request_id, request.hashes, request.prompt_tokens, excluded=frozenset([SICK])
         )
-        return [*self._teller.news(), *self._attempt(again, now)]
+        return [*self._teller.updates(), *self._attempt(again, now)]
 
     def _serve(self, request_id: str, now: float) -> list[Effect]:
         self._scheduler.first_token(request_id, now)
@@ -90,7 +90,7 @@ class Clients:
         self._plane.served += 1
         self._teller.outbox.first_token(request_id)
         self._teller.outbox.ended(request_id)
-        return self._teller.news()
+        return self._teller.updates()
 
 
 class OutcomePlane:

@@ -101,7 +101,7 @@ class SnapshotPlane(EventPlane):
             indexer.replica, options, lambda: indexer.caught_up and not loader.loading
         )
         guard = snapshotter.guard
-        indexer.formats.sources.append(lambda: guard.newer if guard.has_looked else loader.newer)
+        indexer.formats.sources.append(lambda: guard.newer if guard.has_checked else loader.newer)
         return (snapshotter, loader)
 
     def manifest(self) -> Manifest:

@@ -13,7 +13,7 @@ class Teller:
         self._waits = False
         outbox.on_first = self._note
 
-    def news(self) -> list[Effect]:
+    def updates(self) -> list[Effect]:
         """Return what to do for what was told in this turn."""
         waits, self._waits = self._waits, False
         return [Send("replica_sync", BookingsWait())] if waits else []

@@ -15,10 +15,10 @@ def test_cache_usage_is_a_fraction_and_zero_when_the_total_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "share"), [(0.25, 0.25), (-1.0, 0.0), (1e25, 1.0), (nan, 0.0), (inf, 0.0)]
+    ("reported", "share"), [(0.25, 0.25), (-1.0, 0.0), (1e25, 1.0), (nan, 0.0), (inf, 0.0)]
 )
-def test_what_no_engine_can_mean_is_not_passed_on(told: float, share: float) -> None:
-    report = WorkerLoad(prefix_hit_rate=told, total_slots=-3).report()
+def test_what_no_engine_can_mean_is_not_passed_on(reported: float, share: float) -> None:
+    report = WorkerLoad(prefix_hit_rate=reported, total_slots=-3).report()
 
     assert (report.prefix_hit_rate, report.total_slots) == (share, 0)
     assert WorkerLoad(total_slots=256).report().total_slots == 256

@@ -88,7 +88,7 @@ def test_all_readers_can_read_what_is_written() -> None:
 
     young = guard.formats(0.0), guard.must_rewrite(0.0)
     alone = guard.formats(HEAR_S), guard.must_rewrite(HEAR_S)
-    guard.readers.hear("old", FIRST, 0.0)
+    guard.readers.receive("old", FIRST, 0.0)
     older = guard.formats(HEAR_S), guard.must_rewrite(HEAR_S)
 
     assert (young, alone, older) == (((1, 1), True), ((2, 2), False), ((1, 1), True))

@@ -39,12 +39,12 @@ def test_a_mesh_that_does_well_gets_no_advice() -> None:
 
 def test_few_requests_say_nothing_but_doubtful_workers_do() -> None:
     few = msgspec.structs.replace(TRAFFIC, requests=3, cached=0.0)
-    doubtful = LiveWorker("w1", usable=True, trust="catching-up", usage=None)
-    gone = msgspec.structs.replace(doubtful, usable=False)
+    suspect = LiveWorker("w1", usable=True, trust="catching-up", usage=None)
+    gone = msgspec.structs.replace(suspect, usable=False)
 
     assert "only 3 requests" in words(few, gone)
     assert "w1" not in words(few, gone)
-    assert "look at worker w1" in words(few, doubtful)
+    assert "look at worker w1" in words(few, suspect)
 
 
 @pytest.mark.parametrize("predicted", [0.4, 0.8])

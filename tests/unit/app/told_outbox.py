@@ -11,7 +11,7 @@ class NotedOutbox:
     def __init__(self, sequences: ActiveSequences) -> None:
         self.outbox = BookingOutbox(sequences, 1)
         self._ids: list[str] = []
-        self._told: list[tuple[object, ...]] = []
+        self._reported: list[tuple[object, ...]] = []
 
     def place(self, booking: Booking) -> None:
         """Tell of a booking."""
@@ -19,18 +19,18 @@ class NotedOutbox:
         self._ids.append(booking.request_id)
 
     @property
-    def told(self) -> list[tuple[object, ...]]:
+    def reported(self) -> list[tuple[object, ...]]:
         """Return what became of these bookings."""
         for message in self.outbox.take(1 << 20, 1 << 20):
             for event in read_records("", message).events:
                 match event:
                     case Prefilled(number):
-                        self._told.append(("first token", self._id(number)))
+                        self._reported.append(("first token", self._id(number)))
                     case Ended(number):
-                        self._told.append(("ended", self._id(number), event.attempt()))
+                        self._reported.append(("ended", self._id(number), event.attempt()))
                     case _:
                         assert isinstance(event, Named | PlacedRecord)
-        return self._told
+        return self._reported
 
     def _id(self, number: str) -> str:
         return self._ids[int(number.removeprefix("#")) - 1]

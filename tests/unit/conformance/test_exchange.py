@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from kvmesh_lab.conformance.case import Broken, UnreachableError
 from kvmesh_lab.conformance.exchange import (
     Asked,
-    Heard,
+    Received,
     picked,
     picked_twice,
     read_endpoint,
@@ -40,19 +40,19 @@ def body_answer(data: bytes, *, end: bool, side: str = "request") -> bytes:
     return bytes(answer.SerializeToString())
 
 
-def heard(*messages: bytes) -> Heard:
-    found = Heard("request")
+def received(*messages: bytes) -> Received:
+    found = Received("request")
     for message in messages:
         found.take(read_answer(message))
     return found
 
 
 def test_a_pick_is_read_from_either_place() -> None:
-    assert picked(heard(headers_answer("10.0.0.1:80, 10.0.0.2:80", None))) == (
+    assert picked(received(headers_answer("10.0.0.1:80, 10.0.0.2:80", None))) == (
         "10.0.0.1:80",
         "10.0.0.2:80",
     )
-    assert picked(heard(headers_answer(None, "10.0.0.1:80"))) == ("10.0.0.1:80",)
+    assert picked(received(headers_answer(None, "10.0.0.1:80"))) == ("10.0.0.1:80",)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_a_pick_must_stand_in_both_places(
     header: str | None, metadata: str | None, said: str
 ) -> None:
     with pytest.raises(Broken, match=said):
-        picked_twice(heard(headers_answer(header, metadata)))
+        picked_twice(received(headers_answer(header, metadata)))
 
 
 def test_no_pick_at_all_is_said() -> None:
     with pytest.raises(Broken, match="neither as header nor in the metadata"):
-        picked(heard(headers_answer(None, None)))
+        picked(received(headers_answer(None, None)))
 
 
 @pytest.mark.parametrize("text", ["[2001:db8::1]:8000", "10.0.0.1:65535"])
@@ -90,28 +90,28 @@ def test_anything_else_is_no_endpoint(text: str) -> None:
 
 def test_a_body_before_the_headers_is_out_of_order() -> None:
     with pytest.raises(Broken, match="not answered first"):
-        heard(body_answer(b"x", end=True))
+        received(body_answer(b"x", end=True))
 
 
 def test_a_second_end_is_out_of_order() -> None:
     one = body_answer(b"x", end=True)
 
     with pytest.raises(Broken, match="after its end"):
-        heard(headers_answer("10.0.0.1:80", None), one, one)
+        received(headers_answer("10.0.0.1:80", None), one, one)
 
 
 def test_an_answer_to_the_other_side_is_out_of_order() -> None:
     with pytest.raises(Broken, match="answer to the response"):
-        heard(headers_answer("10.0.0.1:80", None), body_answer(b"", end=True, side="response"))
+        received(headers_answer("10.0.0.1:80", None), body_answer(b"", end=True, side="response"))
 
 
 def test_a_body_that_was_written_anew_is_the_same_if_its_content_is() -> None:
     sent = b'{"model": "a",   "messages": []}'
     pick = headers_answer("10.0.0.1:80", None)
 
-    anew = heard(pick, body_answer(b'{"model":"b","messages":[]}', end=True))
-    less = heard(pick, body_answer(b'{"model":"b"}', end=True))
-    half = heard(pick, body_answer(sent[:9], end=True))
+    anew = received(pick, body_answer(b'{"model":"b","messages":[]}', end=True))
+    less = received(pick, body_answer(b'{"model":"b"}', end=True))
+    half = received(pick, body_answer(sent[:9], end=True))
 
     assert same_body(sent, anew) == "the picker rewrote the JSON"
     with pytest.raises(Broken, match="without \\['messages'\\]"):
@@ -137,7 +137,7 @@ def test_metadata_that_json_cannot_hold_is_said() -> None:
 
 
 def test_a_picker_that_cannot_be_reached_is_told_from_one_that_ends_the_call() -> None:
-    away, ended = Heard("request"), Heard("request")
+    away, ended = Received("request"), Received("request")
     away.take(Ended(14, "refused"))
     ended.take(Ended(13, "oops"))
 

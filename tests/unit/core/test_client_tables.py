@@ -43,14 +43,14 @@ def sessions() -> Table:
     table = Sessions(SessionOptions(max_sessions=BOUND))
     return Table(
         lambda n: table.bind(session_key(f"session-{n}", f"tenant-{n}"), WorkerId("w"), float(n)),
-        lambda: max(table.statistics().sessions, len(table.news)),
+        lambda: max(table.statistics().sessions, len(table.updates)),
     )
 
 
 def homes() -> Table:
     table = Homes(HomeOptions(max_homes=BOUND))
     return Table(
-        lambda n: table.note(n, "bucket", float(n)), lambda: max(len(table), len(table.news))
+        lambda n: table.note(n, "bucket", float(n)), lambda: max(len(table), len(table.updates))
     )
 
 
@@ -145,7 +145,7 @@ def programs() -> Table:
     return Table(
         fill,
         lambda: max(
-            len(table.table), len(table.news), table.statistics().seated, turns.remembered()
+            len(table.table), len(table.updates), table.statistics().seated, turns.remembered()
         ),
     )
 

@@ -57,8 +57,8 @@ async def test_a_block_that_ends_well_was_served_and_one_that_raises_says_nothin
     with pytest.raises(KeyError), badly.reserve():
         raise KeyError
 
-    assert (well.noted.told, well.active()) == ([("ended", "r", SERVED)], 0)
-    assert (badly.noted.told, badly.active()) == ([("ended", "r", UNKNOWN)], 0)
+    assert (well.noted.reported, well.active()) == ([("ended", "r", SERVED)], 0)
+    assert (badly.noted.reported, badly.active()) == ([("ended", "r", UNKNOWN)], 0)
 
 
 async def test_each_step_counts_once_and_none_after_the_end() -> None:
@@ -75,7 +75,7 @@ async def test_each_step_counts_once_and_none_after_the_end() -> None:
         reservation.grow(32)
 
     assert grown == 16
-    assert bookings.noted.told == [("first token", "r"), ("ended", "r", status_attempt(500))]
+    assert bookings.noted.reported == [("first token", "r"), ("ended", "r", status_attempt(500))]
     assert bookings.active() == 0
 
 
@@ -88,7 +88,7 @@ async def test_what_is_dropped_unfinished_is_released_and_logged(
     gc.collect()
     await asyncio.sleep(0)
 
-    assert (bookings.noted.told, bookings.active()) == ([("ended", "r", UNKNOWN)], 0)
+    assert (bookings.noted.reported, bookings.active()) == ([("ended", "r", UNKNOWN)], 0)
     assert [line["event"] for line in logs] == ["booking dropped unfinished"]
 
 
@@ -102,4 +102,4 @@ def test_what_is_dropped_after_its_loop_ended_harms_nobody() -> None:
     kept.clear()
     gc.collect()
 
-    assert (bookings.noted.told, bookings.active()) == ([], 1)
+    assert (bookings.noted.reported, bookings.active()) == ([], 1)

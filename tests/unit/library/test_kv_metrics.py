@@ -20,8 +20,8 @@ def test_every_members_last_report_is_an_endpoint() -> None:
     workers = WorkerRegistry(membership, new_sequences(16))
     for name in ("b", "a", "silent"):
         membership.add(name, 0.0)
-    told = LoadReport(3, 2, 25, 100, total_slots=256, prefix_hit_rate=0.75)
-    workers.report(WorkerId("a"), told)
+    reported = LoadReport(3, 2, 25, 100, total_slots=256, prefix_hit_rate=0.75)
+    workers.report(WorkerId("a"), reported)
     workers.describe(WorkerId("b"), WorkerInfo(total_blocks=50))
     workers.report(WorkerId("b"), LoadReport(used_blocks=10))
 

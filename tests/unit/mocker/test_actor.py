@@ -19,7 +19,7 @@ def engine() -> SimulatedEngine:
     return SimulatedEngine("engine-1", OPTIONS, listener="driver")
 
 
-def told(effects: list[Effect]) -> EngineStepped:
+def reported(effects: list[Effect]) -> EngineStepped:
     message = next(effect.message for effect in effects if isinstance(effect, Send))
     assert isinstance(message, EngineStepped)
     return message
@@ -34,12 +34,12 @@ def test_a_request_starts_a_step_and_is_told_when_it_ends() -> None:
     assert wake == Wake((5 + 5 * 0.05) / 1000, StepDue())
 
     first = list(actor.receive(StepDue(), 0.1))
-    assert told(first).step.prefilled == [request]
-    assert isinstance(told(first).step.events[0], BlocksStored)
+    assert reported(first).step.prefilled == [request]
+    assert isinstance(reported(first).step.events[0], BlocksStored)
     assert isinstance(first[1], Wake)
 
     last = list(actor.receive(StepDue(), 0.2))
-    assert told(last).step.finished == [request]
+    assert reported(last).step.finished == [request]
     assert len(last) == 1
 
 
@@ -51,7 +51,7 @@ def test_requests_of_one_moment_share_the_first_step() -> None:
 
     list(actor.receive(StepDue(), 0.0))
 
-    assert told(list(actor.receive(StepDue(), 0.1))).step.produced == requests
+    assert reported(list(actor.receive(StepDue(), 0.1))).step.produced == requests
 
 
 def test_a_request_during_a_step_waits_for_the_next() -> None:
@@ -62,7 +62,7 @@ def test_a_request_during_a_step_waits_for_the_next() -> None:
     assert list(actor.receive(Generate(EngineRequest("b", [], 5, 1)), 0.0)) == []
 
     list(actor.receive(StepDue(), 0.1))
-    assert [r.request_id for r in told(list(actor.receive(StepDue(), 0.2))).step.produced] == [
+    assert [r.request_id for r in reported(list(actor.receive(StepDue(), 0.2))).step.produced] == [
         "a",
         "b",
     ]

@@ -36,12 +36,12 @@ class Reader:
     name = "indexer"
 
     def __init__(self, answers: Callable[[Message], Sequence[Effect]] = lambda _: ()) -> None:
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self._answers = answers
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002
         if not isinstance(message, Started):
-            self.heard.append(message)
+            self.received.append(message)
         return self._answers(message)
 
 
@@ -72,11 +72,11 @@ class World:
 async def test_a_tails_history_and_news_reach_the_actor_in_order(eventually: Eventually) -> None:
     world = World()
     await world.feed.open(world.journal)
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
     world.journal.append("kvmesh.ev.code.w", b"\x03", lambda _: None)
-    await eventually(lambda: world.record(4) in world.reader.heard)
+    await eventually(lambda: world.record(4) in world.reader.received)
 
-    assert world.reader.heard == [
+    assert world.reader.received == [
         JournalOpened(world.created),
         *map(world.record, (1, 2, 3)),
         CaughtUp(3),
@@ -87,17 +87,17 @@ async def test_a_tails_history_and_news_reach_the_actor_in_order(eventually: Eve
 
 async def test_the_age_of_a_record_is_told_in_the_drivers_time(eventually: Eventually) -> None:
     world = World(records=0)
-    await eventually(lambda: not world.reader.heard)
+    await eventually(lambda: not world.reader.received)
     age_s = 5.0
 
     now_s = world.driver.now()
     stored_ns = time.time_ns() - int(age_s * 1e9)
     world.feed.on_record(Record(1, "kvmesh.ev.code.w", b"", stored_ns))
-    await eventually(lambda: world.reader.heard)
+    await eventually(lambda: world.reader.received)
 
-    heard = world.reader.heard[0]
-    assert isinstance(heard, JournalRecord)
-    assert heard.stored_s == pytest.approx(now_s - age_s, abs=2.0)
+    received = world.reader.received[0]
+    assert isinstance(received, JournalRecord)
+    assert received.stored_s == pytest.approx(now_s - age_s, abs=2.0)
     await world.close()
 
 
@@ -105,25 +105,25 @@ async def test_gaps_and_remade_streams_reach_the_actor(eventually: Eventually) -
     world = World()
     world.server.streams["s"].purge(2)
     await world.feed.open(world.journal, 0, world.created)
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
     created = world.server.make_stream("s").created
-    await eventually(lambda: JournalRecreated(created) in world.reader.heard)
+    await eventually(lambda: JournalRecreated(created) in world.reader.received)
 
-    assert JournalGap(1, 2) in world.reader.heard
+    assert JournalGap(1, 2) in world.reader.received
     await world.close()
 
 
 async def test_an_actor_can_reopen_the_tail_behind_a_snapshot(eventually: Eventually) -> None:
     world = World()
     await world.feed.open(world.journal)
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
-    world.reader.heard.clear()
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
+    world.reader.received.clear()
 
     world.driver.post("indexer", Tick(token=0))
     world.driver.post("indexer", Tick(token=1))
 
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
-    assert world.reader.heard[-4:] == [
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
+    assert world.reader.received[-4:] == [
         JournalOpened(world.created),
         *map(world.record, (2, 3)),
         CaughtUp(3),
@@ -139,8 +139,8 @@ async def test_an_actor_can_open_the_first_tail_of_an_attached_journal(
 
     world.driver.post("indexer", Tick(token=1))
 
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
-    assert world.reader.heard[1:3] == [JournalOpened(world.created), world.record(2)]
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
+    assert world.reader.received[1:3] == [JournalOpened(world.created), world.record(2)]
     await world.close()
 
 
@@ -161,11 +161,11 @@ async def test_a_tail_that_cannot_be_opened_is_tried_again(
         return await tail(after, created, listener)
 
     monkeypatch.setattr(world.journal, "tail", reluctant)
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
-    world.reader.heard.clear()
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
+    world.reader.received.clear()
     world.driver.post("indexer", Tick(token=2))
 
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
     assert refusals == 0
     await world.close()
 
@@ -200,6 +200,6 @@ async def test_a_bug_while_a_tail_is_opened_is_reported_and_it_is_tried_again(
     monkeypatch.setattr(world.journal, "tail", broken)
     world.driver.post("indexer", Tick(token=1))
 
-    await eventually(lambda: CaughtUp(3) in world.reader.heard)
+    await eventually(lambda: CaughtUp(3) in world.reader.received)
     assert [one[TASK] for one in reported] == ["open the journal"]
     await world.close()

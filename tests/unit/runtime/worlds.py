@@ -15,15 +15,15 @@ class Probe:
         name: str = "probe",
     ) -> None:
         self.name = name
-        self.heard: list[tuple[float, Message]] = []
+        self.received: list[tuple[float, Message]] = []
         self._answers = answers
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
-        self.heard.append((now, message))
+        self.received.append((now, message))
         return self._answers(message)
 
     def messages(self) -> list[Message]:
-        return [message for _, message in self.heard]
+        return [message for _, message in self.received]
 
 
 def add_probe(

@@ -50,9 +50,9 @@ def test_a_misspelt_setting_is_rejected_with_the_one_that_is_meant(name: str, me
 
 
 def test_a_name_like_no_setting_is_named_and_ignored() -> None:
-    told = check_variables({"KVMESH_TEAM_COLOUR": "red", "KVMESH_BUCKET": "b", "PATH": "/bin"})
+    reported = check_variables({"KVMESH_TEAM_COLOUR": "red", "KVMESH_BUCKET": "b", "PATH": "/bin"})
 
-    assert told == ["'KVMESH_TEAM_COLOUR': no command has such a setting; it is ignored"]
+    assert reported == ["'KVMESH_TEAM_COLOUR': no command has such a setting; it is ignored"]
 
 
 def test_what_counts_elsewhere_is_no_setting_and_not_named() -> None:

@@ -131,12 +131,12 @@ def test_every_formula_with_weights_can_be_searched() -> None:
 
 
 def test_a_task_and_its_trace_come_on_one_stream() -> None:
-    told: list[float] = []
+    reported: list[float] = []
     text = msgspec.json.encode(task(seconds=0.5)) + b"\n" + lines(REQUESTS[:60])
 
-    found = msgspec.json.decode(propose(io.BytesIO(text), told.append), type=Found)
+    found = msgspec.json.decode(propose(io.BytesIO(text), reported.append), type=Found)
 
-    assert told == [0.5]
+    assert reported == [0.5]
     assert found.requests == 60
 
 

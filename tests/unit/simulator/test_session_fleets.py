@@ -55,14 +55,14 @@ def test_every_request_may_ask_for_the_slo_and_is_refused_where_nothing_meets_it
     assert never["succeeded"] < 40
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_programs_take_turns_and_engines_are_reminded(tmp_path: Path, *, told: bool) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_programs_take_turns_and_engines_are_reminded(tmp_path: Path, *, reported: bool) -> None:
     found = summary(
         tmp_path,
         program_turns=("on",),
         re_touch=True,
-        tell_final=told,
-        tell_output_lengths=told,
+        tell_final=reported,
+        tell_output_lengths=reported,
         program_wait_s=200.0,
     )
 

@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh_lab.conformance.bodies import chat_body
 from kvmesh_lab.conformance.case import Broken, NotTried, holds
-from kvmesh_lab.conformance.exchange import Asked, Heard, ask, picked
+from kvmesh_lab.conformance.exchange import Asked, Received, ask, picked
 from kvmesh_lab.conformance.link import Call, Link, Tls
 from kvmesh_lab.conformance.wire import Refusal
 
@@ -56,15 +56,15 @@ class Bench:
     @asynccontextmanager
     async def asked(
         self, asked: Asked, link: Link | None = None
-    ) -> AsyncGenerator[tuple[Call, Heard]]:
+    ) -> AsyncGenerator[tuple[Call, Received]]:
         """Yield the call in which `asked` was sent, and what was answered."""
         async with (link or self.link).call() as call:
             yield call, await ask(call, asked)
 
     async def pick(self, asked: Asked, link: Link | None = None) -> tuple[str, ...]:
         """Return the endpoints picked for a request. Raises `Broken` for any other answer."""
-        async with self.asked(asked, link) as (_, heard):
-            return picked(heard)
+        async with self.asked(asked, link) as (_, received):
+            return picked(received)
 
     async def learn(self) -> None:
         """Pick some times, to know endpoints that may be picked where they were not told."""

@@ -118,7 +118,7 @@ def rest_of(
     return made
 
 
-class Heard:
+class Received:
     """What the picker answered for one side of a request, in order."""
 
     def __init__(self, side: Side) -> None:
@@ -177,44 +177,44 @@ class Heard:
         return whole and self.headers is not None
 
 
-async def ask(call: Call, asked: Asked) -> Heard:
+async def ask(call: Call, asked: Asked) -> Received:
     """Send a request, and return what was answered once it is complete."""
-    heard = Heard("request")
+    received = Received("request")
     messages = asked.messages()
     sending = asyncio.create_task(call.send(*messages))
     try:
-        while not heard.is_done(whole=len(messages) == 1):
-            heard.take(await call.receive(waiting_for("the pick", heard)))
-        if heard.refusal is None and heard.ended is None:
+        while not received.is_done(whole=len(messages) == 1):
+            received.take(await call.receive(waiting_for("the pick", received)))
+        if received.refusal is None and received.ended is None:
             await sending
     finally:
         sending.cancel()
-    return heard
+    return received
 
 
-async def answer(call: Call, answered: Answered) -> Heard:
+async def answer(call: Call, answered: Answered) -> Received:
     """Send a model server's answer, and return what the picker made of it."""
-    heard = Heard("response")
+    received = Received("response")
     rest = answered.rest()
     sending = asyncio.create_task(call.send(answered.first(), *rest))
     try:
-        while not heard.is_done(whole=not rest):
-            heard.take(await call.receive(waiting_for("the answer's", heard)))
+        while not received.is_done(whole=not rest):
+            received.take(await call.receive(waiting_for("the answer's", received)))
     finally:
         sending.cancel()
     holds(
-        heard.ended is None,
-        f"the picker ended the call before the answer was over: {describe(heard.ended)}",
+        received.ended is None,
+        f"the picker ended the call before the answer was over: {describe(received.ended)}",
     )
-    holds(heard.refusal is None, f"the picker replaced an answer: {describe(heard.refusal)}")
-    return heard
+    holds(received.refusal is None, f"the picker replaced an answer: {describe(received.refusal)}")
+    return received
 
 
-def waiting_for(what: str, heard: Heard) -> str:
+def waiting_for(what: str, received: Received) -> str:
     """Return in words what is still to come."""
-    if heard.headers is None:
+    if received.headers is None:
         return f"{what} headers"
-    return f"{what} body ({sum(map(len, heard.pieces))} bytes came)"
+    return f"{what} body ({sum(map(len, received.pieces))} bytes came)"
 
 
 def describe(answer: Refusal | Ended | None) -> str:
@@ -224,39 +224,39 @@ def describe(answer: Refusal | Ended | None) -> str:
     return "nothing" if answer is None else f"gRPC status {answer.code}, {answer.text[:_SHOWN]!r}"
 
 
-def picked(heard: Heard) -> tuple[str, ...]:
+def picked(received: Received) -> tuple[str, ...]:
     """Return the endpoints that were picked, best first. Raises `Broken` for no pick.
 
     Either of the two places where a pick stands is enough here: `picked_twice` wants both.
     """
-    in_header, in_metadata = _places(heard)
+    in_header, in_metadata = _places(received)
     value = in_header[0] if in_header else in_metadata
     if value is None:
         raise Broken(f"{DESTINATION} is set neither as header nor in the metadata")
     return tuple(read_endpoint(text) for text in value.split(","))
 
 
-def picked_twice(heard: Heard) -> tuple[str, ...]:
+def picked_twice(received: Received) -> tuple[str, ...]:
     """Return the endpoints that were picked. Raises `Broken` unless both places name them."""
-    in_header, in_metadata = _places(heard)
+    in_header, in_metadata = _places(received)
     times = len(in_header)
     holds(times == 1, f"the header {DESTINATION} is set {times} times, not once")
     holds(
         in_metadata == in_header[0],
         f"the header says {in_header[0]!r}, the metadata {ENDPOINT_SPACE} {in_metadata!r}",
     )
-    return picked(heard)
+    return picked(received)
 
 
-def _places(heard: Heard) -> tuple[list[str], str | None]:
-    holds(heard.refusal is None, f"the picker refused: {describe(heard.refusal)}")
-    if heard.ended is not None:
-        kind = UnreachableError if heard.ended.code == UNAVAILABLE else Broken
-        raise kind(f"the picker ended the call: {describe(heard.ended)}")
-    if heard.headers is None:
+def _places(received: Received) -> tuple[list[str], str | None]:
+    holds(received.refusal is None, f"the picker refused: {describe(received.refusal)}")
+    if received.ended is not None:
+        kind = UnreachableError if received.ended.code == UNAVAILABLE else Broken
+        raise kind(f"the picker ended the call: {describe(received.ended)}")
+    if received.headers is None:
         raise Broken("the request headers were not answered")
-    in_header = [one.value for one in heard.headers.set_headers if one.name == DESTINATION]
-    space = heard.headers.metadata.get(ENDPOINT_SPACE)
+    in_header = [one.value for one in received.headers.set_headers if one.name == DESTINATION]
+    space = received.headers.metadata.get(ENDPOINT_SPACE)
     fields: Mapping[str, object] = {}
     if isinstance(space, Mapping):
         fields = cast("Mapping[str, object]", space)
@@ -272,12 +272,12 @@ def read_endpoint(text: str) -> str:
     return text.strip()
 
 
-def same_body(sent: bytes, heard: Heard) -> str:
+def same_body(sent: bytes, received: Received) -> str:
     """Return a remark if the body was written anew. Raises `Broken` if its content changed."""
-    got = heard.body
+    got = received.body
     holds(
-        not heard.unstreamed,
-        f"a piece of the {heard.side} body was answered with no streamed_response: the gateway "
+        not received.unstreamed,
+        f"a piece of the {received.side} body was answered with no streamed_response: the gateway "
         "passes on an empty body",
     )
     if got == sent:

@@ -88,12 +88,12 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
 def _warn(formulas: Formulas, console: Console) -> None:
     """Print which formulas of one's own failed: then others decided."""
     for formula in formulas.own():
-        told = formula.statistics()
-        if told.faults:
-            off = " and was switched off" if told.off else ""
+        reported = formula.statistics()
+        if reported.faults:
+            off = " and was switched off" if reported.off else ""
             console.print(
-                f"warning: {formula.name} failed in {told.faults:,} of {told.decisions:,} "
-                f"decisions ({told.last_fault}){off}; predicted-time decided",
+                f"warning: {formula.name} failed in {reported.faults:,} of {reported.decisions:,} "
+                f"decisions ({reported.last_fault}){off}; predicted-time decided",
                 highlight=False,
                 soft_wrap=True,
             )

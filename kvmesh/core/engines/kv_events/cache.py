@@ -67,7 +67,7 @@ class OddEvents:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._count = 0
-        self._told = 0
+        self._reported = 0
 
     def add(self, reasons: Iterable[str]) -> None:
         """Count one event for each reason."""
@@ -76,11 +76,11 @@ class OddEvents:
             self._counts[reason if is_known else "other"] += 1
             self._count += 1
 
-    def is_news(self) -> bool:
+    def is_update(self) -> bool:
         """Return whether there are any, and twice as many as when this said so last."""
-        if self._count < max(1, 2 * self._told):
+        if self._count < max(1, 2 * self._reported):
             return False
-        self._told = self._count
+        self._reported = self._count
         return True
 
     def statistics(self) -> tuple[tuple[str, int], ...]:
@@ -256,7 +256,7 @@ class EngineCache:
         """Return the present counts."""
         unknown_fields, unknown_tags, visible, counts, closures = self._native.statistics()
         grouped = self._grouped
-        told = tuple(ClosureStatistics(*one) for one in closures)
+        reported = tuple(ClosureStatistics(*one) for one in closures)
         return EngineCacheStatistics(
             lost=self._lost,
             undecodable=self._undecodable,
@@ -265,7 +265,7 @@ class EngineCache:
             visible_blocks=visible if grouped is None else grouped.visible(),
             complete=self._native.complete,
             residency=ResidencyStatistics(*counts) if grouped is None else grouped.statistics(),
-            closures=told if grouped is None else grouped.closures(),
+            closures=reported if grouped is None else grouped.closures(),
             odd=self.odd.statistics(),
             groups=() if grouped is None else grouped.groups(),
         )

@@ -30,8 +30,8 @@ from kvmesh.core.engines.kv_events.dialect_fields import (
     optional_text,
     reason_of,
     text,
+    text_of,
     tokens,
-    told,
     with_metadata,
 )
 from kvmesh.core.engines.kv_events.envelope import open_envelope
@@ -162,7 +162,7 @@ def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
         tag = text(named.get("type"), "an event's type")
         known = _MAP_FIELDS.get(tag)
         return tag, named, 0 if known is None else sum(name not in known for name in named)
-    raise CodecError(f"engine event is neither an array nor a map: {told(raw)}")
+    raise CodecError(f"engine event is neither an array nor a map: {text_of(raw)}")
 
 
 def _stored(fields: Mapping[str, object]) -> EngineStored:

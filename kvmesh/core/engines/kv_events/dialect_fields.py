@@ -20,7 +20,7 @@ _MOST_REASON: Final = 80
 _encoder = msgspec.msgpack.Encoder()
 
 
-def told(value: object) -> str:
+def text_of(value: object) -> str:
     """Return what an event holds as an error message shows it: short, whatever it is."""
     if isinstance(value, str | int | float):
         return shown(value)
@@ -37,7 +37,7 @@ def text(value: object, name: str) -> str:
     """Return `value` as text of at most `MAX_TEXT` characters."""
     if isinstance(value, str) and len(value) <= MAX_TEXT:
         return value
-    raise CodecError(f"engine event: {name} is {told(value)}, not text")
+    raise CodecError(f"engine event: {name} is {text_of(value)}, not text")
 
 
 def optional_text(value: object, name: str) -> str | None:
@@ -49,7 +49,7 @@ def non_negative(value: object, name: str) -> int:
     """Return `value` as a number from 0 to `MAX_TOKENS`."""
     if isinstance(value, int) and 0 <= value <= MAX_TOKENS:
         return int(value)
-    raise CodecError(f"engine event: {name} is {told(value)}, not a number >= 0 that can be")
+    raise CodecError(f"engine event: {name} is {text_of(value)}, not a number >= 0 that can be")
 
 
 def block_hash(value: object) -> int:
@@ -61,13 +61,13 @@ def block_hash(value: object) -> int:
         return value & _MASK
     if isinstance(value, bytes) and value:
         return int.from_bytes(value[-8:], "big")
-    raise CodecError(f"engine event: a block hash is {told(value)}, not a number or bytes")
+    raise CodecError(f"engine event: a block hash is {text_of(value)}, not a number or bytes")
 
 
 def block_hashes(value: object) -> tuple[int, ...]:
     """Return a list of block hashes."""
     if not isinstance(value, list):
-        raise CodecError(f"engine event: block_hashes is {told(value)}, not a list")
+        raise CodecError(f"engine event: block_hashes is {text_of(value)}, not a list")
     return tuple(map(block_hash, cast("list[object]", value)))
 
 
@@ -78,7 +78,7 @@ def tokens(value: object) -> bytes:
     (TensorRT-LLM: what an image's place holds) becomes a number that is no prompt's token id.
     """
     if not isinstance(value, list):
-        raise CodecError(f"engine event: token_ids is {told(value)}, not a list")
+        raise CodecError(f"engine event: token_ids is {text_of(value)}, not a list")
     ids = cast("list[object]", value)
     if ids and isinstance(ids[0], list):
         ids = [_first(pair) for pair in ids]
@@ -114,7 +114,7 @@ def with_metadata(fields: dict[str, object]) -> dict[str, object]:
 def _first(pair: object) -> object:
     items = as_list(pair)
     if not items:
-        raise CodecError(f"engine event: token_ids mixes pairs and {told(pair)}")
+        raise CodecError(f"engine event: token_ids mixes pairs and {text_of(pair)}")
     return items[0]
 
 
@@ -125,7 +125,7 @@ def lookahead(value: object, blocks: int) -> tuple[bytes, ...]:
     lists = as_list(value)
     if lists is None or len(lists) != blocks:
         raise CodecError(
-            f"engine event: lookahead_token_ids is {told(value)}, not one list a block"
+            f"engine event: lookahead_token_ids is {text_of(value)}, not one list a block"
         )
     packed = tuple(map(tokens, lists))
     if not packed or not packed[0]:
@@ -155,7 +155,7 @@ def extras(
     sequences that differ in it never share a content hash. Digest 0 stands for nothing.
     """
     if not isinstance(value, list):
-        raise CodecError(f"engine event: extra keys are {told(value)}, not a list")
+        raise CodecError(f"engine event: extra keys are {text_of(value)}, not a list")
     keys = cast("list[object]", value)
     if len(keys) != blocks:
         return None, (_digest(keys),) * blocks if keys else ()

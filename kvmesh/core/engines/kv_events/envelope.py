@@ -11,7 +11,7 @@ from typing import Final, cast
 
 import msgspec
 
-from kvmesh.core.engines.kv_events.dialect_fields import as_list, told
+from kvmesh.core.engines.kv_events.dialect_fields import as_list, text_of
 from kvmesh.errors import CodecError
 
 _decoder = msgspec.msgpack.Decoder()
@@ -64,7 +64,7 @@ def _checked(timestamp_s: object, events: object, rank: object, unknown: int) ->
     if not isinstance(timestamp_s, int | float) or inside is None:
         raise CodecError("engine batch does not start with a timestamp and a list of events")
     if rank is not None and not isinstance(rank, int):
-        raise CodecError(f"engine batch has the data-parallel rank {told(rank)}")
+        raise CodecError(f"engine batch has the data-parallel rank {text_of(rank)}")
     return Envelope(float(timestamp_s), inside, rank, unknown)
 
 

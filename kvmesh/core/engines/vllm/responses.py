@@ -82,7 +82,7 @@ def _add(messages: list[JsonObject], item: JsonObject) -> None:
         )
     elif kind == "reasoning":
         _join(messages, last, "reasoning", _thought(item))
-    elif role == "assistant" and (text := _said(item.get("content"))) is not None:
+    elif role == "assistant" and (text := _text_of(item.get("content"))) is not None:
         _join(messages, last, "content", text)
     elif role is not None:
         messages.append({**item})
@@ -116,12 +116,12 @@ def _thought(item: JsonObject) -> str:
     if item.get("encrypted_content"):
         raise RequestError("input: encrypted content is not supported", param="input")
     for field in ("content", "summary"):
-        if (text := _said(item.get(field))) is not None:
+        if (text := _text_of(item.get(field))) is not None:
             return text
     return ""
 
 
-def _said(content: object) -> str | None:
+def _text_of(content: object) -> str | None:
     """Return the text, or that of the first part."""
     if isinstance(content, str):
         return content

@@ -103,7 +103,7 @@ class Chooser:
         record = self._decider.choose(
             _NO_ID,
             hashes,
-            hashes.upto(ALL_BLOCKS if course.looks else 0),
+            hashes.upto(ALL_BLOCKS if course.uses_caches else 0),
             hashes.ids if isinstance(hashes, BlockHashes) else None,
             min(request.prompt_tokens, MOST_TOKENS),
             min(request.expected_output_tokens, MOST_TOKENS),

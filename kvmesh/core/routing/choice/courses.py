@@ -105,7 +105,7 @@ class Course(NamedTuple):
     """
 
     native: NativeCourse
-    looks: bool
+    uses_caches: bool
     priced: bool
     draws: bool
     pricing: Pricing
@@ -195,7 +195,7 @@ class Courses:
             draw = partial(choose_softmax, temperature=temperature, rng=self._rng)
         formula: Formula | None = compile_formula(cost)
         asks = None if formula is not None else Priced(pricing, decides=mode == "kv")
-        looks = "kv" in (mode, options.mode)
+        uses_caches = "kv" in (mode, options.mode)
         policy = cost.name if mode == "kv" else mode
         # A worker that is named is the least loaded of one.
         by = "least-loaded" if mode == "direct" else mode
@@ -204,12 +204,12 @@ class Courses:
             maker = Maker(pricing, kept=kept).make
             weights = astuple(pricing.weights)
             return NativeCourse(
-                by, looks, formula or asks, weights, cost.margin, policy, maker, draw
+                by, uses_caches, formula or asks, weights, cost.margin, policy, maker, draw
             )
 
         priced, draws = mode == "kv", draw is not None
-        kept = Course(made(kept=True), looks, priced, False, pricing, asks, is_kept=True)
-        return Course(made(kept=False), looks, priced, draws, pricing, asks, only=kept)
+        kept = Course(made(kept=True), uses_caches, priced, False, pricing, asks, is_kept=True)
+        return Course(made(kept=False), uses_caches, priced, draws, pricing, asks, only=kept)
 
 
 def has_no_own(request: RouteRequest) -> bool:

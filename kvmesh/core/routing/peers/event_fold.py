@@ -62,8 +62,8 @@ class EventFold:
         elif isinstance(event, Prefilled | Grew | Ended):
             booking = self._sequences.bookings.get(event.request_id)
             if booking is None or booking.owner != peer.name:
-                peer.retold.discard(event.request_id)
-            elif event.request_id in peer.retold:
+                peer.republished.discard(event.request_id)
+            elif event.request_id in peer.republished:
                 self._follow(peer, event, now)
             else:
                 self._learn(event, now)
@@ -73,7 +73,7 @@ class EventFold:
             peer.unconfirmed = {one.request_id for one in self._sequences.owned(peer.name)}
         elif peer.unconfirmed is not None:
             for request_id in peer.unconfirmed:
-                peer.retold.discard(request_id)
+                peer.republished.discard(request_id)
                 self._sequences.finish(request_id)
             peer.unconfirmed = None
             peer.complete = True
@@ -87,9 +87,9 @@ class EventFold:
         """Fold one record that was read before."""
         self.fold(peer, read_record(peer.name, record, 0)[0], now)
 
-    def hear_shares(self, peer: Peer, data: bytes) -> None:
+    def receive_shares(self, peer: Peer, data: bytes) -> None:
         """Take the shares of a message. Raises `CodecError`."""
-        self._scheduler.ledger.hear(peer.name, peer.epoch, read_shares(data))
+        self._scheduler.ledger.receive(peer.name, peer.epoch, read_shares(data))
 
     def note_answers(
         self, worker: WorkerId, began: bool, served: int, now: float, request_id: str
@@ -144,7 +144,7 @@ class EventFold:
         if peer.unconfirmed is not None:
             peer.unconfirmed.discard(event.request_id)
             if added:
-                peer.retold.add(event.request_id)
+                peer.republished.add(event.request_id)
 
     def _admits(self, peer: Peer, worker: WorkerId, now: float) -> bool:
         """Return whether there is room for a booking, and for its worker if it is a stranger."""
@@ -171,7 +171,7 @@ class EventFold:
         if now >= peer.counted_s + COUNT_EVERY_S:
             peer.counted_s = now
             peer.booked = len(self._sequences.owned(peer.name))
-            peer.retold.intersection_update(bookings)
+            peer.republished.intersection_update(bookings)
         return peer.booked < MOST_BOOKINGS
 
     def _place(self, owner: str, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
@@ -191,7 +191,7 @@ class EventFold:
         if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
             return False
         if believed:
-            self._scheduler.overlaps.hear(worker, graded, event.blocks, now)
+            self._scheduler.overlaps.receive(worker, graded, event.blocks, now)
         return True
 
     def _end_other(self, owner: str, worker: WorkerId, event: PlacedRecord) -> None:
@@ -199,8 +199,8 @@ class EventFold:
         booking = self._sequences.bookings.get(event.request_id)
         if booking is None or booking.owner != owner:
             return
-        told = (worker, event.prompt_tokens, min(event.uncached_tokens, event.prompt_tokens))
-        if told != (booking.worker, booking.prompt_tokens, booking.uncached_tokens):
+        reported = (worker, event.prompt_tokens, min(event.uncached_tokens, event.prompt_tokens))
+        if reported != (booking.worker, booking.prompt_tokens, booking.uncached_tokens):
             self._sequences.finish(event.request_id)
 
     def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:
@@ -221,7 +221,7 @@ class EventFold:
         elif isinstance(event, Grew):
             self._sequences.grow(event.request_id, event.output_tokens, now)
         else:
-            peer.retold.discard(event.request_id)
+            peer.republished.discard(event.request_id)
             self._follow_end(event, now)
 
     def _follow_end(self, event: Ended, now: float) -> None:
@@ -240,6 +240,6 @@ def as_name_key(number: int) -> bytes:
 
 
 def lose(peer: Peer) -> None:
-    """Have a peer's state asked for; one that is being told misses something, too."""
+    """Request a peer's whole state, also where one is being received: it misses something."""
     peer.complete = False
     peer.unconfirmed = None

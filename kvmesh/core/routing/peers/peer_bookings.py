@@ -21,7 +21,7 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold:
         events=events,
         sequences=scheduler.sequences,
         speeds=scheduler.speeds,
-        heard=overlaps.heard,
+        hints=overlaps.hints,
         members=membership.by_name,
         strangers=events.strangers,
         out=membership.health.out,
@@ -57,7 +57,7 @@ class PeerBookings:
     still applied, and the peer counts as incomplete until its whole state came without one.
 
     Who sends bookings, and how many, of which workers, is bounded; `refused` counts the batches
-    and bookings beyond the bounds. A peer that is `heard` of otherwise is preferred to one that is
+    and bookings beyond the bounds. A peer that is `hints` of otherwise is preferred to one that is
     not.
 
     The ordinary records of a known peer's message are folded in one call of the compiled core
@@ -69,27 +69,27 @@ class PeerBookings:
         self._sequences = scheduler.sequences
         self._reads = reads
         self._peers: dict[str, Peer] = {}
-        self._heard: set[str] = set()
+        self._received: set[str] = set()
         self._events = EventFold(scheduler)
         self._compiled = new_message_fold(scheduler, self._events)
         self._applied = self._gaps = self._refused = 0
 
-    def heard(self, peer: str) -> None:
+    def note_alive(self, peer: str) -> None:
         """Learn that a peer sends heartbeats."""
-        self._heard.add(peer)
+        self._received.add(peer)
 
     def admits(self, peer: str) -> bool:
         """Return whether there is room for a peer, made if need be by one that is not heard."""
         if peer in self._peers or len(self._peers) < MOST_PEERS:
             return True
-        unheard = next((one for one in self._peers if one not in self._heard), None)
-        if unheard is None or peer not in self._heard:
+        unheard = next((one for one in self._peers if one not in self._received), None)
+        if unheard is None or peer not in self._received:
             self._refused += 1
             return False
         self.remove(unheard)
         return True
 
-    def hear(self, peer: str, data: bytes, now: float) -> bool | None:
+    def receive(self, peer: str, data: bytes, now: float) -> bool | None:
         """Fold a message and renew the peer's leases; return whether the peer is
         known completely, None where there is no room for it.
 
@@ -97,9 +97,9 @@ class PeerBookings:
         """
         known = self._peers.get(peer)
         complete = None if known is None else self._compiled.fold(known, data, now)
-        return self._hear_each(peer, data, now) if complete is None else complete
+        return self._fold_each(peer, data, now) if complete is None else complete
 
-    def _hear_each(self, peer: str, data: bytes, now: float) -> bool | None:
+    def _fold_each(self, peer: str, data: bytes, now: float) -> bool | None:
         """Fold a message event by event."""
         batch = read_records(peer, data, self._reads)
         return self.apply(peer, batch, now) if self.admits(peer) else None
@@ -115,7 +115,7 @@ class PeerBookings:
         elif batch.epoch < known.epoch:
             return known.complete
         if batch.shares is not None:
-            self._scheduler.ledger.hear(peer, batch.epoch, batch.shares)
+            self._scheduler.ledger.receive(peer, batch.epoch, batch.shares)
         if batch.first_seq > known.next_seq:
             self._gaps += 1
             lose(known)
@@ -136,7 +136,7 @@ class PeerBookings:
         known = self._peers.get(peer)
         return (known.epoch, known.next_seq) if known is not None and known.complete else None
 
-    def doubt(self, peer: str) -> None:
+    def distrust(self, peer: str) -> None:
         """Have the peer's state asked for: it lives, but what it had booked is not known here."""
         known = self._peers.get(peer)
         if known is not None:
@@ -144,7 +144,7 @@ class PeerBookings:
 
     def remove(self, peer: str) -> None:
         """Drop a dead peer and its bookings."""
-        self._heard.discard(peer)
+        self._received.discard(peer)
         known = self._peers.pop(peer, None)
         if known is not None:
             self._events.forget(known)

@@ -79,7 +79,7 @@ class SloTracker:
         self.open: OrderedDict[str, _Open] = OrderedDict()
         self._most_open = most_open
         self._results: dict[Result, int] = dict.fromkeys(RESULTS, 0)
-        self._foretold = 0.0
+        self._predicted = 0.0
 
     def arrive(self, request_id: str, targets: Targets, now: float) -> None:
         """Follow a request from now on; no matter if it is followed already."""
@@ -178,7 +178,7 @@ class SloTracker:
             result = "missed_tpot"
         self._results[result] += 1
         if forecast is not None:
-            self._foretold += forecast.chance
+            self._predicted += forecast.chance
         return result
 
     def refused(self, request_id: str) -> None:
@@ -196,7 +196,7 @@ class SloTracker:
         return SloStatistics(
             results={str(one): count for one, count in self._results.items()},
             open=len(self.open),
-            foretold_misses=self._foretold,
+            foretold_misses=self._predicted,
             ttft_bias=self.ttft_errors.bias,
             ttft_spread=self.ttft_errors.spread,
             tpot_bias=self.tpot_errors.bias,

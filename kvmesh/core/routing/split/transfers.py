@@ -43,7 +43,7 @@ class Transfers:
         self.learn(moved_tokens(chosen), elapsed_s - others_ms / 1000.0)
 
     def learn(self, tokens: int, elapsed_s: float) -> None:
-        """Learn that moving `tokens` took so long. Few tokens tell nothing; a clock that stepped
+        """Learn the time that moving `tokens` took. Few tokens are ignored; a clock that stepped
         does no harm.
         """
         if tokens < MIN_SAMPLE_TOKENS or not isfinite(elapsed_s):

@@ -18,10 +18,10 @@ class Followed:
     `number` counts them. `last` is the last full block of the prompt, None where its coming would
     prove nothing; from `due_s` on the prompt counts as computed without that. The answer is
     expected to have `tokens`, 0: unknown. `prefilled_s` is when its prefill ended, -1 before.
-    `told`: somebody will tell of its end, so that nothing else ends it.
+    `reported`: somebody will tell of its end, so that nothing else ends it.
     """
 
-    __slots__ = ("booking", "due_s", "last", "number", "prefilled_s", "tokens", "told")
+    __slots__ = ("booking", "due_s", "last", "number", "prefilled_s", "reported", "tokens")
 
     def __init__(self, booking: Booking, last: Hashes | None, due_s: float, tokens: int) -> None:
         self.booking = booking
@@ -30,7 +30,7 @@ class Followed:
         self.tokens = tokens
         self.number = 0
         self.prefilled_s = -1.0
-        self.told = False
+        self.reported = False
 
 
 TRIES: Final = 3
@@ -63,30 +63,30 @@ class Reports:
         self._fresh_s = fresh_s
         self._most_s = most_s
         self._waiting: dict[WorkerId, _Report] = {}
-        self._heard_s: dict[WorkerId, float] = {}
+        self._received_s: dict[WorkerId, float] = {}
         self._presumed: dict[WorkerId, list[Followed]] = {}
         self._tried: dict[WorkerId, int] = {}
 
-    def has_news(self) -> bool:
+    def has_updates(self) -> bool:
         """Return whether there is any to `take`."""
         return bool(self._waiting)
 
-    def hear(self, worker: WorkerId, requests: int, now: float) -> None:
+    def receive(self, worker: WorkerId, requests: int, now: float) -> None:
         """Take how many requests an engine has, those that wait included."""
-        before_s, age_s = self._heard_s.get(worker, -inf), self._age_s
+        before_s, age_s = self._received_s.get(worker, -inf), self._age_s
         self._waiting[worker] = _Report(requests, Span(before_s - age_s, now - age_s))
-        self._heard_s[worker] = now
+        self._received_s[worker] = now
 
     def presume(self, one: Followed, now: float) -> None:
         """Note that a request has ended as predicted; without fresh reports nothing will tell."""
         worker = one.booking.worker
-        if now - self._heard_s.get(worker, -inf) <= self._fresh_s:
+        if now - self._received_s.get(worker, -inf) <= self._fresh_s:
             self._presumed.setdefault(worker, []).append(one)
 
     def retain(self, workers: Collection[WorkerId]) -> None:
         """Forget all workers but these."""
-        for worker in [one for one in self._heard_s if one not in workers]:
-            del self._heard_s[worker]
+        for worker in [one for one in self._received_s if one not in workers]:
+            del self._received_s[worker]
             self._waiting.pop(worker, None)
             self._presumed.pop(worker, None)
             self._tried.pop(worker, None)
@@ -159,4 +159,4 @@ class Reports:
 
 def _is_ours(booking: Booking, ours: Mapping[str, Followed]) -> bool:
     one = ours.get(booking.request_id)
-    return one is not None and not one.told
+    return one is not None and not one.reported

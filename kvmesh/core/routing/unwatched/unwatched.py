@@ -83,7 +83,7 @@ class UnwatchedStatistics(msgspec.Struct, frozen=True):
 class Unwatched:
     """Follows bookings of this replica by what engines tell of themselves.
 
-    Books and releases nothing: `look` returns what it found, and whoever owns the request passes
+    Books and releases nothing: `check` returns what it found, and whoever owns the request passes
     that on, `Prefilled` to `Scheduler.first_token` (`assume_first_token` for one that nobody saw).
     An ended request is forgotten here.
 
@@ -110,12 +110,12 @@ class Unwatched:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, request_id: str, hashes: Hashes, due_s: float, *, told: bool = False) -> bool:
+    def add(self, request_id: str, hashes: Hashes, due_s: float, *, reported: bool = False) -> bool:
         """Follow a live booking of this replica from now on; return whether there is one.
 
         `hashes` are the prompt's. Without evidence it counts as computed from `due_s` on, where
-        evidence should have come `SLACK` times as late. `told`: somebody will tell of its end, by
-        `forget`, unless `lose` is called.
+        evidence should have come `SLACK` times as late. `reported`: somebody will tell of its end,
+        by `forget`, unless `lose` is called.
         """
         booking = self._scheduler.sequences.bookings.get(request_id)
         if booking is None or booking.owner != LOCAL:
@@ -127,7 +127,7 @@ class Unwatched:
             due_s = booking.booked_s + SLACK * (max(0.0, due_s - booking.booked_s) + GRACE_S)
         tokens = booking.expected_blocks * self._scheduler.sequences.block_size
         row = Followed(booking, last, due_s, tokens)
-        row.told = told
+        row.reported = reported
         self._number += 1
         row.number = self._number
         self._rows[request_id] = row
@@ -145,10 +145,10 @@ class Unwatched:
         return request_id in self._rows
 
     def lose(self, request_id: str) -> None:
-        """Note that nobody will tell of a request's end."""
+        """Note that no event will report a request's end."""
         row = self._rows.get(request_id)
-        if row is not None and row.told:
-            row.told = False
+        if row is not None and row.reported:
+            row.reported = False
             if row.prefilled_s >= 0.0:
                 self._wait_for_end(row)
 
@@ -159,15 +159,15 @@ class Unwatched:
             self._leave_prefill(row)
 
     def retain(self, workers: Collection[WorkerId]) -> None:
-        """Forget what all workers but these have told; their bookings are found gone."""
+        """Drop the reports of all workers but these; the bookings of the others count as ended."""
         self._reports.retain(workers)
         self.stays.retain(workers)
 
     def report(self, worker: WorkerId, requests: int, now: float) -> None:
         """Take how many requests an engine has, those that wait included."""
-        self._reports.hear(worker, requests, now)
+        self._reports.receive(worker, requests, now)
 
-    def look(self, now: float) -> list[Prefilled | Over]:
+    def check(self, now: float) -> list[Prefilled | Over]:
         """Return what evidence and time tell of the bookings followed. What is over has to be
         released before the next look.
 
@@ -175,7 +175,7 @@ class Unwatched:
         `grow_s`.
         """
         found: list[Prefilled | Over] = [*self._find_prefilled(now)]
-        if self._reports.has_news():
+        if self._reports.has_updates():
             # First: what ends below is booked until the caller releases it.
             found += self._find_reported(now)
         if now - self._grown_s >= self._options.grow_s or now < self._grown_s:
@@ -272,7 +272,7 @@ class Unwatched:
         for row in list(self._rows.values()):
             if not self._is_live(row):
                 yield self._end(row, "gone")
-            elif not row.told and now - row.booking.booked_s > options.most_s:
+            elif not row.reported and now - row.booking.booked_s > options.most_s:
                 yield self._end(row, "expired")
 
     def _find_due(self, now: float) -> Iterator[Over]:
@@ -291,7 +291,7 @@ class Unwatched:
             yield self._end(row, "predicted")
 
     def _wait_for_end(self, row: Followed) -> None:
-        if row.told:
+        if row.reported:
             return
         self._number += 1
         end_s = row.prefilled_s + self._decode_s(row.booking.worker, row.tokens)

@@ -22,8 +22,8 @@ from kvmesh.core.members.answer_check import (
     AnswerCheck,
     BadAnswer,
     Sickness,
+    has_no_token,
     judge_start,
-    says_no_token,
 )
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.http.forward.plan import (
@@ -87,9 +87,30 @@ class Forward:
     """
 
     __slots__ = (
-        "_answering", "_attempts", "_call", "_check", "_clock", "_counted", "_deaths", "_doubted",
-        "_error", "_exchange", "_failure", "_head", "_held", "_options", "_plan", "_pool",
-        "_refused", "_said", "_stream", "_target", "_usage", "_whole", "on_chunk", "scope",
+        "_answering",
+        "_attempts",
+        "_call",
+        "_check",
+        "_clock",
+        "_counted",
+        "_deaths",
+        "_error",
+        "_error_body",
+        "_exchange",
+        "_failure",
+        "_head",
+        "_held",
+        "_options",
+        "_plan",
+        "_pool",
+        "_refused",
+        "_stream",
+        "_suspected",
+        "_target",
+        "_usage",
+        "_whole",
+        "on_chunk",
+        "scope",
     )  # fmt: skip
 
     def __init__(
@@ -112,8 +133,8 @@ class Forward:
         self._stream: EventStream | None = None
         self._check: AnswerCheck | None = None
         self._usage: Usage | None = None
-        self._said = b""
-        self._doubted = False
+        self._error_body = b""
+        self._suspected = False
         self._whole: bytes | bytearray | None = b""
         self._target = _NOWHERE
         self._attempts = 0
@@ -131,7 +152,7 @@ class Forward:
         self._plan = plan
         exchange, pool, options = self._exchange, self._pool, self._options
         self.scope.held.append(self._over)
-        self.scope.tell = self._tell_crash
+        self.scope.on_crash = self._report_crash
         if self.scope.trace is not None:
             self.scope.trace.stream = stream
         if pool.poison.deaths and pool.refuses(exchange.request.body):
@@ -208,7 +229,7 @@ class Forward:
             if not head.events or status not in _SUCCESS:
                 self._error = bytearray()
                 return
-            exchange.write(_told_late(added or head.headers))
+            exchange.write(_is_late(added or head.headers))
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines
@@ -253,7 +274,7 @@ class Forward:
         sickness = check.judge_first(data, stream, self._exchange.request.body)
         if sickness and self._is_bad(sickness, stream.error):
             return b""
-        if stream.reasoned and stream.tokens <= SHORT_EVENTS and not self._doubted:
+        if stream.reasoned and stream.tokens <= SHORT_EVENTS and not self._suspected:
             # What may be its end, too, shows only then whether there was any output.
             self._held = HeldAnswer()
             return self._held.take(data)
@@ -368,7 +389,7 @@ class Forward:
         sickness = check.judge_first(events or rest, stream, body) if self._held is None else ""
         sickness = sickness or check.judge_end(form, stream, rest)
         if not sickness and stream.tokens <= SHORT_EVENTS:
-            return "no_tokens" if says_no_token(form, stream, events, body) else ""
+            return "no_tokens" if has_no_token(form, stream, events, body) else ""
         return sickness
 
     def _complete(self, data: bytes) -> None:
@@ -404,7 +425,7 @@ class Forward:
         if self._try_another(failure):
             return True
         if sickness in DOUBTFUL:
-            self._doubted = True
+            self._suspected = True
             return False
         self._cancel()
         self._failure = failure
@@ -416,14 +437,14 @@ class Forward:
             return None
         failure = bad_answer(sickness, error, self._target.origin)
         if failure is None:
-            self._said = error
+            self._error_body = error
         return failure
 
     def _end_badly(self, failure: UpstreamFailure) -> None:
         """End a stream, part of which the client has, behind one error event."""
         self._failure = failure
         self.scope.kind = "cut"
-        text = f"upstream failed: {failure.told(self._target.worker)}"
+        text = f"upstream failed: {failure.describe(self._target.worker)}"
         self._break(Problem(502, text, f"upstream_{failure.kind}"))
 
     def _keep(self, data: bytes) -> None:
@@ -458,7 +479,7 @@ class Forward:
         self._drop()
         self._failure = failure
         if self._answering:
-            text = f"upstream failed: {failure.told(self._target.worker)}"
+            text = f"upstream failed: {failure.describe(self._target.worker)}"
             self._cut(Problem(502, text, "upstream_failed"))
         elif self._may_retry(failure):
             self._take(self._plan.next_target())
@@ -605,7 +626,7 @@ class Forward:
             self._answer(_NO_WORKER, "failed")
             return
         status = failure.status or (504 if failure.kind in {"timeout", "hung"} else 502)
-        last = failure.told(self._target.worker)
+        last = failure.describe(self._target.worker)
         text = f"no worker answered in {self._attempts} attempts; the last: {last}"
         wait_s = ceil(failure.retry_after_s)
         problem = Problem(status, text, f"upstream_{failure.kind}", retry_after_s=wait_s)
@@ -640,7 +661,7 @@ class Forward:
             exchange.write(b"\n\n" + event if stream.torn else event)
             self._break_off()
 
-    def _tell_crash(self, problem: Problem) -> None:
+    def _report_crash(self, problem: Problem) -> None:
         if self._answering:
             self._break(problem)
         else:
@@ -667,9 +688,9 @@ class Forward:
     def _over(self) -> None:
         """Let go of all that the forwarding holds, and tell the plan."""
         plan, scope, stream = self._plan, self.scope, self._stream
-        error = stream.error if stream is not None and stream.errors else self._said
+        error = stream.error if stream is not None and stream.errors else self._error_body
         outcome = Outcome(
-            scope.kind, scope.status, self._attempts, self._failure, error, doubted=self._doubted
+            scope.kind, scope.status, self._attempts, self._failure, error, doubted=self._suspected
         )
         if scope.trace is not None and self._failure is not None:
             scope.trace.failure = self._failure.message
@@ -683,7 +704,7 @@ class Forward:
             plan.on_finish(outcome)
 
 
-def _told_late(headers: Headers) -> bytes:
+def _is_late(headers: Headers) -> bytes:
     """Return those of our own headers as comments of an event stream whose head is gone already."""
     own = [b": %b: %b\n" % one for one in headers if one[0].startswith(b"x-kvmesh-")]
     return b"".join((*own, b"\n")) if own else b""

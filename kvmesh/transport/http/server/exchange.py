@@ -93,7 +93,7 @@ class Exchange:
         self._remaining = 0
         self._held = self.added = b""
         self._begun = 0
-        scope.tell = self._tell_crash
+        scope.on_crash = self._report_crash
         scope.last = self._let_go
 
     @property
@@ -305,7 +305,7 @@ class Exchange:
         finally:
             self.scope.end()
 
-    def _tell_crash(self, problem: Problem) -> None:
+    def _report_crash(self, problem: Problem) -> None:
         """Answer with `problem`, or break off what was begun."""
         if self._framing is _NONE:
             self.fail(problem)

@@ -26,19 +26,19 @@ class HalfClosed:
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._pause_s = FIRST_LOOK_S
-        self._timer = self._loop.call_later(self._pause_s, self._look)
+        self._timer = self._loop.call_later(self._pause_s, self._check)
 
     def stop(self) -> None:
         """Look no more; before the socket is closed."""
         self._timer.cancel()
         self._gone = _nothing
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if any(events & _OVER for _, events in self._poll.poll(0)):
             self._gone()
             return
         self._pause_s = min(2 * self._pause_s, LAST_LOOK_S)
-        self._timer = self._loop.call_later(self._pause_s, self._look)
+        self._timer = self._loop.call_later(self._pause_s, self._check)
 
 
 def _nothing() -> None:

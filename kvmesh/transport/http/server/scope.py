@@ -54,8 +54,8 @@ class Scope(msgspec.Struct, eq=False):
 
     A struct, because C makes it, in a third of the time.
 
-    `kind` and `status` are how it ended and what the client got, 0 for nothing; `tell` tells the
-    client, or whoever sent the request, of an error of ours.
+    `kind` and `status` are how it ended and what the client got, 0 for nothing; `on_crash` tells
+    the client, or whoever sent the request, of an error of ours.
     """
 
     request_id: bytes
@@ -63,7 +63,7 @@ class Scope(msgspec.Struct, eq=False):
     kind: End = "refused"
     status: int = 0
     over: bool = False
-    tell: Callable[[Problem], None] | None = None
+    on_crash: Callable[[Problem], None] | None = None
     last: Callable[[], object] | None = None
     held: list[Callable[[], object]] = []
     trace: Trace | None = None
@@ -90,9 +90,9 @@ class Scope(msgspec.Struct, eq=False):
         if self.over:
             return
         self.kind = "crashed"
-        if self.tell is not None:
+        if self.on_crash is not None:
             try:
-                self.tell(_CRASHED)
+                self.on_crash(_CRASHED)
             except Exception as another:  # noqa: BLE001  all that is held must be released
                 self.report(another, self.request_id)
         self.end()
@@ -102,7 +102,7 @@ class Scope(msgspec.Struct, eq=False):
         if self.over:
             return
         self.over = True
-        self.tell = None
+        self.on_crash = None
         held = self.held
         while held:
             release = held.pop()

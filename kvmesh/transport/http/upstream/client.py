@@ -299,10 +299,10 @@ class UpstreamPool:
         """
         state = self._state
         host = state.hosts.get(origin)
-        heard_s = (
-            max((one.heard_s() for one in host.connections), default=-NEVER) if host else -NEVER
+        received_s = (
+            max((one.received_s() for one in host.connections), default=-NEVER) if host else -NEVER
         )
-        return max(0.0, state.loop.time() - heard_s)
+        return max(0.0, state.loop.time() - received_s)
 
     def note_death(self, failure: UpstreamFailure, body: bytes) -> None:
         """Remember a request whose upstream closed the connection on it."""

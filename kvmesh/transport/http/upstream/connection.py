@@ -127,11 +127,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             self.connection_lost(None)
 
-    def heard_s(self) -> float:
+    def received_s(self) -> float:
         """Return when a byte of the answer under way last came; -inf where none has, or unknown."""
-        heard_s = self.deadline_s - self._deadlines.idle_s
+        received_s = self.deadline_s - self._deadlines.idle_s
         answering = self._sink is not None and self._responded
-        return heard_s if answering and heard_s <= self._wheel.now_s else -NEVER
+        return received_s if answering and received_s <= self._wheel.now_s else -NEVER
 
     def pause(self, attempt: CarriedRequest) -> None:
         """Stop reading; TCP holds the upstream back, and its idle deadline is suspended."""
@@ -300,7 +300,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._crash(self._sink, error)
 
     def _complete(
-        self, reusable: bool, tell: Callable[P, None], /, *told: P.args, **more: P.kwargs
+        self, reusable: bool, tell: Callable[P, None], /, *reported: P.args, **more: P.kwargs
     ) -> None:
         """Be free for another request, or close, then `tell` the sink."""
         try:
@@ -317,7 +317,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             raise
         finally:
-            tell(*told, **more)
+            tell(*reported, **more)
 
     def _closed(self, exc: Exception | None) -> None:
         sink = self._sink

@@ -106,7 +106,7 @@ _GONE: Final[frozenset[Kind]] = frozenset({"refused", "reset", "truncated", "no_
 class UpstreamFailure(msgspec.Struct, frozen=True):
     """Why a request got no whole response.
 
-    `message` is for logs: it may name addresses. Clients are shown what `told` returns.
+    `message` is for logs: it may name addresses. Clients are shown what `describe` returns.
 
     `stage`: before_send, no byte of the request left, so repeating it is always safe; after_send,
     the upstream may have begun to work on it; mid_response, a part of the response arrived.
@@ -134,7 +134,7 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
         """Return whether the upstream is gone, or has nobody: another one may be waited for."""
         return self.stage == "before_send" or self.kind in _GONE
 
-    def told(self, worker: str) -> str:
+    def describe(self, worker: str) -> str:
         """Return what a client is told of it: no address, no text of the operating system."""
         if self.sickness:
             return f"{worker or 'upstream'} answered 200 {SICK_WORDS[self.sickness]}"

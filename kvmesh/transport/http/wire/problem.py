@@ -110,11 +110,11 @@ class Problem(msgspec.Struct, frozen=True):
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
-        told = [(b"retry-after", b"%d" % self.retry_after_s)] if self.retry_after_s else []
+        reported = [(b"retry-after", b"%d" % self.retry_after_s)] if self.retry_after_s else []
         if self.final:
-            told.append(NO_RETRY)
+            reported.append(NO_RETRY)
         if self.wished:
-            told.append(WISHED)
+            reported.append(WISHED)
         if self.challenge:
-            told.append((b"www-authenticate", self.challenge))
-        return (*told, *self.also)
+            reported.append((b"www-authenticate", self.challenge))
+        return (*reported, *self.also)

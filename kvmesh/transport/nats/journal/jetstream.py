@@ -185,7 +185,7 @@ class JetStream:
                 late = loop.time() > deadline_s and not patient
                 if late or not self._may_pass(error):
                     raise _explained(error, config) from error
-                self._say(config["name"], error)
+                self._report(config["name"], error)
             else:
                 self.connection.waits.end()
                 return info
@@ -198,7 +198,7 @@ class JetStream:
             return bool(self.connection.client.server_fact("jetstream"))
         return is_passing(error)
 
-    def _say(self, stream: str, error: TransportError) -> None:
+    def _report(self, stream: str, error: TransportError) -> None:
         if self.connection.patient:
             reason = f"waiting for JetStream at {self.connection.shown_url} to keep {stream}"
             self.connection.waits.begin("waiting for JetStream", reason, str(error))

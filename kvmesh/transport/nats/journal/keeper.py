@@ -40,9 +40,9 @@ class StreamKeeper:
         while True:
             await asyncio.sleep(to_next(LOOK_S))
             if self._connection.connected:
-                await asyncio.gather(*(self._look(config) for config in self._configs))
+                await asyncio.gather(*(self._check(config) for config in self._configs))
 
-    async def _look(self, config: Mapping[str, Any]) -> None:
+    async def _check(self, config: Mapping[str, Any]) -> None:
         name, troubles = config["name"], self._connection.troubles
         try:
             await self._find(name, config)

@@ -76,7 +76,7 @@ class PullConsumer:
         self._requested = 0
         self._batch = max(spec.window // 2, 1)
         self._live = False
-        self._heard_s = 0.0
+        self._received_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
@@ -88,7 +88,7 @@ class PullConsumer:
             await self._client.unlisten(self._subscription)
             raise
         self._live = True
-        self._heard_s = asyncio.get_running_loop().time()
+        self._received_s = asyncio.get_running_loop().time()
         self._watch()
         self._pull()
 
@@ -140,7 +140,7 @@ class PullConsumer:
     def _on_wire(self, subject: str, reply: bytes, data: bytes, headers: bytes | None) -> None:
         if not self._live:
             return
-        self._heard_s = asyncio.get_running_loop().time()
+        self._received_s = asyncio.get_running_loop().time()
         if subject == self._inbox:
             if headers:
                 self._on_status(headers)
@@ -189,9 +189,9 @@ class PullConsumer:
             now = loop.time()
             if now - due_s > LATE_TIMER_S:
                 # This process slept, so the heartbeats may wait unread in the socket.
-                self._heard_s = now
-            if now - self._heard_s > MISSED_HEARTBEATS_S:
-                self._break(f"no heartbeat for {now - self._heard_s:.1f} s")
+                self._received_s = now
+            if now - self._received_s > MISSED_HEARTBEATS_S:
+                self._break(f"no heartbeat for {now - self._received_s:.1f} s")
             else:
                 self._watch()
 

@@ -72,7 +72,7 @@ class NatsTail:
         self._target: int | None = None
         self._regressed_since_s: float | None = None
         self._broken = asyncio.Event()
-        self._reason = self._said = ""
+        self._reason = self._logged = ""
         self._records = self._consumers = self._failures = self._gaps = 0
         self._missed = self._recreations = self._duplicates = self._strangers = 0
         self._log = get_logger(stream=stream)
@@ -148,11 +148,11 @@ class NatsTail:
                 consumer = await self._open()
             except TransportError as error:
                 self._failures += 1
-                if str(error) != self._said:
-                    self._said = str(error)
-                    self._log.warning("tail waits for its stream", error=self._said)
+                if str(error) != self._logged:
+                    self._logged = str(error)
+                    self._log.warning("tail waits for its stream", error=self._logged)
             else:
-                self._said = ""
+                self._logged = ""
                 try:
                     await self._broken.wait()
                 finally:

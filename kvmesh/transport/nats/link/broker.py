@@ -18,10 +18,10 @@ class Lent:
     `consumers` are what it would have called with the messages of each subject.
     """
 
-    def __init__(self, client: Client, heard: Mapping[str, Subscription]) -> None:
+    def __init__(self, client: Client, received: Mapping[str, Subscription]) -> None:
         self.consumers: dict[str, Callable[[Msg], Awaitable[None]]] = {}
         self._client = client
-        self._heard = heard
+        self._subscribed = received
 
     async def subscribe(
         self,
@@ -32,7 +32,7 @@ class Lent:
     ) -> Subscription:
         """Return the subscription that there is."""
         self.consumers[subject] = cb
-        return self._heard[subject]
+        return self._subscribed[subject]
 
     def __getattr__(self, name: str) -> object:
         """Return all else as the client has it."""
@@ -42,18 +42,18 @@ class Lent:
 class SharedBroker(NatsBroker):
     """FastStream's broker on a connection that is somebody else's to open and close.
 
-    `handle` answers what comes on the subjects of `heard`.
+    `handle` answers what comes on the subjects of `received`.
     """
 
     def __init__(
         self,
         client: Client,
-        heard: Mapping[str, Subscription],
+        received: Mapping[str, Subscription],
         handle: Callable[[bytes], Awaitable[bytes]],
     ) -> None:
         super().__init__(apply_types=False, logger=None, graceful_timeout=GRACEFUL_S)
-        self.lent = Lent(client, heard)
-        for subject in heard:
+        self.lent = Lent(client, received)
+        for subject in received:
             # FastStream swallows what a decoder raises, so the asker would wait for nothing.
             self.subscriber(subject, decoder=_body)(handle)
 

@@ -65,10 +65,10 @@ class NatsClient(Client):
         self.loss = ""
         self._signing = signing
         self._listeners: dict[int, Deliver] = {}
-        self._heard: dict[int, Subscription] = {}
+        self._subscribed: dict[int, Subscription] = {}
         self._room = 0
         self._is_write_due = False
-        self._told: Callable[[Exception], Any] | None = None
+        self._on_error: Callable[[Exception], Any] | None = None
         self._aborting = AbortingTransport(self._take)
 
     async def publish(
@@ -107,14 +107,14 @@ class NatsClient(Client):
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         subscription = await self.subscribe(subject, future=never)
         number = self.number_of(subscription)
-        self._heard[number] = subscription
+        self._subscribed[number] = subscription
         self._listeners[number] = deliver
         return number
 
     async def unlisten(self, number: int) -> None:
         """End what `listen` began; safe on a connection that is down or closed."""
         if self._listeners.pop(number, None) is not None:
-            await self.end(self._heard.pop(number))
+            await self.end(self._subscribed.pop(number))
 
     async def end(self, subscription: Subscription) -> None:
         """Unsubscribe; safe on a connection that is down or closed."""
@@ -135,7 +135,7 @@ class NatsClient(Client):
 
     async def connect(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  nats-py's
         """Connect as nats-py does; `pending_size` and `error_cb` must be given."""
-        self._room, self._told = options["pending_size"], options["error_cb"]
+        self._room, self._on_error = options["pending_size"], options["error_cb"]
         if not any(str(url).startswith("ws") for url in options["servers"]):
             self._transport = self._aborting
         await super().connect(*arguments, **options)
@@ -189,8 +189,8 @@ class NatsClient(Client):
         # When an error is the end of a connection the server closes it, which shows as its end.
         if STALE_CONNECTION in err_msg:
             await super()._process_err(err_msg)
-        elif self._told is not None:
-            await self._told(nats.errors.Error(f"nats: {err_msg.strip(chr(39))}"))
+        elif self._on_error is not None:
+            await self._on_error(nats.errors.Error(f"nats: {err_msg.strip(chr(39))}"))
 
     async def _process_op_err(self, e: Exception) -> None:
         self.loss = str(e) or type(e).__name__

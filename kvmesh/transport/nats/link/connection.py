@@ -171,12 +171,12 @@ class NatsConnection:
     def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""
         # nats-py stops reconnecting where its callback raises.
-        told = guarded("connection listener", listener)
-        self._listeners.append(told)
+        reported = guarded("connection listener", listener)
+        self._listeners.append(reported)
 
         def forget() -> None:
-            if told in self._listeners:
-                self._listeners.remove(told)
+            if reported in self._listeners:
+                self._listeners.remove(reported)
 
         return forget
 
@@ -286,9 +286,9 @@ class NatsConnection:
         self._errors += 1
         now = asyncio.get_running_loop().time()
         text = str(error) or type(error).__name__
-        news = text != self._last_error or now - self._last_logged_s > SAME_ERROR_QUIET_S
+        is_new = text != self._last_error or now - self._last_logged_s > SAME_ERROR_QUIET_S
         waiting = self.patient and self._fatal is not None
-        if news and not waiting:
+        if is_new and not waiting:
             self._last_logged_s = now
             self._log.warning("nats error", error=text, count=self._errors)
         self._last_error = text

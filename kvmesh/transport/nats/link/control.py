@@ -69,7 +69,7 @@ class ControlPlane:
         self._connection = connection
         self._subjects = tuple(subjects)
         self._desk = CommandDesk(handlers)
-        self._heard: dict[str, Subscription] = {}
+        self._subscribed: dict[str, Subscription] = {}
         self._broker: Broker | None = None
         self._loading = asyncio.Lock()
 
@@ -79,7 +79,7 @@ class ControlPlane:
         try:
             for subject in self._subjects:
                 command = partial(self._on_command, subject)
-                self._heard[subject] = await client.subscribe(subject, cb=command)
+                self._subscribed[subject] = await client.subscribe(subject, cb=command)
             await self._connection.flush()
         except nats.errors.Error as error:
             raise TransportError(f"control plane: {error}") from error
@@ -89,8 +89,8 @@ class ControlPlane:
         async with self._loading:
             if self._broker is not None:
                 await self._broker.stop()
-        while self._heard:
-            await self._connection.client.end(self._heard.popitem()[1])
+        while self._subscribed:
+            await self._connection.client.end(self._subscribed.popitem()[1])
         await self._connection.flush()
 
     async def ask(
@@ -125,7 +125,7 @@ class ControlPlane:
         async with self._loading:
             if self._broker is None:
                 make = await asyncio.to_thread(load_broker)
-                broker = make(self._connection.client, self._heard, self._desk.handle)
+                broker = make(self._connection.client, self._subscribed, self._desk.handle)
                 await broker.start()
                 self._broker = broker
             return self._broker

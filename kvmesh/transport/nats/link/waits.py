@@ -16,15 +16,15 @@ class Waits:
     def __init__(self, log: FilteringBoundLogger) -> None:
         self.reason = ""
         self._log = log
-        self._said_s = 0.0
+        self._logged_s = 0.0
 
     def begin(self, event: str, reason: str, error: str) -> None:
         """Wait for something, for the `error` that it meets now; call it at each attempt."""
         now = asyncio.get_running_loop().time()
-        if self.reason == reason and now - self._said_s < SAID_EACH_S:
+        if self.reason == reason and now - self._logged_s < SAID_EACH_S:
             return
         self.reason = reason
-        self._said_s = now
+        self._logged_s = now
         self._log.warning(event, error=error)
 
     def end(self) -> None:

@@ -19,7 +19,7 @@ SUBJECT_SHOWN: Final = 120
 
 
 class _Last(msgspec.Struct):
-    said_s: float
+    logged_s: float
     at_s: float
     text: str
 
@@ -40,9 +40,9 @@ class Alarms:
         self._counts[which] += 1
         subject = message.subject[:SUBJECT_SHOWN]
         text = f"{kind} on {subject}, key {key}: {refusal.text}"
-        news = refusal.skew_ms != 0 and self._is_new_skew(message, refusal, now)
+        is_new = refusal.skew_ms != 0 and self._is_new_skew(message, refusal, now)
         last = self._last.get(which)
-        if last is None or now - last.said_s > QUIET_S or news:
+        if last is None or now - last.logged_s > QUIET_S or is_new:
             last = self._last[which] = _Last(now, now, text)
             self._log.error(
                 "signature refused",

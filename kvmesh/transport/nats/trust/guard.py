@@ -49,8 +49,8 @@ class Guard:
         self._stamp = _stamp(path)
         self._anchors = read_anchors(path)
         self._broken = ""
-        self._next_look_s = monotonic() + CHECK_S
-        self._say_own_key()
+        self._next_check_s = monotonic() + CHECK_S
+        self._report_own_key()
 
     def admits(self, subscription: int, subject: str, headers: bytes | None, data: bytes) -> bool:
         """Return whether a message that came may be delivered. Counts and alarms one that may not.
@@ -60,7 +60,7 @@ class Guard:
         claim = self.claims.read(subject)
         if claim is None:
             return True
-        self._look()
+        self._check()
         message = Message(claim, subject, find_seal(headers), data)
         taken = self._taken.setdefault(subscription, Freshness())
         now_ms = self._wall_ns() // _MS
@@ -74,7 +74,7 @@ class Guard:
         claim = self.claims.read(subject)
         if claim is None:
             return True
-        self._look()
+        self._check()
         message = Message(claim, subject, find_seal(headers), data)
         return self._pass(message, judge(message, self._anchors, _to_ms(stored)))
 
@@ -94,7 +94,7 @@ class Guard:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is refused now, and what of the trust file is wrong, one line each."""
-        self._look()
+        self._check()
         lines = [f"{self._broken}; the old one stays"] if self._broken else []
         if self._own_key not in self._anchors:
             lines.append(self._unknown())
@@ -107,11 +107,11 @@ class Guard:
         self._alarms.note_good(message)
         return True
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._monotonic()
-        if now < self._next_look_s:
+        if now < self._next_check_s:
             return
-        self._next_look_s = now + CHECK_S
+        self._next_check_s = now + CHECK_S
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -126,9 +126,9 @@ class Guard:
         for taken in self._taken.values():
             taken.retain(self._anchors.__contains__)
         self._log.info("trust file read", path=str(self._path), keys=len(self._anchors))
-        self._say_own_key()
+        self._report_own_key()
 
-    def _say_own_key(self) -> None:
+    def _report_own_key(self) -> None:
         if self._own_key not in self._anchors:
             self._log.error("own key is not trusted", why=self._unknown())
 

@@ -66,11 +66,11 @@ async def test_what_was_learned_while_the_plane_was_away_is_told_when_it_is_back
     server.set_up(up=False)
     one.note(1, "chat", time.monotonic())
     await eventually(lambda: not two.find(1, time.monotonic()))
-    assert one.news
+    assert one.updates
     server.set_up(up=True)
 
     await eventually(lambda: two.find(1, time.monotonic()) == ("chat",))
-    assert not one.news
+    assert not one.updates
 
 
 class NoTable(MemoryPlane):

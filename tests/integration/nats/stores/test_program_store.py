@@ -79,7 +79,7 @@ async def test_a_restarted_replica_ends_the_turns_of_its_life_before(
     await shared(stack, nats_server, place, two, alive)
     one.begin("a", now=time.monotonic())
     await eventually(lambda: two.governor.table.find(key_of("a")) is not None)
-    one.governor.news.clear()
+    one.governor.updates.clear()
     await store.stop()
 
     alive["r0"] = 2

@@ -79,7 +79,7 @@ async def test_the_store_forgets_what_nobody_uses(
 ) -> None:
     one, _ = await replica(stack, nats_server, f"{namespace}/fleeting", ttl_s=1.0)
     one.bind("a" * 32, W1, 0.0)
-    await eventually(lambda: not one.news)
+    await eventually(lambda: not one.updates)
 
     async def known() -> int:
         async with contextlib.AsyncExitStack() as inner:

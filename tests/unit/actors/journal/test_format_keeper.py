@@ -46,50 +46,50 @@ def make(own: Formats = NEW, unread: UnreadRecords | None = None) -> FormatKeepe
 def commands(effects: Iterable[Effect]) -> list[int]:
     """Return the formats that the worker is told to write."""
     found = list(effects)
-    told = [decode(one.data, WriteFormat) for one in of(Publish, found)]
+    reported = [decode(one.data, WriteFormat) for one in of(Publish, found)]
     assert {one.subject for one in of(Publish, found)} <= {"kvmesh.ctl.code.a"}
-    assert {(one.worker, one.router) for one in told} <= {(A, "r1")}
-    return [one.number for one in told]
+    assert {(one.worker, one.router) for one in reported} <= {(A, "r1")}
+    return [one.number for one in reported]
 
 
 def test_a_worker_is_told_to_write_what_all_read_until_it_does() -> None:
     keeper = make()
     keeper.begin(0.0)
 
-    young = commands(keeper.hear_worker(worker(1), 1.0))
-    told = [commands(keeper.hear_worker(worker(1), now)) for now in (2.0, 2.5, 3.0)]
-    obeyed = commands(keeper.hear_worker(worker(2), 4.0))
+    young = commands(keeper.receive_worker(worker(1), 1.0))
+    reported = [commands(keeper.receive_worker(worker(1), now)) for now in (2.0, 2.5, 3.0)]
+    obeyed = commands(keeper.receive_worker(worker(2), 4.0))
 
-    assert (young, told, obeyed) == ([], [[2], [], [2]], [])
+    assert (young, reported, obeyed) == ([], [[2], [], [2]], [])
 
 
 def test_an_older_replica_that_comes_lowers_what_is_written() -> None:
     keeper = make()
 
-    keeper.hear_router(router("old", FIRST), 2.0)
-    told = commands(keeper.hear_worker(worker(2), 0.0))
+    keeper.receive_router(router("old", FIRST), 2.0)
+    reported = commands(keeper.receive_worker(worker(2), 0.0))
     keeper.forget_router("old", 1.0)
-    held = commands(keeper.hear_worker(worker(1), 2.0))
-    later = commands(keeper.hear_worker(worker(1), 2.3))
+    held = commands(keeper.receive_worker(worker(1), 2.0))
+    later = commands(keeper.receive_worker(worker(1), 2.3))
 
-    assert (told, held, later) == ([1], [], [2])
+    assert (reported, held, later) == ([1], [], [2])
 
 
 def test_who_has_no_choice_is_told_nothing() -> None:
     keeper = make()
 
-    assert commands(keeper.hear_worker(worker(1, FIRST), 0.0)) == []
-    assert commands(keeper.hear_worker(worker(2, events=False), 0.0)) == []
+    assert commands(keeper.receive_worker(worker(1, FIRST), 0.0)) == []
+    assert commands(keeper.receive_worker(worker(2, events=False), 0.0)) == []
     assert keeper.met(0.0) == []
 
 
 def test_a_worker_that_comes_back_is_told_again_at_once() -> None:
     keeper = make()
-    keeper.hear_worker(worker(1), 0.0)
+    keeper.receive_worker(worker(1), 0.0)
 
     keeper.forget_worker(A)
 
-    assert commands(keeper.hear_worker(worker(1), 0.1)) == [2]
+    assert commands(keeper.receive_worker(worker(1), 0.1)) == [2]
 
 
 def test_what_is_newer_is_met_in_heartbeats_records_and_stores() -> None:
@@ -101,7 +101,7 @@ def test_what_is_newer_is_met_in_heartbeats_records_and_stores() -> None:
     nothing = keeper.met(0.0)
 
     unread.meet(WorkerId("b"), 3, 0.0)
-    list(keeper.hear_worker(worker(2, version="0.2.0"), 0.0))
+    list(keeper.receive_worker(worker(2, version="0.2.0"), 0.0))
     found[0] = stored
 
     assert nothing == []
@@ -110,19 +110,19 @@ def test_what_is_newer_is_met_in_heartbeats_records_and_stores() -> None:
         Newer("worker a", "journal", 2, "0.2.0"),
         Newer("worker b", "journal", 3),
     ]
-    list(keeper.hear_worker(worker(1), 1.0))
+    list(keeper.receive_worker(worker(1), 1.0))
     assert Newer("worker a", "journal", 2, "0.2.0") not in keeper.met(1.0)
 
 
 def test_one_line_says_it_and_one_that_it_is_over() -> None:
     keeper = make(FIRST)
-    quiet = list(keeper.look(0.0))
+    quiet = list(keeper.check(0.0))
 
-    list(keeper.hear_worker(worker(2, version="0.2.0"), 0.0))
-    said, again = list(keeper.look(0.0)), list(keeper.look(1.0))
+    list(keeper.receive_worker(worker(2, version="0.2.0"), 0.0))
+    said, again = list(keeper.check(0.0)), list(keeper.check(1.0))
     shown = keeper.warnings(1.0)
     keeper.forget_worker(A)
-    over = list(keeper.look(2.0))
+    over = list(keeper.check(2.0))
 
     assert (quiet, again) == ([], [])
     (log,) = of(Log, said)
@@ -151,10 +151,10 @@ def test_a_warning_names_the_first_and_counts_the_others() -> None:
 def test_a_start_waits_until_replicas_that_read_it_may_be_heard() -> None:
     keeper = make(FIRST)
     keeper.begin(0.0)
-    list(keeper.hear_worker(worker(2), 0.0))
+    list(keeper.receive_worker(worker(2), 0.0))
 
-    young = keeper.why_not(HEAR_S / 2, []), list(keeper.look(HEAR_S / 2))
-    later = keeper.why_not(HEAR_S, []), list(keeper.look(HEAR_S))
+    young = keeper.why_not(HEAR_S / 2, []), list(keeper.check(HEAR_S / 2))
+    later = keeper.why_not(HEAR_S, []), list(keeper.check(HEAR_S))
 
     assert young[0].startswith("worker a has journal format 2")
     assert young[1] == []
@@ -164,11 +164,11 @@ def test_a_start_waits_until_replicas_that_read_it_may_be_heard() -> None:
 def test_a_worker_that_is_updated_has_another_version_no_more() -> None:
     unread = UnreadRecords(8)
     keeper = make(FIRST, unread)
-    list(keeper.hear_worker(worker(version="0.2.0"), 0.0))
+    list(keeper.receive_worker(worker(version="0.2.0"), 0.0))
     unread.meet(A, 2, 0.0)
     before = keeper.met(0.0)
 
-    list(keeper.hear_worker(worker(version="0.1.0"), 1.0))
+    list(keeper.receive_worker(worker(version="0.1.0"), 1.0))
 
     assert before == [Newer("worker a", "journal", 2, "0.2.0")]
     assert keeper.met(1.0) == [Newer("worker a", "journal", 2)]
@@ -177,7 +177,7 @@ def test_a_worker_that_is_updated_has_another_version_no_more() -> None:
 def test_requests_go_to_a_replica_that_reads_it_if_there_is_one() -> None:
     keeper = make(FIRST)
     nothing = keeper.why_not(0.0, [NEW])
-    list(keeper.hear_worker(worker(2), 0.0))
+    list(keeper.receive_worker(worker(2), 0.0))
 
     assert nothing == ""
     assert keeper.why_not(0.0, [FIRST, NEW]).startswith("worker a has journal format 2")

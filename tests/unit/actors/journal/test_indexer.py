@@ -86,7 +86,7 @@ class Driver:
         return self.replica.index.blocks(A)
 
 
-def told(effects: list[Effect]) -> list[Trust]:
+def reported(effects: list[Effect]) -> list[Trust]:
     return [one.trust for one in sent(effects, "registry") if isinstance(one, TrustChanged)]
 
 
@@ -99,7 +99,7 @@ def test_what_is_read_is_exact_once_the_history_is_caught_up() -> None:
 
     after = list(indexer.receive(CaughtUp(1), 0.0))
 
-    assert (told(before), told(after)) == ([Trust.CATCHING_UP], [Trust.EXACT])
+    assert (reported(before), reported(after)) == ([Trust.CATCHING_UP], [Trust.EXACT])
     assert indexer.caught_up
 
 
@@ -145,14 +145,14 @@ def test_a_gap_is_told_and_asked_about_until_it_is_closed() -> None:
     driver = Driver()
     driver.tell(WorkerSeen(heartbeat()))
 
-    assert told(driver.record(5, stored(1, 9))) == [Trust.CATCHING_UP]
+    assert reported(driver.record(5, stored(1, 9))) == [Trust.CATCHING_UP]
     assert of(Publish, driver.tell(Tick("check"))) == []
     driver.now = 1.0
     [request] = of(Publish, driver.tell(Tick("check")))
 
     assert request.subject == "kvmesh.ctl.code.a"
     assert decode(request.data, Resync) == Resync(A, 1, 3, "r1")
-    assert told(driver.record(3, stored(2, 3), stored(3, 4))) == [Trust.EXACT]
+    assert reported(driver.record(3, stored(2, 3), stored(3, 4))) == [Trust.EXACT]
     assert driver.indexer.statistics().resyncs_asked == 1
 
 
@@ -170,7 +170,7 @@ def test_a_lost_last_event_shows_by_the_heartbeat() -> None:
     driver = Driver()
     driver.tell(WorkerSeen(heartbeat(last_seq=4)))
     driver.now = 1.1
-    assert told(driver.tell(WorkerSeen(heartbeat(last_seq=4)))) == [Trust.CATCHING_UP]
+    assert reported(driver.tell(WorkerSeen(heartbeat(last_seq=4)))) == [Trust.CATCHING_UP]
     driver.tell(Tick("check"))
     driver.now = 1.7
 
@@ -184,7 +184,7 @@ def test_long_doubt_degrades_a_worker() -> None:
     driver.record(5, stored(1, 9))
     driver.now = 6.0
 
-    assert told(driver.tell(Tick("check"))) == [Trust.DEGRADED]
+    assert reported(driver.tell(Tick("check"))) == [Trust.DEGRADED]
 
 
 def test_a_worker_without_events_is_approximate() -> None:
@@ -192,15 +192,15 @@ def test_a_worker_without_events_is_approximate() -> None:
 
     effects = driver.tell(WorkerSeen(msgspec.structs.replace(heartbeat(), events=False)))
 
-    assert told(effects) == [Trust.APPROX]
+    assert reported(effects) == [Trust.APPROX]
 
 
 def test_trust_in_a_worker_that_joins_again_is_told_again() -> None:
     driver = Driver()
     driver.tell(WorkerSeen(heartbeat(), joined=True))
 
-    assert told(driver.tell(WorkerSeen(heartbeat()))) == []
-    assert told(driver.tell(WorkerSeen(heartbeat(), joined=True))) == [Trust.EXACT]
+    assert reported(driver.tell(WorkerSeen(heartbeat()))) == []
+    assert reported(driver.tell(WorkerSeen(heartbeat(), joined=True))) == [Trust.EXACT]
 
 
 def test_cleaning_up_is_looked_after_even_when_nothing_was_cleared() -> None:
@@ -300,7 +300,7 @@ def test_disagreement_is_loud_and_has_every_worker_start_over() -> None:
     effects = driver.tell(peer(driver, wrong=True))
 
     assert [log.level for log in of(Log, effects)] == ["error", "warning"]
-    assert told(effects) == [Trust.CATCHING_UP]
+    assert reported(effects) == [Trust.CATCHING_UP]
     driver.now = 1.0
     [request] = of(Publish, driver.tell(Tick("check")))
     assert decode(request.data, Resync).next_seq == 0
@@ -324,9 +324,9 @@ def test_records_purged_unread_leave_everybody_in_doubt() -> None:
     effects = driver.tell(JournalGap(2, 40))
 
     assert sent(effects, "snapshotter") == [Reload("journal gap", at_least=40)]
-    assert told(effects) == [Trust.CATCHING_UP]
+    assert reported(effects) == [Trust.CATCHING_UP]
     assert driver.replica.applied_sequence == 40
-    assert told(driver.tell(WorkerSeen(heartbeat()))) == [Trust.EXACT]
+    assert reported(driver.tell(WorkerSeen(heartbeat()))) == [Trust.EXACT]
     assert driver.indexer.statistics().gaps == 1
 
 

@@ -57,8 +57,8 @@ def test_the_journal_is_cut_behind_the_second_newest_generation() -> None:
 
 def test_what_a_live_replica_has_not_read_is_kept_until_it_is_gone() -> None:
     desk = Desk()
-    desk.cutter.hear(peer("slow", 12))
-    desk.cutter.hear(peer("elsewhere", 1, "another stream"))
+    desk.cutter.receive(peer("slow", 12))
+    desk.cutter.receive(peer("elsewhere", 1, "another stream"))
 
     slow = desk.purged()
     desk.cutter.forget("slow")
@@ -69,10 +69,10 @@ def test_what_a_live_replica_has_not_read_is_kept_until_it_is_gone() -> None:
 def test_nothing_is_cut_in_doubt_or_of_another_stream_but_objects_are_cleaned_up() -> None:
     desk = Desk()
 
-    doubtful = desk.clean_up(may_purge=False)
+    suspect = desk.clean_up(may_purge=False)
     other = desk.clean_up(Manifest((generation(40, "older"), generation(30, "older"))))
 
-    for effects in (doubtful, other):
+    for effects in (suspect, other):
         assert of(PurgeJournal, effects) == []
         assert len(of(ListObjects, effects)) == len(of(DeleteOrphans, effects)) == 1
 

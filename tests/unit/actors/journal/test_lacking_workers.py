@@ -15,7 +15,7 @@ def test_a_start_waits_for_the_blocks_of_live_workers_and_not_for_ever() -> None
     lacking = LackingWorkers(recovery)
     whole = lacking.why_not(0.0, 0.0)
 
-    recovery.hear(W, 1, 4, 3.0)
+    recovery.receive(W, 1, 4, 3.0)
 
     assert whole == ""
     assert lacking.why_not(3.0, None) == ""
@@ -29,36 +29,36 @@ def test_a_worker_whose_format_is_not_read_is_not_asked_and_so_not_waited_for() 
     recovery = Recovery()
     lacking = LackingWorkers(recovery)
     recovery.describe(W, events=True, complete=True, readable=False)
-    recovery.hear(W, 1, 4, 0.0)
+    recovery.receive(W, 1, 4, 0.0)
 
     assert lacking.why_not(0.0, 0.0) == ""
-    assert list(lacking.look(GRACE_S)) == []
+    assert list(lacking.check(GRACE_S)) == []
     assert recovery.unknown(GRACE_S) == {W: 0.0}
 
 
 def test_a_worker_that_was_heard_before_its_first_event_makes_nobody_wait() -> None:
     recovery = Recovery()
     lacking = LackingWorkers(recovery)
-    recovery.hear(W, 1, 0, 0.5)
-    recovery.hear(W, 1, 4, 1.0)
+    recovery.receive(W, 1, 0, 0.5)
+    recovery.receive(W, 1, 4, 1.0)
 
     assert lacking.why_not(1.0, 0.0) == ""
-    assert list(lacking.look(1.0 + GRACE_S)) == []
+    assert list(lacking.check(1.0 + GRACE_S)) == []
     assert recovery.unknown(1.0) == {W: 1.0}
 
 
 def test_it_is_said_once_until_all_are_known() -> None:
     recovery = Recovery()
     lacking = LackingWorkers(recovery)
-    recovery.hear(W, 1, 4, 0.0)
+    recovery.receive(W, 1, 4, 0.0)
 
-    early = list(lacking.look(GRACE_S / 2))
-    said = list(lacking.look(GRACE_S)), list(lacking.look(GRACE_S))
+    early = list(lacking.check(GRACE_S / 2))
+    said = list(lacking.check(GRACE_S)), list(lacking.check(GRACE_S))
     recovery.progress(W, Cursor(1, 5), 2.0, whole=True)
-    known = list(lacking.look(2.0))
+    known = list(lacking.check(2.0))
     recovery.forget(W)
-    recovery.hear(W, 1, 5, 2.0)
-    again = list(lacking.look(3.5))
+    recovery.receive(W, 1, 5, 2.0)
+    again = list(lacking.check(3.5))
 
     assert (early, said[1], known) == ([], [], [])
     (log,) = of(Log, said[0])

@@ -413,11 +413,11 @@ def test_garbage_in_the_lease_is_told_and_written_over_when_its_time_is_over() -
     desk = make_writer(make_replica(2))
     desk.keys["lease.snap.code"] = (b'{"seq":1}', 99)
 
-    told = [one for one in desk.tell(Started()) if isinstance(one, Log)]
+    reported = [one for one in desk.tell(Started()) if isinstance(one, Log)]
     desk.now = 3.0
     again = [one for one in desk.tell(Tick("lease")) if isinstance(one, Log)]
 
-    assert [one.event for one in told] == ["lease names no holder, it is free after its time"]
+    assert [one.event for one in reported] == ["lease names no holder, it is free after its time"]
     assert (again, statistics(desk)) == ([], (0, 0))
     desk.now = 4.0
     taken = [one.event for one in desk.tell(Tick("lease")) if isinstance(one, Log)]
@@ -444,9 +444,9 @@ def test_garbage_in_the_manifest_is_told_and_written_over() -> None:
     desk = make_writer(make_replica(2))
     desk.keys[manifest_key("code")] = (b"\xff", 99)
 
-    told = [one for one in desk.tell(Started()) if isinstance(one, Log)]
+    reported = [one for one in desk.tell(Started()) if isinstance(one, Log)]
 
-    assert "bad snapshot manifest is written over" in [one.event for one in told]
+    assert "bad snapshot manifest is written over" in [one.event for one in reported]
     assert len(decode_manifest(desk.keys[manifest_key("code")][0]).generations) == 1
     assert isinstance(desk.actor, Snapshotter)
     assert desk.actor.statistics(0.0).overridden == 1
@@ -610,7 +610,7 @@ def test_who_cannot_read_all_gives_up_the_lease_and_takes_it_when_it_can() -> No
 
 def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
     replica = make_replica(2)
-    replica.recovery.hear(WorkerId("w2"), 1, 7, 0.0)
+    replica.recovery.receive(WorkerId("w2"), 1, 7, 0.0)
     desk = make_writer(replica)
 
     desk.tell(Started())
@@ -628,7 +628,7 @@ def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
 
 def test_what_held_up_a_former_holder_is_not_said_by_it_any_more() -> None:
     replica = make_replica(2)
-    replica.recovery.hear(WorkerId("w2"), 1, 7, 0.0)
+    replica.recovery.receive(WorkerId("w2"), 1, 7, 0.0)
     desk = make_writer(replica)
     desk.tell(Started())
     assert isinstance(desk.actor, Snapshotter)
@@ -656,7 +656,7 @@ def test_a_journal_that_is_not_cut_is_said_and_counted() -> None:
     uncut = desk.actor.statistics(0.0).uncut
     warned = desk.actor.warnings()
     fold(replica, 4)
-    replica.recovery.hear(W1, 1, 4, 0.0)
+    replica.recovery.receive(W1, 1, 4, 0.0)
     desk.tell(TakeSnapshot())
 
     assert (uncut, warned) == (2, ("the journal is not cut: events are missing of 'w1'",))

@@ -33,9 +33,9 @@ def started(*peers: tuple[str, Formats]) -> Driver:
     """Return a replica that had time to hear of its peers."""
     driver = Driver(reads=NEXT)
     for name, formats in peers:
-        driver.tell(seen(name, formats))
+        driver.publish(seen(name, formats))
     driver.now = 1.1999  # a timer may be early by the resolution of its clock
-    driver.tell(Tick("format"))
+    driver.publish(Tick("format"))
     return driver
 
 
@@ -81,12 +81,12 @@ def test_what_is_booked_before_the_start_is_told_behind_it() -> None:
 def test_bookings_are_told_in_the_old_format_until_peers_had_time_to_be_heard_of() -> None:
     driver = Driver(reads=NEXT)
     driver.now = 1.1
-    driver.tell(seen("r2", NEXT))
+    driver.publish(seen("r2", NEXT))
     old = driver.book("q")
     assert (driver.sync.statistics().format, numbers(old)) == (1, [1])
     driver.now = 1.1999  # a timer may be early by the resolution of its clock
 
-    effects = driver.tell(Tick("format"))
+    effects = driver.publish(Tick("format"))
 
     [batch] = records(effects)
     assert (driver.sync.statistics().format, numbers(effects)) == (2, [2])
@@ -101,12 +101,12 @@ def test_a_replica_that_does_not_read_the_new_format_is_told_in_the_old_one_whil
     driver = started(("r2", NEXT))
     driver.book("q")
 
-    to_old = driver.tell(seen("r3", FIRST))
-    again = [*driver.tell(seen("r3", FIRST)), *driver.tell(seen("r4", NEXT))]
+    to_old = driver.publish(seen("r3", FIRST))
+    again = [*driver.publish(seen("r3", FIRST)), *driver.publish(seen("r4", NEXT))]
     held = driver.sync.statistics().held_by
-    assert of(Log, [*driver.tell(RouterGone("r3")), *driver.tell(Tick("beat"))]) == []
+    assert of(Log, [*driver.publish(RouterGone("r3")), *driver.publish(Tick("beat"))]) == []
     driver.now += 1.2
-    to_new = driver.tell(Tick("beat"))
+    to_new = driver.publish(Tick("beat"))
 
     [state] = records(to_old)
     assert (numbers(to_old), kinds(state)) == ([1], STATE)
@@ -126,7 +126,7 @@ def test_a_replica_that_says_now_this_and_now_that_makes_nobody_tell_states() ->
 
     for number in range(50):
         driver.now += 0.01
-        driver.tell(seen("r3", (FIRST, NEXT)[number % 2]))
+        driver.publish(seen("r3", (FIRST, NEXT)[number % 2]))
 
     assert driver.sync.statistics().format == 1
     assert driver.sync.statistics().states_sent == before + 1
@@ -137,7 +137,7 @@ def test_what_waits_goes_in_the_format_that_it_was_written_in() -> None:
     driver.book("q")
     driver.first_token("q")
 
-    effects = driver.tell(seen("r3", FIRST))
+    effects = driver.publish(seen("r3", FIRST))
 
     last, state = records(effects)
     assert numbers(effects) == [2, 1]
@@ -149,16 +149,16 @@ def test_a_long_state_is_told_in_slices_between_which_others_are_served() -> Non
     driver = started()
     for number in range(600):
         driver.book(f"r{number}")
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
     driver.now = 5.0
 
-    turns = [driver.tell(StateWanted("r2"))]
+    turns = [driver.publish(StateWanted("r2"))]
     driver.sequences.finish("r599")
     driver.finished("r599")
     driver.book("new")
-    assert driver.tell(StateWanted("r3")) == []
+    assert driver.publish(StateWanted("r3")) == []
     while Wake(0.0, Tick("state")) in turns[-1]:
-        turns.append(driver.tell(Tick("state")))
+        turns.append(driver.publish(Tick("state")))
 
     batches = [batch for effects in turns for batch in records(effects)]
     events = [event for batch in batches for event in batch.events]
@@ -166,21 +166,21 @@ def test_a_long_state_is_told_in_slices_between_which_others_are_served() -> Non
     assert all(one.first_seq + len(one.events) == two.first_seq for one, two in pairwise(batches))
     assert isinstance(events[0], StateBegins)
     assert isinstance(events[-1], StateEnds)
-    told = [one.request_id for one in events if isinstance(one, PlacedRecord)]
-    assert len(told) == len(set(told)) == 600
-    assert driver.tell(Tick("state")) == []
+    reported = [one.request_id for one in events if isinstance(one, PlacedRecord)]
+    assert len(reported) == len(set(reported)) == 600
+    assert driver.publish(Tick("state")) == []
 
 
 def test_a_change_of_format_during_a_state_tells_it_anew() -> None:
     driver = started(("r2", NEXT))
     for number in range(300):
         driver.book(f"r{number}")
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
     driver.now = 5.0
-    driver.tell(StateWanted("r2"))
+    driver.publish(StateWanted("r2"))
 
-    switched = driver.tell(seen("r3", FIRST))
-    rest = [effect for _ in range(3) for effect in driver.tell(Tick("state"))]
+    switched = driver.publish(seen("r3", FIRST))
+    rest = [effect for _ in range(3) for effect in driver.publish(Tick("state"))]
 
     effects = [*switched, *rest]
     events = [event for batch in records(effects) for event in batch.events]
@@ -194,10 +194,10 @@ def test_a_beat_has_sent_what_a_full_mailbox_kept_from_being_sent() -> None:
     driver = started()
     driver.sync.outbox.on_first = lambda: None
     driver.book("q")
-    driver.tell(Tick("flush"))
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
+    driver.publish(Tick("flush"))
 
-    effects = driver.tell(Tick("beat"))
+    effects = driver.publish(Tick("beat"))
 
     driver.sync.outbox.on_first = driver._note_first
     assert driver.first_token("q")
@@ -209,8 +209,8 @@ def test_what_was_not_told_is_logged_at_the_next_beat() -> None:
     driver.sequences.add("q", WorkerId("\ud800"), Demand(40, 30), 0.0)
     driver.placed("q")
 
-    first, second = driver.tell(Tick("beat")), driver.tell(Tick("beat"))
+    first, second = driver.publish(Tick("beat")), driver.publish(Tick("beat"))
 
     assert [one.fields for one in of(Log, first)] == [{"events": 1}]
     assert of(Log, second) == []
-    assert driver.tell(BookingsWait()) == []
+    assert driver.publish(BookingsWait()) == []

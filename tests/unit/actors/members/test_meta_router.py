@@ -3,7 +3,7 @@ import pytest
 from kvmesh.actors.kernel import Effect, Log, Wake
 from kvmesh.actors.member_messages import Answered
 from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
-from kvmesh.actors.messages import AllHeard, BusMessage, Drain, RouterHeartbeat, Started, Tick
+from kvmesh.actors.messages import AllReported, BusMessage, Drain, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import encode
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
@@ -97,12 +97,12 @@ def test_while_nothing_is_heard_replicas_that_nobody_asks_stay() -> None:
 
     assert pass_time(meta, 0.0, 60.0) == []
     assert meta.ready(60.0)
-    assert meta.hearing.warnings() != ()
+    assert meta.link_health.warnings() != ()
 
 
 def test_a_silent_replica_is_asked_and_stays_while_it_is_ready() -> None:
     meta = MetaRouter("kvmesh")
-    meta.hearing.set_asked()
+    meta.link_health.set_asked()
     meta.receive(beat("a", "r0", ready=False), 0.0)
     pass_time(meta, 0.0, 2.25)
     assert not meta.ready(2.25)
@@ -118,7 +118,7 @@ def test_a_silent_replica_is_asked_and_stays_while_it_is_ready() -> None:
 
 def test_a_replica_that_only_answers_among_others_that_are_heard_is_told_of_once() -> None:
     meta = MetaRouter("kvmesh")
-    meta.hearing.set_asked()
+    meta.link_health.set_asked()
     meta.receive(beat("a", "r0"), 0.0)
     found: list[Log] = []
     for second in range(10):
@@ -127,14 +127,14 @@ def test_a_replica_that_only_answers_among_others_that_are_heard_is_told_of_once
         found += pass_time(meta, second, second + 0.75)
 
     assert [(log.fields["member"], log.fields["change"]) for log in found] == [("a/r0", "silent")]
-    [warning] = meta.hearing.warnings()
+    [warning] = meta.link_health.warnings()
     assert warning.startswith("1 of 2 members")
     assert {meta.route(BucketRequest(), 10.0).replica.name for _ in range(4)} == {"a/r0", "a/r1"}
 
 
 def test_a_silent_replica_that_refuses_is_gone_and_back_when_it_is_ready() -> None:
     meta = MetaRouter("kvmesh")
-    meta.hearing.set_asked()
+    meta.link_health.set_asked()
     meta.receive(beat("a", "r0"), 0.0)
     pass_time(meta, 0.0, 2.25)
     meta.receive(Answered("a/r0", "down"), 2.25)
@@ -148,7 +148,7 @@ def test_a_silent_replica_that_refuses_is_gone_and_back_when_it_is_ready() -> No
     assert log.fields["change"] == "joined"
     assert meta.route(BucketRequest(), 3.6).replica.url == "http://r0"
     meta.receive(beat("a", "r0"), 4.0)
-    assert meta.hearing.warnings() == ()
+    assert meta.link_health.warnings() == ()
 
 
 def test_garbage_and_impostors_are_dropped_and_counted() -> None:
@@ -205,7 +205,7 @@ def test_what_may_only_not_be_heard_of_yet_is_no_404() -> None:
     meta = MetaRouter("kvmesh")
     meta.listening = True
     meta.receive(beat("a", "r0"), 0.0)
-    meta.receive(AllHeard(), 1.0)
+    meta.receive(AllReported(), 1.0)
     for strange in (BucketRequest(bucket="b"), BucketRequest(model="other")):
         with pytest.raises(NoWorkerError):
             meta.route(strange, 1.0)
@@ -295,7 +295,7 @@ def test_while_it_listens_nobody_gets_a_request_and_then_the_newest_heartbeats_c
     with pytest.raises(NoWorkerError):
         meta.route(BucketRequest(), 0.3)
 
-    effects = list(meta.receive(AllHeard(), 1.0))
+    effects = list(meta.receive(AllReported(), 1.0))
 
     assert len(logs(effects)) == 2
     assert meta.ready(1.0)
@@ -309,7 +309,7 @@ def test_only_so_many_replicas_are_kept_while_it_listens() -> None:
         meta.receive(beat("a", f"r{number}"), 0.0)
     meta.receive(beat("a", "r0", epoch=2), 0.0)
 
-    meta.receive(AllHeard(), 0.1)
+    meta.receive(AllReported(), 0.1)
 
     assert meta.statistics().replicas == MOST_EARLY
     assert meta.table.membership.epoch("a/r0") == 2
@@ -334,11 +334,11 @@ def test_requests_wait_for_replicas_that_may_only_not_be_heard_of_yet() -> None:
 
     meta.listening = True
     assert meta.awaits_replicas()
-    meta.receive(AllHeard(), 1.0)
-    meta.hearing.set_connected(up=False)
+    meta.receive(AllReported(), 1.0)
+    meta.link_health.set_connected(up=False)
     meta.receive(Tick("check"), 4.5)
     assert meta.awaits_replicas(), "nobody could be heard"
-    meta.hearing.set_connected(up=True)
+    meta.link_health.set_connected(up=True)
     meta.receive(Tick("check"), 8.0)
     assert not meta.awaits_replicas()
 
@@ -348,7 +348,7 @@ def test_requests_wait_for_replicas_that_may_only_not_be_heard_of_yet() -> None:
 
 def test_a_replica_that_was_lost_is_named() -> None:
     meta = MetaRouter("kvmesh")
-    meta.hearing.set_asked()
+    meta.link_health.set_asked()
     meta.receive(beat("a", "r0"), 0.0)
     for now in (2.2, 2.5):
         meta.receive(Answered("a/r0", "down"), now)

@@ -62,7 +62,7 @@ class Driver:
         )
         self.now = 0.0
 
-    def tell(self, message: Message) -> list[Effect]:
+    def publish(self, message: Message) -> list[Effect]:
         return list(self.registry.receive(message, self.now))
 
     def usable(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Driver:
 def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
     driver = Driver()
 
-    effects = driver.tell(worker())
+    effects = driver.publish(worker())
 
     assert sent(effects, "indexer") == [WorkerSeen(worker(), joined=True)]
     assert [log.fields["change"] for log in of(Log, effects)] == ["joined"]
@@ -85,7 +85,7 @@ def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
 def test_without_events_no_worker_is_known_exactly() -> None:
     driver = Driver(kv_events=False)
 
-    driver.tell(worker())
+    driver.publish(worker())
 
     assert driver.workers.info(A).trust is Trust.APPROX
     assert driver.workers.distrusted == {A}
@@ -93,28 +93,28 @@ def test_without_events_no_worker_is_known_exactly() -> None:
 
 def test_further_heartbeats_are_passed_on_quietly() -> None:
     driver = Driver()
-    driver.tell(worker())
+    driver.publish(worker())
 
-    assert driver.tell(worker()) == [*driver.tell(worker())]
-    assert sent(driver.tell(worker()), "indexer") == [WorkerSeen(worker())]
+    assert driver.publish(worker()) == [*driver.publish(worker())]
+    assert sent(driver.publish(worker()), "indexer") == [WorkerSeen(worker())]
 
 
 def test_a_larger_epoch_is_a_restart_and_a_smaller_one_is_old_news() -> None:
     driver = Driver()
-    driver.tell(worker(epoch=2))
+    driver.publish(worker(epoch=2))
 
-    assert sent(driver.tell(worker(epoch=3)), "indexer") == [
+    assert sent(driver.publish(worker(epoch=3)), "indexer") == [
         WorkerSeen(worker(epoch=3), restarted=True)
     ]
-    assert driver.tell(worker(epoch=2)) == []
+    assert driver.publish(worker(epoch=2)) == []
     assert driver.registry.statistics().outdated == 1
 
 
 def test_a_low_epoch_of_a_new_incarnation_is_raised_by_those_who_know_it() -> None:
     driver = Driver()
-    driver.tell(worker(epoch=9, incarnation=7))
+    driver.publish(worker(epoch=9, incarnation=7))
 
-    effects = driver.tell(worker(epoch=2, incarnation=8))
+    effects = driver.publish(worker(epoch=2, incarnation=8))
 
     (asked,) = of(Publish, effects)
     assert asked.subject == "kvmesh.ctl.code.a"
@@ -124,21 +124,21 @@ def test_a_low_epoch_of_a_new_incarnation_is_raised_by_those_who_know_it() -> No
 
 def test_who_only_listens_asks_nobody_for_another_epoch() -> None:
     driver = Driver(speaks=False)
-    driver.tell(worker(epoch=9, incarnation=7))
+    driver.publish(worker(epoch=9, incarnation=7))
 
-    assert driver.tell(worker(epoch=2, incarnation=8)) == []
+    assert driver.publish(worker(epoch=2, incarnation=8)) == []
 
 
 def test_a_worker_that_is_silent_is_heard_again_under_an_older_epoch() -> None:
     driver = Driver()
-    driver.registry.hearing.set_asked()
-    driver.tell(worker(epoch=9))
+    driver.registry.link_health.set_asked()
+    driver.publish(worker(epoch=9))
     driver.now = 4.0
-    driver.tell(Answered("worker/a", "ok"))
-    driver.tell(Tick("check"))
+    driver.publish(Answered("worker/a", "ok"))
+    driver.publish(Tick("check"))
     assert driver.workers.info(A).trust is Trust.APPROX
 
-    effects = driver.tell(worker(epoch=2))
+    effects = driver.publish(worker(epoch=2))
 
     assert sent(effects, "indexer") == [WorkerSeen(worker(epoch=2), restarted=True)]
     assert driver.workers.info(A).trust is Trust.EXACT
@@ -146,35 +146,35 @@ def test_a_worker_that_is_silent_is_heard_again_under_an_older_epoch() -> None:
 
 def test_a_draining_worker_gets_nothing_new() -> None:
     driver = Driver()
-    driver.tell(worker(draining=True))
+    driver.publish(worker(draining=True))
 
     assert driver.usable() == ()
 
 
 def test_a_worker_whose_engine_hangs_is_not_called_draining() -> None:
     driver = Driver()
-    driver.tell(worker())
-    driver.tell(worker(draining=True, answering=False))
+    driver.publish(worker())
+    driver.publish(worker(draining=True, answering=False))
 
     members = driver.workers.membership
     assert driver.usable() == ()
     assert members.why_not(A, driver.now) == ENGINE_HANGS
 
-    driver.tell(worker(draining=True))
+    driver.publish(worker(draining=True))
     assert members.why_not(A, driver.now) == "draining"
-    driver.tell(worker())
+    driver.publish(worker())
     assert driver.usable() == (A,)
 
 
 def test_a_silent_worker_is_gone_within_four_seconds() -> None:
     driver = Driver()
-    driver.tell(worker())
+    driver.publish(worker())
     driver.now = 3.4
-    driver.tell(router("r1"))
-    assert sent(driver.tell(Tick("check")), "indexer") == []
+    driver.publish(router("r1"))
+    assert sent(driver.publish(Tick("check")), "indexer") == []
     driver.now = 3.75
 
-    effects = driver.tell(Tick("check"))
+    effects = driver.publish(Tick("check"))
 
     assert sent(effects, "indexer") == [WorkerGone(A)]
     assert Wake(0.25, Tick("check")) in effects
@@ -185,9 +185,9 @@ def test_a_silent_worker_is_gone_within_four_seconds() -> None:
 def asked() -> Driver:
     """Return a driver of which somebody asks the silent, with a worker and a sibling."""
     driver = Driver()
-    driver.registry.hearing.set_asked()
-    driver.tell(worker())
-    driver.tell(router())
+    driver.registry.link_health.set_asked()
+    driver.publish(worker())
+    driver.publish(router())
     return driver
 
 
@@ -197,8 +197,8 @@ def pass_time(driver: Driver, until_s: float, *, hears_itself: bool = True) -> l
     while driver.now < until_s:
         driver.now += 0.25
         if hears_itself:
-            driver.tell(router("r1"))
-        effects += driver.tell(Tick("check"))
+            driver.publish(router("r1"))
+        effects += driver.publish(Tick("check"))
     return [one for one in effects if not isinstance(one, Wake)]
 
 
@@ -211,7 +211,7 @@ def test_the_silent_are_asked_and_stay_while_they_answer() -> None:
     effects: list[Effect] = []
     for second in range(3, 60):
         for member in ("worker/a", "router/r2"):
-            effects += driver.tell(Answered(member, "ok"))
+            effects += driver.publish(Answered(member, "ok"))
         effects += pass_time(driver, second)
 
     assert [(log.event, log.fields["change"]) for log in of(Log, effects)] == [
@@ -225,10 +225,10 @@ def test_the_silent_are_asked_and_stay_while_they_answer() -> None:
 
 def test_a_worker_that_only_answers_is_known_approximately_until_it_is_heard() -> None:
     driver = asked()
-    driver.tell(TrustChanged(A, Trust.DEGRADED))
-    driver.tell(Answered("worker/a", "ok"))
+    driver.publish(TrustChanged(A, Trust.DEGRADED))
+    driver.publish(Answered("worker/a", "ok"))
     pass_time(driver, 2.5)
-    driver.tell(Answered("worker/a", "ok"))
+    driver.publish(Answered("worker/a", "ok"))
     assert driver.workers.info(A).trust is Trust.DEGRADED
 
     pass_time(driver, 3.75)
@@ -236,9 +236,9 @@ def test_a_worker_that_only_answers_is_known_approximately_until_it_is_heard() -
     assert driver.workers.info(A).trust is Trust.APPROX
     assert driver.workers.info(A).models == ("m",)
     assert driver.workers.state(A).report == LoadReport(total_blocks=100)
-    driver.tell(TrustChanged(A, Trust.EXACT))
+    driver.publish(TrustChanged(A, Trust.EXACT))
     assert driver.workers.info(A).trust is Trust.APPROX
-    [log] = of(Log, driver.tell(worker()))
+    [log] = of(Log, driver.publish(worker()))
     assert log.fields["change"] == "heard"
     assert driver.workers.info(A).trust is Trust.EXACT
     assert driver.workers.state(A).report == LoadReport(2, 1, 50, 100)
@@ -249,11 +249,11 @@ def test_who_refuses_twice_is_gone_at_once() -> None:
     pass_time(driver, 2.25)
 
     first = [
-        *driver.tell(Answered("worker/a", "down")),
-        *driver.tell(Answered("router/r2", "down")),
+        *driver.publish(Answered("worker/a", "down")),
+        *driver.publish(Answered("router/r2", "down")),
     ]
-    worker_gone = driver.tell(Answered("worker/a", "down"))
-    router_gone = driver.tell(Answered("router/r2", "down"))
+    worker_gone = driver.publish(Answered("worker/a", "down"))
+    router_gone = driver.publish(Answered("router/r2", "down"))
 
     assert first == []
     assert sent(worker_gone, "indexer") == [WorkerGone(A)]
@@ -266,39 +266,39 @@ def test_who_is_back_behind_a_partition_joins_again_unheard() -> None:
     pass_time(driver, 5.0)
     assert driver.usable() == driver.routers.members() == ()
 
-    worker_back = driver.tell(Answered("worker/a", "ok"))
-    router_back = driver.tell(Answered("router/r2", "ok"))
+    worker_back = driver.publish(Answered("worker/a", "ok"))
+    router_back = driver.publish(Answered("router/r2", "ok"))
 
     assert sent(worker_back, "indexer") == [WorkerSeen(worker(), joined=True)]
     assert sent(router_back, "sync") == [RouterSeen(router(), joined=True)]
     assert driver.usable() == (A,)
     assert driver.workers.info(A).trust is Trust.APPROX
-    assert driver.registry.hearing.warnings() != ()
-    driver.tell(worker())
-    driver.tell(router())
+    assert driver.registry.link_health.warnings() != ()
+    driver.publish(worker())
+    driver.publish(router())
     assert driver.workers.info(A).trust is Trust.EXACT
-    assert driver.registry.hearing.warnings() == ()
+    assert driver.registry.link_health.warnings() == ()
 
 
 def test_after_a_standstill_what_was_sent_is_read_before_anybody_is_given_up() -> None:
     driver = Driver()
-    driver.tell(worker())
-    driver.tell(Tick("check"))
+    driver.publish(worker())
+    driver.publish(Tick("check"))
     driver.now = 9.0
 
-    assert sent(driver.tell(Tick("check")), "indexer") == []
+    assert sent(driver.publish(Tick("check")), "indexer") == []
     assert driver.usable() == (A,)
 
 
 def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
     driver = Driver()
-    driver.tell(worker())
-    driver.tell(router())
-    driver.registry.hearing.set_connected(up=False)
+    driver.publish(worker())
+    driver.publish(router())
+    driver.registry.link_health.set_connected(up=False)
 
     assert pass_time(driver, 600.0, hears_itself=False) == []
     assert driver.usable() == (A,)
-    driver.registry.hearing.set_connected(up=True)
+    driver.registry.link_health.set_connected(up=True)
 
     assert sent(pass_time(driver, 603.25), "indexer") == []
     assert (driver.usable(), driver.routers.members()) == ((A,), ("r2",))
@@ -308,19 +308,19 @@ def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
 def test_of_who_hashes_by_another_secret_only_what_was_sent_there_counts() -> None:
     driver = Driver(secret_mark=7)
 
-    driver.tell(worker(secret_mark=8))
+    driver.publish(worker(secret_mark=8))
     assert driver.workers.distrusted == {A}
-    driver.tell(worker(secret_mark=7))
+    driver.publish(worker(secret_mark=7))
     assert driver.workers.distrusted == set()
-    driver.tell(worker())
+    driver.publish(worker())
     assert driver.workers.info(A).trust is Trust.APPROX
 
 
 def test_trust_is_kept_across_heartbeats() -> None:
     driver = Driver()
-    driver.tell(worker())
-    driver.tell(TrustChanged(A, Trust.DEGRADED))
-    driver.tell(worker())
+    driver.publish(worker())
+    driver.publish(TrustChanged(A, Trust.DEGRADED))
+    driver.publish(worker())
 
     assert driver.workers.info(A).trust is Trust.DEGRADED
     assert driver.workers.distrusted == {A}
@@ -328,8 +328,8 @@ def test_trust_is_kept_across_heartbeats() -> None:
 
 def test_trust_in_a_worker_that_is_not_there_is_not_kept() -> None:
     driver = Driver()
-    driver.tell(TrustChanged(A, Trust.DEGRADED))
-    driver.tell(worker())
+    driver.publish(TrustChanged(A, Trust.DEGRADED))
+    driver.publish(worker())
 
     assert driver.workers.info(A).trust is Trust.EXACT
     assert driver.workers.distrusted == set()
@@ -337,41 +337,41 @@ def test_trust_in_a_worker_that_is_not_there_is_not_kept() -> None:
 
 def test_other_replicas_come_and_go() -> None:
     driver = Driver()
-    effects = driver.tell(router())
+    effects = driver.publish(router())
     assert sent(effects, "sync") == [RouterSeen(router(), joined=True)]
     assert driver.registry.replica("r2") == router()
-    driver.tell(router(epoch=4))
-    assert driver.tell(router(epoch=3)) == []
+    driver.publish(router(epoch=4))
+    assert driver.publish(router(epoch=3)) == []
     driver.now = 4.0
-    driver.tell(worker())
+    driver.publish(worker())
 
-    assert sent(driver.tell(Tick("check")), "sync") == [RouterGone("r2")]
+    assert sent(driver.publish(Tick("check")), "sync") == [RouterGone("r2")]
     assert driver.registry.replica("r2") is None
 
 
 def test_a_replica_does_not_listen_to_itself() -> None:
-    assert Driver().tell(router("r1")) == []
+    assert Driver().publish(router("r1")) == []
 
 
 def test_another_router_of_the_same_name_is_said_once() -> None:
     driver = Driver()
 
-    [log] = of(Log, driver.tell(router("r1", epoch=7)))
+    [log] = of(Log, driver.publish(router("r1", epoch=7)))
 
     assert (log.level, log.event) == ("error", "another router has this name")
     assert "--router-id" in str(log.fields["remedy"])
-    assert driver.tell(router("r1", epoch=7)) == []
-    assert driver.tell(router("r1")) == []
-    assert len(driver.tell(router("r1", epoch=8))) == 1
+    assert driver.publish(router("r1", epoch=7)) == []
+    assert driver.publish(router("r1")) == []
+    assert len(driver.publish(router("r1", epoch=8))) == 1
     assert driver.routers.members() == ()
-    assert Driver(speaks=False).tell(router("r1", epoch=7)) == []
+    assert Driver(speaks=False).publish(router("r1", epoch=7)) == []
 
 
 def test_heartbeats_come_by_the_bus() -> None:
     driver = Driver()
 
-    driver.tell(BusMessage("kvmesh.hb.code.a", encode(worker())))
-    driver.tell(BusMessage("kvmesh.rt.code.r2", encode(router())))
+    driver.publish(BusMessage("kvmesh.hb.code.a", encode(worker())))
+    driver.publish(BusMessage("kvmesh.rt.code.r2", encode(router())))
 
     counted = driver.registry.statistics()
     assert (counted.worker_heartbeats, counted.router_heartbeats, counted.garbage) == (1, 1, 0)
@@ -390,7 +390,7 @@ def test_heartbeats_come_by_the_bus() -> None:
 def test_garbage_and_borrowed_names_are_counted_and_dropped(subject: str, data: bytes) -> None:
     driver = Driver()
 
-    [said] = driver.tell(BusMessage(subject, data))
+    [said] = driver.publish(BusMessage(subject, data))
     assert isinstance(said, Log)
     assert said.fields["from"] == repr(subject)
     assert driver.registry.statistics().garbage == 1
@@ -399,7 +399,7 @@ def test_garbage_and_borrowed_names_are_counted_and_dropped(subject: str, data: 
 def test_a_replica_tells_that_it_lives_each_second() -> None:
     driver = Driver()
 
-    for effects in (driver.tell(Started()), driver.tell(Tick("heartbeat"))):
+    for effects in (driver.publish(Started()), driver.publish(Tick("heartbeat"))):
         [publish] = of(Publish, effects)
         assert publish.subject == "kvmesh.rt.code.r1"
         assert decode(publish.data, RouterHeartbeat) == router("r1")
@@ -407,18 +407,18 @@ def test_a_replica_tells_that_it_lives_each_second() -> None:
 
 
 def test_a_listener_says_nothing() -> None:
-    assert Driver(speaks=False).tell(Started()) == [Wake(0.25, Tick("check"))]
+    assert Driver(speaks=False).publish(Started()) == [Wake(0.25, Tick("check"))]
 
 
 def test_messages_of_no_concern_are_ignored() -> None:
-    assert Driver().tell(Message()) == []
+    assert Driver().publish(Message()) == []
 
 
 def test_a_worker_that_names_a_place_of_no_engine_is_refused_and_said_once() -> None:
     driver = Driver()
     evil = worker(url="http://169.254.169.254/latest/meta-data")
 
-    first, second = driver.tell(evil), driver.tell(evil)
+    first, second = driver.publish(evil), driver.publish(evil)
 
     assert [log.level for log in of(Log, first)] == ["error"]
     assert "169.254.169.254" in str(of(Log, first)[0].fields["reason"])
@@ -431,46 +431,46 @@ def test_a_worker_that_names_a_place_of_no_engine_is_refused_and_said_once() -> 
 
 def test_a_worker_that_turns_to_such_a_place_keeps_its_url_until_it_is_gone() -> None:
     driver = Driver()
-    driver.tell(worker())
+    driver.publish(worker())
     driver.now = 1.0
 
-    driver.tell(worker(url="http://[fe80::1]"))
+    driver.publish(worker(url="http://[fe80::1]"))
 
     beat = driver.registry.heartbeat(A)
     assert beat is not None
     assert beat.url == "http://a"
     driver.now = 5.0
-    driver.tell(router("r1"))
-    driver.tell(Tick("check"))
+    driver.publish(router("r1"))
+    driver.publish(Tick("check"))
     assert driver.registry.heartbeat(A) is None
 
 
 def test_a_reading_of_the_load_counts_once_however_often_it_is_told() -> None:
     driver = Driver()
-    driver.tell(worker(reading=1))
+    driver.publish(worker(reading=1))
     for _ in range(STALE_BEATS - 1):
-        driver.tell(worker(reading=1))
+        driver.publish(worker(reading=1))
     assert driver.workers.state(A).loads.unseen_requests == 0
     assert driver.workers.state(A).report.used_blocks == 50
 
-    driver.tell(worker(reading=2))
-    driver.tell(worker(reading=3))
+    driver.publish(worker(reading=2))
+    driver.publish(worker(reading=3))
     assert driver.workers.state(A).loads.unseen_requests == 3
 
 
 def test_load_that_an_engine_no_longer_tells_is_forgotten() -> None:
     driver = Driver()
     for reading in (1, 2, 3):
-        driver.tell(worker(reading=reading))
+        driver.publish(worker(reading=reading))
     assert driver.workers.state(A).loads.unseen_requests == 3
 
     for _ in range(STALE_BEATS):
-        driver.tell(worker(reading=3))
+        driver.publish(worker(reading=3))
 
     assert driver.workers.state(A).loads.unseen_requests == 0
     assert driver.workers.state(A).report == LoadReport(total_blocks=100)
     assert driver.workers.capacity_blocks(A) == 100
-    driver.tell(worker(epoch=2, reading=3))
+    driver.publish(worker(epoch=2, reading=3))
     assert driver.workers.state(A).report.used_blocks == 50
 
 
@@ -478,26 +478,26 @@ def test_a_sidecar_that_does_not_count_its_readings_is_believed_each_time() -> N
     driver = Driver()
 
     for _ in range(3):
-        driver.tell(worker())
+        driver.publish(worker())
 
     assert driver.workers.state(A).loads.unseen_requests == 3
 
 
 def test_the_last_epoch_of_all_is_not_asked_to_be_gone_above() -> None:
     driver = Driver()
-    driver.tell(worker(epoch=MAX_ORDINAL, incarnation=7))
+    driver.publish(worker(epoch=MAX_ORDINAL, incarnation=7))
 
-    assert of(Publish, driver.tell(worker(epoch=2, incarnation=8))) == []
+    assert of(Publish, driver.publish(worker(epoch=2, incarnation=8))) == []
 
 
 def test_workers_are_awaited_until_all_that_are_there_had_time_to_be_heard() -> None:
     driver = Driver()
-    driver.tell(Started())
+    driver.publish(Started())
     seen: list[bool] = []
 
     for now in (0.25, 3.25, 3.5):
         driver.now = now
-        driver.tell(Tick("check"))
+        driver.publish(Tick("check"))
         seen.append(driver.workers.settled)
 
     assert seen == [False, False, True]
@@ -505,14 +505,14 @@ def test_workers_are_awaited_until_all_that_are_there_had_time_to_be_heard() -> 
 
 def test_members_that_were_lost_are_named() -> None:
     driver = Driver()
-    driver.registry.hearing.set_asked()
-    driver.tell(worker())
-    driver.tell(router())
+    driver.registry.link_health.set_asked()
+    driver.publish(worker())
+    driver.publish(router())
     driver.now = 10.0
-    driver.tell(Tick("check"))  # it stood still
+    driver.publish(Tick("check"))  # it stood still
     driver.now = 10.25
     for member in ("worker/a", "router/r2"):
         for _ in range(2):
-            driver.tell(Answered(member, "down"))
+            driver.publish(Answered(member, "down"))
 
     assert driver.registry.given_up(10.25) == [("a", GIVEN_UP), ("r2", GIVEN_UP)]

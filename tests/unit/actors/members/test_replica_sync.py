@@ -66,7 +66,7 @@ class Driver:
         self.sync.outbox.on_first = self._note_first
         self.sync.receive(Started(), self.now)
 
-    def tell(self, message: Message) -> list[Effect]:
+    def publish(self, message: Message) -> list[Effect]:
         effects = list(self.sync.receive(message, self.now))
         self.published += of(Publish, effects)
         return effects
@@ -77,7 +77,7 @@ class Driver:
     def send(self) -> list[Effect]:
         """Do as the driver does when the outbox says that something waits."""
         waits, self._waits = self._waits, False
-        return self.tell(BookingsWait()) if waits else []
+        return self.publish(BookingsWait()) if waits else []
 
     def placed(self, request_id: str) -> list[Effect]:
         self.sync.outbox.placed(self.sequences.bookings[request_id])
@@ -121,7 +121,7 @@ def state(*events: Record) -> list[Record]:
 def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
     driver = Driver()
     assert driver.book("q")[1:] == [Wake(0.005, Tick("flush"))]
-    assert driver.tell(Tick("flush")) == []
+    assert driver.publish(Tick("flush")) == []
 
     assert driver.first_token("q")[1:] == [Wake(0.005, Tick("flush"))]
 
@@ -136,7 +136,7 @@ def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
     driver.sequences.finish("q")
     assert driver.finished("q") == []
 
-    assert driver.tell(Tick("flush"))[1:] == [Wake(0.005, Tick("flush"))]
+    assert driver.publish(Tick("flush"))[1:] == [Wake(0.005, Tick("flush"))]
 
     assert driver.batches()[1] == RecordBatch(7, 3, [Prefilled("r1#1"), Ended("r1#1")])
     assert driver.sync.statistics().events_sent == 4
@@ -147,7 +147,7 @@ def test_a_message_has_so_many_events() -> None:
     for request_id in "abcd":
         driver.book(request_id)
 
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
 
     assert [len(one.events) for one in driver.batches()] == [2, 2, 1]
 
@@ -157,7 +157,7 @@ def test_long_prompts_never_fill_a_message() -> None:
     driver.route("a", list(range(1000)))
     driver.route("b", list(range(1000)))
     driver.route("c", list(range(1000)))
-    driver.tell(StateWanted("r2"))
+    driver.publish(StateWanted("r2"))
 
     sent = [
         [one.request_id for one in batch.events if isinstance(one, PlacedRecord)]
@@ -168,11 +168,11 @@ def test_long_prompts_never_fill_a_message() -> None:
 
 def test_each_second_a_replica_says_how_far_it_is() -> None:
     driver = Driver()
-    assert driver.tell(Started()) == [Wake(1.0, Tick("beat")), Wake(1.2, Tick("format"))]
+    assert driver.publish(Started()) == [Wake(1.0, Tick("beat")), Wake(1.2, Tick("format"))]
     driver.book("q")
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
 
-    assert Wake(1.0, Tick("beat")) in driver.tell(Tick("beat"))
+    assert Wake(1.0, Tick("beat")) in driver.publish(Tick("beat"))
 
     assert driver.batches()[-1] == RecordBatch(7, 3, [], Shares(0, 0, [], beat=True))
 
@@ -180,10 +180,10 @@ def test_each_second_a_replica_says_how_far_it_is() -> None:
 def test_growth_is_told_once_a_second() -> None:
     driver = Driver()
     driver.book("q")
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
     driver.sequences.grow("q", 9, 0.0)
-    driver.tell(Tick("beat"))
-    driver.tell(Tick("beat"))
+    driver.publish(Tick("beat"))
+    driver.publish(Tick("beat"))
 
     assert [one.events for one in driver.batches()[1:]] == [[Grew("r1#1", 9)], [], []]
 
@@ -193,7 +193,7 @@ def test_running_requests_never_expire_at_home() -> None:
     driver.book("q")
     for now in (9.0, 18.0, 27.0):
         driver.now = now
-        driver.tell(Tick("beat"))
+        driver.publish(Tick("beat"))
 
     assert driver.sequences.bookings.get("q") is not None
 
@@ -204,22 +204,22 @@ def test_a_peer_that_asks_gets_the_whole_state() -> None:
     driver.sequences.first_token("q", 0.0)
     driver.sequences.grow("q", 9, 0.0)
 
-    driver.tell(BusMessage("kvmesh.rctl.code.r1", encode(StateWanted("r2"))))
-    driver.tell(StateWanted("r3"))
+    driver.publish(BusMessage("kvmesh.rctl.code.r1", encode(StateWanted("r2"))))
+    driver.publish(StateWanted("r3"))
 
     assert driver.batches()[1:] == [
         RecordBatch(7, 3, state(PLACED, Prefilled("r1#1"), Grew("r1#1", 9)))
     ]
     driver.now = 1.0
-    assert driver.tell(StateWanted("r3"))
-    assert driver.tell(StateWanted("r1")) == []
+    assert driver.publish(StateWanted("r3"))
+    assert driver.publish(StateWanted("r1")) == []
 
 
 def test_a_fresh_booking_in_a_state_has_no_history() -> None:
     driver = Driver()
     driver.sequences.add("q", W, Demand(40, 30, 20), 0.0)
 
-    driver.tell(StateWanted("r2"))
+    driver.publish(StateWanted("r2"))
 
     assert driver.batches()[0].events == state(PLACED)
 
@@ -230,7 +230,7 @@ def test_what_must_have_come_unseen_is_still_expected_by_whom_is_told_now() -> N
     driver.sequences.first_token("q", 0.0)
     driver.sequences.foresee(driver.sequences.bookings["q"], 3)
 
-    driver.tell(StateWanted("r2"))
+    driver.publish(StateWanted("r2"))
 
     expected = msgspec.structs.replace(PLACED, streams=False)
     assert driver.batches()[0].events == state(expected, Prefilled("r1#1"))
@@ -241,13 +241,13 @@ def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
     beat = RouterHeartbeat("r2", "code", "", ready=True, epoch=1)
     joined = RouterSeen(beat, joined=True)
 
-    assert driver.tell(RouterSeen(beat)) == []
-    [asked] = of(Publish, driver.tell(joined))
+    assert driver.publish(RouterSeen(beat)) == []
+    [asked] = of(Publish, driver.publish(joined))
     assert asked.subject == "kvmesh.rctl.code.r2"
     assert decode(asked.data, StateWanted) == StateWanted("r1")
-    assert driver.tell(joined) == []
-    driver.tell(RouterGone("r2"))
-    assert driver.tell(joined)
+    assert driver.publish(joined) == []
+    driver.publish(RouterGone("r2"))
+    assert driver.publish(joined)
 
 
 def talk(driver: Driver, lost: int, router: str = "r2") -> list[Effect]:
@@ -255,11 +255,11 @@ def talk(driver: Driver, lost: int, router: str = "r2") -> list[Effect]:
     peer = Driver(router)
     for number in range(lost):
         peer.book(f"lost-{number}")
-        peer.tell(Tick("flush"))
+        peer.publish(Tick("flush"))
     peer.sequences.add("theirs", W, Demand(40, 30), 0.0)
     peer.placed("theirs")
-    peer.tell(Tick("flush"))
-    return driver.tell(BusMessage(peer.published[-1].subject, peer.published[-1].data))
+    peer.publish(Tick("flush"))
+    return driver.publish(BusMessage(peer.published[-1].subject, peer.published[-1].data))
 
 
 def test_peers_bookings_are_applied_and_die_with_the_peer() -> None:
@@ -267,7 +267,7 @@ def test_peers_bookings_are_applied_and_die_with_the_peer() -> None:
     assert talk(driver, lost=0) == []
     assert [one.request_id for one in driver.sequences.owned("r2")] == ["r2#1"]
 
-    driver.tell(RouterGone("r2"))
+    driver.publish(RouterGone("r2"))
 
     assert driver.sequences.owned("r2") == []
     assert driver.sync.statistics().events_applied == 2
@@ -280,7 +280,7 @@ def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> Non
 
     assert asked.subject == "kvmesh.rctl.code.r2"
     driver.now = 1.0
-    subjects = [one.subject for one in of(Publish, driver.tell(Tick("beat")))]
+    subjects = [one.subject for one in of(Publish, driver.publish(Tick("beat")))]
     assert subjects == ["kvmesh.seq.code.r1", "kvmesh.rctl.code.r2"]
     assert driver.sync.statistics().states_asked == 2
 
@@ -291,7 +291,7 @@ def test_a_peer_whose_booking_expired_here_is_asked_for_its_state() -> None:
     known = driver.sync.known_upto("r2")
     driver.now = 11.0
 
-    effects = driver.tell(Tick("beat"))
+    effects = driver.publish(Tick("beat"))
 
     assert known == (7, 3)
     assert driver.sequences.owned("r2") == []
@@ -303,7 +303,7 @@ def test_of_a_peer_never_heard_nothing_is_known_or_doubted() -> None:
     driver = Driver()
     driver.sequences.add("q", W, Demand(40, 30, 20), driver.now, owner="r9")
     driver.now = 11.0
-    driver.tell(Tick("beat"))
+    driver.publish(Tick("beat"))
 
     assert driver.sync.known_upto("r9") is None
     assert driver.sync.statistics().states_asked == 0
@@ -319,26 +319,26 @@ def test_a_replica_does_not_listen_to_itself() -> None:
 def test_garbage_is_counted_and_dropped() -> None:
     driver = Driver()
 
-    [said] = driver.tell(BusMessage("kvmesh.seq.code.r2", b"\xc1"))
+    [said] = driver.publish(BusMessage("kvmesh.seq.code.r2", b"\xc1"))
     assert isinstance(said, Log)
-    assert driver.tell(BusMessage("kvmesh.rctl.code.r1", b"\xc1")) == []
+    assert driver.publish(BusMessage("kvmesh.rctl.code.r1", b"\xc1")) == []
     assert driver.sync.statistics().garbage == 2
 
 
 def test_messages_of_no_concern_are_ignored() -> None:
-    assert Driver().tell(Message()) == []
+    assert Driver().publish(Message()) == []
 
 
 def test_what_an_attempt_showed_is_told_with_its_end() -> None:
     driver = Driver()
     driver.book("q")
-    driver.tell(Tick("flush"))
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
+    driver.publish(Tick("flush"))
 
     driver.book("s")
     driver.finished("q", status_attempt(429, 0.5, 4.0))
     driver.finished("s")
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
 
     ended = [event for batch in driver.batches() for event in batch.events][3:]
     assert ended == [Ended("r1#1", Verdict.OVERLOAD, "429", 0.5, 4.0), Ended("r1#2")]
@@ -349,10 +349,10 @@ def test_service_of_tenants_goes_along_with_bookings_and_alone_when_who_waits_ch
     ledger = driver.scheduler.ledger
     ledger.charge(ledger.begin_waiting("a"), 7)
 
-    assert driver.tell(SharesChanged())[1:] == [Wake(0.005, Tick("flush"))]
-    assert driver.tell(SharesChanged()) == []
+    assert driver.publish(SharesChanged())[1:] == [Wake(0.005, Tick("flush"))]
+    assert driver.publish(SharesChanged()) == []
     ledger.begin_waiting("b")
-    driver.tell(Tick("flush"))
+    driver.publish(Tick("flush"))
 
     first, second = (one.shares for one in driver.batches())
     assert first is not None
@@ -366,13 +366,13 @@ def test_service_told_by_a_peer_is_charged() -> None:
     one, other = Driver("r1"), Driver("r2")
     mine, theirs = one.scheduler.ledger, other.scheduler.ledger
     theirs.begin_waiting("a")
-    one.tell(Tick("beat"))
-    other.tell(BusMessage("kvmesh.seq.code.r1", one.published[-1].data))
+    one.publish(Tick("beat"))
+    other.publish(BusMessage("kvmesh.seq.code.r1", one.published[-1].data))
 
     mine.charge(mine.begin_waiting("a"), 30)
-    one.tell(SharesChanged())
-    other.tell(BusMessage("kvmesh.seq.code.r1", one.published[-1].data))
+    one.publish(SharesChanged())
+    other.publish(BusMessage("kvmesh.seq.code.r1", one.published[-1].data))
 
     assert theirs.left(key_of("a")) == mine.left(key_of("a"))
-    other.tell(RouterGone("r1"))
+    other.publish(RouterGone("r1"))
     assert theirs.left(key_of("a")) == mine.left(key_of("a"))

@@ -68,7 +68,7 @@ def test_an_engine_that_began_anew_or_hangs_holds_no_adapter_ready(
     router = make_router()
     worker, adapters = BEAT.worker, router.scheduler.workers.adapters
     router.receive(WorkerSeen(BEAT), 0.0)
-    adapters.hear(worker, AdapterReport(2, ("poet",)))
+    adapters.receive(worker, AdapterReport(2, ("poet",)))
     router.receive(WorkerSeen(BEAT), 1.0)
     assert adapters.held(worker) == ("poet",)
 
@@ -228,14 +228,14 @@ def test_workers_left_out_for_failing_are_named_a_few_at_most() -> None:
 
 
 def test_who_wants_to_know_is_told_when_a_worker_joins_or_moves() -> None:
-    router, told = make_router(), []
-    router.located.append(lambda: told.append(BEAT.url))
+    router, reported = make_router(), []
+    router.located.append(lambda: reported.append(BEAT.url))
 
     router.receive(WorkerSeen(BEAT), 0.0)
     router.receive(WorkerSeen(BEAT), 1.0)
-    assert len(told) == 1
+    assert len(reported) == 1
     router.receive(WorkerSeen(msgspec.structs.replace(BEAT, url="http://w9:8000")), 2.0)
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 def beat(reading: int, computed: int, **more: object) -> WorkerSeen:

@@ -76,9 +76,9 @@ async def test_engines_are_asked_once_with_the_clients_key_however_many_look(
     await engines.add(max_model_len=10)
     await engines.add(max_model_len=8, root="r")
 
-    told = await asyncio.gather(*(engines.ask(key=b"Bearer k") for _ in range(5)))
+    reported = await asyncio.gather(*(engines.ask(key=b"Bearer k") for _ in range(5)))
 
-    assert {json.loads(body)["data"][0]["max_model_len"] for _, body in told} == {8}
+    assert {json.loads(body)["data"][0]["max_model_len"] for _, body in reported} == {8}
     assert engines.asked == [b"Bearer k"] * 2
 
 

@@ -63,9 +63,9 @@ class Plan:
         return True
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        told = [(b"x-kvmesh-worker", b"%d" % status), (b"x-kvmesh-overlap-blocks", b"7")]
-        told += [(b"x-kvmesh-fetch-from", b"w0"), (b"x-kvmesh-whole", b"little to prefill")]
-        return [*headers, *told, (b"x-kvmesh-prefill-worker", b"p0")]
+        reported = [(b"x-kvmesh-worker", b"%d" % status), (b"x-kvmesh-overlap-blocks", b"7")]
+        reported += [(b"x-kvmesh-fetch-from", b"w0"), (b"x-kvmesh-whole", b"little to prefill")]
+        return [*headers, *reported, (b"x-kvmesh-prefill-worker", b"p0")]
 
     def on_tokens(self, tokens: int) -> None:
         self.asked.append(str(tokens))
@@ -78,14 +78,14 @@ def test_overlap_is_told_to_those_who_may_know_it() -> None:
     plan = Plan()
     shared, apart = Viewers("x-kvmesh-tenant"), Viewers("x-kvmesh-tenant", apart=True)
 
-    assert shared.veil(request(), plan) is plan
-    assert shared.veil(request(TENANT, OPERATE), plan) is plan
-    assert apart.veil(request(TENANT, VIEW), plan) is plan
+    assert shared.redact(request(), plan) is plan
+    assert shared.redact(request(TENANT, OPERATE), plan) is plan
+    assert apart.redact(request(TENANT, VIEW), plan) is plan
 
 
 def test_a_veiled_plan_is_the_plan_but_for_what_tells_of_caches() -> None:
     plan = Plan()
-    veiled = Viewers("x-kvmesh-tenant").veil(request(TENANT, VIEW), plan)
+    veiled = Viewers("x-kvmesh-tenant").redact(request(TENANT, VIEW), plan)
 
     assert veiled.next_target() is None
     assert veiled.on_attempt_failed(UpstreamFailure("before_send", "refused", "why", "o"))

@@ -130,10 +130,10 @@ def test_each_kind_of_engine_shows_its_progress_by_counters_of_its_own(
 
 
 def test_progress_is_read_of_figures_too_and_travels_in_heartbeats_alone() -> None:
-    told = load_of_figures(EngineFigures(1, 2, 32, 0, computed_tokens=9), 16)
+    reported = load_of_figures(EngineFigures(1, 2, 32, 0, computed_tokens=9), 16)
     untold = load_of_figures(EngineFigures(0, 0, 0, 0), 16)
 
-    assert told.reading() == EngineReading(9, running=1, waiting=2, used_blocks=2)
+    assert reported.reading() == EngineReading(9, running=1, waiting=2, used_blocks=2)
     assert b"computed_tokens" not in msgspec.msgpack.encode(untold)
     earlier = msgspec.msgpack.encode({"running_requests": 3})
     assert msgspec.msgpack.decode(earlier, type=WorkerLoad).reading().computed is None

@@ -142,8 +142,8 @@ async def test_old_failures_settle_and_changes_are_told_once(eventually: Eventua
             fleet.membership.note("w0", SERVED, 100.0)
             await eventually(lambda: any(one["log_level"] == "info" for one in logs))
 
-    told = [(one["event"], one["member"]) for one in logs if "member" in one]
-    assert told == [("member left out", "w0"), ("member is trusted again", "w0")]
+    reported = [(one["event"], one["member"]) for one in logs if "member" in one]
+    assert reported == [("member left out", "w0"), ("member is trusted again", "w0")]
     assert "kvmesh_worker_failures_total{gone,500}" not in fleet.metrics()
 
 

@@ -59,14 +59,14 @@ class Asking:
         self.looked = 0
         self.told: list[tuple[str, Answer]] = []
         self.pool = UpstreamPool()
-        self.prober = Prober(self.pool, self._take, self._tell, asyncio.get_running_loop().time)
+        self.prober = Prober(self.pool, self._take, self._report, asyncio.get_running_loop().time)
 
     def _take(self, now: float) -> list[Probe]:
         del now
         self.looked += 1
         return self.due
 
-    def _tell(self, member: str, answer: Answer, now: float) -> None:
+    def _report(self, member: str, answer: Answer, now: float) -> None:
         assert now > 0.0
         self.told.append((member, answer))
         self.due = [one for one in self.due if one.member != member]
@@ -145,7 +145,7 @@ async def test_a_fault_in_one_members_probe_leaves_the_others_asked(
 ) -> None:
     told: list[str] = []
 
-    def tell(member: str, answer: Answer, now: float) -> None:
+    def report(member: str, answer: Answer, now: float) -> None:
         del answer, now
         told.append(member)
         if member == "odd":
@@ -153,7 +153,7 @@ async def test_a_fault_in_one_members_probe_leaves_the_others_asked(
 
     pool = UpstreamPool()
     probes = [Probe("odd", NOBODY, "/health"), Probe("w", NOBODY, "/health")]
-    asking = Prober(pool, lambda _: probes, tell, asyncio.get_running_loop().time)
+    asking = Prober(pool, lambda _: probes, report, asyncio.get_running_loop().time)
     running = asyncio.create_task(asking.run())
     await eventually(lambda: told.count("odd") > 1 < told.count("w"))
     await end_tasks(running)

@@ -50,6 +50,6 @@ def test_pickers_are_siblings_that_decide_and_followers_are_not() -> None:
         mesh.link.registry.receive(beat, time.monotonic())
 
     assert [one.router for one in mesh.replicas()] == ["own", "p", "r"]
-    told = mesh.link.versions()
-    assert (told.routers, told.followers) == (("1.0-r",), ("1.0-f",))
-    assert len(told.pickers) == 2
+    reported = mesh.link.versions()
+    assert (reported.routers, reported.followers) == (("1.0-r",), ("1.0-f",))
+    assert len(reported.pickers) == 2

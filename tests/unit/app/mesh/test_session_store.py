@@ -27,7 +27,7 @@ async def test_a_binding_that_cannot_be_written_takes_no_others_along() -> None:
     sessions = Sessions(SessionOptions())
     for name in ("one", "two", "three"):
         sessions.bind(name, WorkerId("w"), 0.0)
-    keys = list(sessions.news)
+    keys = list(sessions.updates)
     table = Table(keys[1])
     store = SessionStore(sessions, table)
 
@@ -36,4 +36,4 @@ async def test_a_binding_that_cannot_be_written_takes_no_others_along() -> None:
     await store.stop()
 
     assert table.put_keys == [keys[0], keys[2]]
-    assert not sessions.news
+    assert not sessions.updates

@@ -22,7 +22,7 @@ def read(tenant: str, *, apart: bool, **more: Any) -> BucketRequest:
     body = json.dumps({"messages": [{"role": "user", "content": "secret " * 100}], **more}).encode()
     headers = [(b"x-kvmesh-tenant", tenant.encode()), SESSION]
     request = Request("POST", b"/v1/chat/completions", headers, body)
-    wanted = reader.read(request, CHAT, read_request(request, CHAT), look=True)
+    wanted = reader.read(request, CHAT, read_request(request, CHAT), check=True)
     assert request.body == body
     return wanted
 

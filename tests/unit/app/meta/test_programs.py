@@ -32,8 +32,11 @@ def with_(**changes: object) -> Standing:
 def test_an_agent_is_told_by_who_holds_it_else_by_who_heard_last(
     others: Standing, wanted: Standing
 ) -> None:
-    for told in ([view("r1", AGENT), view("r2", others)], [view("r2", others), view("r1", AGENT)]):
-        [merged] = merge_programs(told, 9)
+    for reported in (
+        [view("r1", AGENT), view("r2", others)],
+        [view("r2", others), view("r1", AGENT)],
+    ):
+        [merged] = merge_programs(reported, 9)
 
         assert (merged.router, merged.programs) == ("", [wanted])
 

@@ -124,8 +124,8 @@ def test_a_gateway_stands_before_the_pickers_of_one_bucket() -> None:
     ]
     assert isinstance(plan.front, GatewayOptions)
     assert str(plan.front.listen) == "127.0.0.1:9000"
-    told = [spec.args[spec.args.index("--grpc-port") + 1] for spec in plan.routers]
-    assert told == [str(one.port) for one in plan.front.pickers] == ["9400", "9401"]
+    reported = [spec.args[spec.args.index("--grpc-port") + 1] for spec in plan.routers]
+    assert reported == [str(one.port) for one in plan.front.pickers] == ["9400", "9401"]
     engines = [spec.ready_url.removesuffix("/health") for spec in plan.engines]
     assert engines == [f"http://{one}" for one in plan.front.endpoints]
     assert plan.all() == [*plan.engines, *plan.sidecars, *plan.routers]

@@ -154,6 +154,6 @@ def test_what_a_header_cannot_say_is_refused_by_its_name(name: bytes, value: byt
 
 
 def test_targets_of_latency_are_passed_on() -> None:
-    told = ((b"x-llm-d-slo-ttft-ms", b"250.5"), (b"x-slo-tpot-ms", b"20"))
+    reported = ((b"x-llm-d-slo-ttft-ms", b"250.5"), (b"x-slo-tpot-ms", b"20"))
 
-    assert read(*told) == {b"host": b"h", **dict(told)}
+    assert read(*reported) == {b"host": b"h", **dict(reported)}

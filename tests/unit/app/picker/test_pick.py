@@ -90,7 +90,7 @@ async def test_a_failure_is_blamed_on_the_worker_only_if_it_is_its_own(
     stream.answered(status, kind="text/plain", attributes=attributes).came(b"no", end=True)
 
     failures = room.context.counters.failures.as_dict()
-    assert [told for _, told in failures] == ([kind] if kind else [])
+    assert [reported for _, reported in failures] == ([kind] if kind else [])
     assert stream.sent_back(response=True)[0] == b"no"
 
 
@@ -110,8 +110,8 @@ async def test_the_worker_that_served_instead_has_the_booking(room: Room) -> Non
 
     assert f"10.0.0.{booking.worker[1:]}:8000" == other
     assert room.counts.moved == 1
-    told = stream.set_in(stream.heard[2].response_headers.response.header_mutation)
-    assert (told["x-kvmesh-worker"], told["x-kvmesh-attempts"]) == (booking.worker, "2")
+    reported = stream.set_in(stream.received[2].response_headers.response.header_mutation)
+    assert (reported["x-kvmesh-worker"], reported["x-kvmesh-attempts"]) == (booking.worker, "2")
     assert room.context.counters.attempts_failed == 1
     stream.came(DONE, end=True)
 
@@ -229,8 +229,8 @@ async def test_a_trace_goes_on_and_costs_no_alternative() -> None:
     stream = room.ask().head().body(CHAT)
 
     assert len(stream.picked.split(",")) == 3
-    told = stream.set_in(stream.heard[0].request_headers.response.header_mutation)
-    assert told["traceparent"].endswith("-01")
+    reported = stream.set_in(stream.received[0].request_headers.response.header_mutation)
+    assert reported["traceparent"].endswith("-01")
     stream.on_reset(8)
     await room.close()
 
@@ -279,9 +279,9 @@ async def test_a_rank_is_told_by_its_header() -> None:
     room.introduce("r1", "http://10.0.0.5:8000", dp_rank=1, engine="vllm")
     stream = room.ask().head().body(CHAT)
 
-    told = stream.set_in(stream.heard[0].request_headers.response.header_mutation)
+    reported = stream.set_in(stream.received[0].request_headers.response.header_mutation)
     assert stream.picked == "10.0.0.5:8000"
-    assert told["x-data-parallel-rank"] == "1"
+    assert reported["x-data-parallel-rank"] == "1"
     stream.on_reset(8)
     await room.close()
 
@@ -294,9 +294,9 @@ async def test_a_body_that_was_changed_goes_on_in_place_of_the_clients(room: Roo
     stream = room.ask().head().body(CHAT)
     changed = CHAT.replace(b'"m"', b'"longer"')
 
-    told = stream.set_in(stream.heard[0].request_headers.response.header_mutation)
+    reported = stream.set_in(stream.received[0].request_headers.response.header_mutation)
     assert stream.sent_back()[0] == changed
-    assert told["content-length"] == str(len(changed))
+    assert reported["content-length"] == str(len(changed))
     stream.answered().came(DONE, end=True)
 
 
@@ -309,7 +309,7 @@ async def test_headers_that_were_taken_off_do_not_go_on(room: Room) -> None:
     room.door.adapters.append(guard)
     stream = room.ask().head("/v1/chat/completions", ("authorization", "Bearer key")).body(CHAT)
 
-    mutation = stream.heard[0].request_headers.response.header_mutation
+    mutation = stream.received[0].request_headers.response.header_mutation
     assert list(mutation.remove_headers) == ["authorization"]
     assert stream.set_in(mutation)["x-tenant"] == "a"
     stream.answered().came(DONE, end=True)

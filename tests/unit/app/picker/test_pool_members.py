@@ -23,8 +23,8 @@ def turn(watch: PoolWatch, *addresses: str) -> None:
     """Have the pool be those addresses from now on, a pod each."""
     endpoints = tuple(Endpoint(f"w-{one}", one, f"pod-{one}") for one in addresses)
     watch.found = PoolEndpoints(endpoints, frozenset(addresses))
-    for tell in watch.listeners:
-        tell()
+    for on_crash in watch.listeners:
+        on_crash()
 
 
 def seen(router: Router, name: str, url: str) -> None:

@@ -45,15 +45,17 @@ async def room() -> AsyncIterator[Room]:
     assert one.booked() == {}
 
 
-def told(stream: Asking) -> dict[str, str]:
-    mutation = stream.heard[0].request_headers.response.header_mutation
+def reported(stream: Asking) -> dict[str, str]:
+    mutation = stream.received[0].request_headers.response.header_mutation
     return {
         name: value for name, value in stream.set_in(mutation).items() if name.encode() in RESERVED
     }
 
 
 def answered_headers(stream: Asking) -> dict[str, str]:
-    answer = next(one for one in stream.heard if one.WhichOneof("response") == "response_headers")
+    answer = next(
+        one for one in stream.received if one.WhichOneof("response") == "response_headers"
+    )
     return stream.set_in(answer.response_headers.response.header_mutation)
 
 
@@ -64,7 +66,7 @@ async def test_the_decode_worker_is_picked_and_its_sidecar_told_of_the_prefill_w
     booked = {booking.worker for booking in room.booked().values()}
 
     assert stream.picked.startswith(("10.0.0.1:", "10.0.0.2:"))
-    assert told(stream) == {
+    assert reported(stream) == {
         "x-prefiller-host-port": "10.0.0.0:8000",
         "x-llm-d-prefiller-host-port": "10.0.0.0:8000",
     }
@@ -80,7 +82,7 @@ async def test_the_decode_worker_is_picked_and_its_sidecar_told_of_the_prefill_w
 async def test_a_short_prompt_stays_whole_and_the_client_hears_why(room: Room) -> None:
     stream = room.ask().head().body(CHAT).answered()
 
-    assert told(stream) == {}
+    assert reported(stream) == {}
     assert answered_headers(stream)["x-kvmesh-whole"] == "little to prefill"
     stream.came(DONE, end=True)
 
@@ -91,10 +93,10 @@ async def test_a_client_cannot_say_whom_a_sidecar_connects_to(room: Room, body: 
 
     stream = room.ask().head("/v1/chat/completions", *spoofed).body(body)
 
-    mutation = stream.heard[0].request_headers.response.header_mutation
+    mutation = stream.received[0].request_headers.response.header_mutation
     kept = {name for name, _ in spoofed} - set(mutation.remove_headers)
-    assert kept == set(told(stream))
-    assert "attacker:1" not in told(stream).values()
+    assert kept == set(reported(stream))
+    assert "attacker:1" not in reported(stream).values()
     stream.answered().came(DONE, end=True)
 
 
@@ -103,7 +105,7 @@ async def test_without_a_prefill_worker_that_may_the_request_stays_whole() -> No
     room.context.workers.describe(WorkerId("p0"), WorkerInfo(taints=frozenset({"repair"})))
     stream = room.ask().head().body(LONG).answered()
 
-    assert told(stream) == {}
+    assert reported(stream) == {}
     assert answered_headers(stream)["x-kvmesh-whole"] == "no prefill worker"
     stream.came(DONE, end=True)
     assert room.booked() == {}
@@ -148,7 +150,7 @@ async def test_dynamos_frontend_is_told_of_every_request() -> None:
     stream = room.ask().head().body(CHAT)
     number = stream.picked.rpartition(".")[2].partition(":")[0]
 
-    assert told(stream) == {
+    assert reported(stream) == {
         "x-worker-instance-id": number,
         "x-dynamo-worker-instance-id": number,
         "x-dynamo-routing-mode": "aggregated",
@@ -161,8 +163,8 @@ async def test_dynamos_frontend_is_told_of_both_workers() -> None:
     room = made("dynamo")
     stream = room.ask().head().body(LONG)
 
-    assert told(stream)["x-dynamo-prefill-instance-id"] == "0"
-    assert told(stream)["x-dynamo-routing-mode"] == "disaggregated"
+    assert reported(stream)["x-dynamo-prefill-instance-id"] == "0"
+    assert reported(stream)["x-dynamo-routing-mode"] == "disaggregated"
     stream.answered().came(DONE, end=True)
     await room.close()
 
@@ -171,7 +173,7 @@ async def test_workers_that_cannot_be_named_share_no_request() -> None:
     room = made("dynamo", labels=False)
     stream = room.ask().head().body(LONG).answered()
 
-    assert told(stream) == {}
+    assert reported(stream) == {}
     assert answered_headers(stream)["x-kvmesh-whole"] == "unnamed worker"
     stream.came(DONE, end=True)
     assert room.booked() == {}

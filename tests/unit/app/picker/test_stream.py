@@ -74,10 +74,10 @@ async def test_the_stream_stays_open_until_the_response_has_ended(room: Room) ->
 async def test_the_client_is_told_who_serves_it(room: Room) -> None:
     stream = finish(room.ask().head("/v1/chat/completions", ("x-request-id", "mine")).body(CHAT))
 
-    told = stream.set_in(stream.heard[2].response_headers.response.header_mutation)
-    assert f"10.0.0.{told['x-kvmesh-worker'][1:]}:8000" == stream.picked
-    assert told["x-request-id"] == "mine"
-    assert told["x-kvmesh-overlap-blocks"] == "0"
+    reported = stream.set_in(stream.received[2].response_headers.response.header_mutation)
+    assert f"10.0.0.{reported['x-kvmesh-worker'][1:]}:8000" == stream.picked
+    assert reported["x-request-id"] == "mine"
+    assert reported["x-kvmesh-overlap-blocks"] == "0"
 
 
 async def test_a_body_that_ends_by_trailers_goes_back_without_an_end(room: Room) -> None:
@@ -114,11 +114,11 @@ async def test_an_end_that_comes_twice_is_not_answered_twice(room: Room) -> None
 
 async def test_what_comes_behind_the_end_of_a_response_is_nothing(room: Room) -> None:
     stream = finish(room.ask().head().body(CHAT))
-    heard = stream.kinds()
+    received = stream.kinds()
 
     stream.came(b"", end=True).trailers(response=True)
 
-    assert stream.kinds() == heard
+    assert stream.kinds() == received
 
 
 async def test_a_gateway_whose_own_limit_counts_waits_for_nothing(room: Room) -> None:
@@ -149,7 +149,9 @@ async def test_in_each_mode_the_pick_is_where_the_gateway_takes_it(
         stream.body(CHAT)
 
     assert stream.picked
-    picks = [one.WhichOneof("response") for one in stream.heard if one.HasField("dynamic_metadata")]
+    picks = [
+        one.WhichOneof("response") for one in stream.received if one.HasField("dynamic_metadata")
+    ]
     assert picks == [picked_at]
     expected = {
         MODE.NONE: ["request_headers"],
@@ -170,7 +172,7 @@ async def test_bodies_of_a_streamed_response_go_on_as_they_are(room: Room) -> No
     stream = room.ask().head(response_mode=MODE.STREAMED).body(CHAT)
     finish(stream)
 
-    bodies = [one for one in stream.heard if one.WhichOneof("response") == "response_body"]
+    bodies = [one for one in stream.received if one.WhichOneof("response") == "response_body"]
     assert len(bodies) == 2
     assert not any(one.response_body.HasField("response") for one in bodies)
 
@@ -309,13 +311,13 @@ async def test_a_request_that_nobody_answers_is_not_left_waiting(room: Room) -> 
 async def test_bodies_are_bounded_alone_and_together() -> None:
     room = Room(limits=HttpLimits(max_body_bytes=100, max_total_body_bytes=150))
     long = room.ask().head().body(b"x" * 60, end=False).body(b"x" * 60)
-    told = room.ask().head("/v1/chat/completions", ("content-length", "101"))
+    reported = room.ask().head("/v1/chat/completions", ("content-length", "101"))
     first = room.ask().head().body(b"x" * 80, end=False)
     second = room.ask().head().body(b"x" * 80, end=False)
     first.on_reset(8)
     endless = room.ask().head("/v1/chat/completions", ("content-length", "9" * 40))
 
-    assert [one.refused[0] for one in (long, told, second, endless)] == [413, 413, 503, 413]
+    assert [one.refused[0] for one in (long, reported, second, endless)] == [413, 413, 503, 413]
     assert second.refused[1]["retry-after"] == "1"
     assert room.door.budget.used == 0
     await room.close()
@@ -342,7 +344,7 @@ async def test_what_a_client_says_of_endpoints_is_taken_off(room: Room) -> None:
     stream = room.ask().head("/v1/chat/completions", *lies, ("accept-encoding", "gzip"))
     finish(stream.body(CHAT))
 
-    mutation = stream.heard[0].request_headers.response.header_mutation
+    mutation = stream.received[0].request_headers.response.header_mutation
     assert stream.picked != "10.0.0.9:1"
     assert sorted(mutation.remove_headers) == [
         "accept-encoding",

@@ -246,5 +246,5 @@ async def test_gateways_without_end_are_not_all_remembered(room: Room) -> None:
     for number in range(GATEWAYS + 1):
         room.door.note_head(f"gateway {number}")
 
-    assert room.door.tells_heads(f"gateway {GATEWAYS}")
-    assert not room.door.tells_heads("gateway 0")
+    assert room.door.reports_heads(f"gateway {GATEWAYS}")
+    assert not room.door.reports_heads("gateway 0")

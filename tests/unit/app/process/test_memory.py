@@ -84,12 +84,12 @@ class Libc:
     """Notes after how many looks memory is given back."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.uses_caches = 0
         self.trimmed: list[int] = []
 
     def malloc_trim(self, kept: int) -> int:
         assert kept == 0
-        self.trimmed.append(self.looks)
+        self.trimmed.append(self.uses_caches)
         return 1
 
 
@@ -99,10 +99,10 @@ async def test_a_process_that_has_grown_gives_memory_back(monkeypatch: pytest.Mo
     sizes = [100, 101, 90, 99, 95, 102, 103, 60]
 
     def resident() -> int:
-        if libc.looks == len(sizes):
+        if libc.uses_caches == len(sizes):
             raise asyncio.CancelledError
-        libc.looks += 1
-        return sizes[libc.looks - 1] * MB
+        libc.uses_caches += 1
+        return sizes[libc.uses_caches - 1] * MB
 
     monkeypatch.setattr(memory, "_glibc", lambda: libc)
     monkeypatch.setattr(memory, "LOOK_S", 0.001)

@@ -88,9 +88,9 @@ def test_what_moves_between_turns_changes_no_key_and_what_engines_see_does() -> 
 def test_calls_and_their_outputs_tell_turns_of_a_responses_input_apart() -> None:
     def called(output: str) -> PromptOutline:
         call = {"type": "function_call", "arguments": "{}", "call_id": "1"}
-        told = {"type": "function_call_output", "output": output, "call_id": "1"}
+        reported = {"type": "function_call_output", "output": output, "call_id": "1"}
         said = {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
-        return outline("/v1/responses", input=[said, call, told])
+        return outline("/v1/responses", input=[said, call, reported])
 
     assert called("one").keys.root == called("two").keys.root
     assert called("one").keys.ends[1:] == called("two").keys.ends[1:]

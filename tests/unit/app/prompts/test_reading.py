@@ -276,7 +276,7 @@ def read_unseen(
     asked = Asked(body)
     asked.request = Request("POST", b"/", list(headers), body)
     reader = Reader(PromptReader(cast("Any", tokenizer or Untouched()), 16, 99), "router")
-    reader.looks = lambda mode: mode == "kv"
+    reader.uses_caches = lambda mode: mode == "kv"
     found: list[RouteRequest] = []
     endpoint = find_endpoint("POST", path, passthrough=True) if path else None
     reader.read(cast("Exchange", asked), endpoint, lambda _, request: found.append(request))
@@ -485,13 +485,13 @@ def test_special_tokens_are_around_a_chat_only_where_it_asks_for_them(tmp_path: 
     tokenizer.affixes = (bytes(pack_tokens([7])), bytes(pack_tokens([8])))
     endpoint = ENDPOINTS[path]
     reader = Reader(PromptReader(tokenizer, 16), "router")
-    told = []
+    reported = []
     for fields in (chat, f'{chat},"add_special_tokens":true'):
         body = f'{{"model":"m",{fields}}}'.encode()
         parsed = parse_request(body, endpoint)
-        told.append(reader.make(cast("Exchange", Asked(body)), endpoint, parsed).prompt_tokens)
+        reported.append(reader.make(cast("Exchange", Asked(body)), endpoint, parsed).prompt_tokens)
 
-    assert told[1] == told[0] + 2
+    assert reported[1] == reported[0] + 2
 
 
 @pytest.mark.parametrize(

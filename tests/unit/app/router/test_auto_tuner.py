@@ -86,8 +86,8 @@ async def test_a_load_is_searched_in_a_child_and_each_step_is_logged(
 
     assert parts.kinds()[0] == "searches"
     assert parts.kinds()[1] in ("nothing-better", "found", "dropped")
-    told = [one["step"] for one in logs if one["event"] == "auto-tune"]
-    assert told == parts.kinds()
+    reported = [one["step"] for one in logs if one["event"] == "auto-tune"]
+    assert reported == parts.kinds()
     assert abs(parts.tuner.view().tuner.steps[0].at_s - time.time()) < 60
 
 

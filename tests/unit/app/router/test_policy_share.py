@@ -114,8 +114,8 @@ def test_a_policy_that_is_not_known_here_is_a_warning_until_it_is_over() -> None
     state = first.rollout.state
     assert state is not None
     strange = msgspec.structs.replace(state, change=PolicyChange(PolicySpec("mine")))
-    news = msgspec.structs.replace(bucket.routers["r1"].policy, state=strange)
-    bucket.routers["r1"].policy = news
+    updates = msgspec.structs.replace(bucket.routers["r1"].policy, state=strange)
+    bucket.routers["r1"].policy = updates
 
     second.adopt()
     second.adopt()
@@ -125,7 +125,7 @@ def test_a_policy_that_is_not_known_here_is_a_warning_until_it_is_over() -> None
     assert not bucket.routers["r2"].policy.able
     assert bucket.routers["r2"].scheduler.policy.cost.name == "predicted-time"
     bucket.routers["r1"].policy = msgspec.structs.replace(
-        news, state=strange.moved(strange.steps[0], "returned")
+        updates, state=strange.moved(strange.steps[0], "returned")
     )
     second.adopt()
     assert second.warnings() == ()

@@ -81,9 +81,9 @@ async def test_those_of_a_compiled_decision_are_the_next_cheapest(
     if len(scores) == workers:  # the log kept all that was weighed
         assert [scores[name] for name in names] == sorted(scores.values())
     urls = [room.context.router.heartbeats[name].url for name in names if name != decision.worker]
-    told = [f"http://{one}" for one in stream.picked.split(",")]
-    assert told[0] == room.context.router.heartbeats[decision.worker].url
-    assert told[1:] == urls[:3]
+    reported = [f"http://{one}" for one in stream.picked.split(",")]
+    assert reported[0] == room.context.router.heartbeats[decision.worker].url
+    assert reported[1:] == urls[:3]
     assert decider.runners_up(tuple(states[:1]), 8) is None
     await room.close()
 

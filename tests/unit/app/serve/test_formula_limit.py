@@ -54,8 +54,8 @@ def test_what_swallows_its_end_once_is_ended_all_the_same() -> None:
 
 
 def test_errors_pass_and_another_s_alarm_is_left_to_it() -> None:
-    heard: list[int] = []
-    signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    received: list[int] = []
+    signal.signal(signal.SIGALRM, lambda number, _: received.append(number))
     signal.setitimer(signal.ITIMER_REAL, 100.0)
     limit = TimeLimit()
 
@@ -64,7 +64,7 @@ def test_errors_pass_and_another_s_alarm_is_left_to_it() -> None:
 
     assert signal.getitimer(signal.ITIMER_REAL)[0] == pytest.approx(100.0, abs=20.0)
     signal.raise_signal(signal.SIGALRM)
-    assert heard == [signal.SIGALRM]
+    assert received == [signal.SIGALRM]
 
 
 def test_a_process_has_one_limit() -> None:

@@ -30,25 +30,25 @@ def test_failures_are_logged_once_a_minute_and_warned_of_as_long(
 ) -> None:
     moody = Moody()
 
-    def look(now: float) -> tuple[bool, tuple[str, ...]]:
-        moody.watch.look(now)
+    def check(now: float) -> tuple[bool, tuple[str, ...]]:
+        moody.watch.check(now)
         return "cost formula failed" in capsys.readouterr().out, moody.watch.warnings()
 
     moody.ask(well=True)
-    assert look(0.0) == (False, ())
+    assert check(0.0) == (False, ())
     moody.ask(well=False)
     once = "cost formula b.py:f failed 1 times (ZeroDivisionError: division by zero): predicted-"
-    logged, (warning,) = look(1.0)
+    logged, (warning,) = check(1.0)
     assert logged
     assert warning.startswith(once)
     for _ in range(2):
         moody.ask(well=False)
-    assert look(60.0) == (False, (warning,))
-    logged, (later,) = look(61.0)
+    assert check(60.0) == (False, (warning,))
+    logged, (later,) = check(61.0)
     assert logged
     assert later.startswith("cost formula b.py:f failed 2 times")
-    assert look(120.0) == (False, (later,))
-    assert look(122.0) == (False, ())
+    assert check(120.0) == (False, (later,))
+    assert check(122.0) == (False, ())
     assert moody.watch.statistics()[("b.py:f",)].faults == 3
 
 
@@ -57,15 +57,15 @@ def test_a_formula_that_is_off_is_told_at_once_and_warned_of_for_good(
 ) -> None:
     moody = Moody()
     moody.ask(well=False)
-    moody.watch.look(0.0)
+    moody.watch.check(0.0)
     for _ in range(FAULTS_OFF):
         moody.ask(well=False)
 
-    moody.watch.look(1.0)
+    moody.watch.check(1.0)
 
     assert "off=True" in capsys.readouterr().out
     (warning,) = moody.watch.warnings()
     assert "is off: predicted-time decides until this process is restarted" in warning
-    moody.watch.look(1000.0)
+    moody.watch.check(1000.0)
     assert moody.watch.warnings() == (warning,)
     assert "failed" not in capsys.readouterr().out

@@ -94,7 +94,7 @@ class Routing:
             self.scheduler,
             log,
             lambda: 0.0,
-            lambda worker, doubt: None,  # noqa: ARG005
+            lambda worker, distrust: None,  # noqa: ARG005
             follows_events=False,
         )
         self.context = RoutingContext(
@@ -168,7 +168,7 @@ def test_a_booking_is_told_and_released_once() -> None:
     routed.give_back()
     routed.give_back()
 
-    assert routing.noted.told == [("ended", "q", UNKNOWN)]
+    assert routing.noted.reported == [("ended", "q", UNKNOWN)]
     assert routing.context.open_requests == set()
     assert routing.booked() == []
 
@@ -197,7 +197,7 @@ def test_the_client_is_told_why_its_cached_prefix_is_not_foretold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "unforeseen", "told"),
+    ("outcome", "unforeseen", "reported"),
     [
         (whole(), "", 1),
         (whole(), "batch", 0),
@@ -208,7 +208,7 @@ def test_the_client_is_told_why_its_cached_prefix_is_not_foretold() -> None:
     ],
 )
 def test_events_are_expected_of_what_was_served_alone(
-    outcome: Outcome, unforeseen: Unforeseen, told: int
+    outcome: Outcome, unforeseen: Unforeseen, reported: int
 ) -> None:
     routing = Routing()
     routed = routing.place(unforeseen=unforeseen, streams=False)
@@ -216,7 +216,7 @@ def test_events_are_expected_of_what_was_served_alone(
 
     routed.on_finish(outcome)
 
-    assert len(routing.released) == told
+    assert len(routing.released) == reported
     assert routing.booked() == []
 
 
@@ -227,7 +227,7 @@ def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
 
     assert routed.on_attempt_failed(RESET)
 
-    (ended,) = routing.noted.told
+    (ended,) = routing.noted.reported
     assert ended[:2] == ("ended", "q")
     assert routing.booked() == []
     assert routing.asked == 1

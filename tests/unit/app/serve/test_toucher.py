@@ -167,8 +167,8 @@ async def test_an_engine_is_asked_for_one_token_of_the_same_prompt(
         assert head.startswith(f"POST {CHAT} ".encode())
         assert b"Bearer k" in head
         assert b"cookie" not in head
-        told = {"model": "m", "messages": [], "max_tokens": 1, "stream": False, "n": 1}
-        assert msgspec.json.decode(sent) == told
+        reported = {"model": "m", "messages": [], "max_tokens": 1, "stream": False, "n": 1}
+        assert msgspec.json.decode(sent) == reported
     else:
         assert not asked
 

@@ -3,11 +3,11 @@ from kvmesh.core.journal.unread import Newer
 
 
 def test_members_are_counted_by_role_and_version() -> None:
-    told = MemberVersions(
+    reported = MemberVersions(
         routers=("1.4.0", "1.3.0"), pickers=("1.4.0",), workers=("1.3.0", "1.3.0", "")
     )
 
-    [metric] = VERSIONS.of(lambda: told).metrics()
+    [metric] = VERSIONS.of(lambda: reported).metrics()
 
     assert [(one.labels["role"], one.labels["version"], one.value) for one in metric.samples] == [
         ("router", "1.4.0", 1),

@@ -32,11 +32,11 @@ def test_without_a_change_only_the_policy_is_shown() -> None:
 def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.news()})
+    second.adopt({"r1": first.updates()})
     serve(first, 9)
     serve(second, 9)
 
-    row = view_policy("chat", first, {"r2": second.news()})
+    row = view_policy("chat", first, {"r2": second.updates()})
 
     assert (row.policy, row.candidate) == ("kv:predicted-time", POLICY)
     assert (row.share, row.stage, row.stages) == (0.5, 1, 2)
@@ -85,7 +85,7 @@ def test_the_history_has_each_change_with_its_steps() -> None:
 def test_of_a_buckets_replicas_the_one_that_knows_most_is_shown() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.news()})
+    second.adopt({"r1": first.updates()})
     second.give_up(2.0, "asked for")
     behind, newest = view_policy("b", first, {}), view_policy("b", second, {})
     nothing, other = view_policy("b", rollout_of("r3"), {}), view_policy("a", rollout_of("r"), {})

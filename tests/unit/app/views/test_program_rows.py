@@ -9,7 +9,7 @@ from kvmesh.app.views.program_rows import (
     ProgramRow,
     Programs,
     WorkerPressure,
-    look,
+    check,
     merge_programs,
 )
 from kvmesh.core.blocks.events import WorkerId
@@ -57,13 +57,13 @@ def begin(governor: Governor, one: Turn, now: float) -> bool:
 
 
 def seen(governor: Governor, now: float, workers: Collection[WorkerId] = (W0, W1)) -> Programs:
-    steps = look(governor, workers, "chat", now)
+    steps = check(governor, workers, "chat", now)
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            told: Programs = done.value
-            return told
+            reported: Programs = done.value
+            return reported
 
 
 def test_who_waits_is_first_and_says_why() -> None:
@@ -169,7 +169,7 @@ def test_many_programs_are_counted_and_the_oldest_shown_in_slices() -> None:
     for number in range(count):
         begin(one, turn(f"{number:06}", 10), float(number))
 
-    steps = look(one, (W0,), "chat", 1e5)
+    steps = check(one, (W0,), "chat", 1e5)
     slices = sum(1 for _ in steps)
     found = seen(one, 1e5)
 

@@ -24,16 +24,16 @@ async def test_figures_tell_who_waits_for_how_long_and_what_it_holds() -> None:
     clock.now = 7.0
     await watch.refresh()
 
-    told = {
+    reported = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in PROGRAMS.of(lambda: watch).metrics()
         for sample in metric.samples
     }
-    assert told["kvmesh_programs", "waiting"] == told["kvmesh_programs", "running"] == 1
-    assert told["kvmesh_program_turns_held",] == 1
-    assert told["kvmesh_program_longest_wait_seconds",] == 5.0
-    assert told["kvmesh_program_wait_bound_seconds",] == 30.0
-    assert told["kvmesh_program_unplaced_tokens",] == 60_000
+    assert reported["kvmesh_programs", "waiting"] == reported["kvmesh_programs", "running"] == 1
+    assert reported["kvmesh_program_turns_held",] == 1
+    assert reported["kvmesh_program_longest_wait_seconds",] == 5.0
+    assert reported["kvmesh_program_wait_bound_seconds",] == 30.0
+    assert reported["kvmesh_program_unplaced_tokens",] == 60_000
     shown = PROGRAMS.of(lambda: watch).numbers(())[()]
     assert shown == {"turns_held": 1, "programs_waiting": 1, "programs": 2}
     [numbers] = (
@@ -52,14 +52,14 @@ async def test_a_turn_that_was_let_go_at_the_bound_is_counted_as_late() -> None:
 
     assert one.release(32.0)
 
-    told = {
+    reported = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in PROGRAMS.of(lambda: watch).metrics()
         for sample in metric.samples
     }
-    assert told["kvmesh_program_turns_ended_total", "late"] == 1
-    assert told["kvmesh_program_turns_ended_total", "released"] == 0
-    assert told["kvmesh_program_waits_seconds_sum",] == 30.0
+    assert reported["kvmesh_program_turns_ended_total", "late"] == 1
+    assert reported["kvmesh_program_turns_ended_total", "released"] == 0
+    assert reported["kvmesh_program_waits_seconds_sum",] == 30.0
 
 
 def test_what_is_told_of_agents_is_counted() -> None:
@@ -67,14 +67,14 @@ def test_what_is_told_of_agents_is_counted() -> None:
     sharing = ProgramSharing(one, "r0", 1)
     begin(one, turn("a"), 0.0)
     [(_, value)] = sharing.take(10, 0.0, 0.0)
-    sharing.hear("x", b"", 0.0)
+    sharing.receive("x", b"", 0.0)
 
-    told = {
+    reported = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in PROGRAM_NEWS.of(sharing.statistics).metrics()
         for sample in metric.samples
     }
 
-    assert told["kvmesh_program_news_total", "told"] == 1
-    assert told["kvmesh_program_news_total", "refused"] == 1
-    assert told["kvmesh_program_news_bytes_total",] == len(value)
+    assert reported["kvmesh_program_news_total", "told"] == 1
+    assert reported["kvmesh_program_news_total", "refused"] == 1
+    assert reported["kvmesh_program_news_bytes_total",] == len(value)

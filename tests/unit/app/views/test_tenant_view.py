@@ -48,11 +48,11 @@ def test_a_tenant_is_told_who_failed_and_not_where(viewer: Viewer) -> None:
     row = msgspec.structs.replace(rows()[0], failures=(why, "w1: answered 500"))
 
     (seen,) = rows_for([row], viewer)
-    told = detail_for(TenantDetail("r", "note", row), viewer)
+    reported = detail_for(TenantDetail("r", "note", row), viewer)
 
     assert seen.failures == ("w0 failed", "w1 failed")
-    assert told is not None
-    assert b"10.1.2.3" not in told
+    assert reported is not None
+    assert b"10.1.2.3" not in reported
     assert b"10.1.2.3" in (detail_for(TenantDetail("r", "note", row), None) or b"")
 
 
@@ -88,9 +88,9 @@ def test_all_about_a_request_is_its_tenants() -> None:
 
     assert detail_for(detail, None) == detail_for(detail, APART) == msgspec.json.encode(detail)
     assert detail_for(detail, Viewer("ben", apart=True)) is None
-    told = msgspec.json.decode(detail_for(detail, ANN) or b"", type=TenantDetail)
-    assert told.outcome.why == ""
-    assert told.note != "note"
+    reported = msgspec.json.decode(detail_for(detail, ANN) or b"", type=TenantDetail)
+    assert reported.outcome.why == ""
+    assert reported.note != "note"
 
 
 def test_a_tenant_sees_its_own_programs_and_not_what_others_do_to_them() -> None:

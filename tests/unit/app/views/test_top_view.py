@@ -85,8 +85,8 @@ def test_a_change_of_policy_has_a_line_with_where_it_stands() -> None:
 
 
 def test_a_bucket_says_how_full_it_is_and_what_autoscaling_would_do() -> None:
-    told = {"saturation": 1.25, "wanted_workers": 3.2}
-    replicas = [replica(figures=told), replica(replica="code-0", bucket="code")]
+    reported = {"saturation": 1.25, "wanted_workers": 3.2}
+    replicas = [replica(figures=reported), replica(replica="code-0", bucket="code")]
     workers = [
         worker(figures={"drain_order": 2.0}),
         worker(worker="w1", figures={"drain_order": 1.0}),

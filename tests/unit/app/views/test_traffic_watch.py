@@ -14,7 +14,7 @@ from kvmesh.transport.http.server.scope import End
 
 
 def record(usage: Usage | None = None, **more: Any) -> Any:
-    told = {
+    reported = {
         "reported": usage,
         "output_tokens": 6,
         "prompt_tokens": 90,
@@ -22,7 +22,7 @@ def record(usage: Usage | None = None, **more: Any) -> Any:
         "first_token_s": 1.5,
         "ended_s": 2.5,
     }
-    return SimpleNamespace(**(told | more))
+    return SimpleNamespace(**(reported | more))
 
 
 def counted(one: Any, kind: End = "finished", status: int = 200) -> Flow:

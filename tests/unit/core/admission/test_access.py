@@ -7,8 +7,8 @@ from kvmesh.core.admission.access import (
     ROLES,
     Role,
     check_role,
+    forwarded_roles,
     role_for,
-    roles_told,
     tenant_of,
 )
 from kvmesh.errors import RequestError
@@ -59,9 +59,9 @@ def test_no_role_may_have_nothing() -> None:
 
 
 def test_roles_that_are_told_only_take_away() -> None:
-    assert roles_told(b"view infer") == ("infer", "view")
-    assert roles_told(b"operate,view", ("infer", "view")) == ("view",)
-    assert roles_told(b"root OPERATE \xff") == ()
+    assert forwarded_roles(b"view infer") == ("infer", "view")
+    assert forwarded_roles(b"operate,view", ("infer", "view")) == ("view",)
+    assert forwarded_roles(b"root OPERATE \xff") == ()
 
 
 def test_a_tenant_is_told_once() -> None:

@@ -8,7 +8,7 @@ from kvmesh.core.admission.shares import MAX_ROWS, REST, LedgerStatistics, Share
 A, B = key_of("a"), key_of("b")
 
 
-def told(*rows: ShareRow, serial: int = 0, left: int = 0, beat: bool = False) -> Shares:
+def reported(*rows: ShareRow, serial: int = 0, left: int = 0, beat: bool = False) -> Shares:
     return Shares(serial, left, list(rows), beat)
 
 
@@ -58,7 +58,7 @@ def test_what_is_not_asked_for_is_not_saved_up() -> None:
 def test_service_while_nobody_waits_makes_no_debt() -> None:
     ledger = Ledger(100)
     ledger.charge(ledger.account("a"), 5000)
-    ledger.hear("r2", 1, told(left=100))
+    ledger.receive("r2", 1, reported(left=100))
 
     ledger.begin_waiting("a")
     ledger.begin_waiting("b")
@@ -92,114 +92,118 @@ def test_unused_service_is_given_back_but_no_more_than_was_charged() -> None:
 
 def test_what_a_sibling_charges_counts_here_once() -> None:
     ledger = waiting("a", "b")
-    ledger.hear("r2", 1, told())
+    ledger.receive("r2", 1, reported())
 
     for _ in range(3):
-        ledger.hear("r2", 1, told(row(A, 90, 20), serial=1))
-    ledger.hear("r2", 1, told(row(A, 50), serial=1))
+        ledger.receive("r2", 1, reported(row(A, 90, 20), serial=1))
+    ledger.receive("r2", 1, reported(row(A, 50), serial=1))
 
     assert ledger.left(A) == 30
-    assert ledger.heard == 90
+    assert ledger.received == 90
 
 
 def test_what_a_sibling_charged_before_it_was_heard_is_history() -> None:
     ledger = waiting("a")
 
-    ledger.hear("r2", 1, told(row(A, 10**6, born=7), serial=9))
+    ledger.receive("r2", 1, reported(row(A, 10**6, born=7), serial=9))
     assert ledger.left(A) == 100
-    ledger.hear("r2", 1, told(row(A, 10**6 + 25, born=7), serial=9))
+    ledger.receive("r2", 1, reported(row(A, 10**6 + 25, born=7), serial=9))
     assert ledger.left(A) == 75
 
 
 def test_a_sibling_that_dies_stays_charged_and_one_that_returns_is_not_charged_twice() -> None:
     ledger = waiting("a")
-    ledger.hear("r2", 1, told())
-    ledger.hear("r2", 1, told(row(A, 40, waiting=1), row(B, 10, waiting=1, born=2), serial=2))
+    ledger.receive("r2", 1, reported())
+    ledger.receive(
+        "r2", 1, reported(row(A, 40, waiting=1), row(B, 10, waiting=1, born=2), serial=2)
+    )
 
     ledger.forget_waiting("r2")
 
     assert ledger.left(A) == 60
-    assert not ledger.claims_elsewhere()
-    ledger.hear("r2", 1, told(row(A, 40), serial=2))
+    assert not ledger.remote_claims()
+    ledger.receive("r2", 1, reported(row(A, 40), serial=2))
     assert ledger.left(A) == 60
     # Killed and started again: its counters begin anew, older news of it counts no more.
-    ledger.hear("r2", 2, told())
-    ledger.hear("r2", 2, told(row(A, 5), serial=1))
-    ledger.hear("r2", 1, told(row(A, 99), serial=2))
+    ledger.receive("r2", 2, reported())
+    ledger.receive("r2", 2, reported(row(A, 5), serial=1))
+    ledger.receive("r2", 1, reported(row(A, 99), serial=2))
     assert ledger.left(A) == 55
 
 
 def test_nobody_waits_at_a_sibling_that_died() -> None:
     ledger = waiting("a")
-    assert not ledger.waits_elsewhere()
-    ledger.hear("r2", 1, told(row(key_of("b"), 0, waiting=3), row(key_of("a"), 0, waiting=1)))
-    assert ledger.claims_elsewhere()
-    assert ledger.waits_elsewhere()
-    assert not ledger.held_back_elsewhere()
-    ledger.hear("r2", 1, told(row(key_of("b"), 10**6, waiting=3)))
-    assert ledger.held_back_elsewhere()
+    assert not ledger.waits_remotely()
+    ledger.receive(
+        "r2", 1, reported(row(key_of("b"), 0, waiting=3), row(key_of("a"), 0, waiting=1))
+    )
+    assert ledger.remote_claims()
+    assert ledger.waits_remotely()
+    assert not ledger.held_back_remotely()
+    ledger.receive("r2", 1, reported(row(key_of("b"), 10**6, waiting=3)))
+    assert ledger.held_back_remotely()
 
     ledger.forget_waiting("r2")
 
-    assert not ledger.waits_elsewhere()
-    assert not ledger.held_back_elsewhere()
+    assert not ledger.waits_remotely()
+    assert not ledger.held_back_remotely()
     assert ledger.statistics().waiting == 1
 
 
 def test_an_account_closed_and_opened_anew_at_a_sibling_begins_with_nothing() -> None:
     ledger = waiting("a")
-    ledger.hear("r2", 1, told())
-    ledger.hear("r2", 1, told(row(A, 40, born=1), serial=1))
+    ledger.receive("r2", 1, reported())
+    ledger.receive("r2", 1, reported(row(A, 40, born=1), serial=1))
 
-    ledger.hear("r2", 1, told(row(A, 10, born=5), serial=5))
-    ledger.hear("r2", 1, told(row(A, 90, born=1), serial=5))
+    ledger.receive("r2", 1, reported(row(A, 10, born=5), serial=5))
+    ledger.receive("r2", 1, reported(row(A, 90, born=1), serial=5))
 
     assert ledger.left(A) == 50
 
 
 def test_who_waits_at_a_sibling_alone_has_a_claim_until_it_is_passed_over() -> None:
     ledger = waiting("a")
-    ledger.hear("r2", 1, told(row(B, 0, waiting=2), serial=1))
+    ledger.receive("r2", 1, reported(row(B, 0, waiting=2), serial=1))
     ledger.charge(A, 100)
-    assert ledger.claims_elsewhere()
+    assert ledger.remote_claims()
     assert not ledger.refill()
 
     ledger.pass_over()
 
-    assert not ledger.claims_elsewhere()
+    assert not ledger.remote_claims()
     assert ledger.refill()
-    ledger.hear("r2", 1, told(row(B, 0, waiting=3), serial=1))
-    assert not ledger.claims_elsewhere()
-    ledger.hear("r2", 1, told(row(B, 9, waiting=2), serial=1))
-    assert ledger.claims_elsewhere()
+    ledger.receive("r2", 1, reported(row(B, 0, waiting=3), serial=1))
+    assert not ledger.remote_claims()
+    ledger.receive("r2", 1, reported(row(B, 9, waiting=2), serial=1))
+    assert ledger.remote_claims()
     ledger.pass_over()
-    ledger.hear("r2", 1, told(row(B, 9, waiting=2), serial=1, beat=True))
-    assert ledger.claims_elsewhere()
-    ledger.hear("r2", 1, told(row(B, 9), serial=1))
-    assert not ledger.claims_elsewhere()
+    ledger.receive("r2", 1, reported(row(B, 9, waiting=2), serial=1, beat=True))
+    assert ledger.remote_claims()
+    ledger.receive("r2", 1, reported(row(B, 9), serial=1))
+    assert not ledger.remote_claims()
 
 
 def test_who_was_passed_over_keeps_a_claim_of_some_quanta() -> None:
     ledger = waiting("a")
-    ledger.hear("r2", 1, told(row(B, 0, waiting=1), serial=1))
+    ledger.receive("r2", 1, reported(row(B, 0, waiting=1), serial=1))
     ledger.pass_over()
     ledger.charge(A, 100_000)
     ledger.refill()
 
-    ledger.hear("r2", 1, told(row(B, 0, waiting=1), serial=1, beat=True))
+    ledger.receive("r2", 1, reported(row(B, 0, waiting=1), serial=1, beat=True))
 
     assert ledger.left(B) == 100
     assert ledger.left(A) == 100 - PASSED_QUANTA * 100
-    assert ledger.claims_elsewhere()
+    assert ledger.remote_claims()
 
 
 def test_a_round_begun_at_a_sibling_has_begun_here() -> None:
     ledger = waiting("a")
     ledger.charge(A, 100)
 
-    ledger.hear("r2", 1, told(left=60))
+    ledger.receive("r2", 1, reported(left=60))
     assert ledger.left(A) == 60
-    ledger.hear("r2", 1, told(left=10**9))
+    ledger.receive("r2", 1, reported(left=10**9))
     assert ledger.left(A) == 100
 
 
@@ -216,36 +220,36 @@ def test_a_tenant_nobody_can_serve_keeps_a_claim_to_one_quantum() -> None:
 def test_only_what_changed_is_told_in_messages_of_a_bounded_size() -> None:
     ledger = waiting(*(str(number) for number in range(MAX_ROWS + 6)))
 
-    assert ledger.news
-    first, second = ledger.tell(), ledger.tell()
+    assert ledger.updates
+    first, second = ledger.publish(), ledger.publish()
 
     assert first is not None
     assert second is not None
     assert (len(first.rows), len(second.rows)) == (MAX_ROWS, 6)
     assert first.serial == MAX_ROWS + 6
     assert first.left == 100
-    assert ledger.tell() is None
-    assert [ledger.news] == [False]
-    ledger.hear("r2", 1, told(row(REST, 0, waiting=1)))
-    assert len(ledger.tell_again().rows) == MAX_ROWS
-    assert Ledger(100).tell_again() == Shares(0, 0, [], beat=True)
+    assert ledger.publish() is None
+    assert [ledger.updates] == [False]
+    ledger.receive("r2", 1, reported(row(REST, 0, waiting=1)))
+    assert len(ledger.publish_again().rows) == MAX_ROWS
+    assert Ledger(100).publish_again() == Shares(0, 0, [], beat=True)
 
 
 def test_a_new_round_is_news_and_so_is_who_begins_or_ceases_to_wait() -> None:
     ledger = waiting("a")
-    ledger.tell()
+    ledger.publish()
     ledger.begin_waiting("a")
-    assert not ledger.news
+    assert not ledger.updates
     ledger.charge(A, 100)
-    ledger.tell()
+    ledger.publish()
 
     ledger.refill()
 
-    assert ledger.tell() == Shares(1, 100, [])
+    assert ledger.publish() == Shares(1, 100, [])
     ledger.end_waiting(A)
-    assert not ledger.news
+    assert not ledger.updates
     ledger.end_waiting(A)
-    assert ledger.news
+    assert ledger.updates
 
 
 def test_however_many_tenants_come_the_table_is_bounded() -> None:
@@ -277,7 +281,7 @@ def test_a_closed_account_is_told_no_more() -> None:
     ledger.account("new")
     ledger.charge(key_of("new"), 5)
 
-    shares = ledger.tell()
+    shares = ledger.publish()
 
     assert shares is not None
     assert [one.charged for one in shares.rows] == [5]
@@ -287,8 +291,8 @@ def test_statistics_tell_how_far_apart_those_are_that_wait() -> None:
     ledger = waiting("a", "b")
     assert Ledger(100).statistics() == LedgerStatistics(0, 0, 0, 0, 0, 0)
     ledger.charge(A, 70)
-    ledger.hear("r2", 1, told())
-    ledger.hear("r2", 1, told(row(B, 20), serial=1))
+    ledger.receive("r2", 1, reported())
+    ledger.receive("r2", 1, reported(row(B, 20), serial=1))
 
     assert ledger.statistics() == LedgerStatistics(2, 2, 50, 70, 20, 0)
 
@@ -297,12 +301,12 @@ def test_people_see_who_waits_first_then_who_is_ahead() -> None:
     ledger = waiting("a")
     ledger.charge(ledger.account("b"), 40)
     ledger.charge(ledger.account("c"), 70)
-    ledger.hear("r2", 1, told(row(key_of("d"), 0, waiting=1), serial=1))
+    ledger.receive("r2", 1, reported(row(key_of("d"), 0, waiting=1), serial=1))
 
     shown = ledger.shares(3)
 
     assert [one.tenant for one in shown] == ["a", f"#{key_of('d'):016x}", "c"]
-    assert (shown[0].waiting, shown[1].waits_elsewhere, shown[2].service) == (1, True, 70)
+    assert (shown[0].waiting, shown[1].waits_remotely, shown[2].service) == (1, True, 70)
     assert shown[2].deficit == 30
     ledger.begin_waiting("d")
     assert "d" in [one.tenant for one in ledger.shares(9)]

@@ -175,22 +175,22 @@ def test_a_worker_is_waited_for_while_those_ahead_would_wait_as_well() -> None:
 
 def test_who_would_rather_wait_holds_nobody_back_at_siblings() -> None:
     held, room = Held("a1"), Room(wait=["a1"])
-    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+    held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
 
     assert held.release(room) == []
-    held.ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 100, 0, 4)]))
+    held.ledger.receive("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 100, 0, 4)]))
 
     assert held.release(room) == ["a1"]
 
 
 def test_who_would_rather_wait_does_so_half_as_long_as_siblings_keep_room() -> None:
     held, room = Held("a1", "a2", "a3"), Room(1, wait=["a1", "a2"])
-    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+    held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
     assert held.release(room, 0.0) == ["a3"]
 
     assert held.release(Room(wait=["a1", "a2"]), 0.1) == []
     assert held.release(Room(1, wait=["a1", "a2"]), 0.1 + YIELD_S / 2) == ["a1"]
-    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
+    held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
 
     assert held.release(Room(wait=["a2"]), 9.0) == []
 
@@ -198,7 +198,7 @@ def test_who_would_rather_wait_does_so_half_as_long_as_siblings_keep_room() -> N
 def test_who_goes_nowhere_holds_back_at_siblings_in_vain() -> None:
     held, room = Held("a1"), Room(nowhere=["a1"])
     for charged in (0, 100):
-        held.ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, charged, 0, 5)]))
+        held.ledger.receive("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, charged, 0, 5)]))
 
     assert held.release(room) == []
     assert room.asked == ["a1", "a1"]
@@ -224,14 +224,14 @@ def test_who_can_go_nowhere_keeps_a_claim_to_one_quantum() -> None:
 
 def test_room_is_kept_for_who_waits_elsewhere_until_that_is_in_vain() -> None:
     held, room = Held(*(f"a{number}" for number in range(40))), Room()
-    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+    held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
 
     assert len(held.release(room, 0.0)) == 10
     assert held.turns.gives_way("a")
     assert not held.turns.gives_way("c")
     assert held.release(room, YIELD_S / 2) == []
     # The sibling serves its tenant: the time begins anew.
-    held.ledger.hear("r2", 1, Shares(1, 95, [ShareRow(key_of("b"), 1, 5, 0, 5)]))
+    held.ledger.receive("r2", 1, Shares(1, 95, [ShareRow(key_of("b"), 1, 5, 0, 5)]))
     assert held.release(room, YIELD_S) == []
     assert held.release(room, YIELD_S * 1.5) == []
     assert len(held.release(room, YIELD_S * 2.1)) == 30
@@ -239,7 +239,7 @@ def test_room_is_kept_for_who_waits_elsewhere_until_that_is_in_vain() -> None:
 
 def test_the_time_others_are_given_begins_with_room() -> None:
     held = Held(*(f"a{number}" for number in range(20)))
-    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+    held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
     held.release(Room(10))
 
     assert held.release(Room(0), 0.0) == []

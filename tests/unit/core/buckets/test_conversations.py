@@ -21,12 +21,12 @@ def send(known: Conversations, keys: PromptKeys, bucket: str) -> tuple[str, ...]
     return found
 
 
-def told(one: Conversations, other: Conversations) -> int:
+def reported(one: Conversations, other: Conversations) -> int:
     """Tell `other` the news of `one`; return how many."""
-    news, one.homes.news = one.homes.news, {}
-    for key, value in news.items():
+    updates, one.homes.updates = one.homes.updates, {}
+    for key, value in updates.items():
         other.homes.learn(key, value, 0.0)
-    return len(news)
+    return len(updates)
 
 
 def test_each_turn_of_a_conversation_finds_its_bucket_and_a_first_turn_none() -> None:
@@ -45,21 +45,21 @@ def test_another_meta_router_is_told_of_a_conversation_once() -> None:
     one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
     send(one, chat("Ann"), "a")
 
-    assert told(one, other) == 2  # instructions and first message
+    assert reported(one, other) == 2  # instructions and first message
     for turns in (2, 4, 6):
         assert send(other, chat("Ann", turns), "a") == ("a",)
         assert send(one, chat("Ann", turns + 1), "a") == ("a",)
-    assert told(one, other) == told(other, one) == 0
+    assert reported(one, other) == reported(other, one) == 0
 
 
 def test_a_conversation_that_moved_is_found_where_it_went_by_all() -> None:
     one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
     send(one, chat("Ann"), "a")
     send(one, chat("Ann", 2), "b")
-    told(one, other)
+    reported(one, other)
 
     assert send(other, chat("Ann", 3), "b") == ("b",)
-    told(other, one)
+    reported(other, one)
     assert one.find(chat("Ann", 4), 0.0) == ("b",)
 
 
@@ -69,11 +69,11 @@ def test_equal_first_messages_are_told_apart_by_their_turns() -> None:
     send(one, chat("Ann", 2, first="Hi"), "a")
     send(one, chat("Bob", first="Hi"), "b")
     send(one, chat("Bob", 2, first="Hi"), "b")
-    told(one, other)
+    reported(one, other)
 
     assert send(one, chat("Ann", 3, first="Hi"), "a") == ("a",)
     assert send(other, chat("Bob", 3, first="Hi"), "b") == ("b",)
-    told(one, other)
+    reported(one, other)
     assert send(other, chat("Ann", 4, first="Hi"), "a") == ("a",)
 
 
@@ -91,7 +91,7 @@ def test_an_example_that_all_prompts_begin_with_is_no_conversation() -> None:
     assert known.find_beginning(find_beginnings(few_shot("9"), ""), 0.0) == ("a",)
     # From then on others are told of each turn, since the first message says too little.
     send(known, few_shot("more"), "b")
-    told(known, other)
+    reported(known, other)
     asked = [("user", "1 + 1"), ("assistant", "2"), ("user", "2 + 2"), ("assistant", "4")]
     asked += [("user", "more"), ("assistant", "what?"), ("user", "5 + 5")]
     assert other.find(chat_keys(0, [SYSTEM, *asked]), 0.0) == ("b",)

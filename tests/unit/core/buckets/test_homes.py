@@ -38,31 +38,31 @@ def test_the_newest_home_comes_last_and_old_ones_are_forgotten() -> None:
 def test_news_are_new_homes_and_what_was_told_long_ago() -> None:
     homes = Homes(HomeOptions(ttl_s=TTL_S))
 
-    def news() -> dict[str, str]:
-        told, homes.news = homes.news, {}
-        return told
+    def updates() -> dict[str, str]:
+        reported, homes.updates = homes.updates, {}
+        return reported
 
     homes.note(255, "a", 0.0)
-    assert news() == {KEY: "a"}
+    assert updates() == {KEY: "a"}
     homes.note(255, "a", 0.49 * TTL_S)
-    assert news() == {}
+    assert updates() == {}
     homes.note(255, "b", 0.49 * TTL_S)
-    assert news() == {KEY: "a,b"}
+    assert updates() == {KEY: "a,b"}
     homes.note(255, "a", 0.5 * TTL_S)
-    assert news() == {}  # which was used last is each meta-router's own
+    assert updates() == {}  # which was used last is each meta-router's own
     homes.note(255, "a", 0.5 * TTL_S, ended=True)
-    assert news() == {KEY: "+b,a"}
+    assert updates() == {KEY: "+b,a"}
     homes.note(255, "a", TTL_S)
-    assert news() == {KEY: "+b,a"}
-    homes.note(7, "a", 0.0, told=False)
-    assert news() == {}
+    assert updates() == {KEY: "+b,a"}
+    homes.note(7, "a", 0.0, reported=False)
+    assert updates() == {}
     homes.note(7, "a", 0.0)
-    assert news() == {"0000000000000007": "a"}
+    assert updates() == {"0000000000000007": "a"}
 
 
 def test_who_tells_the_news_is_called_at_each() -> None:
     homes, called = Homes(HomeOptions(ttl_s=TTL_S)), list[int]()
-    homes.on_news = lambda: called.append(len(homes.news))
+    homes.on_news = lambda: called.append(len(homes.updates))
 
     homes.note(255, "a", 0.0)
     homes.note(255, "a", 1.0)
@@ -77,7 +77,7 @@ def test_what_is_not_shared_is_told_nobody() -> None:
     homes.note(1, "a", 0.0)
     homes.bind(2, "a", 0.0)
 
-    assert homes.news == {}
+    assert homes.updates == {}
     assert homes.find(2, 0.0) == ("a",)
 
 
@@ -87,12 +87,12 @@ def test_a_bound_session_has_one_home_and_is_told_again_in_time() -> None:
     homes.bind(255, "b", 1.0)
 
     assert homes.find(255, 1.0) == ("b",)
-    assert homes.news == {KEY: "+b"}
-    homes.news.clear()
+    assert homes.updates == {KEY: "+b"}
+    homes.updates.clear()
     homes.bind(255, "b", 50.0)
-    assert homes.news == {}
+    assert homes.updates == {}
     homes.bind(255, "b", 51.0)
-    assert homes.news == {KEY: "+b"}
+    assert homes.updates == {KEY: "+b"}
 
 
 def test_what_others_tell_counts_unless_ones_own_is_still_to_be_told() -> None:
@@ -101,14 +101,14 @@ def test_what_others_tell_counts_unless_ones_own_is_still_to_be_told() -> None:
     homes.learn(KEY, "b", 0.0)
     assert homes.find(255, 0.0) == ("a",)
 
-    homes.news.clear()
+    homes.updates.clear()
     homes.count_passed(255)
     homes.learn(KEY, "+b,c", 0.0)
 
     assert homes.find(255, 0.0) == homes.find_end(255, 0.0) == ("b", "c")
     assert homes.passed(255) == 1
     homes.note(255, "c", 0.0)
-    assert homes.news == {}  # it was told
+    assert homes.updates == {}  # it was told
 
 
 def test_a_learned_home_is_refreshed_in_the_table_when_it_is_used_long_after() -> None:
@@ -117,7 +117,7 @@ def test_a_learned_home_is_refreshed_in_the_table_when_it_is_used_long_after() -
 
     homes.note(255, "b", 60.0)
 
-    assert homes.news == {KEY: "b"}
+    assert homes.updates == {KEY: "b"}
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
@@ -175,7 +175,7 @@ class Bounded(RuleBasedStateMachine):
         fresh = [key for key, (at, _) in self.used.items() if self.now - at <= TTL_S]
         kept = fresh[-self.MOST :]
         assert len(self.homes) <= self.MOST
-        assert len(self.homes.news) <= self.MOST
+        assert len(self.homes.updates) <= self.MOST
         for key in range(10):
             found = self.homes.find(key, self.now)
             assert bool(found) == (key in kept)

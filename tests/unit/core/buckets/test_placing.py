@@ -244,5 +244,5 @@ def test_a_flood_of_conversations_takes_no_more_memory_than_was_given() -> None:
         send(placing, chat(f"user {number}", 3, number))
 
     assert len(placing.conversations.homes) == 500
-    assert len(placing.conversations.homes.news) <= 500
+    assert len(placing.conversations.homes.updates) <= 500
     assert send(placing, chat("user 1999", 4)) == send(placing, chat("user 1999", 5))

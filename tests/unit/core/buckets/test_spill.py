@@ -22,13 +22,13 @@ def send(
     request: BucketRequest,
     hot: Mapping[str, float] = {},
     *,
-    heard: bool = True,
+    note_alive: bool = True,
     names: tuple[str, ...] = NAMES,
     rate: float = 0.1,
 ) -> str:
-    """Place a request; as soon as all buckets have reported, with `heard`."""
-    for name in NAMES if heard else ():
-        placing.spill.heard(name)
+    """Place a request; as soon as all buckets have reported, with `note_alive`."""
+    for name in NAMES if note_alive else ():
+        placing.spill.note_alive(name)
     serving = {
         name: [RouterReplica(name, name, "", heat=BucketHeat(hot.get(name, 0.0), rate, 4))]
         for name in names
@@ -79,19 +79,19 @@ def test_what_was_sent_counts_until_the_bucket_tells_of_itself() -> None:
     others = [str(number) for number in range(200) if home_of(str(number)) == home]
     placing = new_placing()
 
-    chosen = [send(placing, prompt(key), heard=False) for key in others]
+    chosen = [send(placing, prompt(key), note_alive=False) for key in others]
     assert chosen[0] == home
     assert set(chosen) == set(NAMES)
 
-    placing.spill.heard(home)
-    placing.spill.heard("never sent to")
-    assert send(placing, prompt("k"), heard=False) == home
+    placing.spill.note_alive(home)
+    placing.spill.note_alive("never sent to")
+    assert send(placing, prompt("k"), note_alive=False) == home
 
 
 def test_without_reports_home_is_home() -> None:
     placing = new_placing()
 
-    chosen = {send(placing, prompt("k"), heard=False, rate=0.0) for _ in range(50)}
+    chosen = {send(placing, prompt("k"), note_alive=False, rate=0.0) for _ in range(50)}
 
     assert chosen == {home_of("k")}
 
@@ -184,7 +184,7 @@ def test_a_burst_behind_one_system_prompt_counts_though_it_is_known() -> None:
     placing = new_placing()
     send(placing, conversation(0))
 
-    chosen = [send(placing, conversation(n), heard=False) for n in range(1, 30)]
+    chosen = [send(placing, conversation(n), note_alive=False) for n in range(1, 30)]
 
     assert set(chosen) == set(NAMES)
 
@@ -195,7 +195,7 @@ def test_who_only_asks_changes_nothing() -> None:
         prompt_start="k", prompt_chars=40_000, keys=text_keys(0, "k"), asks=True
     )
 
-    asked = {send(placing, question, heard=False) for _ in range(50)}
+    asked = {send(placing, question, note_alive=False) for _ in range(50)}
 
     assert asked == {home_of("k")}
     assert len(placing.conversations.homes) == 0

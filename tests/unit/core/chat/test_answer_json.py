@@ -66,7 +66,7 @@ def test_messages_tell_it_in_their_own_words() -> None:
 
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"status": "completed", "output": []}, ("end", "")),
         (
@@ -89,12 +89,12 @@ def test_messages_tell_it_in_their_own_words() -> None:
     ],
 )
 def test_responses_tell_it_by_their_status_and_output(
-    fields: dict[str, object], told: tuple[str, str], inner: bool
+    fields: dict[str, object], reported: tuple[str, str], inner: bool
 ) -> None:
     tools = [{"type": "function", "name": "never called"}]
     whole = {"object": "response", "tools": tools} | fields
 
-    assert (ending(type="x", response=whole) if inner else ending(**whole)) == told
+    assert (ending(type="x", response=whole) if inner else ending(**whole)) == reported
 
 
 def test_only_a_response_has_a_status() -> None:

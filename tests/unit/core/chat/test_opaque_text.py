@@ -4,8 +4,8 @@ import pytest
 
 from kvmesh.core.chat.opaque_text import (
     SENTINEL,
-    LooksAtTextError,
     OpaqueText,
+    ReadsTextError,
     Slot,
     Trace,
     as_text,
@@ -109,7 +109,7 @@ def test_what_a_text_is_asked_for_it_must_not_have(text: OpaqueText, trace: Trac
 def test_any_other_look_at_a_text_is_refused_and_stays_noted(
     text: OpaqueText, trace: Trace, use: object
 ) -> None:
-    with pytest.raises(LooksAtTextError):
+    with pytest.raises(ReadsTextError):
         use(text)  # type: ignore[operator]  # one of the above
 
     assert trace.refused

@@ -9,14 +9,14 @@ A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 
 def known(slots: int = 2) -> AdapterSlots:
     adapters = AdapterSlots()
-    adapters.hear(A, AdapterReport(slots, ("x",)))
-    adapters.hear(B, AdapterReport(slots))
+    adapters.receive(A, AdapterReport(slots, ("x",)))
+    adapters.receive(B, AdapterReport(slots))
     return adapters
 
 
 def test_an_adapter_costs_a_load_where_it_is_not_held_and_nothing_where_nobody_knows() -> None:
     adapters = known()
-    adapters.hear(C, AdapterReport(0, ("x",)))
+    adapters.receive(C, AdapterReport(0, ("x",)))
     adapters.use(C, "x")
 
     assert adapters.cold("x", (A, B, C)) == {B: DEFAULT_LOAD_MS}
@@ -37,17 +37,17 @@ def test_the_adapter_unused_longest_makes_room() -> None:
 
 def test_what_an_engine_tells_in_use_is_held_and_fewer_slots_hold_less() -> None:
     adapters = known(slots=3)
-    adapters.hear(A, AdapterReport(3, ("y", "z")))
+    adapters.receive(A, AdapterReport(3, ("y", "z")))
     assert adapters.held(A) == ("x", "y", "z")
 
-    adapters.hear(A, AdapterReport(1, ("y", "z")))
+    adapters.receive(A, AdapterReport(1, ("y", "z")))
 
     assert adapters.held(A) == ("y",)
 
 
 def test_slots_beyond_any_engines_are_bounded() -> None:
     adapters = AdapterSlots()
-    adapters.hear(A, AdapterReport(10**12, tuple(map(str, range(MOST_SLOTS + 5)))))
+    adapters.receive(A, AdapterReport(10**12, tuple(map(str, range(MOST_SLOTS + 5)))))
     adapters.use(A, "one more")
 
     assert len(adapters.held(A)) == MOST_SLOTS

@@ -97,11 +97,11 @@ def test_whatever_goes_wrong_is_a_fault_with_its_reason(
 
     assert formula.scores(CANDIDATES, NO_FLEET, NO_WEIGHTS) is None
 
-    told = formula.statistics()
-    assert (told.decisions, told.faults, told.off) == (1, 1, False)
-    assert told.last_fault.startswith(fault)
-    assert formula.problem == f"f failed: {told.last_fault}"
-    assert len(told.last_fault) < 300
+    reported = formula.statistics()
+    assert (reported.decisions, reported.faults, reported.off) == (1, 1, False)
+    assert reported.last_fault.startswith(fault)
+    assert formula.problem == f"f failed: {reported.last_fault}"
+    assert len(reported.last_fault) < 300
 
 
 def test_who_stops_the_process_is_not_kept_from_it() -> None:

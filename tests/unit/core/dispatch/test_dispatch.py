@@ -20,7 +20,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.policy_spec import PolicySpec
-from kvmesh.core.insight.predictions import AccessReport, Doubt
+from kvmesh.core.insight.predictions import AccessReport, Distrust
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, UNKNOWN, failed_attempt
@@ -58,12 +58,12 @@ class Routers:
             self.scheduler.workers.describe(worker, WorkerInfo(trust=Trust.EXACT))
         self.index.store(W1, ROOT, pack_hashes(HASHES[:8]))
         self.log = DecisionLog(whole_per_s=whole_per_s)
-        self.doubts: list[tuple[WorkerId, Doubt]] = []
+        self.doubts: list[tuple[WorkerId, Distrust]] = []
         self.dispatch = Dispatch(
             self.scheduler,
             self.log,
             map(float, count()).__next__,
-            lambda worker, doubt: self.doubts.append((worker, doubt)),
+            lambda worker, distrust: self.doubts.append((worker, distrust)),
             follows_events=follows_events,
         )
 
@@ -118,9 +118,12 @@ def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
 def test_a_prompt_that_nobody_read_is_on_record_as_estimated() -> None:
     routers = Routers()
 
-    told = [routers.decided(name=name, estimated=name == "q") for name in ("q", "r")]
+    reported = [routers.decided(name=name, estimated=name == "q") for name in ("q", "r")]
 
-    assert [one.placed is not None and record_of(one).estimated for one in told] == [True, False]
+    assert [one.placed is not None and record_of(one).estimated for one in reported] == [
+        True,
+        False,
+    ]
 
 
 def test_a_request_that_failed_goes_elsewhere_and_keeps_its_record() -> None:
@@ -237,7 +240,7 @@ def test_what_was_not_served_teaches_nothing() -> None:
 def test_the_prediction_is_held_against_the_engines_word() -> None:
     routers = Routers()
     one = routers.decided()
-    assert placed_of(one).told_tokens == 128
+    assert placed_of(one).event_tokens == 128
 
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 3.0)
 
@@ -299,7 +302,7 @@ def test_misses_make_a_worker_doubted() -> None:
         routers.dispatch.release(one, UNKNOWN, 1.0 + turn)
         routers.dispatch.finished(one, Ending(SERVED, "finished", 200, missed), 1.5 + turn)
 
-    assert [(worker, doubt.misses) for worker, doubt in routers.doubts] == [(W1, 12)]
+    assert [(worker, distrust.misses) for worker, distrust in routers.doubts] == [(W1, 12)]
 
 
 def test_what_events_told_is_looked_at_now_and_then_only() -> None:
@@ -308,13 +311,13 @@ def test_what_events_told_is_looked_at_now_and_then_only() -> None:
     one, soon = routers.decided(1.0), routers.decided(1.001, "soon")
     later = routers.decided(1.1, "later", pinned_worker=W1)
 
-    assert (placed_of(one).told_tokens, placed_of(soon).told_tokens) == (128, -1)
+    assert (placed_of(one).event_tokens, placed_of(soon).event_tokens) == (128, -1)
     # It waits for others' prefills there, so its answer will prove nothing.
-    assert placed_of(later).told_tokens == -1
+    assert placed_of(later).event_tokens == -1
 
 
 def test_without_events_nothing_is_told() -> None:
-    assert placed_of(Routers(follows_events=False).decided()).told_tokens == -1
+    assert placed_of(Routers(follows_events=False).decided()).event_tokens == -1
 
 
 def test_how_long_a_decision_takes_is_measured() -> None:
@@ -443,7 +446,7 @@ def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> 
         routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 2.0)
 
     assert routers.dispatch.accesses.reports == {
-        W1: AccessReport(told=1, untold=1, tokens=128, blocks=8)
+        W1: AccessReport(reported=1, untold=1, tokens=128, blocks=8)
     }
 
 
@@ -594,7 +597,7 @@ class Governed(Routers):
             self.scheduler,
             self.log,
             map(float, count()).__next__,
-            lambda worker, doubt: self.doubts.append((worker, doubt)),
+            lambda worker, distrust: self.doubts.append((worker, distrust)),
             follows_events=True,
             governor=self.governor,
         )
@@ -673,8 +676,8 @@ def test_a_turn_that_was_given_to_nobody_is_over() -> None:
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_worker_that_wants_answers_is_told_what_was_cached_of_a_prompt(*, seen: bool) -> None:
     routers = Routers()
-    told: list[tuple[WorkerId, CacheHit]] = []
-    routers.dispatch.on_served = lambda worker, hit: told.append((worker, hit))
+    reported: list[tuple[WorkerId, CacheHit]] = []
+    routers.dispatch.on_served = lambda worker, hit: reported.append((worker, hit))
     routers.dispatch.wanting = {W1}
     one = routers.decided()
     if seen:
@@ -683,7 +686,7 @@ def test_a_worker_that_wants_answers_is_told_what_was_cached_of_a_prompt(*, seen
 
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 3.0)
 
-    [(worker, hit)] = told
+    [(worker, hit)] = reported
     assert (worker, list(hit.hashes), hit.cached, hit.lasted_s) == (W1, HASHES[:9], 8, 2.0)
 
 
@@ -698,8 +701,8 @@ def test_a_worker_that_wants_answers_is_told_what_was_cached_of_a_prompt(*, seen
 )
 def test_an_answer_that_shows_no_place_is_not_told(usage: Usage) -> None:
     routers = Routers()
-    told: list[CacheHit] = []
-    routers.dispatch.on_served = lambda _, hit: told.append(hit)
+    reported: list[CacheHit] = []
+    routers.dispatch.on_served = lambda _, hit: reported.append(hit)
     routers.dispatch.wanting = {W1, W2}
 
     routers.dispatch.finished(routers.decided(), Ending(SERVED, "finished", 200, usage), 3.0)
@@ -708,4 +711,4 @@ def test_an_answer_that_shows_no_place_is_not_told(usage: Usage) -> None:
         routers.decided(name="r"), Ending(SERVED, "finished", 200, USAGE), 3.0
     )
 
-    assert told == []
+    assert reported == []

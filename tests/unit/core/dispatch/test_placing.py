@@ -22,7 +22,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.predictions import AnswerSeen, Doubt
+from kvmesh.core.insight.predictions import AnswerSeen, Distrust
 from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
@@ -53,8 +53,8 @@ def dispatch_to(*workers: str, index: KvIndex | None = None, **options: Any) -> 
     return Dispatch(scheduler, log, lambda: 0.0, doubt_nobody, follows_events=True)
 
 
-def doubt_nobody(worker: WorkerId, doubt: Doubt) -> None:
-    raise AssertionError((worker, doubt))
+def doubt_nobody(worker: WorkerId, distrust: Distrust) -> None:
+    raise AssertionError((worker, distrust))
 
 
 class Way(Placer):
@@ -105,7 +105,7 @@ def test_of_a_turn_nothing_is_held_against_what_events_told() -> None:
     placed = decide(Way(dispatch_to("w", mode="round-robin")))
 
     assert placed is not None
-    assert (placed.told_tokens, placed.record.by_cache, placed.record.estimated) == (
+    assert (placed.event_tokens, placed.record.by_cache, placed.record.estimated) == (
         -1,
         False,
         True,
@@ -128,7 +128,7 @@ def test_what_the_engine_found_cached_is_held_against_what_was_predicted() -> No
     predicted = second.record.overlap_blocks * 4
     assert predicted > 100
     assert (worker, now, answer.cached, answer.predicted) == ("w", 3.0, 100, predicted)
-    assert answer.told is None
+    assert answer.reported is None
 
 
 @pytest.mark.parametrize("token", [True, False])
@@ -353,17 +353,17 @@ def test_workers_that_may_be_taken_are_found_anew_where_load_or_what_they_are_ma
     assert [one.worker for one in workers.wished(labelled, 1.0)] == ["v"]
 
 
-@pytest.mark.parametrize("looks_ahead", [False, True])
+@pytest.mark.parametrize("has_lookahead", [False, True])
 def test_tiers_whose_hits_depend_on_what_follows_are_the_affair_of_dispatch(
-    looks_ahead: bool,
+    has_lookahead: bool,
 ) -> None:
     index = KvIndex()
     dispatch = dispatch_to("w", index=index)
     index.store(WorkerId("w"), ROOT, pack_hashes([1, 2]), 1)
-    if looks_ahead:
+    if has_lookahead:
         index.apply(WorkerId("w"), Reuse(lookahead=1))
 
-    assert (decide(Way(dispatch)) is None) == looks_ahead
+    assert (decide(Way(dispatch)) is None) == has_lookahead
 
 
 @pytest.mark.parametrize("affinity", ["hard", "soft"])

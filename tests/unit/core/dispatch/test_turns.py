@@ -140,7 +140,7 @@ def test_a_prompt_that_goes_on_from_another_is_its_agents_turn() -> None:
     turns = turns_of()
 
     first, again = turns.follow(prompt(300), 1.0), turns.follow(prompt(301), 2.0)
-    looked = turns.look(prompt(302, "r", tenant=""), 3.0)
+    looked = turns.check(prompt(302, "r", tenant=""), 3.0)
 
     assert first.turn is None
     assert again.turn is not None
@@ -153,12 +153,12 @@ def test_a_placed_prompt_is_followed_as_well() -> None:
     turns = turns_of()
     requests = [prompt(300), prompt(301)]
 
-    told = [turns.follow_placed(one, "", 0, 1.0) for one in requests]  # type: ignore[arg-type]
+    reported = [turns.follow_placed(one, "", 0, 1.0) for one in requests]  # type: ignore[arg-type]
     gone = turns.follow_placed(Gone(), "", 0, 2.0)  # type: ignore[arg-type]
 
-    assert told[0] is None
-    assert told[1] is not None
-    assert told[1].client == "chain"
+    assert reported[0] is None
+    assert reported[1] is not None
+    assert reported[1].client == "chain"
     assert gone is None
 
 
@@ -176,7 +176,7 @@ def test_a_turn_that_a_client_names_is_not_looked_for() -> None:
     named = prompt(301, turn=make_turn("a", 16 * 301))
 
     assert turns.follow(named, 2.0) is named
-    assert turns.look(named, 2.0) is named.turn
+    assert turns.check(named, 2.0) is named.turn
 
 
 def test_what_nobody_tokenized_is_nobodys_turn() -> None:
@@ -185,11 +185,11 @@ def test_what_nobody_tokenized_is_nobodys_turn() -> None:
         one.follow(prompt(300), 1.0)
 
     assert turns.follow(prompt(301, estimated=True), 2.0).turn is None
-    assert turns.look(prompt(301, estimated=True), 2.0) is None
+    assert turns.check(prompt(301, estimated=True), 2.0) is None
     assert idle.follow(prompt(301), 2.0).turn is None
 
 
-class _Told:
+class _Placement:
     """Who is told of ends, and what."""
 
     def __init__(self) -> None:
@@ -201,20 +201,20 @@ class _Told:
 
 @pytest.mark.parametrize("served", [True, False])
 def test_the_end_of_a_turn_is_told_to_who_touches_contexts(served: bool) -> None:
-    turns, told = turns_of(), _Told()
-    turns.touches = told  # type: ignore[assignment]  # nothing else is asked of it
+    turns, reported = turns_of(), _Placement()
+    turns.touches = reported  # type: ignore[assignment]  # nothing else is asked of it
     turn, end = make_turn("a", 1000), TurnEnd(served=served, worker=W1)
     turns.begin(turn, W1, 1.0)
 
     turns.end(turn, end, 2.0)
 
-    assert told.ends == [("a/1", end, 2.0)]
+    assert reported.ends == [("a/1", end, 2.0)]
 
 
 def test_where_there_is_no_governor_nobody_is_told_of_ends() -> None:
-    turns, told = Turns(None, 16), _Told()
-    turns.touches = told  # type: ignore[assignment]  # nothing else is asked of it
+    turns, reported = Turns(None, 16), _Placement()
+    turns.touches = reported  # type: ignore[assignment]  # nothing else is asked of it
 
     turns.end(make_turn("a", 1000), TurnEnd(served=True, worker=W1), 2.0)
 
-    assert told.ends == []
+    assert reported.ends == []

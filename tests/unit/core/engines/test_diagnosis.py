@@ -156,8 +156,8 @@ def test_a_hybrid_model_is_told_with_its_groups() -> None:
     findings = check_engine(engine(sources=(source(groups=groups),)))
 
     assert {finding.level for finding in findings} == {Level.OK}
-    (told,) = (finding.text for finding in findings if "hybrid" in finding.text)
-    assert told == (
+    (reported,) = (finding.text for finding in findings if "hybrid" in finding.text)
+    assert reported == (
         "a hybrid model, 3 cache groups: full_attention in blocks of 16; sliding_window of 512 "
         "tokens in blocks of 16; mamba in blocks of 528. All decide where a hit ends"
     )

@@ -86,13 +86,13 @@ def test_nothing_is_taken_behind_a_part_of_an_event(make: Make) -> None:
 
 def test_what_is_due_is_told_until_it_is_put_off(make: Make) -> None:
     stream = make()
-    told = []
+    reported = []
     for _ in range(4):
-        told.append(stream.take(chunk(TOKEN), b""))
+        reported.append(stream.take(chunk(TOKEN), b""))
         if stream.tokens == 2:
             stream.due = 4
 
-    assert told == [TAKEN | DUE, TAKEN | DUE, TAKEN, TAKEN | DUE]
+    assert reported == [TAKEN | DUE, TAKEN | DUE, TAKEN, TAKEN | DUE]
 
 
 def test_usage_is_folded_however_it_comes(make: Make) -> None:

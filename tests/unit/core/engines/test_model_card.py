@@ -14,20 +14,20 @@ def test_fields_of_the_first_that_has_them_and_the_least_length_are_kept() -> No
     other = read_cards(listed({"id": "m", "max_model_len": 4096, "root": "/n", "created": 5}))
     silent = read_cards(listed({"id": "m", "max_model_len": None, "parent": None}))
 
-    for told in ([one, other, silent], [other, silent, one], [silent, other, one]):
-        [card] = merge_cards(["m"], told)
+    for reported in ([one, other, silent], [other, silent, one], [silent, other, one]):
+        [card] = merge_cards(["m"], reported)
 
         assert card["max_model_len"] == 4096
         assert card["created"] == 5
-        assert card["root"] == ("/m" if told[0] is one else "/n")
+        assert card["root"] == ("/m" if reported[0] is one else "/n")
         assert card["parent"] is None
         assert (card["id"], card["object"], card["owned_by"]) == ("m", "model", "kvmesh")
 
 
 def test_models_that_nobody_serves_are_left_out_and_those_nobody_tells_of_are_plain() -> None:
-    told = read_cards(listed({"id": "gone", "root": "/gone"}))
+    reported = read_cards(listed({"id": "gone", "root": "/gone"}))
 
-    assert merge_cards(["m"], [told]) == [
+    assert merge_cards(["m"], [reported]) == [
         {"id": "m", "object": "model", "created": 0, "owned_by": "kvmesh"}
     ]
 
@@ -45,8 +45,8 @@ def test_a_length_that_cannot_be_is_not_believed(lie: object) -> None:
     odd = read_cards(listed({"id": "m", "max_model_len": lie, "root": "/m"}))
     plain = read_cards(listed({"id": "m", "max_model_len": 4096}))
 
-    for told in ([odd, plain], [plain, odd]):
-        [card] = merge_cards(["m"], told)
+    for reported in ([odd, plain], [plain, odd]):
+        [card] = merge_cards(["m"], reported)
 
         assert (card["max_model_len"], card["root"]) == (4096, "/m")
     assert "max_model_len" not in merge_cards(["m"], [odd])[0]

@@ -210,10 +210,10 @@ def test_rules_that_come_and_go_leave_nothing() -> None:
     index.apply(B, Reuse(2))
 
     assert index.current_view() is view
-    assert (index.ends.looks_ahead, list(index.ends.masks)) == (True, [Reuse(2)])
+    assert (index.ends.has_lookahead, list(index.ends.masks)) == (True, [Reuse(2)])
     index.apply(A, Reuse())
     index.apply(B, Cleared())
-    assert (index.ends.looks_ahead, list(index.ends.masks)) == (False, [Reuse()])
+    assert (index.ends.has_lookahead, list(index.ends.masks)) == (False, [Reuse()])
     index.remove_worker(A)
     assert (index.ends.masks, index.ends.grouped, index.grouped) == ({}, 0, False)
 

@@ -236,18 +236,18 @@ def test_a_removal_concerns_the_tier_it_names_and_the_device_if_none() -> None:
 
 def test_watchers_are_told_what_was_removed_from_the_device_and_of_whom() -> None:
     index = KvIndex()
-    told: list[tuple[WorkerId, bytes]] = []
-    index.watch_removals(lambda worker, hashes: told.append((worker, hashes)))
+    reported: list[tuple[WorkerId, bytes]] = []
+    index.watch_removals(lambda worker, hashes: reported.append((worker, hashes)))
     run = pack_hashes(PROMPT[:4])
     for tier in (0, 1):
         index.store(A, ROOT, run, tier)
 
     index.apply(A, Removed(run, tier=1))
-    assert told == []
+    assert reported == []
     index.apply(A, Removed(run[8:]))
     index.apply(B, Removed(run[:8]))
 
-    assert told == [(A, run[8:]), (B, run[:8])]
+    assert reported == [(A, run[8:]), (B, run[:8])]
 
 
 def test_a_tier_nobody_knows_is_counted_and_ignored() -> None:

@@ -78,7 +78,7 @@ def test_what_events_alone_tell_is_told_apart() -> None:
 
     found = view.find(PROMPT, now=0.0)
 
-    assert found.told == [(2, (W1,))]
+    assert found.reported == [(2, (W1,))]
     assert found.overlaps == {W1: 8}
 
 
@@ -93,12 +93,12 @@ def test_of_a_grouped_worker_only_what_is_deeper_than_its_chain_is_believed() ->
     view = make_view(grouped_index(W1, chain=5, end=3), new_approx())
     view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
     view.record(W2, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
-    told = view.find(PROMPT, now=0.0)
+    reported = view.find(PROMPT, now=0.0)
     view.record(W1, BlockHashes.of([1, 2, 3, 4, 5, 6], 16), now=0.0)
 
-    assert (told.overlaps, told.groups) == ({W1: 3, W2: 4}, [(4, (W2,)), (3, (W1,))])
+    assert (reported.overlaps, reported.groups) == ({W1: 3, W2: 4}, [(4, (W2,)), (3, (W1,))])
     assert view.find(PROMPT, now=0.0).overlaps == {W1: 6, W2: 4}
-    assert view.find(PROMPT, now=0.0).told == [(3, (W1,))]
+    assert view.find(PROMPT, now=0.0).reported == [(3, (W1,))]
 
 
 def test_where_events_do_not_count_a_chain_says_nothing_against_belief() -> None:
@@ -211,32 +211,32 @@ def listening(index: KvIndex | None, distrusted: frozenset[WorkerId] = frozenset
     return view
 
 
-def hear(view: OverlapView, worker: WorkerId, blocks: int, now: float = 0.0) -> bytes:
+def receive(view: OverlapView, worker: WorkerId, blocks: int, now: float = 0.0) -> bytes:
     graded = grade(range(1, blocks + 1), blocks)
-    view.hear(worker, graded, blocks, now)
+    view.receive(worker, graded, blocks, now)
     return pack_hashes(graded)
 
 
 def test_what_other_replicas_routed_counts_beside_events_and_own_decisions() -> None:
     view = listening(make_index(w1=4, w2=3))
     view.record(W2, BlockHashes.of([1, 2, 3, 4, 5], 16), now=0.0)
-    hear(view, W1, 8)
-    hear(view, W2, 4)
-    hear(view, W3, 6)
+    receive(view, W1, 8)
+    receive(view, W2, 4)
+    receive(view, W3, 6)
 
     found = view.find(PROMPT, now=0.0)
 
     assert found.overlaps == {W1: 8, W2: 5, W3: 4}
     depths = [depth for depth, _ in found.groups]
     assert depths == sorted(depths, reverse=True)
-    assert found.told == [(4, (W1,)), (3, (W2,))]
+    assert found.reported == [(4, (W1,)), (3, (W2,))]
     assert view.cached_blocks((W1, W3)) == [4, 0]
 
 
 def test_what_other_replicas_routed_ends_as_own_decisions_do() -> None:
     view = listening(make_index(w1=4), frozenset([W2]))
-    hear(view, W1, 8)
-    hear(view, W2, 8)
+    receive(view, W1, 8)
+    receive(view, W2, 8)
 
     assert (view.ttl_s(W1), view.ttl_s(W2)) == (5.0, 120.0)
     assert view.find_groups(PROMPT, now=4.9)[0] == {W1: 8, W2: 8}
@@ -248,7 +248,7 @@ def test_what_a_worker_removes_or_leaves_with_ends_what_was_heard() -> None:
     index = make_index(w1=8)
     view = listening(index)
     for worker in (W1, W2, W3):
-        hear(view, worker, 8)
+        receive(view, worker, 8)
 
     index.remove(W1, pack_hashes([7, 8]))
     view.remove_worker(W2)
@@ -258,7 +258,7 @@ def test_what_a_worker_removes_or_leaves_with_ends_what_was_heard() -> None:
 
 def test_what_another_replica_saw_fail_is_believed_no_longer() -> None:
     view = listening(make_index())
-    packed = [hear(view, worker, 8) for worker in (W1, W2, W3)]
+    packed = [receive(view, worker, 8) for worker in (W1, W2, W3)]
 
     view.retract(W1, packed[0], known_blocks=7)
     view.retract(W2, packed[1], known_blocks=0)
@@ -272,7 +272,7 @@ def test_what_another_replica_saw_fail_is_believed_no_longer() -> None:
 def test_who_listens_to_nobody_takes_nothing_from_others() -> None:
     view = make_view(make_index(w1=4), new_approx())
 
-    packed = hear(view, W1, 8)
+    packed = receive(view, W1, 8)
     view.retract(W1, packed, known_blocks=0)
 
     assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}
@@ -281,7 +281,7 @@ def test_who_listens_to_nobody_takes_nothing_from_others() -> None:
 def test_without_events_decisions_of_all_replicas_are_all_there_is() -> None:
     view = listening(None)
     view.record(W1, PROMPT, now=0.0)
-    hear(view, W2, 8)
+    receive(view, W2, 8)
 
     assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8, W2: 8}
     assert view.find_groups(PROMPT, now=130.0)[0] == {}

@@ -58,12 +58,12 @@ def test_a_newer_kvmeshs_manifest_is_told_from_garbage() -> None:
 
 
 def test_a_newer_manifest_tells_its_writer_as_far_as_that_can_be_read() -> None:
-    told = b'{"schema":3,"generations":[{"version":"9.1","shape":0}]}'
+    reported = b'{"schema":3,"generations":[{"version":"9.1","shape":0}]}'
     empty = b'{"schema":3,"generations":[]}'
     huge = b'{"schema":100000000000000000}'
 
     errors: list[NewerError] = []
-    for data in (told, empty, huge):
+    for data in (reported, empty, huge):
         with pytest.raises(NewerError) as caught:
             decode_manifest(data)
         errors.append(caught.value)

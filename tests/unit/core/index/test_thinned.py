@@ -92,19 +92,19 @@ def test_a_prompt_that_was_heard_of_is_found_whole(blocks: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 3, 33, 200, 256, 257, 300, 500, 1999])
-@pytest.mark.parametrize("heard", [30, 300, 512, 2000])
+@pytest.mark.parametrize("hints", [30, 300, 512, 2000])
 def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_grade(
-    depth: int, heard: int
+    depth: int, hints: int
 ) -> None:
     index = new_approx(graded=True)
-    index.record(A, LONG[:heard], 0.0, 5.0)
-    shared = min(depth, heard)
+    index.record(A, LONG[:hints], 0.0, 5.0)
+    shared = min(depth, hints)
 
     for prompt in (fork(depth, 2100), LONG[:depth]):
         found = index.find_matches(of(prompt)).get(A, 0)
 
         assert found in {shared, graded_depth(graded_count(shared))}
-        assert found == shared or not len(prompt) == depth == heard
+        assert found == shared or not len(prompt) == depth == hints
 
 
 def test_what_was_heard_of_ends_as_what_was_sent() -> None:

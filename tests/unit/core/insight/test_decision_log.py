@@ -186,8 +186,8 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
 def test_a_decision_blind_to_caches_foresees_nothing() -> None:
     log = DecisionLog()
     blind = msgspec.structs.replace(decide(), policy="round-robin", by_cache=False)
-    told, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
-    for record, usage in ((told, Usage(160, 4, 32)), (untold, None)):
+    reported, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
+    for record, usage in ((reported, Usage(160, 4, 32)), (untold, None)):
         log.records.first_token(record, 1.1)
         ended(log, record, "finished", 200, usage, 2.0)
 
@@ -265,12 +265,12 @@ def test_what_comes_faster_than_it_is_read_is_dropped_and_counted_and_totals_sta
     while not log.settle():
         pass
 
-    told = log.statistics()
-    assert (told.read + told.dropped, told.read_ends) == (2000, 2000)
-    assert 40 < told.read < 400
+    reported = log.statistics()
+    assert (reported.read + reported.dropped, reported.read_ends) == (2000, 2000)
+    assert 40 < reported.read < 400
     first, second = log.seconds(1)
     assert (first.requests, second.finished, second.prompt_tokens) == (2000, 2000, 2000 * 160)
-    assert second.shadowed_tokens == told.read * 160
+    assert second.shadowed_tokens == reported.read * 160
 
 
 def test_the_shadow_takes_dropped_requests_for_another_replicas() -> None:
@@ -350,11 +350,11 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
 def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates() -> None:
     log = DecisionLog()
     assert enter(log, "unasked", decision=decide(whole=True)).left_out is None
-    told = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
-    log.left_out = lambda _: told
+    reported = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
+    log.left_out = lambda _: reported
 
-    assert enter(log, "whole", decision=decide(whole=True)).left_out is told
-    assert enter(log, "alone", decision=decide(workers=1)).left_out is told
+    assert enter(log, "whole", decision=decide(whole=True)).left_out is reported
+    assert enter(log, "alone", decision=decide(workers=1)).left_out is reported
     assert enter(log, "thin", decision=thin(decide(whole=True))).left_out is None
 
 

@@ -104,8 +104,8 @@ def test_a_tenant_that_shares_blocks_is_not_told_what_workers_hold() -> None:
 
     assert choice_for(view, None) is view
     assert choice_for(view, Viewer("ann", apart=True)) is view
-    told = msgspec.json.decode(msgspec.json.encode(choice_for(view, Viewer("ann"))))
-    assert told == {
+    reported = msgspec.json.decode(msgspec.json.encode(choice_for(view, Viewer("ann"))))
+    assert reported == {
         "request_id": "r", "router": "r0", "bucket": "chat", "worker": "w1",
         "policy": view.policy, "prompt_tokens": 1600, "total_blocks": 100, "considered": 2,
         "why": HIDDEN, "candidates": [],

@@ -11,7 +11,7 @@ from kvmesh.core.insight.predictions import (
     AccessReport,
     AnswerSeen,
     CacheAccesses,
-    Doubt,
+    Distrust,
     PredictionOptions,
     Predictions,
 )
@@ -37,12 +37,12 @@ class Clock:
         *,
         counted: int = PROMPT,
         decided_s: float | None = None,
-        told: bool = True,
+        reported: bool = True,
     ) -> bool:
         self.now += 1.0
         decided = self.now if decided_s is None else decided_s
         answer = AnswerSeen(
-            PROMPT, counted, predicted, cached, decided, predicted if told else None
+            PROMPT, counted, predicted, cached, decided, predicted if reported else None
         )
         return self.predictions.compare(A, answer, self.now) is not None
 
@@ -85,7 +85,7 @@ def test_answers_without_anything_cached_or_predicted_are_no_evidence() -> None:
 def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:
     clock = Clock()
 
-    assert not any(clock.answer(*OVER, told=False) for _ in range(100))
+    assert not any(clock.answer(*OVER, reported=False) for _ in range(100))
     report = clock.predictions.report(A)
     assert (report.over, report.recent_answers) == (100, 0)
 
@@ -153,7 +153,7 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
     predictions = Predictions(BLOCK)
     for _ in range(20):
         predictions.compare(B, AnswerSeen(PROMPT, PROMPT, *HIT, 0.0), 0.0)
-        predictions.compare(A, AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, told=320), 0.0)
+        predictions.compare(A, AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, reported=320), 0.0)
 
     assert predictions.workers() == (A, B)
     assert predictions.report(B).doubts == 0
@@ -165,11 +165,11 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
 
 def test_a_doubt_tells_whether_it_is_the_first() -> None:
     predictions = Predictions(BLOCK, PredictionOptions(pause_s=0.0, settle_s=0.0))
-    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, told=320)
+    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, reported=320)
 
     found = [predictions.compare(A, answer, 0.0) for _ in range(24)]
 
-    assert [one for one in found if one] == [Doubt(12, 12), Doubt(12, 12, again=True)]
+    assert [one for one in found if one] == [Distrust(12, 12), Distrust(12, 12, again=True)]
 
 
 @pytest.mark.parametrize(
@@ -187,15 +187,17 @@ def test_a_doubt_tells_whether_it_is_the_first() -> None:
 def test_only_what_began_at_once_and_was_no_guess_is_evidence(
     load: dict[str, int], trust: Trust, evidence: bool
 ) -> None:
-    told = Predictions(BLOCK).told(Candidate(A, BLOCK, PROMPT, **cast("Any", load)), 3, trust, 0.0)
+    reported = Predictions(BLOCK).reported(
+        Candidate(A, BLOCK, PROMPT, **cast("Any", load)), 3, trust, 0.0
+    )
 
-    assert told == (3 * BLOCK if evidence else None)
+    assert reported == (3 * BLOCK if evidence else None)
 
 
 def test_what_events_told_is_judged_and_not_what_decisions_promised() -> None:
     predictions = Predictions(BLOCK)
     for _ in range(100):
-        answer = AnswerSeen(PROMPT, PROMPT, predicted=320, cached=0, decided_s=0.0, told=0)
+        answer = AnswerSeen(PROMPT, PROMPT, predicted=320, cached=0, decided_s=0.0, reported=0)
         assert predictions.compare(A, answer, 0.0) is None
 
     report = predictions.report(A)
@@ -203,13 +205,13 @@ def test_what_events_told_is_judged_and_not_what_decisions_promised() -> None:
 
 
 def test_events_alone_are_asked_only_so_often() -> None:
-    predictions = Predictions(BLOCK, PredictionOptions(look_every_s=0.5))
+    predictions = Predictions(BLOCK, PredictionOptions(check_every_s=0.5))
 
     asked = []
     for now in (0.0, 0.4, 0.5, 0.9, 1.1):
-        asked.append(now >= predictions.look_at_s)
+        asked.append(now >= predictions.check_at_s)
         if asked[-1]:
-            predictions.told(Candidate(A, BLOCK, PROMPT), 0, Trust.EXACT, now)
+            predictions.reported(Candidate(A, BLOCK, PROMPT), 0, Trust.EXACT, now)
 
     assert asked == [True, False, True, False, True]
 
@@ -229,11 +231,11 @@ def test_another_block_size_allows_for_its_own_blocks() -> None:
 @pytest.mark.parametrize(
     ("usage", "report"),
     [
-        (Usage(100, 4, 64), AccessReport(told=1, tokens=64, blocks=4)),
-        (Usage(100, 4, 63), AccessReport(told=1, tokens=63, blocks=3)),
-        (Usage(100, 4, 0), AccessReport(told=1)),
-        (Usage(100, 4, 10**25), AccessReport(told=1, tokens=100, blocks=6)),
-        (Usage(100, 4, -5), AccessReport(told=1)),
+        (Usage(100, 4, 64), AccessReport(reported=1, tokens=64, blocks=4)),
+        (Usage(100, 4, 63), AccessReport(reported=1, tokens=63, blocks=3)),
+        (Usage(100, 4, 0), AccessReport(reported=1)),
+        (Usage(100, 4, 10**25), AccessReport(reported=1, tokens=100, blocks=6)),
+        (Usage(100, 4, -5), AccessReport(reported=1)),
         (Usage(100, 4, None), AccessReport(untold=1)),
         (None, AccessReport(untold=1)),
     ],
@@ -254,7 +256,7 @@ def test_answers_add_up_until_the_worker_is_forgotten() -> None:
     accesses.count(A, Usage(100, 4, 96), 32)
     accesses.count(A, None, 16)
 
-    assert accesses.reports[A] == AccessReport(told=2, untold=1, tokens=160, blocks=7)
+    assert accesses.reports[A] == AccessReport(reported=2, untold=1, tokens=160, blocks=7)
 
     accesses.forget(A)
     accesses.forget(A)

@@ -13,7 +13,7 @@ from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.insight.policy_change import MOST_STAGES, Bounds, PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import MOST_HISTORY, Rollout
-from kvmesh.core.insight.rollout_state import PolicyNews
+from kvmesh.core.insight.rollout_state import PolicyUpdate
 from kvmesh.errors import RequestError
 
 BASE, OTHER = PolicySpec("predicted-time"), PolicySpec("lmetric")
@@ -42,9 +42,9 @@ def test_before_any_change_the_settings_count() -> None:
 
     assert (rollout.spec, rollout.policy.cost.name) == (BASE, "predicted-time")
     assert rollout.decide(1.0, {}) is None
-    assert rollout.adopt({"r2": PolicyNews(able=True)}) is None
+    assert rollout.adopt({"r2": PolicyUpdate(able=True)}) is None
     assert rollout.history() == []
-    assert rollout.news() == PolicyNews(able=True)
+    assert rollout.updates() == PolicyUpdate(able=True)
     assert rollout.seen({})[0].requests == 0
 
 
@@ -150,14 +150,14 @@ def test_what_cannot_be_is_not_begun(change: PolicyChange, said: str) -> None:
 def test_a_formula_of_ones_own_must_be_known_to_every_replica() -> None:
     mine = make_cost("mine", Expression("prefill_tokens"), Expression("failure_tokens"))
     rollout = Rollout("r1", PUBLISHED.plain("predicted-time"), Formulas([mine]))
-    knowing, change = PolicyNews(able=True, formulas=("mine",)), PolicyChange(PolicySpec("mine"))
+    knowing, change = PolicyUpdate(able=True, formulas=("mine",)), PolicyChange(PolicySpec("mine"))
 
     with pytest.raises(RequestError, match="'mine' is not known to r3: start every") as caught:
-        rollout.begin(change, 1.0, {"r2": knowing, "r3": PolicyNews(able=True)})
+        rollout.begin(change, 1.0, {"r2": knowing, "r3": PolicyUpdate(able=True)})
     rollout.begin(change, 1.0, {"r2": knowing})
 
     assert caught.value.status == 409
-    assert rollout.news().formulas == ("mine",)
+    assert rollout.updates().formulas == ("mine",)
 
 
 def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
@@ -183,9 +183,9 @@ def test_the_last_of_two_changes_counts_even_where_another_clock_is_ahead() -> N
     ahead, behind = rollout_of("r1"), rollout_of("r2")
     state = ahead.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1e9, {})
 
-    later = behind.begin(CHANGE, 5.0, {"r1": PolicyNews(state, able=True)})
+    later = behind.begin(CHANGE, 5.0, {"r1": PolicyUpdate(state, able=True)})
 
-    assert ahead.adopt({"r2": behind.news()}) == later
+    assert ahead.adopt({"r2": behind.updates()}) == later
     assert ahead.state == later
 
 
@@ -193,8 +193,8 @@ def test_a_sibling_follows_and_says_nothing_new_the_second_time() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     state = first.begin(CHANGE, 1.0, {})
 
-    assert second.adopt({"r1": first.news()}) == state
-    assert second.adopt({"r1": first.news()}) is None
+    assert second.adopt({"r1": first.updates()}) == state
+    assert second.adopt({"r1": first.updates()}) is None
     assert second.arms is not None
     assert second.history() == [state]
 
@@ -203,28 +203,28 @@ def test_a_sibling_that_does_not_know_the_formula_keeps_its_policy_and_decides_n
     first, second = rollout_of("r2"), rollout_of("r1")
     state = first.begin(CHANGE, 1.0, {})
     strange = msgspec.structs.replace(state, change=PolicyChange(PolicySpec("file.py:mine")))
-    news = {"r2": PolicyNews(strange, able=True)}
+    updates = {"r2": PolicyUpdate(strange, able=True)}
 
-    assert second.adopt(news) is None
-    assert second.adopt(news) is None
+    assert second.adopt(updates) is None
+    assert second.adopt(updates) is None
     assert "kv:file.py:mine: formula 'file.py:mine' is unknown" in second.refused
-    assert not second.news().able
+    assert not second.updates().able
     assert (second.spec, second.arms) == (BASE, None)
-    assert second.decide(2.0, news) is None
+    assert second.decide(2.0, updates) is None
 
     returned = strange.moved(strange.steps[0], "returned")
-    assert second.adopt({"r2": PolicyNews(returned, able=True)}) == returned
+    assert second.adopt({"r2": PolicyUpdate(returned, able=True)}) == returned
     assert second.refused == ""
 
 
 def test_a_replica_that_lacks_the_formula_of_the_next_change_leaves_the_one_on_trial() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     state = first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.news()})
+    second.adopt({"r1": first.updates()})
     serve(second, slower=3.0)
     strange = msgspec.structs.replace(state, at=9.0, change=PolicyChange(PolicySpec("mine")))
 
-    second.adopt({"r1": PolicyNews(strange, able=True)})
+    second.adopt({"r1": PolicyUpdate(strange, able=True)})
 
     assert second.decide(10.0, {}) is None
     assert second.arms is None
@@ -235,43 +235,45 @@ def test_what_a_sibling_cannot_mean_is_left() -> None:
     state = rollout_of("r2").begin(CHANGE, 1.0, {})
     wrong = msgspec.structs.replace(state, at=1e25)
 
-    assert rollout.adopt({"r2": PolicyNews(wrong, able=True)}) is None
+    assert rollout.adopt({"r2": PolicyUpdate(wrong, able=True)}) is None
     assert rollout.state is None
-    assert rollout.begin(CHANGE, 2.0, {"r2": PolicyNews(wrong)}).at == 2.0
+    assert rollout.begin(CHANGE, 2.0, {"r2": PolicyUpdate(wrong)}).at == 2.0
 
 
 def test_the_least_name_that_can_moves_on_and_anyone_returns() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.news()})
+    second.adopt({"r1": first.updates()})
     serve(second)
 
-    assert second.decide(2.0, {"r1": first.news()}) is None
-    assert second.decide(2.0, {"r1": msgspec.structs.replace(first.news(), able=False)}) is not None
+    assert second.decide(2.0, {"r1": first.updates()}) is None
+    assert (
+        second.decide(2.0, {"r1": msgspec.structs.replace(first.updates(), able=False)}) is not None
+    )
 
     third = rollout_of("r3")
-    third.adopt({"r1": first.news()})
+    third.adopt({"r1": first.updates()})
     serve(third, slower=3.0)
-    returned = third.decide(3.0, {"r1": first.news()})
+    returned = third.decide(3.0, {"r1": first.updates()})
 
     assert returned is not None
     assert returned.phase == "returned"
-    assert first.adopt({"r2": second.news(), "r3": third.news()}) == returned
-    assert second.adopt({"r1": first.news()}) == returned
+    assert first.adopt({"r2": second.updates(), "r3": third.updates()}) == returned
+    assert second.adopt({"r1": first.updates()}) == returned
 
 
 def test_what_the_replicas_saw_adds_up() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.news()})
+    second.adopt({"r1": first.updates()})
     serve(first, 12)
     serve(second, 12)
 
-    baseline, candidate = first.seen({"r2": second.news()})
+    baseline, candidate = first.seen({"r2": second.updates()})
 
     assert (baseline.requests, candidate.requests) == (24, 24)
     assert first.decide(2.0, {}) is None
-    assert first.decide(2.0, {"r2": second.news()}) is not None
+    assert first.decide(2.0, {"r2": second.updates()}) is not None
 
 
 def test_too_little_traffic_waits_for_ever_unless_a_stage_has_an_end() -> None:
@@ -327,6 +329,6 @@ def test_a_replica_that_starts_again_takes_what_its_siblings_go_by() -> None:
     first.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1.0, {})
 
     again = rollout_of("r2")
-    again.adopt({"r1": first.news()})
+    again.adopt({"r1": first.updates()})
 
     assert again.spec == OTHER

@@ -9,9 +9,9 @@ from kvmesh.core.insight.summary_pace import SummaryPace
 def test_the_first_change_is_told_soon_and_further_ones_seldom() -> None:
     pace = SummaryPace(settle_s=2.0, every_s=60.0)
 
-    told = [second for second in range(200) if pace.due(float(second), changed=second >= 10)]
+    reported = [second for second in range(200) if pace.due(float(second), changed=second >= 10)]
 
-    assert told == [12, 72, 132, 192]
+    assert reported == [12, 72, 132, 192]
 
 
 def test_without_a_change_nothing_is_told() -> None:
@@ -24,17 +24,19 @@ def test_a_change_after_a_long_silence_is_told_soon_again() -> None:
     pace = SummaryPace(settle_s=2.0, every_s=60.0)
     changed = {5.0, 6.0, 7.0, 500.0, 501.0, 502.0}
 
-    told = [second for second in range(600) if pace.due(float(second), changed=second in changed)]
+    reported = [
+        second for second in range(600) if pace.due(float(second), changed=second in changed)
+    ]
 
-    assert told == [7, 502]
+    assert reported == [7, 502]
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.booleans()), max_size=60))
 def test_summaries_never_come_closer_than_their_pace(steps: list[tuple[float, bool]]) -> None:
-    pace, now, told = SummaryPace(settle_s=2.0, every_s=60.0), 0.0, list[float]()
+    pace, now, reported = SummaryPace(settle_s=2.0, every_s=60.0), 0.0, list[float]()
     for pause, changed in steps:
         now += pause
         if pace.due(now, changed=changed):
-            told.append(now)
+            reported.append(now)
 
-    assert all(later >= earlier + 60.0 for earlier, later in pairwise(told))
+    assert all(later >= earlier + 60.0 for earlier, later in pairwise(reported))

@@ -111,8 +111,8 @@ def test_what_round_robin_would_have_saved_needs_an_end_that_tells_it(
     totals.compared(record)
 
     (second,) = (TrafficSecond(*row) for row in totals.rows(0))
-    told = usage is not None and usage.cached_tokens is not None
+    reported = usage is not None and usage.cached_tokens is not None
     assert (second.shadowed_tokens > 0) == (state == "finished")
     assert second.own_requests == 0
-    assert sum(second.round_robin_ttft.values()) == (told and first_token_s is not None)
+    assert sum(second.round_robin_ttft.values()) == (reported and first_token_s is not None)
     assert totals.itl_s.cumulative()[-1][1] == 0

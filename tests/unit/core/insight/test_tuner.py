@@ -59,7 +59,7 @@ def trial(
 
 def searching(options: TunerOptions = APPLY) -> Tuner:
     made = tuner(options)
-    assert made.look(seen(), 100.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(), 100.0) == [StartSearch(0.0, ())]
     return made
 
 
@@ -71,7 +71,7 @@ def shadowing(options: TunerOptions = APPLY) -> Tuner:
 
 def trying() -> Tuner:
     made = shadowing()
-    acts = made.look(seen(shadow=SHADOWED), 200.0)
+    acts = made.check(seen(shadow=SHADOWED), 200.0)
     assert [type(one) for one in acts] == [StopShadow, StartTrial]
     return made
 
@@ -79,7 +79,7 @@ def trying() -> Tuner:
 def kept() -> Tuner:
     made = trying()
     won = Performance(600, 150.0, 20.0, 60.0)
-    assert made.look(seen(trial=trial(after=won)), 300.0) == []
+    assert made.check(seen(trial=trial(after=won)), 300.0) == []
     assert made.status().own == BETTER
     return made
 
@@ -102,48 +102,48 @@ def test_weights_that_win_are_kept_and_each_step_is_told() -> None:
 def test_a_search_waits_for_enough_requests_of_one_load() -> None:
     made = tuner()
 
-    assert made.look(seen(None, rows=100), 10.0) == []
-    assert made.look(seen(rows=499), 20.0) == []
+    assert made.check(seen(None, rows=100), 10.0) == []
+    assert made.check(seen(rows=499), 20.0) == []
     assert made.status().words == "499 of 500 requests seen since the load was like this"
-    assert made.look(seen(rows=500), 19.0) == []
+    assert made.check(seen(rows=500), 19.0) == []
     assert made.status().words == "observes this load for 1 s more"
-    assert made.look(seen(rows=500), 30.0) == [StartSearch(0.0, ())]
-    assert made.look(seen(rows=600), 40.0) == []
+    assert made.check(seen(rows=500), 30.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(rows=600), 40.0) == []
 
 
 def test_to_propose_is_only_to_tell() -> None:
     made = shadowing(TunerOptions(apply=False, observe_s=20.0))
 
-    assert made.look(seen(shadow=SHADOWED), 200.0) == [StopShadow()]
+    assert made.check(seen(shadow=SHADOWED), 200.0) == [StopShadow()]
     assert made.status().proposal == "kv:x:a=4"
     assert kinds(made)[-1] == "proposes"
-    assert made.look(seen(), 300.0) == []
+    assert made.check(seen(), 300.0) == []
     assert "looks again in 3500 s" in made.status().words
-    assert made.look(seen(), 3800.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(), 3800.0) == [StartSearch(0.0, ())]
 
 
 def test_what_lost_is_put_back_and_not_proposed_soon_again() -> None:
     made = trying()
     lost = Performance(600, 220.0, 20.0, 60.0)
 
-    (act,) = made.look(seen(present=BETTER, trial=trial(after=lost)), 300.0)
+    (act,) = made.check(seen(present=BETTER, trial=trial(after=lost)), 300.0)
 
     assert isinstance(act, PutBack)
     assert act.weights == DEFAULT
     assert "did not win" in act.why
-    assert made.look(seen(), 400.0) == []
-    assert made.look(seen(), 900.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(), 400.0) == []
+    assert made.check(seen(), 900.0) == [StartSearch(0.0, ())]
     assert made.found(result(), 910.0) == []
     assert kinds(made)[-1] == "dropped"
     assert "returned lately" in made.status().words
-    assert made.look(seen(), 8000.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(), 8000.0) == [StartSearch(0.0, ())]
     assert made.found(result(), 8010.0) == [StartShadow(BETTER)]
 
 
 def test_a_trial_is_over_when_the_rollout_returned() -> None:
     made = trying()
 
-    assert made.look(seen(trial=trial("returned", share=0.05, reason="errors")), 300.0) == []
+    assert made.check(seen(trial=trial("returned", share=0.05, reason="errors")), 300.0) == []
     assert kinds(made)[-1] == "returned"
     assert "kv:x:a=4 at 5%: errors" in made.status().words
     assert made.status().own is None
@@ -153,10 +153,10 @@ def test_a_trial_lasts_until_enough_requests_went_by_it_alone() -> None:
     made = trying()
 
     for one in (None, trial("running", share=0.05), trial(after=Performance(499, 1.0, 1.0, 60.0))):
-        assert made.look(seen(trial=one), 300.0) == []
+        assert made.check(seen(trial=one), 300.0) == []
         assert made.stage == "trying"
     assert "499 of 500 seen since it has all" in made.status().words
-    assert made.look(seen(trial=trial(after=Performance(900, 1.0, 1.0, 19.0))), 300.0) == []
+    assert made.check(seen(trial=trial(after=Performance(900, 1.0, 1.0, 19.0))), 300.0) == []
     assert made.stage == "trying"
 
 
@@ -172,31 +172,31 @@ def test_a_trial_that_cannot_begin_is_dropped() -> None:
 def test_another_load_puts_the_default_back_and_is_tuned_anew() -> None:
     made = kept()
 
-    assert made.look(seen(OTHER, present=BETTER), 400.0) == []
-    (act,) = made.look(seen(OTHER, present=BETTER), 410.0)
+    assert made.check(seen(OTHER, present=BETTER), 400.0) == []
+    (act,) = made.check(seen(OTHER, present=BETTER), 410.0)
 
     assert isinstance(act, PutBack)
     assert act.weights == DEFAULT
     assert "output tokens 100 -> 600" in act.why
     assert made.since_s == 410.0
     assert made.status().own is None
-    assert made.look(seen(OTHER, rows=600), 439.0) == []
-    assert made.look(seen(OTHER, rows=600), 440.0) == [StartSearch(410.0, ())]
+    assert made.check(seen(OTHER, rows=600), 439.0) == []
+    assert made.check(seen(OTHER, rows=600), 440.0) == [StartSearch(410.0, ())]
 
 
 def test_one_strange_look_is_chance() -> None:
     made = kept()
 
     for now in (400.0, 420.0):
-        assert made.look(seen(OTHER, present=BETTER), now) == []
-        assert made.look(seen(present=BETTER), now + 10.0) == []
+        assert made.check(seen(OTHER, present=BETTER), now) == []
+        assert made.check(seen(present=BETTER), now + 10.0) == []
     assert made.status().own == BETTER
 
 
 def test_weights_of_an_operator_are_left_when_the_load_changes() -> None:
     made = kept()
     for now in (400.0, 410.0):
-        assert made.look(seen(OTHER, present={"a": 7.0}), now) == []
+        assert made.check(seen(OTHER, present={"a": 7.0}), now) == []
 
     assert made.status().own is None
     assert kinds(made)[-1] == "drifted"
@@ -205,13 +205,13 @@ def test_weights_of_an_operator_are_left_when_the_load_changes() -> None:
 def test_what_won_before_is_where_the_next_search_of_such_a_load_begins() -> None:
     made = kept()
     for now in (400.0, 410.0):
-        made.look(seen(OTHER, present=BETTER), now)
+        made.check(seen(OTHER, present=BETTER), now)
     for now in (500.0, 510.0):
-        made.look(seen(OTHER), now)
+        made.check(seen(OTHER), now)
     made.found(result(held_out=1.0), 520.0)
     for now in (600.0, 610.0):
-        made.look(seen(LOAD), now)
-    assert made.look(seen(LOAD), 700.0) == [StartSearch(610.0, (BETTER,))]
+        made.check(seen(LOAD), now)
+    assert made.check(seen(LOAD), 700.0) == [StartSearch(610.0, (BETTER,))]
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_what_won_before_is_where_the_next_search_of_such_a_load_begins() -> Non
 )
 def test_what_is_under_way_ends_when_the_load_changes(make: object, act: type[Act]) -> None:
     made = make()  # type: ignore[operator]
-    made.look(seen(OTHER), 300.0)
+    made.check(seen(OTHER), 300.0)
 
-    assert [type(one) for one in made.look(seen(OTHER), 301.0)] == [act]
+    assert [type(one) for one in made.check(seen(OTHER), 301.0)] == [act]
     assert (made.stage, made.candidate) == ("observing", None)
 
 
@@ -233,14 +233,14 @@ def test_one_that_does_not_lead_stands_aside(make: object, acts: list[type[Act]]
     made = make()  # type: ignore[operator]
     aside = msgspec.structs.replace(seen(), leads=False)
 
-    assert [type(one) for one in made.look(aside, 300.0)] == acts
-    assert made.look(aside, 301.0) == []
+    assert [type(one) for one in made.check(aside, 300.0)] == acts
+    assert made.check(aside, 301.0) == []
     assert (made.stage, made.status().words) == (
         "following",
         "another replica of the bucket tunes",
     )
     assert kinds(made).count("waits") == 1
-    assert made.look(seen(rows=0), 302.0) == []
+    assert made.check(seen(rows=0), 302.0) == []
     assert (made.stage, made.since_s) == ("observing", 302.0)
 
 
@@ -248,7 +248,7 @@ def test_an_obstacle_is_told() -> None:
     made = tuner()
     blocked = msgspec.structs.replace(seen(), obstacle="mode is round-robin")
 
-    made.look(blocked, 1.0)
+    made.check(blocked, 1.0)
 
     assert (made.stage, made.status().words) == ("blocked", "mode is round-robin")
 
@@ -268,8 +268,8 @@ def test_nothing_is_tried_that_promises_nothing(
     assert made.found(found, 110.0) == []
     assert kinds(made)[-1] == kind
     assert words in made.status().words
-    assert made.look(seen(), again_s - 1.0) == []
-    assert made.look(seen(), again_s) == [StartSearch(0.0, ())]
+    assert made.check(seen(), again_s - 1.0) == []
+    assert made.check(seen(), again_s) == [StartSearch(0.0, ())]
 
 
 def test_a_search_that_failed_is_told_and_repeated_later() -> None:
@@ -286,9 +286,9 @@ def test_a_shadow_is_looked_at_for_long_enough() -> None:
     few = msgspec.structs.replace(SHADOWED, decisions=199)
 
     for now, report in ((120.0, None), (180.0, few), (169.0, SHADOWED)):
-        assert made.look(seen(shadow=report), now) == []
+        assert made.check(seen(shadow=report), now) == []
         assert made.stage == "shadowing"
-    assert made.look(seen(shadow=few), 710.0) == [StopShadow()]
+    assert made.check(seen(shadow=few), 710.0) == [StopShadow()]
     assert "only 199 decisions" in made.status().words
 
 
@@ -296,19 +296,19 @@ def test_a_shadow_that_would_do_harm_is_not_tried() -> None:
     made = shadowing()
     slow = msgspec.structs.replace(SHADOWED, would_be_wait_ms=90_000.0)
 
-    assert made.look(seen(shadow=slow), 200.0) == [StopShadow()]
+    assert made.check(seen(shadow=slow), 200.0) == [StopShadow()]
     assert kinds(made)[-1] == "dropped"
-    made.look(seen(), 900.0)
+    made.check(seen(), 900.0)
     assert made.found(result(), 910.0) == []
 
 
 def test_default_weights_that_won_need_no_way_back() -> None:
     made = trying()
     made.candidate = DEFAULT
-    made.look(seen(trial=trial(after=Performance(600, 150.0, 20.0, 60.0))), 300.0)
+    made.check(seen(trial=trial(after=Performance(600, 150.0, 20.0, 60.0))), 300.0)
 
     for now in (400.0, 410.0):
-        assert made.look(seen(OTHER), now) == []
+        assert made.check(seen(OTHER), now) == []
     assert kinds(made)[-1] == "drifted"
 
 
@@ -316,7 +316,7 @@ def test_before_the_character_is_known_nothing_drifts() -> None:
     made = trying()
     made._base = None
 
-    assert made.look(seen(OTHER, trial=trial(after=Performance(600, 1.0, 1.0, 60.0))), 300.0) == []
+    assert made.check(seen(OTHER, trial=trial(after=Performance(600, 1.0, 1.0, 60.0))), 300.0) == []
     assert made.status().own == BETTER
 
 
@@ -367,15 +367,15 @@ def tell(made: Tuner, event: object, now: float) -> list[Act]:
 
 @given(st.lists(LOOKS, max_size=80), st.booleans())
 def test_whatever_happens_it_does_one_thing_at_a_time(
-    looks: list[tuple[object, ...]], apply: bool
+    uses_caches: list[tuple[object, ...]], apply: bool
 ) -> None:
     """A naive book of what is under way: nothing begins twice, all that begins ends."""
     made, now, under_way = tuner(TunerOptions(apply=apply, observe_s=20.0)), 0.0, ""
     in_force = DEFAULT
-    for gap, character, leads, obstacle, rows, shadow, tried, event in looks:
+    for gap, character, leads, obstacle, rows, shadow, tried, event in uses_caches:
         now += gap  # type: ignore[operator]
-        look = Seen(leads, obstacle, rows, character, in_force, shadow, 1.0, tried)  # type: ignore[arg-type]
-        acts: list[Act] = made.look(look, now)
+        check = Seen(leads, obstacle, rows, character, in_force, shadow, 1.0, tried)  # type: ignore[arg-type]
+        acts: list[Act] = made.check(check, now)
         acts += tell(made, event, now)
         for act in acts:
             before, after, kind = UNDER_WAY[type(act)]

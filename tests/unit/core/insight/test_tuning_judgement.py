@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh.core.insight.load_character import Character
-from kvmesh.core.insight.tuning_judgement import judge_shadow, model_error, pick, ratios, told
+from kvmesh.core.insight.tuning_judgement import describe, judge_shadow, model_error, pick, ratios
 from kvmesh.core.insight.weight_search import Found, Judged
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
@@ -89,7 +89,7 @@ def test_a_shadow_whose_requests_wait_much_longer_is_not_tried() -> None:
 
 
 def test_a_load_is_told_in_words() -> None:
-    assert told(Character(12.3, 1000.0, 80.0, 0.4, 0.1, 0.9)) == (
+    assert describe(Character(12.3, 1000.0, 80.0, 0.4, 0.1, 0.9)) == (
         "12.3 requests/s, 1000 prompt tokens, 40% of them shared, 80 output tokens,"
         " 10% with one beginning"
     )

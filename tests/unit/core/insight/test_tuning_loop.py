@@ -90,8 +90,8 @@ class World:
             )  # fmt: skip
             self.ring.add(row, self.now)
 
-    def look(self, around: Around = AROUND) -> list[object]:
-        return list(self.loop.look(around, self.now))
+    def check(self, around: Around = AROUND) -> list[object]:
+        return list(self.loop.check(around, self.now))
 
     def weight(self) -> float:
         found: float = msgspec.structs.asdict(self.scheduler.policy.weights)["overlap_score_weight"]
@@ -119,7 +119,7 @@ def result(weights: dict[str, float] = BETTER) -> Found:
 def searching() -> World:
     world = World()
     world.play(700)
-    assert [type(one) for one in world.look()] == [Search]
+    assert [type(one) for one in world.check()] == [Search]
     return world
 
 
@@ -127,7 +127,7 @@ def trying() -> World:
     world = searching()
     assert world.loop.found(result(), AROUND, world.now) == []
     world.play(110)
-    assert world.look() == []
+    assert world.check() == []
     assert world.stage() == "trying"
     return world
 
@@ -136,7 +136,7 @@ def test_a_search_is_told_all_that_is_known() -> None:
     world = World()
     world.play(700)
 
-    (order,) = world.look(Around(replicas=2, max_backlog_ms=200.0, kv_events=False))
+    (order,) = world.check(Around(replicas=2, max_backlog_ms=200.0, kv_events=False))
 
     assert isinstance(order, Search)
     task = order.task
@@ -154,11 +154,11 @@ def test_a_search_is_told_all_that_is_known() -> None:
 def test_too_few_requests_have_no_character() -> None:
     world = World()
     world.play(CHARACTER_ROWS - 1)
-    world.look()
+    world.check()
 
     assert world.loop.tuner.status().character is None
     world.play(5)
-    world.look()
+    world.check()
     assert world.loop.tuner.status().character is not None
 
 
@@ -170,18 +170,18 @@ def test_found_weights_are_shadowed_then_tried_then_kept() -> None:
         "kv:prefill-decode:overlap_score_weight=4"
     ]
     world.play(110)
-    world.look()
+    world.check()
     state = world.rollout.state
     assert state is not None
     assert (state.phase, state.share, state.change.stages) == ("running", 0.05, (0.05, 0.25, 1.0))
     assert world.shadows.reports() == []
-    world.look()
+    world.check()
     assert "has 5% of the requests" in world.words()
 
     world.end("done")
-    world.look()
+    world.check()
     world.play(700, ttft_ms=80.0)
-    world.look()
+    world.check()
 
     assert world.weight() == 4.0
     assert world.loop.tuner.status().own == BETTER
@@ -192,16 +192,16 @@ def test_queues_that_the_load_before_left_do_not_let_a_candidate_win() -> None:
     world = World()
     world.play(300, ttft_ms=900.0)
     world.play(400)
-    world.look()
+    world.check()
     world.loop.found(result(), AROUND, world.now)
     world.play(110)
-    world.look()
+    world.check()
     assert world.stage() == "trying"
     world.end("done")
-    world.look()
+    world.check()
 
     world.play(700, ttft_ms=101.0)
-    world.look()
+    world.check()
 
     assert world.weight() == 1.0
     assert "did not win" in world.loop.tuner.status().steps[-1].text
@@ -210,11 +210,11 @@ def test_queues_that_the_load_before_left_do_not_let_a_candidate_win() -> None:
 def test_what_does_not_win_is_put_back() -> None:
     world = trying()
     world.end("done")
-    world.look()
+    world.check()
     assert world.weight() == 4.0
 
     world.play(700, ttft_ms=120.0)
-    world.look()
+    world.check()
 
     assert world.weight() == 1.0
     assert world.loop.tuner.status().steps[-1].kind == "returned"
@@ -224,7 +224,7 @@ def test_a_rollout_that_returned_ends_the_trial() -> None:
     world = trying()
     world.end("returned", 0.0)
 
-    world.look()
+    world.check()
 
     assert (world.stage(), world.weight()) == ("observing", 1.0)
     assert "so it is" in world.words()
@@ -236,7 +236,7 @@ def test_another_change_takes_the_place_of_the_trial() -> None:
     world.now += 1.0
     world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0}), (1.0,)))
 
-    world.look()
+    world.check()
 
     assert "r0 asked for kv:prefill-decode:overlap_score_weight=9" in world.words()
     assert world.weight() == 9.0
@@ -246,7 +246,7 @@ def test_a_trial_of_somebody_else_is_waited_for() -> None:
     world = searching()
     world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
 
-    assert world.look() == [EndSearch()]
+    assert world.check() == [EndSearch()]
     assert world.stage() == "blocked"
     assert "is on trial, which r0 began" in world.words()
 
@@ -259,7 +259,7 @@ def test_a_trial_that_cannot_begin_is_told() -> None:
     world.loop._obstacle = nothing  # type: ignore[method-assign]
     world.change(change)
 
-    world.look()
+    world.check()
 
     assert "cannot be tried" in world.words()
 
@@ -267,7 +267,7 @@ def test_a_trial_that_cannot_begin_is_told() -> None:
 def test_weights_are_put_back_only_where_nobody_else_is_at_it() -> None:
     world = trying()
     world.end("done")
-    world.look()
+    world.check()
     world.play(700, ttft_ms=120.0)
     world.loop._obstacle = nothing  # type: ignore[method-assign]
     world.now += 1.0
@@ -283,7 +283,7 @@ def test_weights_are_put_back_only_where_nobody_else_is_at_it() -> None:
 def test_another_formula_is_not_tuned() -> None:
     world = World()
     world.change(PolicyChange(PolicySpec("dynamo"), (1.0,)))
-    world.look()
+    world.check()
 
     assert world.words() == "the formula is dynamo by now, not prefill-decode"
 
@@ -291,7 +291,7 @@ def test_another_formula_is_not_tuned() -> None:
 def test_a_policy_that_cannot_be_followed_is_told() -> None:
     world = World()
     world.rollout.refused = "r1 changed the policy to kv:own"
-    world.look()
+    world.check()
 
     assert world.words() == "r1 changed the policy to kv:own"
 
@@ -299,10 +299,10 @@ def test_a_policy_that_cannot_be_followed_is_told() -> None:
 def test_another_load_ends_the_trial_at_once() -> None:
     world = trying()
     world.play(CHARACTER_ROWS, output=500)
-    world.look()
+    world.check()
     world.play(10, output=500)
 
-    assert world.look() == [EndSearch()]
+    assert world.check() == [EndSearch()]
 
     state: RolloutState | None = world.rollout.state
     assert state is not None
@@ -322,7 +322,7 @@ def test_a_trial_that_is_over_is_not_ended_again() -> None:
 def test_one_that_does_not_lead_only_watches() -> None:
     world = searching()
 
-    assert world.look(Around(leads=False)) == [EndSearch()]
+    assert world.check(Around(leads=False)) == [EndSearch()]
     assert world.stage() == "following"
 
 

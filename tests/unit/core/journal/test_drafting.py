@@ -32,14 +32,17 @@ def test_a_draft_is_the_index_of_the_moment_it_was_begun() -> None:
 
     assert first is None
     assert isinstance(draft, Draft)
-    told = draft.generation
-    assert (told.name, told.blocks, told.encoding, told.version) == (
+    reported = draft.generation
+    assert (reported.name, reported.blocks, reported.encoding, reported.version) == (
         "idx-202601-1-7-3",
         2,
         3,
         "0.2.0",
     )
-    assert (told.size, told.sha256) == (len(draft.data), hashlib.sha256(draft.data).hexdigest())
+    assert (reported.size, reported.sha256) == (
+        len(draft.data),
+        hashlib.sha256(draft.data).hexdigest(),
+    )
     snapshot = decode_snapshot(draft.data, reads=FormatRange(3, 3))
     assert snapshot.position == Position("2026-01", 1)
     assert [(one.worker, one.next_seq) for one in snapshot.records] == [(W, 2)]

@@ -7,25 +7,25 @@ W = WorkerId("w")
 OPTIONS = RecoveryOptions(grace_s=0.5, behind_s=1.0, repeat_s=2.0, degraded_s=5.0, outdated_s=5.0)
 
 
-def followed(next_seq: int = 5, *, gap: bool = False, heard: bool = True) -> Recovery:
+def followed(next_seq: int = 5, *, gap: bool = False, received: bool = True) -> Recovery:
     recovery = Recovery(OPTIONS)
     recovery.progress(W, Cursor(1, next_seq, gap), 0.0, whole=False)
-    if heard:
-        recovery.hear(W, 1, next_seq - 1, 0.0)
+    if received:
+        recovery.receive(W, 1, next_seq - 1, 0.0)
     return recovery
 
 
 def test_a_worker_that_was_followed_all_along_is_exact() -> None:
     recovery = followed()
 
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
     assert recovery.trust(W, 0.0) is Trust.EXACT
     assert recovery.check(9.0) == []
 
 
 def test_a_worker_never_read_is_not_known_yet() -> None:
     assert Recovery().trust(W, 0.0) is Trust.CATCHING_UP
-    assert not Recovery().in_doubt(W)
+    assert not Recovery().is_distrusted(W)
 
 
 def test_a_gap_is_asked_about_after_a_grace_and_again_until_it_closes() -> None:
@@ -41,7 +41,7 @@ def test_a_gap_is_asked_about_after_a_grace_and_again_until_it_closes() -> None:
 
 
 def test_nobody_is_asked_who_is_not_heard() -> None:
-    assert followed(gap=True, heard=False).check(1.0) == []
+    assert followed(gap=True, received=False).check(1.0) == []
     assert followed(gap=True).check(3.6) == []
 
 
@@ -54,53 +54,53 @@ def test_a_long_doubt_degrades_a_worker() -> None:
 
 def test_claimed_events_that_do_not_come_are_asked_for() -> None:
     recovery = followed()
-    recovery.hear(W, 1, 6, 1.0)
-    recovery.hear(W, 1, 8, 2.0)
+    recovery.receive(W, 1, 6, 1.0)
+    recovery.receive(W, 1, 8, 2.0)
     assert recovery.check(1.9) == []
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
     assert recovery.check(2.1) == []
-    assert recovery.in_doubt(W)
+    assert recovery.is_distrusted(W)
     assert recovery.check(2.7) == [Missing(W, 1, 5)]
 
 
 def test_claimed_events_that_come_end_the_doubt() -> None:
     recovery = followed()
-    recovery.hear(W, 1, 6, 1.0)
+    recovery.receive(W, 1, 6, 1.0)
     recovery.check(2.5)
     recovery.progress(W, Cursor(1, 6), 2.6, whole=False)
-    assert recovery.in_doubt(W)
+    assert recovery.is_distrusted(W)
 
     recovery.progress(W, Cursor(1, 7), 2.7, whole=False)
 
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
 
 def test_a_heartbeat_that_agrees_ends_being_behind() -> None:
     recovery = followed()
-    recovery.hear(W, 1, 6, 1.0)
-    recovery.hear(W, 1, 4, 1.5)
+    recovery.receive(W, 1, 6, 1.0)
+    recovery.receive(W, 1, 4, 1.5)
 
     recovery.check(9.0)
 
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
 
 def test_skipped_records_make_every_worker_suspect_until_its_heartbeat_agrees() -> None:
     recovery = followed()
     recovery.suspect(1.0)
-    assert recovery.in_doubt(W)
+    assert recovery.is_distrusted(W)
     assert recovery.check(2.0) == []
 
-    recovery.hear(W, 1, 4, 2.0)
+    recovery.receive(W, 1, 4, 2.0)
 
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
 
 def test_a_suspect_worker_that_claims_more_is_asked() -> None:
     recovery = followed()
     recovery.suspect(1.0)
-    recovery.hear(W, 1, 9, 1.2)
+    recovery.receive(W, 1, 9, 1.2)
 
     assert recovery.check(2.0) == [Missing(W, 1, 5)]
 
@@ -111,12 +111,12 @@ def test_a_suspect_worker_that_starts_over_is_exact() -> None:
 
     recovery.progress(W, Cursor(1, 12), 1.5, whole=True)
 
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
 
 def test_an_unread_epoch_is_asked_for_from_its_start() -> None:
     recovery = followed()
-    recovery.hear(W, 2, 3, 1.0)
+    recovery.receive(W, 2, 3, 1.0)
 
     recovery.check(2.0)
 
@@ -126,19 +126,19 @@ def test_an_unread_epoch_is_asked_for_from_its_start() -> None:
 def test_an_unread_epoch_without_events_is_fine() -> None:
     recovery = followed()
     recovery.suspect(0.5)
-    recovery.hear(W, 2, 0, 1.0)
+    recovery.receive(W, 2, 0, 1.0)
 
-    assert recovery.in_doubt(W)
+    assert recovery.is_distrusted(W)
     recovery.progress(W, Cursor(2, 2), 1.1, whole=True)
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
 
 def test_a_predecessor_shutting_down_is_left_alone() -> None:
     recovery = followed()
     recovery.progress(W, Cursor(3, 5), 0.0, whole=True)
-    recovery.hear(W, 2, 90, 1.0)
-    recovery.hear(W, 3, 4, 2.0)
-    recovery.hear(W, 2, 91, 3.0)
+    recovery.receive(W, 2, 90, 1.0)
+    recovery.receive(W, 3, 4, 2.0)
+    recovery.receive(W, 2, 91, 3.0)
 
     assert recovery.check(6.0) == []
 
@@ -147,7 +147,7 @@ def test_a_worker_stuck_in_an_old_epoch_is_told_after_a_while() -> None:
     recovery = followed()
     recovery.progress(W, Cursor(3, 5), 0.0, whole=True)
     for now in (1.0, 3.0, 6.0):
-        recovery.hear(W, 2, 90, now)
+        recovery.receive(W, 2, 90, now)
 
     assert recovery.check(6.0) == [Missing(W, 3, NOTHING_FITS, outdated=True)]
 
@@ -172,22 +172,22 @@ def test_a_forgotten_worker_is_unknown() -> None:
     recovery.forget(W)
 
     assert recovery.check(9.0) == []
-    assert not recovery.in_doubt(W)
+    assert not recovery.is_distrusted(W)
 
 
 def test_a_worker_that_cannot_be_read_is_degraded_and_not_asked_while_it_writes_so() -> None:
     recovery = followed()
     recovery.pass_over(W, 1.0)
     asked = recovery.check(2.0)
-    recovery.hear(W, 1, 9, 3.0)
+    recovery.receive(W, 1, 9, 3.0)
     recovery.describe(W, events=True, complete=True, readable=False)
 
     assert recovery.trust(W, 1.0) is Trust.DEGRADED
-    assert recovery.in_doubt(W)
+    assert recovery.is_distrusted(W)
     assert (asked, recovery.check(5.0)) == ([], [])
 
     recovery.describe(W, events=True, complete=True)
-    recovery.hear(W, 1, 9, 6.0)
+    recovery.receive(W, 1, 9, 6.0)
     assert recovery.trust(W, 6.0) is Trust.DEGRADED
     assert recovery.check(6.0) == [Missing(W, 1, NOTHING_FITS)]
 
@@ -199,16 +199,16 @@ def test_a_worker_that_says_it_writes_what_is_not_read_is_degraded_before_it_doe
     recovery = followed()
 
     recovery.describe(W, events=True, complete=True, readable=False)
-    recovery.hear(W, 1, 4, 1.0)
+    recovery.receive(W, 1, 4, 1.0)
 
     assert recovery.trust(W, 1.0) is Trust.DEGRADED
-    assert recovery.in_doubt(W)
+    assert recovery.is_distrusted(W)
 
 
 def test_live_workers_of_which_nothing_was_read_are_unknown() -> None:
     recovery = Recovery(OPTIONS)
-    recovery.hear(W, 1, 3, 1.0)
-    recovery.hear(W, 1, 4, 2.0)
+    recovery.receive(W, 1, 3, 1.0)
+    recovery.receive(W, 1, 4, 2.0)
     unknown = recovery.unknown(2.0)
     gone = recovery.unknown(20.0)
 

@@ -140,7 +140,7 @@ def test_workers_that_lost_blocks_for_lack_of_room_are_not_compared() -> None:
 
     assert made.compare("peer", "today", wrong) is None
     assert made.claim() == Claim(sequence, 0, 0)
-    assert not made.recovery.in_doubt(A)
+    assert not made.recovery.is_distrusted(A)
 
 
 def test_a_forgotten_worker_must_start_over() -> None:
@@ -170,7 +170,7 @@ def test_skipped_records_leave_everybody_in_doubt() -> None:
     made.skip(40, 1.0)
 
     assert made.applied_sequence == 40
-    assert made.recovery.in_doubt(A)
+    assert made.recovery.is_distrusted(A)
 
 
 def test_a_restored_replica_goes_on_behind_its_snapshot() -> None:
@@ -195,7 +195,7 @@ def test_a_tail_on_another_stream_begins_again() -> None:
     made.open("tomorrow", 1.0)
 
     assert (made.applied_sequence, made.created) == (0, "tomorrow")
-    assert made.recovery.in_doubt(A)
+    assert made.recovery.is_distrusted(A)
     assert held(made)[A] == 1
 
 
@@ -219,7 +219,7 @@ def test_a_newer_record_is_no_garbage_and_puts_its_worker_in_doubt() -> None:
     assert (folded, unknown) == (Folded(turned=True), Folded(turned=True))
     assert (made.statistics().garbage, made.statistics().unread) == (0, 2)
     assert made.unread.formats(0.0) == {A: VERSION + 1, B: VERSION + 1}
-    assert made.recovery.in_doubt(A)
+    assert made.recovery.is_distrusted(A)
     assert made.applied_sequence == 3
 
 
@@ -230,7 +230,7 @@ def test_a_whole_state_in_a_format_that_is_read_ends_the_doubt() -> None:
 
     assert folded == Folded(cleared=True, turned=True)
     assert made.unread.formats(0.0) == {}
-    assert not made.recovery.in_doubt(A)
+    assert not made.recovery.is_distrusted(A)
     assert held(made)[A] == 1
 
 
@@ -240,7 +240,7 @@ def test_a_restored_snapshot_has_what_could_not_be_read() -> None:
     made.restore(5, "today", {A: Cursor(1, 3)}, 0.0)
 
     assert made.unread.formats(0.0) == {}
-    assert not made.recovery.in_doubt(A)
+    assert not made.recovery.is_distrusted(A)
 
 
 def test_newer_records_of_more_workers_than_there_is_room_for_are_refused() -> None:

@@ -73,9 +73,9 @@ def test_a_live_worker_of_which_nothing_was_read_holds_up_snapshots_for_a_while(
     bench: Bench,
 ) -> None:
     recovery = bench.replica.recovery
-    recovery.hear(B, 1, 7, 0.0)
+    recovery.receive(B, 1, 7, 0.0)
     waits = bench.rules.why_not_store(1.0)
-    recovery.hear(B, 1, 7, PATIENCE_S)
+    recovery.receive(B, 1, 7, PATIENCE_S)
 
     assert waits == "nothing was read yet of 'b'"
     assert bench.rules.why_not_store(PATIENCE_S) == ""
@@ -86,11 +86,11 @@ def test_ever_new_workers_of_which_nothing_was_read_hold_up_no_longer(bench: Ben
     whys = list[str]()
     for number in range(4):
         now = number * PATIENCE_S / 2.0
-        bench.replica.recovery.hear(WorkerId(f"w{number}"), 1, 7, now)
+        bench.replica.recovery.receive(WorkerId(f"w{number}"), 1, 7, now)
         whys.append(bench.rules.why_not_store(now))
     later = 10.0 * PATIENCE_S
     none = bench.rules.why_not_store(later)
-    bench.replica.recovery.hear(B, 1, 7, later)
+    bench.replica.recovery.receive(B, 1, 7, later)
 
     assert [bool(why) for why in whys] == [True, True, False, False]
     assert none == ""
@@ -102,9 +102,9 @@ def test_workers_without_events_without_history_or_without_life_lack_nothing(
 ) -> None:
     recovery = bench.replica.recovery
     recovery.describe(B, events=False, complete=True)
-    recovery.hear(B, 1, 7, 0.0)
-    recovery.hear(WorkerId("new"), 1, 0, 0.0)
-    recovery.hear(WorkerId("dead"), 1, 7, -60.0)
+    recovery.receive(B, 1, 7, 0.0)
+    recovery.receive(WorkerId("new"), 1, 0, 0.0)
+    recovery.receive(WorkerId("dead"), 1, 7, -60.0)
 
     assert bench.rules.why_not_store(0.0) == ""
     assert bench.store()
@@ -112,11 +112,11 @@ def test_workers_without_events_without_history_or_without_life_lack_nothing(
 
 def test_a_worker_in_doubt_keeps_the_journal_whole(bench: Bench) -> None:
     bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
-    doubtful = bench.store()
+    suspect = bench.store()
     bench.record(A, 10, Cleared())
 
     assert bench.rules.why_not_store(0.0) == ""
-    assert not doubtful
+    assert not suspect
     assert bench.store()
 
 
@@ -132,7 +132,7 @@ def test_why_the_journal_is_kept_is_said(bench: Bench) -> None:
     bench.record(A, 4, Cleared())
     bench.rules.freeze(0.0)
     unreadable = bench.rules.why_not_cut(0.0)
-    bench.replica.recovery.hear(B, 1, 7, 0.0)
+    bench.replica.recovery.receive(B, 1, 7, 0.0)
     bench.rules.freeze(0.0)
 
     assert unreadable == "records were met that are not read"
@@ -142,13 +142,13 @@ def test_why_the_journal_is_kept_is_said(bench: Bench) -> None:
 def test_a_worker_that_sends_events_no_more_keeps_no_journal(bench: Bench) -> None:
     replica = bench.replica
     replica.skip(replica.applied_sequence, 0.0)
-    in_doubt = bench.store()
+    is_distrusted = bench.store()
 
     replica.recovery.describe(A, events=False, complete=True)
-    replica.recovery.hear(A, 2, 0, 0.0)
+    replica.recovery.receive(A, 2, 0, 0.0)
 
-    assert not in_doubt
-    assert replica.recovery.in_doubt(A)
+    assert not is_distrusted
+    assert replica.recovery.is_distrusted(A)
     assert bench.store()
 
 

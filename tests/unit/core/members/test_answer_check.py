@@ -15,8 +15,8 @@ from kvmesh.core.members.answer_check import (
     Form,
     Habit,
     error_words,
+    has_no_token,
     judge_start,
-    says_no_token,
 )
 from kvmesh.core.members.answer_parts import MOST_ASKED
 
@@ -325,7 +325,7 @@ def test_named_events_end_with_a_reason_alone() -> None:
 def test_a_short_stream_without_output(form: Form, data: bytes, none: bool) -> None:
     stream, events = read(data)
 
-    assert says_no_token(form, stream, events, ASKED) is none
+    assert has_no_token(form, stream, events, ASKED) is none
 
 
 @pytest.mark.parametrize(("count", "none"), [(0, True), (1, False)])
@@ -335,7 +335,7 @@ def test_a_short_stream_that_counts_its_tokens(form: Form, count: int, none: boo
     begun = STOP.replace(b"{}", b'{"role":"assistant"}')
     stream, events = read(begun + usage + DONE)
 
-    assert says_no_token(form, stream, events, ASKED) is none
+    assert has_no_token(form, stream, events, ASKED) is none
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ steps = st.lists(
 )
 
 
-def elect(told: dict[WorkerId, tuple[int, bool]]) -> int | None:
+def elect(reported: dict[WorkerId, tuple[int, bool]]) -> int | None:
     """The rule as it reads, the naive way."""
-    possible = {one: two for one, two in told.items() if 0 < two[0] <= MOST_BLOCK_SIZE}
+    possible = {one: two for one, two in reported.items() if 0 < two[0] <= MOST_BLOCK_SIZE}
     publishers = {one: size for one, (size, events) in possible.items() if events}
     voters = publishers or {one: size for one, (size, _) in possible.items()}
     sizes = list(voters.values())
@@ -28,20 +28,20 @@ def elect(told: dict[WorkerId, tuple[int, bool]]) -> int | None:
 
 @given(steps)
 def test_most_workers_decide_whatever_came_before(taken: list[Step]) -> None:
-    sizes, told = BlockSizes(), dict[WorkerId, tuple[int, bool]]()
+    sizes, reported = BlockSizes(), dict[WorkerId, tuple[int, bool]]()
 
     for step in taken:
         before = sizes.size
         if isinstance(step, tuple):
             worker, size, events = step
-            changed = sizes.hear(worker, size, events=events)
-            told[worker] = (size, events)
+            changed = sizes.receive(worker, size, events=events)
+            reported[worker] = (size, events)
         else:
             changed = sizes.forget(step)
-            told.pop(step, None)
-        assert sizes.size == (elect(told) or before)
+            reported.pop(step, None)
+        assert sizes.size == (elect(reported) or before)
         assert changed == (sizes.size != before)
-        odd = {w: s for w, (s, events) in told.items() if events and s > 0 and s != sizes.size}
+        odd = {w: s for w, (s, events) in reported.items() if events and s > 0 and s != sizes.size}
         assert sizes.odd == odd
 
 
@@ -51,7 +51,7 @@ def test_a_size_that_was_given_holds_whatever_workers_say(taken: list[Step]) -> 
 
     for step in taken:
         if isinstance(step, tuple):
-            assert not sizes.hear(step[0], step[1], events=step[2])
+            assert not sizes.receive(step[0], step[1], events=step[2])
         else:
             assert not sizes.forget(step)
 
@@ -62,7 +62,7 @@ def test_who_decided_is_said() -> None:
     sizes = BlockSizes()
     assert (sizes.size, sizes.source) == (DEFAULT_BLOCK_SIZE, "default")
 
-    sizes.hear(A, DEFAULT_BLOCK_SIZE, events=True)
+    sizes.receive(A, DEFAULT_BLOCK_SIZE, events=True)
 
     assert (sizes.size, sizes.source) == (DEFAULT_BLOCK_SIZE, "workers")
 
@@ -70,10 +70,10 @@ def test_who_decided_is_said() -> None:
 def test_workers_that_publish_no_events_decide_only_among_themselves() -> None:
     sizes = BlockSizes()
     for worker in (A, B):
-        sizes.hear(worker, 64, events=False)
+        sizes.receive(worker, 64, events=False)
     alone = sizes.size
 
-    sizes.hear(C, 32, events=True)
+    sizes.receive(C, 32, events=True)
 
     assert (alone, sizes.size, sizes.odd) == (64, 32, {})
     sizes.forget(C)
@@ -83,6 +83,6 @@ def test_workers_that_publish_no_events_decide_only_among_themselves() -> None:
 def test_of_equally_many_those_with_the_first_worker_decide() -> None:
     sizes = BlockSizes()
     for worker, size in ((B, 32), (A, 64), (C, MOST_BLOCK_SIZE + 1)):
-        sizes.hear(worker, size, events=True)
+        sizes.receive(worker, size, events=True)
 
     assert (sizes.size, sizes.odd) == (64, {B: 32, C: MOST_BLOCK_SIZE + 1})

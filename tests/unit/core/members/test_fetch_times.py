@@ -99,7 +99,7 @@ def test_little_says_nothing_nor_does_what_is_no_number() -> None:
     times.learn(A, {}, 5_000.0, COMPUTE, 0.0)
 
     assert times.samples == 0
-    assert times.tell(0.0) == ()
+    assert times.publish(0.0) == ()
 
 
 def test_a_tier_whose_weight_is_fixed_keeps_it() -> None:
@@ -130,7 +130,7 @@ def test_replicas_learn_from_each_other_until_one_is_gone() -> None:
 
     assert other.ms_per_token(A, HOST, COMPUTE, 0.0) == pytest.approx(0.004, rel=0.3)
     assert other.report(A, HOST, COMPUTE, 0.0).samples == pytest.approx(64.0)
-    assert other.tell(0.0) == ()
+    assert other.publish(0.0) == ()
     other.exchange({}, 0.0)
     assert other.ms_per_token(A, HOST, COMPUTE, 0.0) == pytest.approx(0.25 * COMPUTE)
 
@@ -140,8 +140,10 @@ def test_no_more_is_told_or_kept_than_there_is_room_for() -> None:
     for number in range(MOST_TOLD + 9):
         times.learn(WorkerId(f"w{number}"), {HOST: 4_000}, 40.0, COMPUTE, 0.0)
 
-    rows = times.tell(0.0)
-    times.hear("r1", [FetchRow(f"x{number}", 1, 0.1, 1.0) for number in range(MOST_HEARD + 5)], 0.0)
+    rows = times.publish(0.0)
+    times.receive(
+        "r1", [FetchRow(f"x{number}", 1, 0.1, 1.0) for number in range(MOST_HEARD + 5)], 0.0
+    )
 
     assert len(rows) == MOST_TOLD + 1
     assert rows[-1].worker == f"w{MOST_TOLD + 8}"
@@ -154,9 +156,9 @@ def test_rows_that_cannot_be_are_left_out() -> None:
     odd = [(0, 0.1, 1.0), (9, 0.1, 1.0), (1, math.nan, 1.0), (1, 1e25, 1.0), (1, -1.0, 1.0)]
     odd += [(1, 0.1, 0.0), (1, 0.1, math.nan), (1, 0.0, 1.0)]
 
-    times.hear("r1", [FetchRow("a", place, ms, samples) for place, ms, samples in odd], 0.0)
+    times.receive("r1", [FetchRow("a", place, ms, samples) for place, ms, samples in odd], 0.0)
 
-    times.hear("r1", [], 0.0)
+    times.receive("r1", [], 0.0)
 
     for place in (HOST, PEER):
         assert times.report(A, place, COMPUTE, 0.0).samples == 0.0
@@ -171,7 +173,7 @@ def test_a_row_of_another_kind_is_not_read(row: list[object]) -> None:
 def test_a_worker_that_left_is_forgotten_but_not_by_the_fleet() -> None:
     times, other = FetchTimes(), FetchTimes()
     teach(times, A, HOST, 0.002, 40)
-    other.hear("r1", times.tell(0.0), 0.0)
+    other.receive("r1", times.publish(0.0), 0.0)
 
     times.remove_worker(A)
     other.remove_worker(A)

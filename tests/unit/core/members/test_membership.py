@@ -49,7 +49,7 @@ def test_a_silent_member_that_answers_stays_usable_until_it_refuses() -> None:
     members.signs.asked = True
     members.observe("w1", 1, 0.0)
     assert members.due(2.1) == ["w1"]
-    members.heard_http("w1", 2.2)
+    members.answered_http("w1", 2.2)
 
     assert members.expire(3.5) == [Change(ChangeKind.SILENT, "w1", 1)]
     assert members.usable(3.5) == ("w1",)
@@ -73,13 +73,13 @@ def test_a_draining_member_is_not_asked() -> None:
 def test_an_answer_of_readiness_counts_more_than_old_heartbeats_and_less_than_new_ones() -> None:
     members = Membership()
     members.observe("r1", 1, 0.0, ready=False)
-    members.heard_http("r1", 1.0)
+    members.answered_http("r1", 1.0)
     assert members.usable(1.0) == ()
 
-    members.heard_http("r1", 2.5)
+    members.answered_http("r1", 2.5)
 
     assert members.usable(2.5) == ("r1",)
-    members.heard_http("stranger", 2.5)
+    members.answered_http("stranger", 2.5)
     assert members.members() == ("r1",)
 
 
@@ -359,11 +359,13 @@ def test_the_defaults_are_a_second_doubled_up_to_half_a_minute() -> None:
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
-@pytest.mark.parametrize(("told_s", "rest_s"), [(0.0, 1.0), (5.0, 5.0), (1e9, 30.0)])
-def test_an_overloaded_member_has_the_rest_that_it_asks_for(told_s: float, rest_s: float) -> None:
+@pytest.mark.parametrize(("reported_s", "rest_s"), [(0.0, 1.0), (5.0, 5.0), (1e9, 30.0)])
+def test_an_overloaded_member_has_the_rest_that_it_asks_for(
+    reported_s: float, rest_s: float
+) -> None:
     members = make_members()
 
-    assert members.note("w1", status_attempt(429, retry_after_s=told_s), 0.0) is None
+    assert members.note("w1", status_attempt(429, retry_after_s=reported_s), 0.0) is None
 
     assert members.why_not("w1", 0.5) == f"overloaded, asked for {rest_s - 0.5:.1f} s of rest"
     assert members.view(0.5)[0].retry_in_s == rest_s - 0.5

@@ -63,7 +63,7 @@ def test_the_numbers_that_travel_stay_as_they_are() -> None:
 
 
 def test_a_failed_attempt_with_a_status_shows_what_the_status_does() -> None:
-    told = failed_attempt("status", 0.5, status=429, retry_after_s=2.0)
+    reported = failed_attempt("status", 0.5, status=429, retry_after_s=2.0)
 
-    assert told == status_attempt(429, 0.5, 2.0)
+    assert reported == status_attempt(429, 0.5, 2.0)
     assert failed_attempt("reset", status=0) == failed_attempt("reset")

@@ -1,6 +1,6 @@
 """Readers: the format that all who read understand, held while somebody may be unheard."""
 
-from kvmesh.core.members.readers import MOST_TELLERS, TOLD_S, Readers, ToldFormats
+from kvmesh.core.members.readers import MOST_TELLERS, TOLD_S, Readers, RequestedFormats
 from kvmesh.formats import FIRST, FormatRange, Formats
 
 NEW = Formats(journal=FormatRange(1, 2))
@@ -10,29 +10,29 @@ NEXT = Formats(journal=FormatRange(2, 3))
 def test_the_oldest_is_written_until_all_must_have_been_heard() -> None:
     readers = Readers(NEW, hold_s=1.2)
     readers.begin(10.0)
-    readers.hear("r1", NEW, 0.0)
+    readers.receive("r1", NEW, 0.0)
 
     assert [readers.format_of("journal", now) for now in (10.0, 11.19, 11.2)] == [1, 1, 2]
 
 
 def test_an_older_reader_is_minded_at_once_and_for_a_while_after_it_went() -> None:
     readers = Readers(NEW, hold_s=1.2)
-    readers.hear("r1", NEW, 0.0)
+    readers.receive("r1", NEW, 0.0)
 
-    readers.hear("r2", FIRST, 0.0)
-    heard = readers.format_of("journal", 20.0)
+    readers.receive("r2", FIRST, 0.0)
+    note_alive = readers.format_of("journal", 20.0)
     readers.forget("r2", 20.0)
 
-    assert heard == 1
+    assert note_alive == 1
     assert [readers.format_of("journal", now) for now in (20.0, 21.1, 21.2)] == [1, 1, 2]
 
 
 def test_a_reader_that_was_updated_is_an_older_one_no_more() -> None:
     readers = Readers(NEW)
-    readers.hear("r1", FIRST, 0.0)
+    readers.receive("r1", FIRST, 0.0)
     readers.forget("r1", 5.0)
 
-    readers.hear("r1", NEW, 5.0)
+    readers.receive("r1", NEW, 5.0)
     readers.forget("unknown", 5.0)
 
     assert readers.format_of("journal", 5.0) == 2
@@ -41,18 +41,20 @@ def test_a_reader_that_was_updated_is_an_older_one_no_more() -> None:
 def test_a_reader_that_says_now_this_and_now_that_is_an_older_one() -> None:
     readers = Readers(NEW, hold_s=1.2)
 
-    news = [readers.hear("r1", said, now) for now, said in enumerate((FIRST, NEW, NEW, FIRST, NEW))]
+    updates = [
+        readers.receive("r1", said, now) for now, said in enumerate((FIRST, NEW, NEW, FIRST, NEW))
+    ]
     written = [readers.format_of("journal", now) for now in (4.0, 5.1, 5.2)]
 
-    assert news == [True, True, False, True, True]
+    assert updates == [True, True, False, True, True]
     assert written == [1, 1, 2]
 
 
 def test_who_keeps_a_format_from_being_written_is_named() -> None:
     readers = Readers(NEW, hold_s=1.2)
-    readers.hear("r1", NEW, 0.0)
+    readers.receive("r1", NEW, 0.0)
     nobody = readers.oldest("journal", 0.0)
-    readers.hear("r2", FIRST, 0.0)
+    readers.receive("r2", FIRST, 0.0)
     live = readers.oldest("journal", 0.0)
     readers.forget("r2", 0.0)
 
@@ -64,38 +66,38 @@ def test_who_keeps_a_format_from_being_written_is_named() -> None:
 def test_nobody_to_mind_leaves_the_newest_and_nobody_in_common_the_oldest() -> None:
     alone = Readers(NEXT)
     apart = Readers(NEXT)
-    apart.hear("r1", FIRST, 0.0)
+    apart.receive("r1", FIRST, 0.0)
 
     assert alone.format_of("journal", 0.0) == 3
     assert apart.format_of("journal", 0.0) == 2
 
 
 def test_the_lowest_told_lately_counts() -> None:
-    told = ToldFormats(1, 3)
+    reported = RequestedFormats(1, 3)
 
-    first = told.take("r1", 3, 0.0), told.take("r2", 2, 1.0), told.take("r1", 3, 2.0)
-    later = told.take("r1", 3, 1.0 + TOLD_S)
+    first = reported.take("r1", 3, 0.0), reported.take("r2", 2, 1.0), reported.take("r1", 3, 2.0)
+    later = reported.take("r1", 3, 1.0 + TOLD_S)
 
     assert first == (3, 2, 2)
     assert later == 3
 
 
 def test_a_replica_may_change_its_mind() -> None:
-    told = ToldFormats(1, 2)
-    told.take("r1", 1, 0.0)
+    reported = RequestedFormats(1, 2)
+    reported.take("r1", 1, 0.0)
 
-    assert told.take("r1", 2, 1.0) == 2
+    assert reported.take("r1", 2, 1.0) == 2
 
 
 def test_what_the_worker_cannot_write_is_brought_into_its_range() -> None:
-    assert ToldFormats(2, 3).take("r1", 1, 0.0) == 2
-    assert ToldFormats(2, 3).take("r1", 9, 0.0) == 3
+    assert RequestedFormats(2, 3).take("r1", 1, 0.0) == 2
+    assert RequestedFormats(2, 3).take("r1", 9, 0.0) == 3
 
 
 def test_names_in_commands_cannot_fill_the_memory() -> None:
-    told = ToldFormats(1, 2)
-    told.take("first", 1, 0.0)
+    reported = RequestedFormats(1, 2)
+    reported.take("first", 1, 0.0)
 
-    chosen = [told.take(f"r{number}", 2, 1.0) for number in range(MOST_TELLERS)]
+    chosen = [reported.take(f"r{number}", 2, 1.0) for number in range(MOST_TELLERS)]
 
     assert chosen[-2:] == [1, 2]

@@ -9,8 +9,8 @@ def asked() -> Signs:
 
 def test_a_member_lives_until_three_and_a_half_seconds_after_its_last_heartbeat() -> None:
     signs = Signs()
-    signs.heard("a", 0.0)
-    signs.heard("b", 1.0)
+    signs.note_alive("a", 0.0)
+    signs.note_alive("b", 1.0)
 
     assert signs.turns(3.4) == []
     assert signs.turns(3.5) == [("a", Turn.DEAD)]
@@ -23,25 +23,25 @@ def test_a_member_lives_until_three_and_a_half_seconds_after_its_last_heartbeat(
 
 def test_a_lasting_member_needs_no_heartbeat() -> None:
     signs = asked()
-    signs.heard("a", 0.0, lasting=True)
+    signs.note_alive("a", 0.0, lasting=True)
     signs.grant(1.0)
 
-    assert signs.is_heard("a", 1e9)
+    assert signs.is_reachable("a", 1e9)
     assert signs.due(1e9) == []
     assert signs.turns(1e9) == []
 
 
 def test_nobody_is_asked_unless_somebody_asks() -> None:
     signs = Signs()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
 
     assert signs.due(3.0) == []
 
 
 def test_who_misses_two_heartbeats_is_asked_each_second() -> None:
     signs = asked()
-    signs.heard("b", 0.0)
-    signs.heard("a", 0.0)
+    signs.note_alive("b", 0.0)
+    signs.note_alive("a", 0.0)
 
     asked_at = {now: signs.due(now) for now in (2.0, 2.1, 2.2, 3.0, 3.1)}
 
@@ -50,7 +50,7 @@ def test_who_misses_two_heartbeats_is_asked_each_second() -> None:
 
 def test_who_answers_stays_marked_as_silent_until_it_is_heard() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
     assert signs.answered("a", 2.2)
 
     assert signs.turns(3.4) == []
@@ -59,15 +59,15 @@ def test_who_answers_stays_marked_as_silent_until_it_is_heard() -> None:
     assert signs.silent == {"a"}
     assert signs.answered("a", 5.6)
     assert signs.turns(9.0) == []
-    assert signs.heard("a", 9.0)
-    assert not signs.heard("a", 10.0)
+    assert signs.note_alive("a", 9.0)
+    assert not signs.note_alive("a", 10.0)
     assert signs.silent == set()
     assert signs.turns(13.5) == [("a", Turn.DEAD)]
 
 
 def test_a_silent_member_dies_three_and_a_half_seconds_after_its_last_answer() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
     signs.answered("a", 2.5)
     signs.turns(3.5)
 
@@ -79,7 +79,7 @@ def test_a_silent_member_dies_three_and_a_half_seconds_after_its_last_answer() -
 
 def test_the_second_refusal_in_a_row_ends_it_at_once() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
     assert signs.due(2.1) == ["a"]
 
     signs.refused("a", 2.1)
@@ -96,7 +96,7 @@ def test_the_second_refusal_in_a_row_ends_it_at_once() -> None:
 
 def test_answers_count_only_of_who_is_not_heard() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
 
     assert not signs.answered("a", 2.0)
     assert not signs.answered("stranger", 9.0)
@@ -105,14 +105,14 @@ def test_answers_count_only_of_who_is_not_heard() -> None:
         signs.refused("stranger", 9.0)
 
     assert signs.turns(3.4) == []
-    assert not signs.is_heard("stranger", 0.0)
+    assert not signs.is_reachable("stranger", 0.0)
 
 
 def test_a_heartbeat_forgets_refusals() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
     signs.refused("a", 2.2)
-    signs.heard("a", 2.3)
+    signs.note_alive("a", 2.3)
 
     signs.refused("a", 4.5)
 
@@ -131,7 +131,7 @@ def test_who_is_back_by_an_answer_is_silent_and_asked_on() -> None:
 
 def test_a_grant_gives_everybody_time_to_be_heard() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
+    signs.note_alive("a", 0.0)
 
     signs.grant(10.0)
 
@@ -144,8 +144,8 @@ def test_a_grant_gives_everybody_time_to_be_heard() -> None:
 
 def test_an_excuse_marks_nobody_as_silent_but_lets_the_dead_go() -> None:
     signs = asked()
-    signs.heard("a", 0.0)
-    signs.heard("b", 0.0)
+    signs.note_alive("a", 0.0)
+    signs.note_alive("b", 0.0)
     signs.answered("a", 3.0)
 
     signs.excuse(3.4)

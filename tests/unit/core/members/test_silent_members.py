@@ -19,7 +19,7 @@ class World:
     def beat(self, name: str, now: float, url: str = "", *, draining: bool = False) -> None:
         self.members.observe(name, 1, now, draining=draining)
         self.beats[name] = Beat(url or f"http://{name}", draining)
-        self.silent.heard(name)
+        self.silent.note_alive(name)
 
     def expire(self, now: float) -> list[str]:
         gone: list[str] = []

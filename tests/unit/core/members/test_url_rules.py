@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.members.url_rules import UrlRules, is_elsewhere, parse_url_rules
+from kvmesh.core.members.url_rules import UrlRules, is_remote, parse_url_rules
 from kvmesh.errors import ConfigError
 
 DEFAULT = UrlRules()
@@ -110,7 +110,7 @@ def test_loopback_is_of_others_where_members_meet_on_another_machine(host: str) 
     ],
 )
 def test_who_meets_on_loopback_is_on_one_machine(servers: str, elsewhere: bool) -> None:
-    assert is_elsewhere(servers) is elsewhere
+    assert is_remote(servers) is elsewhere
 
 
 def test_a_list_admits_what_is_on_it_and_nothing_else() -> None:

@@ -62,14 +62,14 @@ def test_replicas_that_hear_of_each_other_late_share_one_rotation(
 ) -> None:
     """Each request comes to one of two replicas; the other hears of its turn `late` requests on."""
     replicas = [WorkerTurns(), WorkerTurns()]
-    told = deque[tuple[int, WorkerId]]()
+    reported = deque[tuple[int, WorkerId]]()
     given_ = Counter(dict.fromkeys(NAMES, 0))
     for number in requests:
         worker = take(replicas[number], replica=f"r{number}")
         given_[worker] += 1
-        told.append((1 - number, worker))
-        while len(told) > late:
-            other, heard = told.popleft()
-            replicas[other].take(heard)
+        reported.append((1 - number, worker))
+        while len(reported) > late:
+            other, note_alive = reported.popleft()
+            replicas[other].take(note_alive)
 
         assert max(given_.values()) - min(given_.values()) <= late + 1

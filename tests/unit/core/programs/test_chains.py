@@ -190,12 +190,12 @@ def test_chains_that_do_not_fork_are_followed_as_by_looking_through_all(
     for at, (who, more) in enumerate(steps):
         length[who] += more
         one = prompt((99, shared), (who, length[who]))
-        told = known.learn(one, "", float(at))
+        reported = known.learn(one, "", float(at))
         number = naive.learn(list(one.upto(one.blocks)))
 
-        assert (told is None) == (number is None)
-        if told is not None:
-            assert numbers.setdefault(told, number) == number
+        assert (reported is None) == (number is None)
+        if reported is not None:
+            assert numbers.setdefault(reported, number) == number
         seen.add((who, length[who]))
     assert len(known) == len({who for who, _ in seen})
 
@@ -217,13 +217,13 @@ def test_whatever_is_found_is_a_prefix_and_nothing_is_left_behind(
     for at, parts in enumerate(prompts):
         one, tenant = prompt(*parts), "ab"[at % 2]
         values = list(one.upto(one.blocks))
-        foretold = known.find(one, tenant, float(at))
-        told = known.learn(one, tenant, float(at))
-        assert told == foretold
-        if told is not None:
-            if told in tips:
-                assert values[: len(tips[told])] == tips[told]
-            tips[told] = values
+        predicted = known.find(one, tenant, float(at))
+        reported = known.learn(one, tenant, float(at))
+        assert reported == predicted
+        if reported is not None:
+            if reported in tips:
+                assert values[: len(tips[reported])] == tips[reported]
+            tips[reported] = values
         # One that was forgotten may begin again, by the same prompt and so with the same key.
         tips = {key: tip for key, tip in tips.items() if key in known._chains}
         assert len(known) <= room

@@ -72,5 +72,5 @@ def test_real_sessions_held_out_go_on_as_long_as_foretold() -> None:
 
     for turns in (1, 10, 50):
         further = [one - turns for one in known[64:] if one >= turns]
-        told = left.expect("claude-code", turns)
-        assert told == pytest.approx(sum(further) / len(further), rel=0.4)
+        reported = left.expect("claude-code", turns)
+        assert reported == pytest.approx(sum(further) / len(further), rel=0.4)

@@ -60,13 +60,15 @@ def test_a_replica_hears_what_another_placed() -> None:
     one.ask(old, 0.0)
     one.chosen(old, W1, 0.0)
 
-    for name, record in one.news.items():
-        assert two.hear(name, record, 0.0) == ""
+    for name, record in one.updates.items():
+        assert two.receive(name, record, 0.0) == ""
 
     assert two.ask(young, 1.0) is None
     assert two.cancel("b/1")
     assert not two.cancel("b/1")
-    assert two.hear(key("a"), one.news[key("b" if key("b") in one.news else "a")], 1.0) == ""
+    assert (
+        two.receive(key("a"), one.updates[key("b" if key("b") in one.updates else "a")], 1.0) == ""
+    )
 
 
 def take(governor: Governor, name: str, tokens: int, now: float, **more: object) -> Turn:
@@ -239,14 +241,14 @@ def test_room_is_left_for_an_older_turn_that_a_sibling_holds() -> None:
     one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=60.0) for _ in range(2))
     first = take(one, "a", 700, 0.0)
     assert one.ask(make_turn("old", 700), 1.0) is None
-    for name, record in one.news.items():
-        assert not two.hear(name, record, 1.0)
+    for name, record in one.updates.items():
+        assert not two.receive(name, record, 1.0)
     assert two.ask(make_turn("young", 700), 2.0) is None
-    one.news.clear()
+    one.updates.clear()
     one.ended(make_turn("a", 700, final=True), make_end(), 3.0)
-    for name, record in one.news.items():
-        assert not two.hear(name, record, 3.0)
-    assert first.agent in one.news
+    for name, record in one.updates.items():
+        assert not two.receive(name, record, 3.0)
+    assert first.agent in one.updates
 
     assert two.release(3.0) == []
     assert [name for name, _ in one.release(3.0)] == ["old/1"]
@@ -257,8 +259,8 @@ def test_a_siblings_turn_that_should_be_over_has_no_claim() -> None:
     one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=30.0) for _ in range(2))
     take(one, "a", 700, 0.0)
     one.ask(make_turn("old", 700), 1.0)
-    for name, record in one.news.items():
-        two.hear(name, record, 1.0)
+    for name, record in one.updates.items():
+        two.receive(name, record, 1.0)
     two.ask(make_turn("young", 700), 25.0)
     two.table.remove(key("a"))
     two.removed(W1, 26.0)
@@ -288,7 +290,7 @@ def test_a_worker_that_leaves_takes_its_reservations_along() -> None:
     governor.removed(W1, 1.0)
 
     assert governor.reserved_tokens(W1, 1.0) == 0
-    assert governor.news[key("a")].worker == ""
+    assert governor.updates[key("a")].worker == ""
 
 
 def test_contexts_that_engines_evict_are_counted_while_they_are_live() -> None:
@@ -322,7 +324,7 @@ def test_what_may_not_wait_goes_anywhere(options: dict[str, object]) -> None:
     take(governor, "a", 700, 0.0)
 
     assert governor.ask(make_turn("b", 700), 0.0) == Grant()
-    assert governor.look(make_turn("b", 700), 0.0) == Grant()
+    assert governor.check(make_turn("b", 700), 0.0) == Grant()
 
 
 def test_only_so_many_are_looked_at_in_vain() -> None:
@@ -367,5 +369,5 @@ def test_a_governor_that_is_not_shared_keeps_no_news() -> None:
     turn = take(governor, "a", 700, 0.0)
     governor.ended(turn, make_end(), 1.0)
 
-    assert governor.news == {}
+    assert governor.updates == {}
     assert governor.table.find(turn.agent) is not None

@@ -66,8 +66,8 @@ def test_a_look_says_what_asking_would_and_holds_nobody() -> None:
     governor.chosen(make_turn("b", 500), W2, 0.0)
     turn = make_turn("new", 700)
 
-    assert governor.look(turn, 1.0) is None
-    assert governor.look(make_turn("a", 10), 1.0) == Grant(frozenset({W1}))
+    assert governor.check(turn, 1.0) is None
+    assert governor.check(make_turn("a", 10), 1.0) == Grant(frozenset({W1}))
     assert not governor.waiting
     assert governor.table.find(key("new")) is None
     assert governor.table.agents[key("a")].tokens == 700
@@ -77,7 +77,7 @@ def test_whoever_cannot_wait_is_not_held() -> None:
     governor = with_one(make_governor(SmallFleet(w1=1000), max_wait_s=30.0), "a", 700)
     hasty = make_turn("b", 700, patience_s=0.0)
 
-    assert governor.look(hasty, 1.0) == Grant()
+    assert governor.check(hasty, 1.0) == Grant()
     assert governor.ask(hasty, 1.0) == Grant()
 
 

@@ -165,12 +165,12 @@ def test_quantiles_are_those_of_the_samples(pauses: list[float], elapsed_s: floa
 
     pause = model.expect("", "tool", "", elapsed_s)
 
-    for told, share in ((pause.p50_s, 0.5), (pause.p90_s, 0.9)):
+    for reported, share in ((pause.p50_s, 0.5), (pause.p90_s, 0.9)):
         # The quantile of few samples is any of two neighbours, each within its bucket.
         at = share * len(longer)
         low = longer[max(0, int(at - 1e-6) - (at == int(at)))]
         high = longer[min(len(longer) - 1, int(at + 1e-6))]
-        assert low / BUCKET**1.01 <= told + elapsed_s <= high * BUCKET**1.01
+        assert low / BUCKET**1.01 <= reported + elapsed_s <= high * BUCKET**1.01
 
 
 @given(
@@ -187,9 +187,9 @@ def test_what_is_expected_is_in_order(pauses: list[tuple[Stop, float]], elapsed_
     assert 0.0 <= pause.p50_s <= pause.p90_s <= MOST_S * BUCKET
 
 
-def pinball(actual_s: float, told_s: float, share: float) -> float:
+def pinball(actual_s: float, reported_s: float, share: float) -> float:
     """Return the loss of a quantile on the logarithm of times, below a second as one second."""
-    over = log(max(1.0, actual_s)) - log(max(1.0, told_s))
+    over = log(max(1.0, actual_s)) - log(max(1.0, reported_s))
     return max(share * over, (share - 1.0) * over)
 
 
@@ -213,11 +213,11 @@ def test_real_pauses_held_out_are_foretold_better_than_by_one_quantile_for_all(
         if pause_s <= elapsed_s:
             continue
         left_s = pause_s - elapsed_s
-        told = model.expect(CLIENT, stop, "", elapsed_s)
+        reported = model.expect(CLIENT, stop, "", elapsed_s)
         for at, share in enumerate((0.5, 0.9)):
-            losses[at] += pinball(left_s, told[at], share)
+            losses[at] += pinball(left_s, reported[at], share)
             plainly[at] += pinball(left_s, plain[at], share)
-            under.get(stop, [0, 0, 0])[at] += left_s <= told[at]
+            under.get(stop, [0, 0, 0])[at] += left_s <= reported[at]
         under.get(stop, [0, 0, 0])[2] += 1
 
     assert losses[0] < 0.97 * plainly[0]

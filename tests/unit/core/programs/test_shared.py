@@ -4,10 +4,10 @@ import pytest
 from kvmesh.core.programs.shared import (
     FORMAT,
     MAX_BYTES,
-    AgentNews,
+    AgentUpdate,
     at,
-    decode_news,
-    encode_news,
+    decode_update,
+    encode_update,
 )
 from kvmesh.core.programs.table import AgentRecord, check_record
 from kvmesh.errors import CodecError, NewerError
@@ -28,29 +28,29 @@ RECORD = AgentRecord(
 
 
 def test_what_is_told_is_read_as_it_was_meant() -> None:
-    news = decode_news(encode_news("r0", 5, 1_700_000_000.5, RECORD))
+    updates = decode_update(encode_update("r0", 5, 1_700_000_000.5, RECORD))
 
-    assert news == AgentNews(FORMAT, "r0", 5, 1_700_000_000.5, RECORD)
+    assert updates == AgentUpdate(FORMAT, "r0", 5, 1_700_000_000.5, RECORD)
 
 
 def test_ages_go_on_while_a_record_lies_in_the_table_and_never_back() -> None:
-    news = AgentNews(FORMAT, "r0", 5, 100.0, RECORD)
+    updates = AgentUpdate(FORMAT, "r0", 5, 100.0, RECORD)
 
-    assert (at(news, 10.0).age_s, at(news, 10.0).since_s) == (13.5, 10.25)
-    assert at(news, -60.0) == RECORD, "a clock that is ahead makes nobody younger"
-    assert check_record(KEY, at(news, 1e300)) == "", "nor one that is far behind anybody unfit"
+    assert (at(updates, 10.0).age_s, at(updates, 10.0).since_s) == (13.5, 10.25)
+    assert at(updates, -60.0) == RECORD, "a clock that is ahead makes nobody younger"
+    assert check_record(KEY, at(updates, 1e300)) == "", "nor one that is far behind anybody unfit"
 
 
 def test_a_later_version_may_add_fields() -> None:
-    whole = msgspec.msgpack.decode(encode_news("r0", 5, 1.0, RECORD))
+    whole = msgspec.msgpack.decode(encode_update("r0", 5, 1.0, RECORD))
     whole[4]["a_later_field"] = [1]
 
-    assert decode_news(msgspec.msgpack.encode([*whole, "more"])).record == RECORD
+    assert decode_update(msgspec.msgpack.encode([*whole, "more"])).record == RECORD
 
 
 def test_a_newer_format_is_said_to_be_newer_whatever_it_holds() -> None:
     with pytest.raises(NewerError, match="programs format 9 is not among those read") as caught:
-        decode_news(msgspec.msgpack.encode([9, {"all": "different"}]))
+        decode_update(msgspec.msgpack.encode([9, {"all": "different"}]))
 
     assert caught.value.number == 9
 
@@ -66,10 +66,10 @@ def test_a_newer_format_is_said_to_be_newer_whatever_it_holds() -> None:
         msgspec.msgpack.encode([FORMAT, "r0" * 200, 5, 1.0, RECORD]),
         msgspec.msgpack.encode([FORMAT, "r0", 2**63, 1.0, RECORD]),
         msgspec.msgpack.encode([FORMAT, "r0", 5, 1e300, RECORD]),
-        encode_news("r0", 5, 1.0, msgspec.structs.replace(RECORD, tool="x" * MAX_BYTES)),
+        encode_update("r0", 5, 1.0, msgspec.structs.replace(RECORD, tool="x" * MAX_BYTES)),
         b"\x95" * 2000,
     ],
 )
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(CodecError):
-        decode_news(data)
+        decode_update(data)

@@ -5,7 +5,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.governor import MOST_KEPT_S, Governor, GovernorOptions
-from kvmesh.core.programs.shared import FORMAT, decode_news, encode_news
+from kvmesh.core.programs.shared import FORMAT, decode_update, encode_update
 from kvmesh.core.programs.sharing import ABSENT_S, MAY_BE_LOST_S, ProgramSharing
 from kvmesh.core.programs.table import Agent
 from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
@@ -38,12 +38,12 @@ class Replica:
         self.governor = Governor(GovernorOptions(max_agents=max_agents), TwoWorkers())
         self.sharing = ProgramSharing(self.governor, name, epoch)
 
-    def told(self, now: float = 0.0) -> dict[str, bytes]:
+    def reported(self, now: float = 0.0) -> dict[str, bytes]:
         return dict(self.sharing.take(1000, now, UNIX_S + now))
 
-    def hears(self, told: dict[str, bytes], now: float = 0.0) -> None:
-        for key, value in told.items():
-            assert self.sharing.hear(key, value, now) == ""
+    def hears(self, reported: dict[str, bytes], now: float = 0.0) -> None:
+        for key, value in reported.items():
+            assert self.sharing.receive(key, value, now) == ""
 
     def agent(self, name: str) -> Agent:
         agent = self.governor.table.find(key_of(name))
@@ -82,11 +82,11 @@ def test_a_sibling_knows_whose_cache_is_where(pair: tuple[Replica, Replica]) -> 
     one, two = pair
     one.begin("a", now=3.0)
 
-    two.hears(one.told(5.0), now=105.0)
+    two.hears(one.reported(5.0), now=105.0)
 
-    heard = two.agent("a")
-    assert (heard.phase, heard.worker, heard.tokens) == ("running", W0, 60_000)
-    assert heard.since_s == 105.0, "what is told within a moment is of now"
+    received = two.agent("a")
+    assert (received.phase, received.worker, received.tokens) == ("running", W0, 60_000)
+    assert received.since_s == 105.0, "what is told within a moment is of now"
     assert two.governor.statistics().reserved_tokens == 60_000
 
 
@@ -96,9 +96,9 @@ def test_what_was_in_the_table_at_the_start_is_as_old_as_it_is(
     one, two = pair
     one.begin("a", now=0.0)
     one.end("a", now=1.0)
-    [(key, value)] = one.told(1.0).items()
+    [(key, value)] = one.reported(1.0).items()
 
-    two.sharing.hear(key, value, 500.0, UNIX_S + 31.0)
+    two.sharing.receive(key, value, 500.0, UNIX_S + 31.0)
 
     assert two.agent("a").since_s == pytest.approx(470.0)
     assert two.agent("a").began_s == pytest.approx(469.0)
@@ -113,13 +113,13 @@ def test_an_agent_began_when_the_first_of_all_replicas_saw_it(
     two.begin("a", now=5.0)
     one.begin("a", now=5.0)
 
-    one.hears(two.told(5.0), now=5.0)
+    one.hears(two.reported(5.0), now=5.0)
     early = one.agent("a").began_s
     two.end("a", now=12.0)
-    [(key, value)] = two.told(12.0).items()
-    younger = decode_news(value)
+    [(key, value)] = two.reported(12.0).items()
+    younger = decode_update(value)
     record = msgspec.structs.replace(younger.record, age_s=0.0)
-    one.hears({key: encode_news("r1", 1, UNIX_S, record)}, now=13.0)
+    one.hears({key: encode_update("r1", 1, UNIX_S, record)}, now=13.0)
 
     assert (early, one.agent("a").began_s) == (3.0, 3.0)
 
@@ -127,43 +127,43 @@ def test_an_agent_began_when_the_first_of_all_replicas_saw_it(
 def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("a")
-    told = one.told()
+    reported = one.reported()
     before = one.agent("a").record(0.0)
 
-    one.hears(told)
+    one.hears(reported)
 
-    assert one.told() == {}
+    assert one.reported() == {}
     assert one.agent("a").record(0.0) == before
     statistics = one.sharing.statistics()
-    assert (statistics.told, statistics.heard) == (1, 0)
-    assert statistics.told_bytes == len(told[key_of("a")])
+    assert (statistics.reported, statistics.received) == (1, 0)
+    assert statistics.published_bytes == len(reported[key_of("a")])
 
 
 def test_who_tells_the_news_is_called_at_each(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     called: list[bool] = []
-    one.sharing.on_news(lambda: called.append(one.sharing.has_news()))
+    one.sharing.on_news(lambda: called.append(one.sharing.has_updates()))
 
     one.begin("a")
-    one.told()
-    one.sharing.tell_again(0.0)
+    one.reported()
+    one.sharing.publish_again(0.0)
 
     assert called == [True, True]
-    one.told()
-    assert not one.sharing.has_news()
+    one.reported()
+    assert not one.sharing.has_updates()
 
 
 def test_one_that_cannot_be_encoded_takes_no_others_along(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("a")
     one.begin("b", tokens=100)
-    record = one.governor.news[key_of("a")]
-    one.governor.news[key_of("a")] = msgspec.structs.replace(record, tool="\ud800")
+    record = one.governor.updates[key_of("a")]
+    one.governor.updates[key_of("a")] = msgspec.structs.replace(record, tool="\ud800")
 
     with pytest.raises(UnicodeEncodeError):
-        one.told()
+        one.reported()
 
-    assert set(one.told()) == {key_of("b")}
+    assert set(one.reported()) == {key_of("b")}
 
 
 def test_no_more_are_told_at_once_than_asked_for(pair: tuple[Replica, Replica]) -> None:
@@ -172,16 +172,16 @@ def test_no_more_are_told_at_once_than_asked_for(pair: tuple[Replica, Replica]) 
         one.begin(f"{number}", tokens=100)
 
     assert [key for key, _ in one.sharing.take(2, 0.0, UNIX_S)] == [key_of("0"), key_of("1")]
-    assert len(one.told()) == 3
+    assert len(one.reported()) == 3
 
 
 def test_garbage_is_refused_and_counted(pair: tuple[Replica, Replica]) -> None:
     one, two = pair
     one.begin("a")
-    [value] = one.told().values()
+    [value] = one.reported().values()
 
-    assert "nothing about an agent" in two.sharing.hear(key_of("a"), b"w0", 0.0)
-    assert "not the key" in two.sharing.hear(key_of("b"), value, 0.0)
+    assert "nothing about an agent" in two.sharing.receive(key_of("a"), b"w0", 0.0)
+    assert "not the key" in two.sharing.receive(key_of("b"), value, 0.0)
 
     assert two.sharing.statistics().refused == 2
     assert len(two.governor.table) == 0
@@ -192,7 +192,7 @@ def test_an_agent_for_which_there_is_no_room_is_passed_over() -> None:
     full.begin("own")
     one.begin("a")
 
-    full.hears(one.told())
+    full.hears(one.reported())
 
     assert full.governor.table.find(key_of("a")) is None
     assert full.sharing.settle({}, 0.0) == 0
@@ -204,12 +204,12 @@ def test_an_agent_that_is_heard_of_takes_the_place_of_an_idle_one() -> None:
     full.end("own")
     one.begin("a", 30_000)
 
-    full.hears(one.told())
+    full.hears(one.reported())
 
     assert [*full.governor.table.agents] == [key_of("a")]
     assert full.governor.statistics().reserved_tokens == 30_000
     assert full.governor.statistics().seated == 1
-    assert key_of("own") not in full.governor.news
+    assert key_of("own") not in full.governor.updates
 
 
 def test_the_larger_revision_stays_and_is_told_anew_by_who_knows_it(
@@ -218,10 +218,10 @@ def test_the_larger_revision_stays_and_is_told_anew_by_who_knows_it(
     """Two replicas write one agent at a time; the older record came last, and is in the table."""
     one, two = pair
     two.begin("a")
-    late = two.told()
+    late = two.reported()
     one.begin("a")
     one.end("a", now=1.0)
-    newest = one.told(1.0)
+    newest = one.reported(1.0)
 
     for each in pair:
         each.hears(newest, 1.0)
@@ -229,21 +229,21 @@ def test_the_larger_revision_stays_and_is_told_anew_by_who_knows_it(
 
     assert one.agent("a").revision == two.agent("a").revision == 2
     assert one.agent("a").phase == two.agent("a").phase == "paused"
-    [again] = one.told(1.0).values()
-    assert decode_news(again).record == decode_news(newest[key_of("a")]).record
+    [again] = one.reported(1.0).values()
+    assert decode_update(again).record == decode_update(newest[key_of("a")]).record
 
 
 def test_what_is_on_its_way_to_the_table_is_not_told_twice(pair: tuple[Replica, Replica]) -> None:
     one, two = pair
     two.begin("a")
-    early = two.told()
+    early = two.reported()
     one.begin("a")
     one.end("a")
-    one.told()
+    one.reported()
 
     one.hears(early)
 
-    assert one.told() == {}
+    assert one.reported() == {}
 
 
 def test_of_two_words_on_their_way_the_second_is_still_to_come(
@@ -251,47 +251,47 @@ def test_of_two_words_on_their_way_the_second_is_still_to_come(
 ) -> None:
     one, two = pair
     one.begin("a")
-    first = one.told()
+    first = one.reported()
     one.end("a", now=1.0)
-    second = one.told(1.0)
+    second = one.reported(1.0)
     two.begin("a")
-    older = two.told()
+    older = two.reported()
 
     one.hears(first, 1.0)
     one.hears(older, 1.0)
 
-    assert one.told(1.0) == {}, "the second word will stand in the table"
+    assert one.reported(1.0) == {}, "the second word will stand in the table"
     one.hears(second, 1.0)
     one.hears(older, 1.0)
-    assert set(one.told(1.0)) == {key_of("a")}
+    assert set(one.reported(1.0)) == {key_of("a")}
 
 
 def test_a_turn_of_another_is_told_again_as_the_others(pair: tuple[Replica, Replica]) -> None:
     one, two = pair
     two.begin("a")
     two.end("a")
-    one.hears(two.told())
+    one.hears(two.reported())
     one.begin("a", now=1.0)
-    two.hears(one.told(1.0), 1.0)
+    two.hears(one.reported(1.0), 1.0)
 
-    two.sharing.tell_again(2.0)
+    two.sharing.publish_again(2.0)
 
-    [again] = two.told(2.0).values()
-    assert (decode_news(again).replica, decode_news(again).record.phase) == ("r0", "running")
+    [again] = two.reported(2.0).values()
+    assert (decode_update(again).replica, decode_update(again).record.phase) == ("r0", "running")
 
 
 def test_what_may_be_lost_with_the_plane_is_told_again(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("old", tokens=100)
-    one.told(0.0)
+    one.reported(0.0)
     one.begin("new", tokens=100)
     one.begin("gone", tokens=100)
-    one.told(MAY_BE_LOST_S + 1.0)
+    one.reported(MAY_BE_LOST_S + 1.0)
     one.governor.table.remove(key_of("gone"))
 
-    one.sharing.tell_again(MAY_BE_LOST_S + 2.0)
+    one.sharing.publish_again(MAY_BE_LOST_S + 2.0)
 
-    assert set(one.told(MAY_BE_LOST_S + 2.0)) == {key_of("new")}
+    assert set(one.reported(MAY_BE_LOST_S + 2.0)) == {key_of("new")}
 
 
 def test_a_turn_ends_with_its_replica_and_the_agent_keeps_its_reservation(
@@ -299,7 +299,7 @@ def test_a_turn_ends_with_its_replica_and_the_agent_keeps_its_reservation(
 ) -> None:
     one, two = pair
     one.begin("a")
-    two.hears(one.told())
+    two.hears(one.reported())
 
     assert two.sharing.settle(ALIVE, 1.0) == 0
     assert two.sharing.settle({"r1": 1}, 2.0) == 0
@@ -308,8 +308,8 @@ def test_a_turn_ends_with_its_replica_and_the_agent_keeps_its_reservation(
     agent = two.agent("a")
     assert (agent.phase, agent.since_s) == ("paused", 2.0 + ABSENT_S)
     assert two.governor.statistics().reserved_tokens == 60_000
-    [ended] = two.told().values()
-    assert decode_news(ended).record.phase == "paused"
+    [ended] = two.reported().values()
+    assert decode_update(ended).record.phase == "paused"
     assert two.sharing.statistics().orphaned == 1
     assert two.sharing.settle({"r1": 1}, 100.0) == 0
 
@@ -319,7 +319,7 @@ def test_a_replica_that_is_heard_again_in_time_keeps_its_turns(
 ) -> None:
     one, two = pair
     one.begin("a")
-    two.hears(one.told())
+    two.hears(one.reported())
 
     two.sharing.settle({"r1": 1}, 0.0)
     two.sharing.settle(ALIVE, ABSENT_S - 1.0)
@@ -331,10 +331,10 @@ def test_a_replica_that_is_heard_again_in_time_keeps_its_turns(
 def test_turns_of_a_life_before_are_over_at_once(pair: tuple[Replica, Replica]) -> None:
     one, two = pair
     one.begin("a")
-    told = one.told()
-    two.hears(told)
+    reported = one.reported()
+    two.hears(reported)
     restarted = Replica("r0", epoch=2)
-    restarted.hears(told)
+    restarted.hears(reported)
 
     assert restarted.sharing.settle({}, 0.0) == 1
     assert two.sharing.settle({"r0": 2, "r1": 1}, 0.0) == 1
@@ -348,14 +348,14 @@ def test_all_that_are_left_come_to_one_record_of_an_orphan(
     one, two = pair
     three = Replica("r2")
     one.begin("a")
-    told = one.told()
-    two.hears(told)
-    three.hears(told)
+    reported = one.reported()
+    two.hears(reported)
+    three.hears(reported)
 
     for each, now in ((two, 0.0), (three, 0.0), (two, ABSENT_S), (three, ABSENT_S)):
         each.sharing.settle({"r1": 1, "r2": 1}, now)
-    two.hears(three.told(ABSENT_S), ABSENT_S)
-    three.hears(two.told(ABSENT_S), ABSENT_S)
+    two.hears(three.reported(ABSENT_S), ABSENT_S)
+    three.hears(two.reported(ABSENT_S), ABSENT_S)
 
     assert two.agent("a").record(20.0) == three.agent("a").record(20.0)
     assert two.agent("a").revision == 2
@@ -365,7 +365,7 @@ def test_an_agent_that_went_on_elsewhere_is_no_orphan(pair: tuple[Replica, Repli
     """Its client tried again at a replica that lives; the dead one's turn is of the past."""
     one, two = pair
     one.begin("a")
-    two.hears(one.told())
+    two.hears(one.reported())
     two.begin("a", now=1.0)
 
     two.sharing.settle({"r1": 1}, 1.0)
@@ -373,30 +373,30 @@ def test_an_agent_that_went_on_elsewhere_is_no_orphan(pair: tuple[Replica, Repli
 
     assert two.agent("a").phase == "running"
     assert two.sharing.statistics().orphaned == 0
-    two.hears(two.told(2.0), 2.0)
+    two.hears(two.reported(2.0), 2.0)
     assert two.sharing.settle({"r1": 1}, 100.0) == 0
 
 
 def test_an_orphan_that_was_forgotten_is_passed_over(pair: tuple[Replica, Replica]) -> None:
     one, two = pair
     one.begin("a")
-    two.hears(one.told())
+    two.hears(one.reported())
     two.governor.table.remove(key_of("a"))
 
     two.sharing.settle({}, 0.0)
     assert two.sharing.settle({}, ABSENT_S) == 0
-    assert two.told() == {}
+    assert two.reported() == {}
 
 
 def test_a_turn_that_ended_is_under_way_no_more(pair: tuple[Replica, Replica]) -> None:
     one, two = pair
     one.begin("a")
-    two.hears(one.told())
+    two.hears(one.reported())
     one.end("a", now=1.0)
-    two.hears(one.told(1.0), 1.0)
+    two.hears(one.reported(1.0), 1.0)
     one.begin("b", tokens=100)
     two.sharing.settle({}, 1.0)
-    two.hears(one.told(1.0), 1.0)
+    two.hears(one.reported(1.0), 1.0)
 
     assert two.sharing.settle({}, 1.5) == 0
     assert two.sharing.settle({}, 1.5 + ABSENT_S) == 1
@@ -406,10 +406,10 @@ def test_a_lie_about_revisions_is_refused(pair: tuple[Replica, Replica]) -> None
     _, two = pair
     two.begin("a")
     record = two.agent("a").record(0.0)
-    lie = encode_news("r9", 1, UNIX_S, msgspec.structs.replace(record, revision=2**60))
+    lie = encode_update("r9", 1, UNIX_S, msgspec.structs.replace(record, revision=2**60))
 
-    assert "out of its range" in two.sharing.hear(key_of("a"), lie, 0.0)
-    assert decode_news(lie).format == FORMAT
+    assert "out of its range" in two.sharing.receive(key_of("a"), lie, 0.0)
+    assert decode_update(lie).format == FORMAT
 
 
 def test_a_context_is_kept_equally_long_by_all_whatever_they_learned(
@@ -419,20 +419,20 @@ def test_a_context_is_kept_equally_long_by_all_whatever_they_learned(
     one, two = pair
     one.begin("a")
     one.end("a", now=1.0)
-    [(key, value)] = one.told(1.0).items()
-    news = decode_news(value)
-    told = msgspec.structs.replace(news.record, keep_s=77.0)
-    endless = msgspec.structs.replace(told, keep_s=1e8, revision=9)
-    broken = msgspec.structs.replace(told, keep_s=float("nan"), revision=10)
+    [(key, value)] = one.reported(1.0).items()
+    updates = decode_update(value)
+    reported = msgspec.structs.replace(updates.record, keep_s=77.0)
+    endless = msgspec.structs.replace(reported, keep_s=1e8, revision=9)
+    broken = msgspec.structs.replace(reported, keep_s=float("nan"), revision=10)
 
-    two.sharing.hear(key, encode_news("r0", 1, UNIX_S, told), 1.0)
+    two.sharing.receive(key, encode_update("r0", 1, UNIX_S, reported), 1.0)
     seat = two.governor.seat_of(key, 2.0)
-    two.sharing.hear(key, encode_news("r0", 1, UNIX_S, endless), 1.0)
+    two.sharing.receive(key, encode_update("r0", 1, UNIX_S, endless), 1.0)
     most = two.governor.seat_of(key, 2.0)
 
-    assert news.record.keep_s > 0.0
+    assert updates.record.keep_s > 0.0
     assert seat is not None
     assert seat.until_s == 78.0
     assert most is not None
     assert most.until_s == 1.0 + MOST_KEPT_S
-    assert two.sharing.hear(key, encode_news("r0", 1, UNIX_S, broken), 1.0) != ""
+    assert two.sharing.receive(key, encode_update("r0", 1, UNIX_S, broken), 1.0) != ""

@@ -93,7 +93,7 @@ def test_what_nobody_keeps_is_told_as_that(governor: Governor) -> None:
 
 def test_a_turn_held_at_a_sibling_waits_there(governor: Governor) -> None:
     other = make_governor(SmallFleet(w1=1000))
-    other.hear(key("b"), governor.news[key("b")], 0.0)
+    other.receive(key("b"), governor.updates[key("b")], 0.0)
 
     assert standing(other, other.table.agents[key("b")], 1.0).why == "waits at another replica"
 

@@ -14,7 +14,7 @@ from kvmesh.core.prompts.parity import (
     first_difference,
 )
 
-OPTIONS = ParityOptions(first=2, sample_every=10, doubt_every=3, regain_after=2)
+OPTIONS = ParityOptions(first=2, sample_every=10, probe_every=3, regain_after=2)
 
 
 def asked(probe: ParityProbe, requests: int) -> list[int]:

@@ -14,7 +14,7 @@ from tests.unit.core.routing.test_scheduler import W1, W2, W3, make_request, mak
 SLOTS = 2
 
 
-def told(scheduler: Scheduler, worker: WorkerId, *names: str) -> None:
+def reported(scheduler: Scheduler, worker: WorkerId, *names: str) -> None:
     report = LoadReport(adapters=AdapterReport(SLOTS, names))
     scheduler.workers.report(worker, report)
 
@@ -29,7 +29,7 @@ def schedule(scheduler: Scheduler, request_id: str, adapter: str, now: float = 0
 def test_an_idle_worker_that_holds_the_adapter_is_chosen(cost: str) -> None:
     scheduler, _ = make_scheduler(W1, W2, W3, cost=cost)
     for worker in (W1, W2, W3):
-        told(scheduler, worker, *(["poet"] if worker == W2 else []))
+        reported(scheduler, worker, *(["poet"] if worker == W2 else []))
 
     decisions = [scheduler.explain(make_request("a", adapter="poet"), 0.0)]
     decisions.append(schedule(scheduler, "b", "poet"))
@@ -40,8 +40,8 @@ def test_an_idle_worker_that_holds_the_adapter_is_chosen(cost: str) -> None:
 
 def test_a_request_without_an_adapter_pays_for_none_and_goes_the_quick_way() -> None:
     scheduler, _ = make_scheduler(W1, W2)
-    told(scheduler, W1, "poet")
-    told(scheduler, W2)
+    reported(scheduler, W1, "poet")
+    reported(scheduler, W2)
 
     decision = scheduler.schedule(make_request("r"), 0.0).record.decision
 
@@ -51,8 +51,8 @@ def test_a_request_without_an_adapter_pays_for_none_and_goes_the_quick_way() -> 
 
 def test_the_line_and_the_score_say_what_a_load_costs() -> None:
     scheduler, _ = make_scheduler(W1, W2)
-    told(scheduler, W1, "poet")
-    told(scheduler, W2)
+    reported(scheduler, W1, "poet")
+    reported(scheduler, W2)
 
     decision = scheduler.explain(make_request("r", adapter="poet"), 0.0)
     costs = dict(zip((one.worker for one in decision.candidates), decision.scores, strict=True))
@@ -68,8 +68,8 @@ def test_the_line_and_the_score_say_what_a_load_costs() -> None:
 
 def test_a_long_cached_prefix_is_worth_a_load() -> None:
     scheduler, index = make_scheduler(W1, W2)
-    told(scheduler, W1, "poet")
-    told(scheduler, W2)
+    reported(scheduler, W1, "poet")
+    reported(scheduler, W2)
     store(index, W2, 4000)
 
     decision = scheduler.schedule(
@@ -82,7 +82,7 @@ def test_a_long_cached_prefix_is_worth_a_load() -> None:
 
 def test_what_was_sent_is_held_and_pushes_out_what_was_unused_longest() -> None:
     scheduler, _ = make_scheduler(W1)
-    told(scheduler, W1)
+    reported(scheduler, W1)
 
     loads = [
         schedule(scheduler, name * 2, adapter).chosen.adapter_ms
@@ -95,7 +95,7 @@ def test_what_was_sent_is_held_and_pushes_out_what_was_unused_longest() -> None:
 
 def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is() -> None:
     scheduler, _ = make_scheduler(W1)
-    told(scheduler, W1)
+    reported(scheduler, W1)
     before = scheduler.speeds.ms_per_token(W1)
 
     for number in range(9):
@@ -113,7 +113,7 @@ def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is
 
 def test_a_load_behind_other_prefills_teaches_nothing() -> None:
     scheduler, _ = make_scheduler(W1)
-    told(scheduler, W1)
+    reported(scheduler, W1)
     schedule(scheduler, "a", "x")
     schedule(scheduler, "bb", "y")
 
@@ -131,7 +131,7 @@ def test_where_no_speed_is_known_a_load_is_worth_no_tokens() -> None:
 
 def test_an_answer_that_is_not_streamed_teaches_nothing_of_loads() -> None:
     scheduler, _ = make_scheduler(W1)
-    told(scheduler, W1)
+    reported(scheduler, W1)
     scheduler.schedule(make_request("r", adapter="poet", streams=False), 0.0)
 
     scheduler.first_token("r", 5.0)
@@ -142,7 +142,7 @@ def test_an_answer_that_is_not_streamed_teaches_nothing_of_loads() -> None:
 
 def test_a_worker_that_left_is_unknown_when_it_comes_back() -> None:
     scheduler, _ = make_scheduler(W1)
-    told(scheduler, W1, "poet")
+    reported(scheduler, W1, "poet")
 
     scheduler.remove_worker(W1)
 
@@ -151,7 +151,7 @@ def test_a_worker_that_left_is_unknown_when_it_comes_back() -> None:
 
 def test_what_is_booked_is_what_of_the_prompt_is_not_cached() -> None:
     scheduler, index = make_scheduler(W1)
-    told(scheduler, W1)
+    reported(scheduler, W1)
     store(index, W1, 10)
 
     decision = scheduler.schedule(make_request("r", blocks=10, adapter="poet"), 0.0).record.decision

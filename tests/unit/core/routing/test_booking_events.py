@@ -26,11 +26,11 @@ def test_a_verdict_of_a_newer_version_is_none(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "counts"),
+    ("reported", "counts"),
     [(nan, 0.0), (inf, 0.0), (-inf, 0.0), (-3.0, 0.0), (1e300, MOST_SECONDS), (7.5, 7.5)],
 )
-def test_figures_that_no_clock_shows_are_bounded(told: float, counts: float) -> None:
-    attempt = Ended("q", Verdict.WORKER, "x" * 1000, told, told).attempt()
+def test_figures_that_no_clock_shows_are_bounded(reported: float, counts: float) -> None:
+    attempt = Ended("q", Verdict.WORKER, "x" * 1000, reported, reported).attempt()
 
     assert (attempt.lost_s, attempt.retry_after_s) == (counts, counts)
     assert attempt.kind == "x" * MAX_KIND

@@ -348,12 +348,12 @@ def test_a_request_that_may_go_to_no_worker_with_room_waits_on() -> None:
 def test_a_new_request_gives_way_to_who_waits_at_a_sibling() -> None:
     binding, scheduler = make_binding(W1, fairness="locality", max_backlog_ms=10_000.0)
     ledger = scheduler.ledger
-    ledger.hear("r2", 1, Shares(1, 4096, [ShareRow(key_of("b"), 1, 0, 0, 1)]))
+    ledger.receive("r2", 1, Shares(1, 4096, [ShareRow(key_of("b"), 1, 0, 0, 1)]))
     assert isinstance(binding.ask(make_request("r1", tenant="a"), 0.0), Placed)
 
     assert binding.ask(make_request("r2", tenant="a"), 0.0) is None
     assert released_ids(binding, 0.0) == []
-    ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
+    ledger.receive("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
     assert released_ids(binding, 0.0) == ["r2"]
 
 

@@ -317,10 +317,10 @@ def test_blocks_in_use_are_known_from_a_fresh_report_that_tells_them() -> None:
     registry.report(W1, LoadReport(running_requests=1))
     untold = registry.used_blocks(W1)
     registry.report(W1, LoadReport(used_blocks=7, total_blocks=90))
-    told = registry.used_blocks(W1)
+    reported = registry.used_blocks(W1)
     registry.forget_report(W1)
 
-    assert (untold, told, registry.used_blocks(W1)) == (None, 7, None)
+    assert (untold, reported, registry.used_blocks(W1)) == (None, 7, None)
 
 
 def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:

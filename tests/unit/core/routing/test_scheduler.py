@@ -294,9 +294,9 @@ def test_mode_direct_obeys_the_named_worker() -> None:
         scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).record.decision.worker == W3
     )
     for refused in (1, 2):
-        with pytest.raises(NoWorkerError, match="r2: mode direct needs a worker") as told:
+        with pytest.raises(NoWorkerError, match="r2: mode direct needs a worker") as reported:
             scheduler.schedule(make_request("r2"), 0.0)
-        assert told.value.unnamed
+        assert reported.value.unnamed
         assert scheduler.statistics().refused == refused
 
 

@@ -57,24 +57,24 @@ def test_a_session_is_bound_kept_and_forgotten() -> None:
 def test_only_what_others_do_not_know_is_news() -> None:
     sessions = Sessions(SessionOptions(ttl_s=100.0))
 
-    def news() -> dict[str, WorkerId]:
-        told, sessions.news = sessions.news, {}
-        return told
+    def updates() -> dict[str, WorkerId]:
+        reported, sessions.updates = sessions.updates, {}
+        return reported
 
     sessions.bind("a", W1, 0.0)
-    assert news() == {"a": W1}
+    assert updates() == {"a": W1}
     sessions.bind("a", W1, 49.0)
-    assert news() == {}
+    assert updates() == {}
     sessions.bind("a", W1, 51.0)
-    assert news() == {"a": W1}
+    assert updates() == {"a": W1}
     sessions.bind("a", W2, 52.0)
-    assert news() == {"a": W2}
+    assert updates() == {"a": W2}
     assert sessions.statistics().moved == 1
 
 
 def test_who_tells_the_news_is_called_at_each() -> None:
     sessions, called = Sessions(SessionOptions(ttl_s=100.0)), list[int]()
-    sessions.on_news = lambda: called.append(len(sessions.news))
+    sessions.on_news = lambda: called.append(len(sessions.updates))
 
     sessions.bind("a", W1, 0.0)
     sessions.bind("a", W1, 1.0)
@@ -95,7 +95,7 @@ def test_the_last_binding_written_counts() -> None:
     sessions.bind(key, W3, 2.0)
     sessions.learn(key, W1, 3.0)
     assert sessions.find(key, 3.0) == W3
-    sessions.news.clear()
+    sessions.updates.clear()
     sessions.learn(key, W1, 4.0)
     assert sessions.find(key, 4.0) == W1
 
@@ -136,7 +136,7 @@ def test_news_that_nobody_tells_are_no_more_than_the_sessions() -> None:
     for number in range(10):
         sessions.bind(str(number), W1, float(number))
 
-    assert [*sessions.news] == ["8", "9"]
+    assert [*sessions.updates] == ["8", "9"]
 
 
 def test_a_key_hides_the_sessions_name_and_is_always_the_same() -> None:

@@ -70,8 +70,10 @@ def test_a_load_lengthens_the_step_that_begins_its_request() -> None:
 
     steps = [engine.step(float(now)) for now in range(3)]
 
-    told = [([one.request_id for one in step.started], step.duration_s) for step in steps if step]
-    assert told == [(["0", "1"], 0.25), (["2", "3"], 0.25)]
+    reported = [
+        ([one.request_id for one in step.started], step.duration_s) for step in steps if step
+    ]
+    assert reported == [(["0", "1"], 0.25), (["2", "3"], 0.25)]
     assert engine.statistics().running_adapters == ()
 
 

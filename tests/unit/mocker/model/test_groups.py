@@ -207,7 +207,7 @@ def test_hits_are_what_the_events_allow_under_eviction(
     if not window and not mamba:
         mamba = 1
     model = engine(blocks, window, groups, mamba, budget)
-    told = Told(model)
+    reported = Told(model)
     for number, wave in enumerate(waves):
         requests: list[EngineRequest] = []
         for place, (conversation, shared, more, output) in enumerate(wave):
@@ -218,10 +218,10 @@ def test_hits_are_what_the_events_allow_under_eviction(
             requests.append(EngineRequest(f"{number}-{place}", hashes, tokens, output))
         # Alone first: what is cached then is known before.
         lone = requests[0]
-        expected = told.reusable(lone.hashes, (lone.prompt_tokens - 1) // BLOCK)
+        expected = reported.reusable(lone.hashes, (lone.prompt_tokens - 1) // BLOCK)
 
-        told.read(run(model, lone))
-        told.read(run(model, *requests[1:]))
+        reported.read(run(model, lone))
+        reported.read(run(model, *requests[1:]))
 
         assert lone.cached_tokens == expected * BLOCK
         assert all(one.generated == one.output_tokens for one in requests)

@@ -171,7 +171,7 @@ def test_tiers_hold_what_a_plain_model_of_them_holds(
     sizes = [size for size in (host, disk) if size]
     tiers = LowerTiers([TierOptions(size, 1.0) for size in sizes])
     model: list[list[int]] = [[] for _ in sizes]
-    told: list[Counter[int]] = [Counter() for _ in sizes]
+    reported: list[Counter[int]] = [Counter() for _ in sizes]
     for hashes in stores:
         moves = tiers.store(hashes)
         for one in hashes:
@@ -183,13 +183,13 @@ def test_tiers_hold_what_a_plain_model_of_them_holds(
             lower.extend(upper[: max(0, len(upper) - host)])
             del upper[: max(0, len(upper) - host)]
         del model[-1][: max(0, len(model[-1]) - sizes[-1])]
-        told[0].update(moves.stored)
+        reported[0].update(moves.stored)
         for place, sunk in enumerate(moves.sunk):
-            told[place].subtract(sunk)
-            told[place + 1].update(sunk)
+            reported[place].subtract(sunk)
+            reported[place + 1].update(sunk)
         for place, gone in enumerate(moves.gone):
-            told[place].subtract(gone)
-        assert [Counter(tier) for tier in model] == [+tier for tier in told]
+            reported[place].subtract(gone)
+        assert [Counter(tier) for tier in model] == [+tier for tier in reported]
         assert all(tiers.holds(one) == any(one in tier for tier in model) for one in range(1, 31))
 
 

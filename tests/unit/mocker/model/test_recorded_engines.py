@@ -76,10 +76,10 @@ def test_windows_are_kept_told_and_evicted_as_by_a_real_vllm() -> None:
 
     made = [served(model, number, one) for number, one in enumerate(recorded)]
 
-    told = [shape(step.events) for _, steps in made for step in steps]
+    reported = [shape(step.events) for _, steps in made for step in steps]
     assert [reused for reused, _ in made] == [one.cached for one in recorded]
-    assert told == real_shapes(GEMMA3)
-    assert sum(count < 0 for batch in told for _, count in batch) > 100
+    assert reported == real_shapes(GEMMA3)
+    assert sum(count < 0 for batch in reported for _, count in batch) > 100
 
 
 def test_mamba_states_are_reused_as_by_a_real_vllm() -> None:

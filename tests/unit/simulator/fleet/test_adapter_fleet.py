@@ -39,13 +39,15 @@ def test_what_engines_tell_of_their_adapters_saves_most_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     requests = adapters(12)
-    told = fleet(requests, options=OPTIONS)
-    outcomes = told.run()
+    reported = fleet(requests, options=OPTIONS)
+    outcomes = reported.run()
     monkeypatch.setattr("kvmesh_lab.simulator.fleet.engine.AdapterReport", lambda *_: NO_ADAPTERS)
     untold = fleet(requests, options=OPTIONS)
     blind = untold.run()
 
-    loads = [sum(engine.model.adapters.loads for engine in each.engines) for each in (told, untold)]
+    loads = [
+        sum(engine.model.adapters.loads for engine in each.engines) for each in (reported, untold)
+    ]
     assert loads[0] < 0.2 * loads[1]
     assert mean_ttft_ms(outcomes) < 0.3 * mean_ttft_ms(blind)
 

@@ -102,11 +102,11 @@ def test_a_turn_without_a_pause_comes_at_its_time_or_at_once_in_closed_loop() ->
 
 def test_an_engine_at_rest_reports_no_more_than_routers_need_to_believe_it() -> None:
     played = fleet(requests_of([session("a")], BLOCK_SIZE))
-    heard: list[str] = []
+    received: list[str] = []
     workers = played.routers[0].scheduler.workers
-    workers.on_report = lambda worker, _: heard.append(worker)
+    workers.on_report = lambda worker, _: received.append(worker)
 
     played.run()
 
     assert played.now > HOUR_S
-    assert 4 * len(played.engines) <= len(heard) < 100, "not one a second of the hour"
+    assert 4 * len(played.engines) <= len(received) < 100, "not one a second of the hour"

@@ -82,25 +82,25 @@ def test_the_oracle_sees_that_an_engine_without_the_state_computes_all() -> None
 
 def test_the_rule_comes_first_and_an_end_has_its_block_at_any_time() -> None:
     hybrid, index = engine(mamba=1, blocks=12), KvIndex()
-    told: list[Event] = []
+    reported: list[Event] = []
     for number in range(3):
         hashes = [10 * number + place for place in range(1, 5)]
         hybrid.model.add(EngineRequest(str(number), hashes, 4 * BLOCK + 1, 1), 0.0)
         while (step := hybrid.model.step(0.0)) is not None:
-            told += hybrid.fold(step.events)
-    for event in told:
+            reported += hybrid.fold(step.events)
+    for event in reported:
         index.apply(WORKER, event)
 
-    assert told[0] == Reuse()
-    assert [one for one in told if isinstance(one, Reuse)] == [Reuse()]
+    assert reported[0] == Reuse()
+    assert [one for one in reported if isinstance(one, Reuse)] == [Reuse()]
     held: dict[int, set[int]] = {0: set(), ENDS: set()}
-    for one in told[1:]:
+    for one in reported[1:]:
         assert isinstance(one, Stored | Removed)
         blocks = set(unpack_hashes(one.hashes))
         tier = held[one.tier]
         held[one.tier] = tier | blocks if isinstance(one, Stored) else tier - blocks
         assert held[ENDS] <= held[0]
-    assert any(isinstance(one, Removed) and one.tier == ENDS for one in told)
+    assert any(isinstance(one, Removed) and one.tier == ENDS for one in reported)
     assert index.find_matches(BlockHashes.of([21, 22, 23, 24], BLOCK)) == {WORKER: 4}
 
 

@@ -47,10 +47,10 @@ def play(traces: list[SessionTrace], *, blocks: int = 160, **options: Any) -> Si
         make_requests(requests_of(traces, BLOCK_SIZE), BLOCK_SIZE, BLOCK_SIZE),
         random.Random(0),
     )
-    heard: list[Decision] = []
-    played.routers[0].decided = heard.append
+    received: list[Decision] = []
+    played.routers[0].decided = received.append
     played.run()
-    assert heard
+    assert received
     return played
 
 

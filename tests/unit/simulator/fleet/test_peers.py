@@ -57,8 +57,8 @@ def ttft_ms(fleet: SimulatedFleet) -> float:
 
 
 def cached(fleet: SimulatedFleet) -> float:
-    told = [(one.cached_tokens or 0, one.prompt_tokens) for one in fleet.outcomes]
-    return sum(one for one, _ in told) / sum(one for _, one in told)
+    reported = [(one.cached_tokens or 0, one.prompt_tokens) for one in fleet.outcomes]
+    return sum(one for one, _ in reported) / sum(one for _, one in reported)
 
 
 def test_host_memory_gives_back_what_the_device_lost() -> None:

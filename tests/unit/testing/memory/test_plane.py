@@ -11,8 +11,8 @@ async def test_a_patient_plane_waits_for_its_server_and_says_so() -> None:
     server = MemoryServer()
     server.set_up(up=False)
     plane = MemoryPlane(server)
-    told: list[bool] = []
-    plane.on_change(told.append)
+    reported: list[bool] = []
+    plane.on_change(reported.append)
 
     connecting = asyncio.create_task(plane.connect(patient=True))
     await asyncio.sleep(0)
@@ -24,7 +24,7 @@ async def test_a_patient_plane_waits_for_its_server_and_says_so() -> None:
     assert not before
     assert plane.connected
     assert plane.waiting() == ""
-    assert told == [True]
+    assert reported == [True]
 
 
 async def test_an_impatient_plane_raises_where_nobody_is() -> None:
@@ -39,12 +39,12 @@ async def test_an_outage_is_told_and_its_end() -> None:
     server = MemoryServer()
     plane = MemoryPlane(server)
     await plane.connect()
-    told: list[bool] = []
-    plane.on_change(told.append)
+    reported: list[bool] = []
+    plane.on_change(reported.append)
 
     server.set_up(up=False)
     with pytest.raises(TransportError):
         await plane.journal("code")
     server.set_up(up=True)
 
-    assert told == [False, True]
+    assert reported == [False, True]

@@ -22,7 +22,7 @@ def test_virtual_time_passes_from_wake_to_wake() -> None:
 
     sim.run(10.0)
 
-    assert probe.heard == [(0.0, Started()), (2.0, Tick("soon")), (5.0, Tick("late"))]
+    assert probe.received == [(0.0, Started()), (2.0, Tick("soon")), (5.0, Tick("late"))]
     assert sim.now == 10.0
 
 
@@ -74,7 +74,7 @@ def test_a_frozen_process_hears_everything_late() -> None:
 
     sim.run(5.0)
 
-    assert probe.heard == [(0.0, Started()), (4.0, Tick())]
+    assert probe.received == [(0.0, Started()), (4.0, Tick())]
 
 
 def test_what_a_frozen_process_missed_keeps_its_order_however_long_it_lasts() -> None:
@@ -88,7 +88,7 @@ def test_what_a_frozen_process_missed_keeps_its_order_however_long_it_lasts() ->
     sim.run(6.0)
 
     assert probe.messages() == [Started(), *(Tick("n", number) for number in range(6))]
-    assert probe.heard[-2:] == [(4.5, Tick("n", 4)), (5.0, Tick("n", 5))]
+    assert probe.received[-2:] == [(4.5, Tick("n", 4)), (5.0, Tick("n", 5))]
 
 
 def test_a_process_killed_while_frozen_hears_nothing_of_it() -> None:
@@ -143,16 +143,16 @@ def test_a_pause_between_two_effects_delays_the_rest_and_keeps_all_in_order() ->
             seen.append(effect)
 
         sim.on_decided.append(note)
-        told: list[Effect] = [Send("probe", Tick("n", number)) for number in range(4)]
-        process, [probe] = add_probe(sim, answers=partial(only_at_the_start, told))
-        assert decided == told
+        reported: list[Effect] = [Send("probe", Tick("n", number)) for number in range(4)]
+        process, [probe] = add_probe(sim, answers=partial(only_at_the_start, reported))
+        assert decided == reported
         sim.at(0.5, partial(sim.deliver, process, 1, "probe", Tick("n", 4)))
         sim.run(9.0)
 
         struck = sim.struck["pause_at_effect"]
         paused += struck
         assert probe.messages() == [Started(), *(Tick("n", number) for number in range(5))]
-        assert (probe.heard[-1][0] >= 4.0) is (struck > 0)
+        assert (probe.received[-1][0] >= 4.0) is (struck > 0)
 
     assert paused > 10
 

@@ -40,7 +40,7 @@ class World:
     def records(self) -> list[int]:
         return [one.sequence for one in self.probe.messages() if isinstance(one, JournalRecord)]
 
-    def news(self) -> list[Message]:
+    def updates(self) -> list[Message]:
         return [
             one
             for one in self.probe.messages()
@@ -56,7 +56,7 @@ def test_a_tail_delivers_the_history_says_so_and_goes_on() -> None:
     world = World(stored=20)
     world.sim.run(1.0)
     assert world.records() == list(range(1, 21))
-    assert world.news() == [JournalOpened("1"), CaughtUp(20)]
+    assert world.updates() == [JournalOpened("1"), CaughtUp(20)]
     assert world.probe.messages()[2] == JournalRecord(1, WorkerId("w"), b"\x00")
 
     world.append(3)
@@ -71,7 +71,7 @@ def test_an_empty_journal_is_caught_up_at_once() -> None:
     world = World()
     world.sim.run(1.0)
 
-    assert world.news() == [JournalOpened("1"), CaughtUp(0)]
+    assert world.updates() == [JournalOpened("1"), CaughtUp(0)]
 
 
 def test_purged_records_are_a_gap_for_who_has_not_read_them() -> None:
@@ -79,7 +79,7 @@ def test_purged_records_are_a_gap_for_who_has_not_read_them() -> None:
     assert world.journal.purge(3) == 3
     world.sim.run(1.0)
 
-    assert world.news()[1] == JournalGap(1, 3)
+    assert world.updates()[1] == JournalGap(1, 3)
     assert world.records() == [4, 5]
     assert world.journal.purge(99) == 2
 
@@ -91,7 +91,7 @@ def test_a_remade_journal_is_read_from_its_start() -> None:
     world.append()
     world.sim.run(2.0)
 
-    assert world.news()[-1] == JournalRecreated("2")
+    assert world.updates()[-1] == JournalRecreated("2")
     assert world.records() == [1, 2, 3, 4, 5, 1]
 
 
@@ -101,7 +101,7 @@ def test_records_lost_by_a_crash_of_the_server_begin_the_stream_again() -> None:
     world.journal.truncate(2)
     world.sim.run(2.0)
 
-    assert world.news()[-1] == JournalRecreated("1")
+    assert world.updates()[-1] == JournalRecreated("1")
     assert world.records() == [1, 2, 3, 4, 5, 1, 2]
     world.journal.truncate(-7)
     assert world.journal.last_sequence == 0
@@ -117,7 +117,7 @@ def test_a_tail_can_be_reopened_behind_a_sequence() -> None:
     world.sim.run(2.0)
 
     assert world.records()[before:] == [7, 8, 9]
-    assert world.news()[-2:] == [JournalOpened("1"), CaughtUp(9)]
+    assert world.updates()[-2:] == [JournalOpened("1"), CaughtUp(9)]
 
 
 def test_a_tail_delivers_until_the_next_has_taken_its_place() -> None:
@@ -130,7 +130,7 @@ def test_a_tail_delivers_until_the_next_has_taken_its_place() -> None:
     world.sim.run(3.0)
 
     assert world.records() == [1, 2, 1, 2]
-    assert world.news().count(JournalOpened("1")) == 2
+    assert world.updates().count(JournalOpened("1")) == 2
 
 
 def test_a_purge_is_answered_with_its_count() -> None:

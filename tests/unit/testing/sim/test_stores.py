@@ -34,7 +34,7 @@ class World:
         self.process, self.lives = add_probe(self.sim)
 
     def wish(self, effect: Effect) -> Message:
-        before = len(self.lives[-1].heard)
+        before = len(self.lives[-1].received)
         self.sim.carriers[type(effect)](self.process, "probe", effect)
         self.sim.run(self.sim.now + 3.0)
         [answer] = self.lives[-1].messages()[before:]
@@ -114,4 +114,4 @@ def test_a_process_cut_off_is_told_after_a_while() -> None:
     world.process.cut_off_s = 1.0
 
     assert world.wish(ReadKey("k", 1)) == Failed(1, "no answer in time")
-    assert world.lives[0].heard[-1][0] == 2.0
+    assert world.lives[0].received[-1][0] == 2.0

@@ -12,8 +12,8 @@ def test_names_of_one_letter_are_lowered_and_the_letters_of_this_process_are_not
         headers = b"\x0a" + bytes([len(header)]) + header
         head = b"\x0a" + bytes([len(headers)]) + headers
 
-        heard = decode(b"\x12" + bytes([len(head)]) + head)
+        received = decode(b"\x12" + bytes([len(head)]) + head)
 
-        assert isinstance(heard, RequestHeaders)
-        assert heard.headers == [(letter.lower().encode(), b"v")]
+        assert isinstance(received, RequestHeaders)
+        assert received.headers == [(letter.lower().encode(), b"v")]
         assert [ord(letter)] == [*bytes([ord(letter)])]

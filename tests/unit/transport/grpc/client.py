@@ -91,9 +91,9 @@ class Client:
             answer = self.session.take()
             if not data and not answer:
                 return events
-            self.hear(answer)
+            self.listen(answer)
 
-    def hear(self, data: bytes) -> None:
+    def listen(self, data: bytes) -> None:
         """Take bytes of the session."""
         for event in self.connection.receive_data(data):
             if isinstance(event, DataReceived):

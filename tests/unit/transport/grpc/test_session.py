@@ -54,7 +54,7 @@ def test_an_answer_and_its_end_leave_at_once(make: Make) -> None:
 
     client.session.finish(stream, (b"one", b"two" * 9_000), 0, b"")
     written = client.session.take()
-    client.hear(written)
+    client.listen(written)
 
     assert client.messages[stream] == [b"one", b"two" * 9_000]
     assert client.heads[stream] == {
@@ -100,7 +100,7 @@ def test_what_a_client_leaves_half_closed_is_given_up(make: Make) -> None:
     client.session.finish(stream, (b"y",), 0, b"")
 
     for _ in range(2):
-        client.session.calm()
+        client.session.reset_idle()
         client.exchange()
 
     assert client.session.open_streams == 0
@@ -249,9 +249,9 @@ def test_a_stalled_stream_does_not_stall_the_others(make: Make) -> None:
     client.exchange()
 
     client.session.finish(stalled, (b"s" * 200_000,), 0, b"")
-    client.hear(client.session.take())  # what it grants for that never reaches the session
+    client.listen(client.session.take())  # what it grants for that never reaches the session
     client.session.finish(lively, (b"l" * 5_000,), 0, b"")
-    client.hear(client.session.take())
+    client.listen(client.session.take())
 
     assert client.messages[lively] == [b"l" * 5_000]
     assert client.ended == [lively]
@@ -269,7 +269,7 @@ def test_streams_share_a_window_in_turns(make: Make) -> None:
         client.session.finish(stream, (b"s" * 40_000,), 0, b"")
     client.connection.increment_flow_control_window(49_152)
     client.session.receive(client.connection.data_to_send())
-    client.hear(client.session.take())
+    client.listen(client.session.take())
 
     # One frame of each, none two: all have the head, none the end.
     assert {stream for stream in streams if stream in client.heads} == set(streams)

@@ -135,7 +135,7 @@ def test_time_makes_up_for_a_few_pings(make: Make) -> None:
     session.receive(PREFACE + SETTINGS)
     for _ in range(20):
         assert failure(session.receive(frame(6, 0, 0, b"12345678") * 40)) is None
-        session.calm()
+        session.reset_idle()
 
 
 def test_rapid_resets_end_the_connection(make: Make) -> None:

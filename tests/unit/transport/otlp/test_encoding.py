@@ -100,11 +100,11 @@ def test_a_long_text_is_cut_and_half_a_pair_is_no_error() -> None:
 
 @given(st.integers(0, 2**63 - 1), names)
 def test_what_a_collector_rejects_is_read(rejected: int, why: str) -> None:
-    told = trace_service.ExportTraceServiceResponse()
-    told.partial_success.rejected_spans = rejected
-    told.partial_success.error_message = why
+    reported = trace_service.ExportTraceServiceResponse()
+    reported.partial_success.rejected_spans = rejected
+    reported.partial_success.error_message = why
 
-    assert rejected_spans(told.SerializeToString()) == (rejected, why)
+    assert rejected_spans(reported.SerializeToString()) == (rejected, why)
     assert rejected_spans(b"") == (0, "")
 
 

@@ -31,24 +31,24 @@ class Recorder:
     """A listener that writes down what it hears."""
 
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.received: list[object] = []
         self.batches: list[tuple[int, bytes]] = []
         self.caught_up: int | None = None
         self.connected: list[bool] = []
 
     def on_batch(self, seq: int, payload: bytes) -> None:
-        self.heard.append(seq)
+        self.received.append(seq)
         self.batches.append((seq, payload))
 
     def on_restarted(self) -> None:
-        self.heard.append("restarted")
+        self.received.append("restarted")
         self.caught_up = None
 
     def on_lost(self, first: int, last: int) -> None:
-        self.heard.append(("lost", first, last))
+        self.received.append(("lost", first, last))
 
     def on_resumed(self, seq: int) -> None:
-        self.heard.append(("resumed", seq))
+        self.received.append(("resumed", seq))
         self.caught_up = None
 
     def on_caught_up(self, last_seq: int) -> None:
@@ -103,7 +103,7 @@ async def test_a_late_subscriber_gets_what_was_published_before_and_after() -> N
             publisher.publish(b"live")
             await recorder.wait(lambda r: len(r.batches) == 501)
 
-            assert recorder.heard == list(range(501))
+            assert recorder.received == list(range(501))
             assert recorder.batches[7] == (7, b"payload 7")
             assert recorder.batches[500] == (500, b"live")
             assert subscription.statistics().connected
@@ -122,12 +122,12 @@ def test_a_deadline_that_uvloop_makes_a_turn_of_its_loop_stops_nobody() -> None:
                 publisher.publish(b"payload %d" % number)
             async with following(publisher, source=impatient) as (_, recorder):
                 await recorder.wait(lambda r: len(r.batches) == 300)
-                return recorder.heard
+                return recorder.received
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        heard = runner.run(follow())
+        received = runner.run(follow())
 
-    assert heard == list(range(300))
+    assert received == list(range(300))
     assert not reported
 
 
@@ -139,7 +139,7 @@ async def test_replies_dropped_by_the_publisher_are_asked_for_again() -> None:
         async with following(publisher) as (subscription, recorder):
             await recorder.wait(lambda r: r.caught_up == 299)
 
-            assert recorder.heard == list(range(300))
+            assert recorder.received == list(range(300))
             assert subscription.statistics().replay_rounds > 1
 
 
@@ -151,7 +151,7 @@ async def test_batches_older_than_the_buffer_are_reported_lost() -> None:
         async with following(publisher) as (subscription, recorder):
             await recorder.wait(lambda r: r.caught_up == 9)
 
-            assert recorder.heard == [("lost", 0, 6), 7, 8, 9]
+            assert recorder.received == [("lost", 0, 6), 7, 8, 9]
             assert subscription.statistics().lost_batches == 7
 
 
@@ -170,7 +170,7 @@ async def test_a_restarted_engine_is_noticed_and_followed_from_its_start() -> No
                     second.publish(b"new %d" % number)
                 await recorder.wait(lambda r: r.caught_up == 2)
 
-            assert recorder.heard == [0, 1, 2, 3, 4, "restarted", 0, 1, 2]
+            assert recorder.received == [0, 1, 2, 3, 4, "restarted", 0, 1, 2]
             assert recorder.connected[:3] == [True, False, True]
 
 
@@ -183,9 +183,9 @@ async def test_a_restarted_engine_that_says_nothing_is_noticed_too() -> None:
             first.close()
 
             async with publishing(**endpoints):
-                await recorder.wait(lambda r: r.caught_up == -1 and "restarted" in r.heard)
+                await recorder.wait(lambda r: r.caught_up == -1 and "restarted" in r.received)
 
-            assert recorder.heard == [0, "restarted"]
+            assert recorder.received == [0, "restarted"]
 
 
 async def test_the_engine_may_start_later_than_its_follower() -> None:
@@ -209,7 +209,7 @@ async def test_a_silent_publisher_is_asked_whether_its_last_batch_got_lost() -> 
             await fake.answer([(0, b"a"), (1, b"never sent live")])
             await recorder.wait(lambda r: r.caught_up == 1)
 
-            assert recorder.heard == [0, 1]
+            assert recorder.received == [0, 1]
     context.term()
 
 
@@ -264,7 +264,7 @@ async def test_without_replay_what_came_before_is_reported_lost() -> None:
                     await asyncio.sleep(0.01)
 
             first = recorder.batches[0][0]
-            assert recorder.heard[0] == ("lost", 0, first - 1)
+            assert recorder.received[0] == ("lost", 0, first - 1)
 
 
 async def test_only_the_topic_asked_for_is_followed() -> None:

@@ -15,10 +15,10 @@ async def test_a_readers_bug_is_reported_and_what_waits_is_read_all_the_same(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sending, receiving = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     sending.bind("inproc://odd")
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def read(frames: list[bytes]) -> None:
-        heard.append(frames[0])
+        received.append(frames[0])
         if frames[0] == b"1":
             raise KeyError("odd")
 
@@ -27,7 +27,7 @@ async def test_a_readers_bug_is_reported_and_what_waits_is_read_all_the_same(
     for data in (b"1", b"2", b"3"):
         sending.send(data)
     socket = LoopSocket(receiving, read)
-    await eventually(lambda: heard == [b"1", b"2", b"3"])
+    await eventually(lambda: received == [b"1", b"2", b"3"])
 
     assert [one[TASK] for one in reported] == ["zmq reader"]
     socket.close()
@@ -40,7 +40,7 @@ async def test_a_message_of_endless_frames_is_dropped_in_turns(eventually: Event
     sending, receiving = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     sending.bind("inproc://endless")
     receiving.connect("inproc://endless")
-    heard: list[list[bytes]] = []
+    received: list[list[bytes]] = []
     frames = 100 * READS_PER_TURN * MOST_FRAMES
     sending.send_multipart([b"topic"] * frames)
     sending.send_multipart([b"next"] * MOST_FRAMES)
@@ -49,14 +49,14 @@ async def test_a_message_of_endless_frames_is_dropped_in_turns(eventually: Event
     def turn() -> None:
         nonlocal turns
         turns += 1
-        if len(heard) < 2:
+        if len(received) < 2:
             asyncio.get_running_loop().call_soon(turn)
 
-    socket = LoopSocket(receiving, heard.append)
+    socket = LoopSocket(receiving, received.append)
     turn()
-    await eventually(lambda: len(heard) == 2)
+    await eventually(lambda: len(received) == 2)
 
-    assert heard == [[], [b"next"] * MOST_FRAMES]
+    assert received == [[], [b"next"] * MOST_FRAMES]
     assert turns >= 100
     socket.close()
     sending.close(linger=0)

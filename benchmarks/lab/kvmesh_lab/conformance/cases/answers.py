@@ -6,7 +6,7 @@ from typing import Final
 from kvmesh_lab.conformance.bench import Bench
 from kvmesh_lab.conformance.bodies import cut, first_difference, noise, sse_body
 from kvmesh_lab.conformance.case import EXT_PROC, MODES, PROTOCOL, Broken, Case, Rule, holds
-from kvmesh_lab.conformance.exchange import Answered, Asked, Heard, answer, describe, picked
+from kvmesh_lab.conformance.exchange import Answered, Asked, Received, answer, describe, picked
 from kvmesh_lab.conformance.link import Call
 from kvmesh_lab.conformance.wire import Ended, Modes, body_message
 
@@ -19,8 +19,8 @@ EVENTS: Final = 40
 async def tokens_at_once(bench: Bench) -> str:
     """Send events one by one; each must come back before the next is sent."""
     events = sse_body(EVENTS, seed=1)
-    async with bench.asked(bench.asks(seed=20)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=20)) as (call, received):
+        picked(received)
         await _one_by_one(call, events)
     return f"{len(events)} events"
 
@@ -28,25 +28,25 @@ async def tokens_at_once(bench: Bench) -> str:
 async def parts_of_events(bench: Bench) -> str:
     """Send pieces that end within events and within letters; each must come back at once."""
     pieces = cut(b"".join(sse_body(6, seed=2)), 37)
-    async with bench.asked(bench.asks(seed=21)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=21)) as (call, received):
+        picked(received)
         await _one_by_one(call, pieces)
     return f"{len(pieces)} pieces"
 
 
 async def _one_by_one(call: Call, pieces: list[bytes]) -> None:
-    heard = Heard("response")
+    received = Received("response")
     await call.send(Answered(pieces=pieces).first())
-    heard.take(await call.receive("the answer's headers"))
+    received.take(await call.receive("the answer's headers"))
     sent = 0
     for number, piece in enumerate(pieces, 1):
         await call.send(body_message("response", piece, end=number == len(pieces)))
         sent += len(piece)
-        while len(heard.body) < sent or (number == len(pieces) and not heard.finished):
-            waiting = f"bytes up to {sent} of the answer, {len(heard.body)} came"
-            heard.take(await call.receive(waiting))
-            _still_open(heard)
-    _unchanged(b"".join(pieces), heard)
+        while len(received.body) < sent or (number == len(pieces) and not received.finished):
+            waiting = f"bytes up to {sent} of the answer, {len(received.body)} came"
+            received.take(await call.receive(waiting))
+            _still_open(received)
+    _unchanged(b"".join(pieces), received)
 
 
 async def any_bytes(bench: Bench) -> str:
@@ -62,8 +62,8 @@ async def large(bench: Bench) -> str:
 async def with_trailers(bench: Bench) -> str:
     """Send an answer that trailers end."""
     pieces = sse_body(3, seed=5)
-    async with bench.asked(bench.asks(seed=24)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=24)) as (call, received):
+        picked(received)
         back = await answer(call, Answered(pieces=pieces, trailers=(("x-usage", "1"),)))
         ends = [one for one in back.answers[:-1] if getattr(one, "end", False)]
         holds(not ends, "a piece of the answer says that it is the last, but trailers follow")
@@ -73,8 +73,8 @@ async def with_trailers(bench: Bench) -> str:
 
 async def without_a_body(bench: Bench) -> str:
     """Send an answer whose headers are all there is."""
-    async with bench.asked(bench.asks(seed=25)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=25)) as (call, received):
+        picked(received)
         back = await answer(call, Answered(status=204, headers=()))
         holds(not back.pieces, "a body was made up")
     return ""
@@ -85,8 +85,8 @@ async def errors_pass(bench: Bench) -> str:
     for status in (400, 429, 500, 503):
         body = b'{"error":{"message":"from the model server"}}'
         headers = (("content-type", "application/json"), ("retry-after", "7"))
-        async with bench.asked(bench.asks(seed=status)) as (call, heard):
-            picked(heard)
+        async with bench.asked(bench.asks(seed=status)) as (call, received):
+            picked(received)
             back = await answer(call, Answered(pieces=(body,), status=status, headers=headers))
             _unchanged(body, back)
             assert back.headers is not None
@@ -97,8 +97,8 @@ async def errors_pass(bench: Bench) -> str:
 
 async def stays_until_the_end(bench: Bench) -> str:
     """Wait after the pick, as for a first token; the call must still be there for the answer."""
-    async with bench.asked(bench.asks(seed=26)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=26)) as (call, received):
+        picked(received)
         await asyncio.sleep(UNTIL_FIRST_TOKEN_S)
         found = call.at_hand()
         ended = next((one for one in found if isinstance(one, Ended)), None)
@@ -115,8 +115,8 @@ async def stays_until_the_end(bench: Bench) -> str:
 
 async def told_who_served(bench: Bench) -> str:
     """Name, as the gateway, the endpoint that served."""
-    async with bench.asked(bench.asks(seed=27)) as (call, heard):
-        served = picked(heard)[-1]
+    async with bench.asked(bench.asks(seed=27)) as (call, received):
+        served = picked(received)[-1]
         back = await answer(call, Answered(pieces=sse_body(2), served=served))
         _unchanged(b"".join(sse_body(2)), back)
     return ""
@@ -124,8 +124,8 @@ async def told_who_served(bench: Bench) -> str:
 
 async def ends_with_it(bench: Bench) -> str:
     """Send a whole answer and half-close; the call must end, with status OK."""
-    async with bench.asked(bench.asks(seed=28)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=28)) as (call, received):
+        picked(received)
         await answer(call, Answered(pieces=sse_body(2)))
         await _ends(call)
     return ""
@@ -135,10 +135,10 @@ async def headers_only(bench: Bench) -> str:
     """Announce that answers' bodies are not sent; send headers, and half-close."""
     asked = bench.asks(seed=29)
     quiet = Asked(path=asked.path, body=asked.body, modes=Modes(response="NONE"))
-    async with bench.asked(quiet) as (call, heard):
-        picked(heard)
+    async with bench.asked(quiet) as (call, received):
+        picked(received)
         await call.send(Answered(pieces=(b"not sent",)).first())
-        back = Heard("response")
+        back = Received("response")
         got = await call.receive("the answer's headers")
         if not isinstance(got, Ended):
             back.take(got)
@@ -152,15 +152,15 @@ async def nothing_comes(bench: Bench) -> str:
     """Half-close after the pick, as a gateway that processes no answers."""
     asked = bench.asks(seed=30)
     quiet = Asked(path=asked.path, body=asked.body, modes=Modes(response="NONE"))
-    async with bench.asked(quiet) as (call, heard):
-        picked(heard)
+    async with bench.asked(quiet) as (call, received):
+        picked(received)
         await _ends(call)
     return ""
 
 
 async def _passes(bench: Bench, pieces: list[bytes], seed: int) -> str:
-    async with bench.asked(bench.asks(seed=seed)) as (call, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=seed)) as (call, received):
+        picked(received)
         back = await answer(call, Answered(pieces=pieces))
         _unchanged(b"".join(pieces), back)
     return ""
@@ -174,14 +174,17 @@ async def _ends(call: Call) -> None:
     holds(last.code == 0, f"the call ended with {describe(last)}")
 
 
-def _still_open(heard: Heard) -> None:
-    holds(heard.ended is None, f"the picker ended the call in the answer: {describe(heard.ended)}")
-    holds(heard.refusal is None, f"the picker replaced an answer: {describe(heard.refusal)}")
+def _still_open(received: Received) -> None:
+    holds(
+        received.ended is None,
+        f"the picker ended the call in the answer: {describe(received.ended)}",
+    )
+    holds(received.refusal is None, f"the picker replaced an answer: {describe(received.refusal)}")
 
 
-def _unchanged(sent: bytes, heard: Heard) -> None:
-    holds(not heard.unstreamed, "the answer's body was answered with no streamed_response")
-    holds(heard.body == sent, f"the answer was damaged: {first_difference(sent, heard.body)}")
+def _unchanged(sent: bytes, received: Received) -> None:
+    holds(not received.unstreamed, "the answer's body was answered with no streamed_response")
+    holds(received.body == sent, f"the answer was damaged: {first_difference(sent, received.body)}")
 
 
 _STREAMS = Rule(

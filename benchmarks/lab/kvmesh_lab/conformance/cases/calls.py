@@ -4,7 +4,7 @@ from typing import Final
 
 from kvmesh_lab.conformance.bench import Bench
 from kvmesh_lab.conformance.case import EXT_PROC, Broken, Case, Rule, holds
-from kvmesh_lab.conformance.exchange import Asked, Heard, describe, picked, same_body
+from kvmesh_lab.conformance.exchange import Asked, Received, describe, picked, same_body
 from kvmesh_lab.conformance.link import CallFailedError
 from kvmesh_lab.conformance.wire import PROCESS, Ended, Refusal, body_message, in_text
 
@@ -23,11 +23,11 @@ async def unknown_fields(bench: Bench) -> str:
     asked = bench.asks(2000, seed=80)
     async with bench.link.call() as call:
         await call.send(*(one + UNKNOWN_FIELD for one in asked.messages()))
-        heard = Heard("request")
-        while not heard.is_done(whole=False):
-            heard.take(await call.receive("the pick"))
-        bench.in_pool(picked(heard))
-        return same_body(asked.body, heard)
+        received = Received("request")
+        while not received.is_done(whole=False):
+            received.take(await call.receive("the pick"))
+        bench.in_pool(picked(received))
+        return same_body(asked.body, received)
 
 
 async def many_headers(bench: Bench) -> str:
@@ -44,10 +44,10 @@ async def values_as_text(bench: Bench) -> str:
     first, *rest = asked.messages()
     async with bench.link.call() as call:
         await call.send(in_text(first), *rest)
-        heard = Heard("request")
-        while not heard.is_done(whole=False):
-            heard.take(await call.receive("the pick"))
-        bench.in_pool(picked(heard))
+        received = Received("request")
+        while not received.is_done(whole=False):
+            received.take(await call.receive("the pick"))
+        bench.in_pool(picked(received))
     return ""
 
 

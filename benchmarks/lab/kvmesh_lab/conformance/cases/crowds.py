@@ -20,7 +20,7 @@ from kvmesh_lab.conformance.case import (
 )
 from kvmesh_lab.conformance.exchange import (
     Answered,
-    Heard,
+    Received,
     answer,
     ask,
     describe,
@@ -47,19 +47,19 @@ BUSY: Final = frozenset({429, 503})
 async def interleaved(bench: Bench) -> str:
     """Send headers of 40 chats, then their bodies, the last chat's first, in one connection."""
     async with AsyncExitStack() as stack:
-        calls: list[tuple[Call, bytes, Heard]] = []
+        calls: list[tuple[Call, bytes, Received]] = []
         for seed in range(CALLS):
             asked = bench.asks(2000 + 311 * seed, seed=seed)
             call = await stack.enter_async_context(bench.link.call())
             await call.send(asked.messages()[0])
-            calls.append((call, asked.body, Heard("request")))
+            calls.append((call, asked.body, Received("request")))
         for call, body, _ in reversed(calls):
             await call.send(*_rest(body))
-        for call, body, heard in calls:
-            while not heard.is_done(whole=False):
-                heard.take(await call.receive("the pick"))
-            bench.in_pool(picked(heard))
-            same_body(body, heard)
+        for call, body, received in calls:
+            while not received.is_done(whole=False):
+                received.take(await call.receive("the pick"))
+            bench.in_pool(picked(received))
+            same_body(body, received)
     return f"{CALLS} calls"
 
 
@@ -74,19 +74,19 @@ async def half_a_body(bench: Bench) -> str:
         await slow.send(asked.messages()[0], *_rest(asked.body)[:3])
         await _others_are_picked(bench, "a call waits in the middle of its body")
         await slow.send(*_rest(asked.body)[3:])
-        heard = Heard("request")
-        while not heard.is_done(whole=False):
-            heard.take(await slow.receive("the pick"))
-        picked(heard)
-        same_body(asked.body, heard)
+        received = Received("request")
+        while not received.is_done(whole=False):
+            received.take(await slow.receive("the pick"))
+        picked(received)
+        same_body(asked.body, received)
     return f"{OTHERS} others"
 
 
 async def nobody_reads(bench: Bench) -> str:
     """Read nothing of a call whose answer has 3 MB; others must be picked, and it stays whole."""
     pieces = cut(noise(STALLED_BYTES, seed=51))
-    async with bench.asked(bench.asks(seed=51)) as (slow, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=51)) as (slow, received):
+        picked(received)
         slow.pause_reading()
         answering = asyncio.create_task(answer(slow, Answered(pieces=pieces)))
         try:
@@ -103,8 +103,8 @@ async def nobody_reads(bench: Bench) -> str:
 async def memory_is_bounded(bench: Bench) -> str:
     """Read nothing of a call, and send it an answer until it takes no more."""
     pieces = cut(noise(1_000_000, seed=52)) * (2 * MOST_HELD // 1_000_000)
-    async with bench.asked(bench.asks(seed=52)) as (slow, heard):
-        picked(heard)
+    async with bench.asked(bench.asks(seed=52)) as (slow, received):
+        picked(received)
         slow.pause_reading()
         messages = Answered(pieces=pieces).rest()
         await slow.send(Answered(pieces=pieces).first())
@@ -132,8 +132,8 @@ async def clients_go(bench: Bench) -> str:
             async with bench.link.call() as call:
                 await call.send(*asked.messages()[:1], *_rest(asked.body)[: count - 1])
         for count in (0, 1, 5):
-            async with bench.asked(asked) as (call, heard):
-                picked(heard)
+            async with bench.asked(asked) as (call, received):
+                picked(received)
                 sent = Answered(pieces=pieces)
                 await call.send(*[sent.first(), *sent.rest()][:count])
     await bench.pick(bench.asks(seed=60))
@@ -174,11 +174,11 @@ async def crowded(bench: Bench) -> str:
     answered = asyncio.Barrier(OPEN)
 
     async def one(seed: int) -> None:
-        async with bench.asked(bench.asks(seed=seed)) as (_, heard):
-            if heard.refusal is None:
-                bench.in_pool(picked(heard))
+        async with bench.asked(bench.asks(seed=seed)) as (_, received):
+            if received.refusal is None:
+                bench.in_pool(picked(received))
             else:
-                refused.append(heard.refusal)
+                refused.append(received.refusal)
             await answered.wait()
 
     try:
@@ -220,7 +220,7 @@ def _first(several: BaseExceptionGroup[Broken]) -> str:
 
 
 async def _others_are_picked(
-    bench: Bench, meanwhile: str, alive: asyncio.Task[Heard] | None = None
+    bench: Bench, meanwhile: str, alive: asyncio.Task[Received] | None = None
 ) -> None:
     try:
         await _all(bench.pick(bench.asks(900, seed=70 + number)) for number in range(OTHERS))

@@ -13,8 +13,8 @@ PICKS: Final = 20
 
 async def told_twice(bench: Bench) -> str:
     """Ask for one chat."""
-    async with bench.asked(bench.asks()) as (_, heard):
-        return f"picked {','.join(picked_twice(heard))}"
+    async with bench.asked(bench.asks()) as (_, received):
+        return f"picked {','.join(picked_twice(received))}"
 
 
 async def of_the_pool(bench: Bench) -> str:
@@ -41,27 +41,27 @@ async def alternatives_differ(bench: Bench) -> str:
 
 async def route_is_chosen_again(bench: Bench) -> str:
     """Ask for one chat, and look at `clear_route_cache`."""
-    async with bench.asked(bench.asks(seed=3)) as (_, heard):
-        picked(heard)
-        assert heard.headers is not None
-        holds(heard.headers.clears_route_cache, "clear_route_cache is not set beside the header")
+    async with bench.asked(bench.asks(seed=3)) as (_, received):
+        picked(received)
+        assert received.headers is not None
+        holds(received.headers.clears_route_cache, "clear_route_cache is not set beside the header")
     return ""
 
 
 async def headers_come_first(bench: Bench) -> str:
     """Send headers, body in 5 pieces; the answers must have their order."""
     asked = bench.asks(5000, seed=4)
-    async with bench.asked(Asked(path=asked.path, body=asked.body, piece=1000)) as (_, heard):
-        picked(heard)
-        holds(isinstance(heard.answers[0], HeadersAnswer), "the headers were not answered first")
-        return same_body(asked.body, heard)
+    async with bench.asked(Asked(path=asked.path, body=asked.body, piece=1000)) as (_, received):
+        picked(received)
+        holds(isinstance(received.answers[0], HeadersAnswer), "the headers were not answered first")
+        return same_body(asked.body, received)
 
 
 async def small_pieces(bench: Bench) -> str:
     """Send a body of 300 KB; look at the pieces in which it comes back."""
-    async with bench.asked(bench.asks(300_000, seed=5)) as (_, heard):
-        picked(heard)
-        largest = max(map(len, heard.pieces), default=0)
+    async with bench.asked(bench.asks(300_000, seed=5)) as (_, received):
+        picked(received)
+        largest = max(map(len, received.pieces), default=0)
         holds(largest <= PIECE, f"a piece has {largest} bytes; at most {PIECE} are recommended")
         return f"the largest has {largest} bytes"
 
@@ -69,20 +69,22 @@ async def small_pieces(bench: Bench) -> str:
 async def without_a_body(bench: Bench) -> str:
     """Send GET /v1/models: headers are all there is."""
     asked = Asked(path="/v1/models", method="GET")
-    async with bench.asked(asked) as (_, heard):
-        if heard.refusal is not None:
-            return f"answered by itself: {describe(heard.refusal)}"
-        bench.in_pool(picked(heard))
+    async with bench.asked(asked) as (_, received):
+        if received.refusal is not None:
+            return f"answered by itself: {describe(received.refusal)}"
+        bench.in_pool(picked(received))
     return ""
 
 
 async def body_not_sent(bench: Bench) -> str:
     """Announce that request bodies are not sent; the pick rests on headers alone."""
     asked = Asked(path=bench.target.path, body=b"", modes=Modes(request="NONE"))
-    async with bench.asked(asked) as (_, heard):
-        if heard.refusal is not None:
-            raise NotTried(f"this picker does not pick without bodies: {describe(heard.refusal)}")
-        picked(heard)
+    async with bench.asked(asked) as (_, received):
+        if received.refusal is not None:
+            raise NotTried(
+                f"this picker does not pick without bodies: {describe(received.refusal)}"
+            )
+        picked(received)
     return ""
 
 

@@ -25,45 +25,45 @@ def body_of(size: int) -> Run:
 
     async def run(bench: Bench) -> str:
         asked = bench.asks(size, seed=size)
-        async with bench.asked(asked) as (_, heard):
-            if heard.refusal is not None and size > MAY_REFUSE:
-                status = heard.refusal.status
+        async with bench.asked(asked) as (_, received):
+            if received.refusal is not None and size > MAY_REFUSE:
+                status = received.refusal.status
                 holds(status == TOO_LARGE, f"refused with {status}; {TOO_LARGE} says why")
                 return "refused as too large, 413"
-            bench.in_pool(picked(heard))
-            return same_body(asked.body, heard)
+            bench.in_pool(picked(received))
+            return same_body(asked.body, received)
 
     return run
 
 
 async def one_byte(bench: Bench) -> str:
     """Send `{`: no JSON."""
-    async with bench.asked(Asked(path=bench.target.path, body=b"{")) as (_, heard):
-        if heard.refusal is not None:
-            check_refusal(heard.refusal)
-            return f"refused with {heard.refusal.status}"
-        bench.in_pool(picked(heard))
-        holds(heard.body == b"{", f"the body became {heard.body!r}")
+    async with bench.asked(Asked(path=bench.target.path, body=b"{")) as (_, received):
+        if received.refusal is not None:
+            check_refusal(received.refusal)
+            return f"refused with {received.refusal.status}"
+        bench.in_pool(picked(received))
+        holds(received.body == b"{", f"the body became {received.body!r}")
     return "picked"
 
 
 async def no_byte(bench: Bench) -> str:
     """Send a POST whose headers are all there is."""
-    async with bench.asked(Asked(path=bench.target.path)) as (_, heard):
-        if heard.refusal is not None:
-            check_refusal(heard.refusal)
-            return f"refused with {heard.refusal.status}"
-        bench.in_pool(picked(heard))
-        holds(not heard.pieces, "a body was made up")
+    async with bench.asked(Asked(path=bench.target.path)) as (_, received):
+        if received.refusal is not None:
+            check_refusal(received.refusal)
+            return f"refused with {received.refusal.status}"
+        bench.in_pool(picked(received))
+        holds(not received.pieces, "a body was made up")
     return "picked"
 
 
 async def tiny_pieces(bench: Bench) -> str:
     """Send a body in pieces of 1 byte."""
     asked = bench.asks(900, seed=6)
-    async with bench.asked(Asked(path=asked.path, body=asked.body, piece=1)) as (_, heard):
-        picked(heard)
-        return same_body(asked.body, heard)
+    async with bench.asked(Asked(path=asked.path, body=asked.body, piece=1)) as (_, received):
+        picked(received)
+        return same_body(asked.body, received)
 
 
 async def end_twice(bench: Bench) -> str:
@@ -71,9 +71,9 @@ async def end_twice(bench: Bench) -> str:
     for size in (600, 1_200 * KB):
         asked = bench.asks(size, seed=8)
         again = Asked(path=asked.path, body=asked.body, repeats_end=True)
-        async with bench.asked(again) as (call, heard):
-            picked(heard)
-            same_body(asked.body, heard)
+        async with bench.asked(again) as (call, received):
+            picked(received)
+            same_body(asked.body, received)
             await _nothing_else(call)
     return ""
 
@@ -95,30 +95,30 @@ async def ended_by_trailers(bench: Bench) -> str:
     with_trailers = Asked(
         path=asked.path, body=asked.body, piece=1000, trailers=(("x-checksum", "12345"),)
     )
-    async with bench.asked(with_trailers) as (_, heard):
-        bench.in_pool(picked(heard))
-        ends = [one for one in heard.answers[:-1] if getattr(one, "end", False)]
+    async with bench.asked(with_trailers) as (_, received):
+        bench.in_pool(picked(received))
+        ends = [one for one in received.answers[:-1] if getattr(one, "end", False)]
         holds(not ends, "a piece of the body says that it is the last, but trailers follow")
-        return same_body(asked.body, heard)
+        return same_body(asked.body, received)
 
 
 async def broken_json(bench: Bench) -> str:
     """Send a chat that is cut short, as a refusal's form shows."""
     body = bench.asks(seed=10).body[:-20]
-    async with bench.asked(Asked(path=bench.target.path, body=body)) as (_, heard):
-        holds(heard.ended is None, f"the picker ended the call: {describe(heard.ended)}")
-        if heard.refusal is None:
-            bench.in_pool(picked(heard))
+    async with bench.asked(Asked(path=bench.target.path, body=body)) as (_, received):
+        holds(received.ended is None, f"the picker ended the call: {describe(received.ended)}")
+        if received.refusal is None:
+            bench.in_pool(picked(received))
             raise NotTried("this picker picks whatever the body is")
-        check_refusal(heard.refusal)
+        check_refusal(received.refusal)
         try:
-            said = msgspec.json.decode(heard.refusal.body, type=dict[str, object])
+            said = msgspec.json.decode(received.refusal.body, type=dict[str, object])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             said = {}
-        holds("error" in said, f"it has no error object: {describe(heard.refusal)}")
-        types = [one.value for one in heard.refusal.headers if one.name == "content-type"]
+        holds("error" in said, f"it has no error object: {describe(received.refusal)}")
+        types = [one.value for one in received.refusal.headers if one.name == "content-type"]
         holds(types and "json" in types[-1], f"its content-type is {types}, not application/json")
-        return f"refused with {heard.refusal.status}"
+        return f"refused with {received.refusal.status}"
 
 
 def check_refusal(refusal: Refusal) -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from kvmesh_lab.conformance.bench import Bench
 from kvmesh_lab.conformance.case import PROTOCOL, Case, Rule, holds
-from kvmesh_lab.conformance.exchange import Asked, Heard, describe, picked
+from kvmesh_lab.conformance.exchange import Asked, Received, describe, picked
 from kvmesh_lab.conformance.wire import DESTINATION, SERVED, SUBSET
 
 NOWHERE: Final = ("192.0.2.1:8000", "192.0.2.2:8000")
@@ -43,15 +43,15 @@ async def subset_as_text(bench: Bench) -> str:
 
 async def empty_subset(bench: Bench) -> str:
     """Send a subset with nothing in it."""
-    async with bench.asked(_narrowed(bench, (), 4)) as (_, heard):
-        _refused(heard)
+    async with bench.asked(_narrowed(bench, (), 4)) as (_, received):
+        _refused(received)
     return ""
 
 
 async def strange_subset(bench: Bench) -> str:
     """Name only endpoints that no pool has."""
-    async with bench.asked(_narrowed(bench, NOWHERE, 5)) as (_, heard):
-        _refused(heard)
+    async with bench.asked(_narrowed(bench, NOWHERE, 5)) as (_, received):
+        _refused(received)
     return ""
 
 
@@ -66,11 +66,11 @@ async def spoofed(bench: Bench) -> str:
     """Name, as a client, an endpoint that no pool has, once and twice."""
     claims = ((DESTINATION, NOWHERE[0]), (SERVED, NOWHERE[0]))
     for headers in (claims, (*claims, (DESTINATION, NOWHERE[1]))):
-        async with bench.asked(_claiming(bench, headers)) as (_, heard):
-            found = picked(heard)
+        async with bench.asked(_claiming(bench, headers)) as (_, received):
+            found = picked(received)
             holds(not set(found) & set(NOWHERE), f"the client's endpoint was picked: {found}")
             bench.in_pool(found)
-            _overwrites(heard)
+            _overwrites(received)
     return ""
 
 
@@ -82,10 +82,10 @@ async def spoofed_member(bench: Bench) -> str:
         both = Asked(
             path=asked.path, body=asked.body, subset=(mine,), headers=((DESTINATION, other),)
         )
-        async with bench.asked(both) as (_, heard):
-            found = picked(heard)
+        async with bench.asked(both) as (_, received):
+            found = picked(received)
             holds(set(found) == {mine}, f"the subset is {mine}, picked {','.join(found)}")
-            _overwrites(heard)
+            _overwrites(received)
     return ""
 
 
@@ -99,21 +99,21 @@ def _claiming(bench: Bench, headers: tuple[tuple[str, str], ...]) -> Asked:
     return Asked(path=asked.path, body=asked.body, headers=headers)
 
 
-def _refused(heard: Heard) -> None:
-    holds(heard.ended is None, f"the picker ended the call: {describe(heard.ended)}")
-    if heard.refusal is None:
-        holds(condition=False, text=f"{','.join(picked(heard))} was picked; expected 503")
+def _refused(received: Received) -> None:
+    holds(received.ended is None, f"the picker ended the call: {describe(received.ended)}")
+    if received.refusal is None:
+        holds(condition=False, text=f"{','.join(picked(received))} was picked; expected 503")
     else:
-        status = heard.refusal.status
+        status = received.refusal.status
         holds(status == UNAVAILABLE, f"refused with {status}; expected {UNAVAILABLE}")
 
 
-def _overwrites(heard: Heard) -> None:
+def _overwrites(received: Received) -> None:
     """Raise `Broken` if the client's header would stand beside the pick."""
-    assert heard.headers is not None
-    setting = [one for one in heard.headers.set_headers if one.name == DESTINATION]
+    assert received.headers is not None
+    setting = [one for one in received.headers.set_headers if one.name == DESTINATION]
     holds(
-        DESTINATION in heard.headers.removed or all(one.replaces for one in setting),
+        DESTINATION in received.headers.removed or all(one.replaces for one in setting),
         f"{DESTINATION} is added to the client's own, not set in its place",
     )
 

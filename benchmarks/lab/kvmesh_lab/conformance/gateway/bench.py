@@ -100,7 +100,7 @@ class GatewayBench:
         deadline = asyncio.get_running_loop().time() + 2 * self.target.patience_s
         while True:
             got = await self.send(self.chat(), address)
-            if got.status == OK and got.complete and echo_of(got).told:
+            if got.status == OK and got.complete and echo_of(got).reported:
                 return
             if asyncio.get_running_loop().time() > deadline:
                 raise Broken(

@@ -32,7 +32,7 @@ class Echo(msgspec.Struct, frozen=True):
     """What reached a model server: who it is, the pick it was told, the body."""
 
     endpoint: str
-    told: str
+    reported: str
     method: str
     path: str
     size: int
@@ -161,7 +161,7 @@ class ModelServer:
             return 200, "application/json", in_time([self._page(arrived.path)])
         echo = Echo(
             endpoint=self.address,
-            told=arrived.headers.get(DESTINATION, ""),
+            reported=arrived.headers.get(DESTINATION, ""),
             method=method,
             path=arrived.path,
             size=len(arrived.body),

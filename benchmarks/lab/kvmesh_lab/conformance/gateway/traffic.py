@@ -54,8 +54,8 @@ async def obeyed(bench: GatewayBench) -> str:
         sent = bench.chat(seed=seed)
         echo = echo_of(await bench.send(sent))
         holds(
-            echo.told.split(",")[0].strip() == echo.endpoint,
-            f"the pick is {echo.told!r}, {echo.endpoint} served",
+            echo.reported.split(",")[0].strip() == echo.endpoint,
+            f"the pick is {echo.reported!r}, {echo.endpoint} served",
         )
         same_request(sent, echo)
         found.add(echo.endpoint)

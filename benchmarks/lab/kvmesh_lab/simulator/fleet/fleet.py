@@ -357,16 +357,16 @@ class SimulatedFleet:
                 if splitting is not None:
                     splitting.began(model.request_id, now)
                 if self._seeing.tokens:
-                    told = partial(self._replicas.first_token, passage.router, model.request_id)
-                    self._see(passage, told, now)
+                    reported = partial(self._replicas.first_token, passage.router, model.request_id)
+                    self._see(passage, reported, now)
 
     def _grew(self, engine: FleetEngine, passage: Passage, now: float) -> None:
         tokens = passage.grown_tokens = passage.produced_tokens(engine.step_number)
         engine.expect_growth(passage, tokens + GROW_TOKENS)
         request_id = passage.model.request_id
         if self._seeing.tokens:
-            told = partial(self._replicas.grew, passage.router, request_id, tokens)
-            self._see(passage, told, now)
+            reported = partial(self._replicas.grew, passage.router, request_id, tokens)
+            self._see(passage, reported, now)
 
     def _publish(self, engine: FleetEngine, events: Sequence[Event], now: float) -> None:
         del now

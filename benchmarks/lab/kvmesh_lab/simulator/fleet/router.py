@@ -35,7 +35,7 @@ from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.disaggregation import decode_request
-from kvmesh.core.routing.late_binding import LOOK_EVERY_S, LateBinding
+from kvmesh.core.routing.late_binding import CHECK_EVERY_S, LateBinding
 from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
@@ -143,7 +143,7 @@ class FleetRouter:
         self._settled_s = 0.0
         self._tells_lengths, self._tells_final = True, False
         self._targets: Targets | None = None
-        self._told = self._whole = False
+        self._reported = self._whole = False
         self.splitting: Splitting | None = None
         self.unwatched: Unwatched | None = None
         self._workers = tuple(workers)
@@ -200,11 +200,11 @@ class FleetRouter:
 
         return [(one, prompts[one.agent]) for one in self.touches.plan(now, missing)]
 
-    def next_look_s(self, now: float) -> float:
+    def next_check_s(self, now: float) -> float:
         """Return when to look again whose turn it is, inf: when something happens."""
         if self._binding.waiting:
-            return now + LOOK_EVERY_S
-        return inf if self.governor is None else max(self.governor.next_s(now), now + LOOK_EVERY_S)
+            return now + CHECK_EVERY_S
+        return inf if self.governor is None else max(self.governor.next_s(now), now + CHECK_EVERY_S)
 
     def aim(self, fleet: FleetOptions) -> None:
         """Serve requests within targets from now on, or refuse them."""
@@ -214,7 +214,7 @@ class FleetRouter:
     def unwatch(self, fleet: FleetOptions, *, infers: bool) -> None:
         """Know of answers what `fleet` says from now on, and infer the rest."""
         self._tells_lengths, self._tells_final = fleet.tells_lengths, fleet.tells_final
-        self._told, self._whole = fleet.feedback == "ends", fleet.feedback == "whole"
+        self._reported, self._whole = fleet.feedback == "ends", fleet.feedback == "whole"
         if infers:
             options = UnwatchedOptions(report_age_s=fleet.report_age_s)
             self.unwatched = Unwatched(self.scheduler, options)
@@ -228,7 +228,7 @@ class FleetRouter:
         if self.unwatched is not None:
             due_s = now + PREDICTED_MS.function(decision.chosen, NO_FLEET, NO_WEIGHTS) / 1000.0
             hashes = BlockHashes.of(errand.request.hashes, self.scheduler.options.block_size)
-            self.unwatched.add(decision.request_id, hashes, due_s, told=self._told)
+            self.unwatched.add(decision.request_id, hashes, due_s, reported=self._reported)
 
     def ask(self, errand: Errand, now: float, named: WorkerId | None = None) -> Decision | None:
         """Choose a worker, or take the one named, and book the request there; None: it waits.

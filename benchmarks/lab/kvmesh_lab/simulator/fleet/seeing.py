@@ -35,7 +35,7 @@ class Seeing:
         for router in routers:
             router.unwatch(options, infers=self._infers)
         if self._infers:
-            at(options.look_s, self._look)
+            at(options.look_s, self._check)
 
     def sent(self, passage: Passage, decision: Decision, now: float) -> None:
         """Note that a request is at its engine, and that its router may see no more of it."""
@@ -49,34 +49,34 @@ class Seeing:
 
         What stands still tells nothing new once routers believe it, and a pause may last an hour.
         """
-        turns, told = self._still.get(engine.worker, (-1, 0))
-        told = told + 1 if turns == engine.turns else 0
-        self._still[engine.worker] = engine.turns, told
-        if told > REPORTS_TO_BELIEVE and not (engine.awake or self._infers):
+        turns, reported = self._still.get(engine.worker, (-1, 0))
+        reported = reported + 1 if turns == engine.turns else 0
+        self._still[engine.worker] = engine.turns, reported
+        if reported > REPORTS_TO_BELIEVE and not (engine.awake or self._infers):
             return
-        hear, age_s = partial(self._hear, engine, engine.report()), self._options.report_age_s
+        receive, age_s = partial(self._receive, engine, engine.report()), self._options.report_age_s
         if age_s:
-            self._at(now + age_s, hear)
+            self._at(now + age_s, receive)
         else:
-            hear(now)
+            receive(now)
 
-    def _hear(self, engine: FleetEngine, report: LoadReport, now: float) -> None:
+    def _receive(self, engine: FleetEngine, report: LoadReport, now: float) -> None:
         for router in self._routers:
             router.scheduler.workers.report(engine.worker, report)
             if router.unwatched is not None:
                 requests = report.running_requests + report.waiting_requests
                 router.unwatched.report(engine.worker, requests, now)
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         for place, router in enumerate(self._routers):
-            for one in [] if router.unwatched is None else router.unwatched.look(now):
+            for one in [] if router.unwatched is None else router.unwatched.check(now):
                 if isinstance(one, Over):
                     self._end(place, one.request_id, now)
                 elif one.seen:
                     self._replicas.first_token(place, one.request_id, now)
                 else:
                     self._replicas.assume_first_token(place, one.request_id, now)
-        self._at(now + self._options.look_s, self._look)
+        self._at(now + self._options.look_s, self._check)
 
     def _end(self, place: int, request_id: str, now: float) -> None:
         worker = self._routers[place].sequences.bookings[request_id].worker

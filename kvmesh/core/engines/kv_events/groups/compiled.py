@@ -25,7 +25,7 @@ class CompiledGroupTable:
             *(Stored, Removed, residency.MOST_BLOCKS, residency.MOST_REFERENCES),
             *(max_hidden, closure.MAX_RUN),
         )
-        self._tell_rule()
+        self._publish_rule()
 
     @property
     def blocks(self) -> int:
@@ -77,13 +77,13 @@ class CompiledGroupTable:
     def settle_rule(self) -> None:
         """Work out anew what the blocks mean by a rule, or of groups, that changed."""
         self._opened.clear()
-        self._tell_rule()
+        self._publish_rule()
 
     def clear(self) -> None:
         """Forget every block, and the farther tiers."""
         self._opened.clear()
         self._native.clear()
-        self._tell_rule()
+        self._publish_rule()
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
@@ -101,7 +101,7 @@ class CompiledGroupTable:
         """Return the counts of each tier."""
         return tuple(ClosureStatistics(*one) for one in self._native.counts()[3])
 
-    def _tell_rule(self) -> None:
+    def _publish_rule(self) -> None:
         groups = self._groups
         described = tuple((int(one.role), one.step, one.need) for one in groups.all())
         self._native.settle_rule(described, groups.align, groups.drop)

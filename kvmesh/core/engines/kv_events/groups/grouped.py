@@ -60,7 +60,7 @@ class GroupedCache:
         self._groups = Groups(block_size, drops=drops)
         self._table = new_table(self._groups, max_hidden=max_hidden)
         self._counts: dict[str, int] = {}
-        self._is_told = False
+        self._is_reported = False
 
     @property
     def block_size(self) -> int:
@@ -143,9 +143,9 @@ class GroupedCache:
         never told.
         """
         learned = self._groups.learn(events)
-        if learned is Learned.NOTHING and self._is_told:
+        if learned is Learned.NOTHING and self._is_reported:
             return []
-        self._is_told = True
+        self._is_reported = True
         if learned is Learned.UNIT:
             self._table = self._new_table(self._groups, max_hidden=self._max_hidden)
             return self.clear()

@@ -29,7 +29,7 @@ class TierHits:
         self._shown: dict[int, int] = {}
         self._contents: dict[int, int] = {}
         self._ends: set[int] = set()
-        self._doubtful: set[int] = set()
+        self._suspect: set[int] = set()
         self._gained: list[Boundary] = []
         self._lost: list[int] = []
         for boundary in sorted(tree, key=lambda one: (one.depth, one.key)):
@@ -42,7 +42,7 @@ class TierHits:
         made._closure = self._closure.copy(tier)
         made._runs = [runs.copy() for runs in self._runs]
         made._shown, made._contents = self._shown.copy(), self._contents.copy()
-        made._doubtful = self._ends | self._doubtful
+        made._suspect = self._ends | self._suspect
         return made
 
     def __len__(self) -> int:
@@ -88,18 +88,18 @@ class TierHits:
                 start = at
         lost, self._lost = self._lost, []
         dropped = self._closure.drop(lost)
-        told: list[Stored | Removed] = [*events, *dropped]
-        for event in told:
-            self._doubtful.update(unpack_hashes(event.hashes))
+        reported: list[Stored | Removed] = [*events, *dropped]
+        for event in reported:
+            self._suspect.update(unpack_hashes(event.hashes))
         if not self._groups.lookahead:
-            return told
+            return reported
         return [*self._show(events), *self._hide(dropped)]
 
     def take_ends(self) -> tuple[list[Removed], list[Stored]]:
         """Return the ends that are none any more, and the new ones, since the last call."""
-        doubtful, self._doubtful = self._doubtful, set()
-        now = {key for key in doubtful if self._is_end(key)}
-        new, gone = sorted(now - self._ends), sorted((doubtful - now) & self._ends)
+        suspect, self._suspect = self._suspect, set()
+        now = {key for key in suspect if self._is_end(key)}
+        new, gone = sorted(now - self._ends), sorted((suspect - now) & self._ends)
         self._ends.difference_update(gone)
         self._ends.update(new)
         number = ENDS + self.tier
@@ -133,7 +133,7 @@ class TierHits:
             self._gained.append(boundary)
         for group in self._groups.windows:
             self._on_other(group, boundary)
-        self._doubtful.add(boundary.key)
+        self._suspect.add(boundary.key)
 
     def _is_complete(self, boundary: Boundary) -> bool:
         for group in self._groups.full:  # noqa: SIM110 - half the time of all()
@@ -144,7 +144,7 @@ class TierHits:
     def _on_other(self, group: Group, boundary: Boundary) -> None:
         """Follow what a window or state means for the ends at it and behind it."""
         if group.role == Role.STATE:
-            self._doubt(boundary, self._groups.drop)
+            self._distrust(boundary, self._groups.drop)
             return
         runs, tree = self._runs[group.slot], self._tree
         behind = max(0, self._groups.drop - group.step)
@@ -158,7 +158,7 @@ class TierHits:
                 runs[one.key] = run
             else:
                 del runs[one.key]
-            self._doubt(one, behind)
+            self._distrust(one, behind)
             changed += tree.below(one, group.step)
 
     def _run_of(self, group: Group, boundary: Boundary) -> int:
@@ -170,11 +170,11 @@ class TierHits:
             return group.need
         return min(group.need, self._runs[group.slot].get(above.key, 0) + 1)
 
-    def _doubt(self, boundary: Boundary, behind: int) -> None:
+    def _distrust(self, boundary: Boundary, behind: int) -> None:
         if not behind:
-            self._doubtful.add(boundary.key)
+            self._suspect.add(boundary.key)
             return
-        self._doubtful.update(one.key for one in self._tree.below(boundary, behind))
+        self._suspect.update(one.key for one in self._tree.below(boundary, behind))
 
     def _is_end(self, key: int) -> bool:
         boundary, groups, tree = self._tree.get(key), self._groups, self._tree

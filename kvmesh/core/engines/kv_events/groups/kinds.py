@@ -88,7 +88,7 @@ class Group:
         self.spans: dict[int, int] = {}
         self._kinds = self._sizes = 0
 
-    def hear(self, event: EngineStored) -> bool:
+    def receive(self, event: EngineStored) -> bool:
         """Take what a store says of its group; return whether that is news.
 
         A group that was told to be another too often is not understood from then on.
@@ -155,10 +155,10 @@ class Groups:
         self.full: tuple[Group, ...] = ()
         self.windows: tuple[Group, ...] = ()
         self.states: tuple[Group, ...] = ()
-        self._said = block_size
+        self._stated = block_size
         self._drops = drops
         self._hash_size = 0
-        self._news = False
+        self._updates = False
         self._by_index: dict[int, Group] = {}
 
     def get(self, index: int) -> Group | None:
@@ -192,15 +192,15 @@ class Groups:
             group = self._by_index.get(event.group)
             if group is None:
                 group = self._by_index[event.group] = self._met(event.group)
-                self._news = True
-            if group.hear(event):
-                self._news = True
+                self._updates = True
+            if group.receive(event):
+                self._updates = True
             if event.tier == 0 and (not self._hash_size or event.block_size % self._hash_size):
                 self._hash_size = math.gcd(self._hash_size, event.block_size)
-                self._news = True
+                self._updates = True
             if event.lookahead:
                 lookahead = len(event.lookahead[0]) // 4
-        if not self._news and lookahead == self.lookahead:
+        if not self._updates and lookahead == self.lookahead:
             return Learned.NOTHING
         return self._settle(lookahead)
 
@@ -208,7 +208,7 @@ class Groups:
         """Return the group that was the only one so far, of full attention."""
         group = self._by_index[index] = self._met(index)
         group.block_size = self._hash_size = block_size
-        self._said = unit
+        self._stated = unit
         self._settle(0)
         return group
 
@@ -239,9 +239,9 @@ class Groups:
         before = (self.unit, self.lookahead)
         if not self.unit or any(size % self.unit for size in sizes):
             common = math.gcd(*sizes)
-            said = self._said
+            said = self._stated
             self.unit = said if said and common % said == 0 else common
-        self.lookahead, self._news = lookahead, False
+        self.lookahead, self._updates = lookahead, False
         for group in groups:
             group.settle(self.unit, drops=self._drops)
         self.full = tuple(group for group in groups if group.role == Role.FULL)

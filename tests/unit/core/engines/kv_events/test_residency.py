@@ -122,34 +122,34 @@ def test_removing_what_is_not_held_is_counted_and_ignored() -> None:
 def test_a_namespace_changes_every_content_hash(lora: str | None, salt: str | None) -> None:
     root = namespace_root(lora=lora or "", cache_salt=salt or "", secret=b"key")
 
-    [told] = Engine(4, secret=b"key").apply(stored(11, 12, lora=lora, salt=salt))
+    [reported] = Engine(4, secret=b"key").apply(stored(11, 12, lora=lora, salt=salt))
 
-    assert told == held(ROOT, *sequence_hashes(TOKENS, 4, root))
+    assert reported == held(ROOT, *sequence_hashes(TOKENS, 4, root))
     assert root != ROOT
 
 
 def test_opaque_extras_change_their_block_and_all_after_it() -> None:
-    [told] = Engine(4).apply(stored(11, 12, extras=(0, 5)))
+    [reported] = Engine(4).apply(stored(11, 12, extras=(0, 5)))
 
     second = sequence_hashes(TOKENS[4:], 4, extend_hash(FIRST, 5))[0]
-    assert told == held(ROOT, FIRST, second)
+    assert reported == held(ROOT, FIRST, second)
 
 
 def test_extras_of_a_namespace_stand_behind_its_root() -> None:
     root = namespace_root(cache_salt="tenant")
 
-    [told] = Engine(4).apply(stored(11, 12, salt="tenant", extras=(5, 0)))
+    [reported] = Engine(4).apply(stored(11, 12, salt="tenant", extras=(5, 0)))
 
-    assert told == held(ROOT, *sequence_hashes(TOKENS, 4, extend_hash(root, 5)))
+    assert reported == held(ROOT, *sequence_hashes(TOKENS, 4, extend_hash(root, 5)))
 
 
 def test_extras_on_a_continued_sequence_fold_into_its_parents_content() -> None:
     engine = Engine(4)
     engine.apply(stored(11, tokens=TOKENS[:4]))
 
-    [told] = engine.apply(stored(12, parent=11, tokens=TOKENS[4:], extras=(5,)))
+    [reported] = engine.apply(stored(12, parent=11, tokens=TOKENS[4:], extras=(5,)))
 
-    assert told == held(FIRST, *sequence_hashes(TOKENS[4:], 4, extend_hash(FIRST, 5)))
+    assert reported == held(FIRST, *sequence_hashes(TOKENS[4:], 4, extend_hash(FIRST, 5)))
 
 
 def test_one_engine_hash_may_stand_for_two_namespaces() -> None:
@@ -228,10 +228,10 @@ def test_once_a_run_agreed_the_block_size_stays(configured: int | None) -> None:
     engine = Engine(configured)
     engine.apply(stored(11, 12))
 
-    told = engine.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
+    reported = engine.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
 
     assert engine.block_size == 4
-    assert [len(hashes_of(one)) for one in told] == [4]
+    assert [len(hashes_of(one)) for one in reported] == [4]
     assert engine.statistics().mismatched_blocks == 0
 
 
@@ -240,10 +240,10 @@ def test_an_engine_that_began_anew_may_have_another_block_size() -> None:
     engine.apply(stored(11, 12))
 
     assert list(engine.restart()) == [Cleared()]
-    told = engine.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
+    reported = engine.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
 
     assert engine.block_size == 8
-    assert [len(hashes_of(one)) for one in told] == [2]
+    assert [len(hashes_of(one)) for one in reported] == [2]
 
 
 def test_blocks_of_no_size_are_refused() -> None:
@@ -257,10 +257,10 @@ def test_blocks_of_no_size_are_refused() -> None:
 def test_offloaded_blocks_do_not_tell_the_block_size() -> None:
     engine = Engine(4)
 
-    told = engine.apply(stored(50, 51, tokens=TOKENS * 2, block_size=8, tier=1))
+    reported = engine.apply(stored(50, 51, tokens=TOKENS * 2, block_size=8, tier=1))
 
     assert engine.block_size == 4
-    assert [len(hashes_of(one)) for one in told] == [4]
+    assert [len(hashes_of(one)) for one in reported] == [4]
 
 
 def test_a_single_short_block_does_not_change_the_block_size() -> None:
@@ -360,8 +360,8 @@ def test_a_saved_block_is_loaded_into_its_own_tier_and_those_further_away() -> N
 
     changes = engine.load(SavedCache(0, 4, (0, 1), pack_block(near) + pack_block(far)))
 
-    told = [(one.tier, hashes_of(one)) for one in changes if isinstance(one, Stored)]
-    assert sorted((tier, one) for tier, hashes in told for one in hashes) == [
+    reported = [(one.tier, hashes_of(one)) for one in changes if isinstance(one, Stored)]
+    assert sorted((tier, one) for tier, hashes in reported for one in hashes) == [
         (0, 5),
         (1, 5),
         (1, 6),

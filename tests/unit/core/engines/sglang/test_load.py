@@ -51,7 +51,7 @@ def test_a_page_of_loads_is_read_per_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "computed"),
+    ("reported", "computed"),
     [
         ({"decode_moments": [7.0, 70.0, 3.0]}, 7 + 40),
         ({"decode_moments": []}, 40),
@@ -63,9 +63,9 @@ def test_a_page_of_loads_is_read_per_rank() -> None:
     ],
 )
 def test_what_shows_progress_is_read_unless_it_is_no_count(
-    told: dict[str, object], computed: int | None
+    reported: dict[str, object], computed: int | None
 ) -> None:
-    page = msgspec.json.encode({"loads": [{"num_used_tokens": 40, **told}]})
+    page = msgspec.json.encode({"loads": [{"num_used_tokens": 40, **reported}]})
 
     [figures] = decode_loads(page).values()
 

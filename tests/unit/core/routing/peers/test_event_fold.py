@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("compiled", [False, True])
 
 def replica_of(compiled: bool) -> Replica:
     replica = Replica("w", "v", compiled=compiled)
-    assert replica.peers.hear("p", message(named(0, "w"), named(1, "v")), 0.0)
+    assert replica.peers.receive("p", message(named(0, "w"), named(1, "v")), 0.0)
     return replica
 
 
@@ -36,11 +36,11 @@ def test_a_booking_counts_in_the_loads_until_its_end(compiled: bool) -> None:
     replica = replica_of(compiled)
     loads = replica.sequences.loads(W)
 
-    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
+    replica.peers.receive("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
     assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (160, 120, 5)
-    replica.peers.hear("p", message(bare(1, 9), grew(9, 6), first_seq=4), 1.5)
+    replica.peers.receive("p", message(bare(1, 9), grew(9, 6), first_seq=4), 1.5)
     assert (loads.prefill_tokens, loads.active_blocks, loads.expected_blocks) == (0, 42, 3)
-    replica.peers.hear("p", message(bare(3, 9), first_seq=6), 3.0)
+    replica.peers.receive("p", message(bare(3, 9), first_seq=6), 3.0)
 
     assert (loads.active_requests, loads.active_blocks) == (0, 0)
     report = replica.scheduler.speeds.report(W)
@@ -53,8 +53,8 @@ def test_a_booking_is_kept_under_its_peers_name_and_number(compiled: bool) -> No
     replica = replica_of(compiled)
 
     for peer in ("p", "q"):
-        replica.peers.hear(peer, message(named(0, "w"), named(1, "v")), 0.0)
-        replica.peers.hear(peer, message(placed(2**32 - 1, 0, AMOUNTS), first_seq=3), 0.0)
+        replica.peers.receive(peer, message(named(0, "w"), named(1, "v")), 0.0)
+        replica.peers.receive(peer, message(placed(2**32 - 1, 0, AMOUNTS), first_seq=3), 0.0)
 
     assert [*replica.ids("p"), *replica.ids("q")] == ["p#4294967295", "q#4294967295"]
 
@@ -64,8 +64,8 @@ def test_what_was_sent_somewhere_counts_as_cached_there(compiled: bool) -> None:
     prompt = [*range(100, 140)]
     graded = list(grade(prompt, 40))
 
-    replica.peers.hear("p", message(placed(1, 0, AMOUNTS, graded), first_seq=3), 0.0)
-    replica.peers.hear("p", message(placed(2, 1, AMOUNTS, graded, flags=1), first_seq=4), 0.0)
+    replica.peers.receive("p", message(placed(1, 0, AMOUNTS, graded), first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(2, 1, AMOUNTS, graded, flags=1), first_seq=4), 0.0)
 
     overlaps = replica.scheduler.overlaps
     assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 40}
@@ -79,12 +79,12 @@ def test_an_answer_that_began_elsewhere_ends_a_prefill_for_ones_own_late_prompts
 ) -> None:
     replica = replica_of(compiled)
     scheduler = replica.scheduler
-    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
+    replica.peers.receive("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
     own = Demand(40, 40, hashes=BlockHashes.of([*range(10)], 4))
     replica.sequences.add("own", W, own, 1.0)
     scheduler.late.add(replica.sequences.bookings["own"])
 
-    replica.peers.hear("p", message(bare(1, 9), first_seq=4), 1.5)
+    replica.peers.receive("p", message(bare(1, 9), first_seq=4), 1.5)
 
     assert scheduler.late.waiting == {}
 
@@ -93,9 +93,9 @@ def test_what_failed_is_believed_no_longer(compiled: bool) -> None:
     replica = replica_of(compiled)
     prompt = [*range(100, 140)]
     booked = placed(1, 0, AMOUNTS, list(grade(prompt, 40)))
-    replica.peers.hear("p", message(booked, first_seq=3), 0.0)
+    replica.peers.receive("p", message(booked, first_seq=3), 0.0)
 
-    replica.peers.hear("p", message(failed(1, Verdict.WORKER, "reset", 0.5), first_seq=4), 0.1)
+    replica.peers.receive("p", message(failed(1, Verdict.WORKER, "reset", 0.5), first_seq=4), 0.1)
 
     # 40 of the 160 tokens were cached before.
     overlaps = replica.scheduler.overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0]
@@ -109,9 +109,9 @@ def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
     compiled: bool, flags: int, residence_ms: float
 ) -> None:
     replica = replica_of(compiled)
-    replica.peers.hear("p", message(placed(1, 0, AMOUNTS, flags=flags), first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(1, 0, AMOUNTS, flags=flags), first_seq=3), 0.0)
 
-    replica.peers.hear("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
+    replica.peers.receive("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
 
     assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(residence_ms)
 
@@ -119,11 +119,11 @@ def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
 def test_a_second_attempt_takes_the_place_of_one_whose_failure_was_lost(compiled: bool) -> None:
     replica = replica_of(compiled)
     replica.sequences.add("p#2", W, Demand(40, 40), 0.0)
-    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
 
     again = placed(1, 1, AMOUNTS)
-    replica.peers.hear("p", message(again, placed(2, 1, AMOUNTS), first_seq=9), 0.5)
-    replica.peers.hear("p", message(state_begins(), again, state_ends(), first_seq=11), 0.5)
+    replica.peers.receive("p", message(again, placed(2, 1, AMOUNTS), first_seq=9), 0.5)
+    replica.peers.receive("p", message(state_begins(), again, state_ends(), first_seq=11), 0.5)
 
     assert [(one.worker, one.booked_s) for one in replica.sequences.owned("p")] == [("v", 0.5)]
     assert replica.sequences.bookings["p#2"].worker == W
@@ -133,20 +133,20 @@ def test_a_second_attempt_takes_the_place_of_one_whose_failure_was_lost(compiled
 def test_a_number_that_came_with_a_state_teaches_again_when_it_is_used_anew(compiled: bool) -> None:
     replica = replica_of(compiled)
     state = (state_begins(), placed(1, 0, AMOUNTS), state_ends())
-    replica.peers.hear("p", message(*state, bare(3, 1), first_seq=3), 0.0)
+    replica.peers.receive("p", message(*state, bare(3, 1), first_seq=3), 0.0)
 
-    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=7), 1.0)
-    replica.peers.hear("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=8), 3.0)
+    replica.peers.receive("p", message(placed(1, 0, AMOUNTS), first_seq=7), 1.0)
+    replica.peers.receive("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=8), 3.0)
 
     assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(2000.0)
 
 
 def test_an_end_that_comes_after_the_lease_is_over_counts_for_nothing(compiled: bool) -> None:
     replica = replica_of(compiled)
-    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
     assert len(replica.sequences.expire(11.0)) == 1
 
-    replica.peers.hear("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=4), 12.0)
+    replica.peers.receive("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=4), 12.0)
 
     assert replica.membership.health.recent("w") == (0, 0)
     assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(0.0)
@@ -156,7 +156,7 @@ def test_the_last_block_is_no_sharing_key(compiled: bool) -> None:
     replica = replica_of(compiled)
     graded = list(grade(range(100, 133), 33))
 
-    replica.peers.hear("p", message(placed(1, 0, (33, 4000, 9, 0), graded), first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(1, 0, (33, 4000, 9, 0), graded), first_seq=3), 0.0)
 
     assert replica.sequences.bookings["p#1"].keys == (115, 131)
 
@@ -166,8 +166,8 @@ def test_a_number_may_be_used_again(compiled: bool) -> None:
     first = placed(1, 0, AMOUNTS)
     again = placed(1, 1, (2, 8, 8, 0))
 
-    replica.peers.hear("p", message(first, failed(1, 3, "cut"), again, first_seq=3), 0.0)
-    replica.peers.hear("p", message(bare(1, 1), bare(3, 1), again, first_seq=6), 0.5)
+    replica.peers.receive("p", message(first, failed(1, 3, "cut"), again, first_seq=3), 0.0)
+    replica.peers.receive("p", message(bare(1, 1), bare(3, 1), again, first_seq=6), 0.5)
 
     assert [one.worker for one in replica.sequences.owned("p")] == ["v"]
     assert replica.sequences.loads(WorkerId("v")).prefill_tokens == 8
@@ -175,13 +175,13 @@ def test_a_number_may_be_used_again(compiled: bool) -> None:
 
 def test_a_state_ends_what_is_not_in_it_and_teaches_no_speeds(compiled: bool) -> None:
     replica = replica_of(compiled)
-    told = [placed(number, 0, AMOUNTS) for number in (1, 2)]
-    replica.peers.hear("p", message(*told, first_seq=3), 0.0)
+    reported = [placed(number, 0, AMOUNTS) for number in (1, 2)]
+    replica.peers.receive("p", message(*reported, first_seq=3), 0.0)
 
-    state = [state_begins(), named(0, "w"), told[1], placed(3, 0, AMOUNTS), state_ends()]
-    assert replica.peers.hear("p", message(*state, first_seq=9), 5.0)
+    state = [state_begins(), named(0, "w"), reported[1], placed(3, 0, AMOUNTS), state_ends()]
+    assert replica.peers.receive("p", message(*state, first_seq=9), 5.0)
     assert replica.ids("p") == ["p#2", "p#3"]
-    replica.peers.hear("p", message(bare(1, 3), grew(3, 50), bare(3, 3), first_seq=14), 9.0)
+    replica.peers.receive("p", message(bare(1, 3), grew(3, 50), bare(3, 3), first_seq=14), 9.0)
 
     report = replica.scheduler.speeds.report(W)
     assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
@@ -191,12 +191,12 @@ def test_a_state_ends_what_is_not_in_it_and_teaches_no_speeds(compiled: bool) ->
 
 def test_a_state_with_a_gap_or_an_unknown_name_is_worthless(compiled: bool) -> None:
     replica = replica_of(compiled)
-    replica.peers.hear("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(1, 0, AMOUNTS), first_seq=3), 0.0)
 
-    assert replica.peers.hear("p", message(state_begins(), first_seq=4), 0.0)
-    assert not replica.peers.hear("p", message(state_ends(), first_seq=6), 0.0)
-    told = message(state_begins(), placed(2, 77, AMOUNTS), state_ends(), first_seq=7)
-    assert not replica.peers.hear("p", told, 0.0)
+    assert replica.peers.receive("p", message(state_begins(), first_seq=4), 0.0)
+    assert not replica.peers.receive("p", message(state_ends(), first_seq=6), 0.0)
+    reported = message(state_begins(), placed(2, 77, AMOUNTS), state_ends(), first_seq=7)
+    assert not replica.peers.receive("p", reported, 0.0)
 
     assert replica.ids("p") == ["p#1"]
     assert replica.peers.statistics().gaps == 1
@@ -204,9 +204,9 @@ def test_a_state_with_a_gap_or_an_unknown_name_is_worthless(compiled: bool) -> N
 
 def test_an_end_of_nothing_changes_nothing(compiled: bool) -> None:
     replica = replica_of(compiled)
-    told = (bare(1, 5), grew(5, 7), bare(3, 5), failed(5, 3, "cut"))
+    reported = (bare(1, 5), grew(5, 7), bare(3, 5), failed(5, 3, "cut"))
 
-    assert replica.peers.hear("p", message(*told, first_seq=3), 0.0)
+    assert replica.peers.receive("p", message(*reported, first_seq=3), 0.0)
 
     assert replica.ids("p") == []
     assert replica.membership.health.recent("w") == (0, 0)
@@ -219,9 +219,11 @@ def test_a_peer_may_name_only_so_many_workers(
     monkeypatch.setattr(event_fold, "MOST_NAMED", 3)
     replica = replica_of(compiled)
 
-    replica.peers.hear("p", message(named(2, "x"), named(2, "y"), named(3, "w"), first_seq=3), 0.0)
-    assert replica.peers.hear("p", message(placed(1, 3, AMOUNTS), first_seq=6), 0.0)
-    assert not replica.peers.hear("p", message(placed(2, 0, AMOUNTS), first_seq=7), 0.0)
+    replica.peers.receive(
+        "p", message(named(2, "x"), named(2, "y"), named(3, "w"), first_seq=3), 0.0
+    )
+    assert replica.peers.receive("p", message(placed(1, 3, AMOUNTS), first_seq=6), 0.0)
+    assert not replica.peers.receive("p", message(placed(2, 0, AMOUNTS), first_seq=7), 0.0)
 
     assert replica.ids("p") == ["p#1"]
 
@@ -233,9 +235,9 @@ def test_many_of_a_peers_bookings_are_counted_anew_once_a_second(
     replica = replica_of(compiled)
     rounds = [record for n in range(4) for record in (placed(n, 0, AMOUNTS), bare(3, n))]
 
-    replica.peers.hear("p", message(*rounds, placed(9, 0, AMOUNTS), first_seq=3), 0.5)
+    replica.peers.receive("p", message(*rounds, placed(9, 0, AMOUNTS), first_seq=3), 0.5)
     assert replica.ids("p") == []
-    replica.peers.hear("p", message(placed(10, 0, AMOUNTS), first_seq=12), 1.5)
+    replica.peers.receive("p", message(placed(10, 0, AMOUNTS), first_seq=12), 1.5)
 
     assert replica.ids("p") == ["p#10"]
     assert replica.peers.statistics().refused == 1
@@ -247,8 +249,8 @@ def test_many_answers_of_one_message_are_all_counted(compiled: bool) -> None:
     booked = [placed(n, n % 40, AMOUNTS) for n in range(80)]
     ends = [record for n in range(80) for record in (bare(1, n), bare(3, n))]
 
-    replica.peers.hear("p", message(*names), 0.0)
-    replica.peers.hear("p", message(*booked, *ends, first_seq=41), 0.0)
+    replica.peers.receive("p", message(*names), 0.0)
+    replica.peers.receive("p", message(*booked, *ends, first_seq=41), 0.0)
 
     assert {replica.membership.health.recent(f"w{n}") for n in range(40)} == {(0, 2)}
     assert replica.ids("p") == []
@@ -257,10 +259,10 @@ def test_many_answers_of_one_message_are_all_counted(compiled: bool) -> None:
 def test_an_answer_ends_what_is_held_against_a_worker(compiled: bool) -> None:
     replica = replica_of(compiled)
     cut = [record for n in range(3) for record in (placed(n, 0, AMOUNTS), failed(n, 3, "500"))]
-    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), *cut, first_seq=3), 0.0)
+    replica.peers.receive("p", message(placed(9, 0, AMOUNTS), *cut, first_seq=3), 0.0)
     assert replica.membership.usable(0.0) == ("v",)
 
-    replica.peers.hear("p", message(bare(1, 9), bare(3, 9), first_seq=10), 0.1)
+    replica.peers.receive("p", message(bare(1, 9), bare(3, 9), first_seq=10), 0.1)
 
     assert replica.membership.usable(0.1) == ("v", "w")
 
@@ -268,11 +270,11 @@ def test_an_answer_ends_what_is_held_against_a_worker(compiled: bool) -> None:
 def test_a_stranger_is_forgotten_when_nothing_of_it_is_left(compiled: bool) -> None:
     replica = replica_of(compiled)
     booked = (named(5, "x"), placed(1, 5, AMOUNTS), placed(2, 5, AMOUNTS))
-    replica.peers.hear("p", message(*booked, first_seq=3), 0.0)
+    replica.peers.receive("p", message(*booked, first_seq=3), 0.0)
 
     replica.peers.forget_strangers(event_fold.STRANGE_S)
     assert replica.ids("p") == ["p#1", "p#2"]
-    replica.peers.hear("p", message(bare(3, 1), bare(3, 2), first_seq=6), 1.0)
+    replica.peers.receive("p", message(bare(3, 1), bare(3, 2), first_seq=6), 1.0)
     generation = replica.sequences.generation
     replica.peers.forget_strangers(event_fold.STRANGE_S)
 
@@ -286,12 +288,12 @@ def test_the_names_of_all_peers_together_are_bounded(
     replica = replica_of(compiled)
     peers = replica.peers
 
-    peers.hear("q", message(named(0, "w"), named(1, "v"), named(2, "x")), 0.0)
+    peers.receive("q", message(named(0, "w"), named(1, "v"), named(2, "x")), 0.0)
     refused = peers.statistics().refused
-    peers.hear("q", message(named(0, "u"), first_seq=4), 0.0)
+    peers.receive("q", message(named(0, "u"), first_seq=4), 0.0)
     peers.remove("p")
-    peers.hear("r", message(named(0, "w"), named(1, "v")), 0.0)
-    peers.hear("r", message(named(0, "w"), named(1, "v"), epoch=2), 0.0)
+    peers.receive("r", message(named(0, "w"), named(1, "v")), 0.0)
+    peers.receive("r", message(named(0, "w"), named(1, "v"), epoch=2), 0.0)
 
     assert refused == 1
     assert peers.statistics().refused == 1
@@ -303,14 +305,14 @@ def test_a_booking_at_a_worker_whose_name_found_no_room_has_the_state_asked_for(
     monkeypatch.setattr(event_fold, "MOST_NAMES", 2)
     replica = replica_of(compiled)
 
-    assert not replica.peers.hear("q", message(named(0, "w"), placed(1, 0, AMOUNTS)), 0.0)
+    assert not replica.peers.receive("q", message(named(0, "w"), placed(1, 0, AMOUNTS)), 0.0)
     assert replica.ids("q") == []
 
 
 def test_a_booking_that_moves_to_a_worker_without_a_name_is_none_any_more(compiled: bool) -> None:
     replica = replica_of(compiled)
-    replica.peers.hear("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
+    replica.peers.receive("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
 
-    assert not replica.peers.hear("p", message(placed(9, 5, AMOUNTS), first_seq=4), 1.0)
+    assert not replica.peers.receive("p", message(placed(9, 5, AMOUNTS), first_seq=4), 1.0)
 
     assert (replica.ids("p"), replica.sequences.loads(W).active_requests) == ([], 0)

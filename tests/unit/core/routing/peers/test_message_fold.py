@@ -69,7 +69,7 @@ def test_a_fold_is_made_of_compiled_parts_alone() -> None:
     with pytest.raises(TypeError):
         MessageFold()  # type: ignore[call-arg]
     replica = Replica("w")
-    replica.scheduler.overlaps.heard = 7  # type: ignore[assignment]
+    replica.scheduler.overlaps.hints = 7  # type: ignore[assignment]
     with pytest.raises(TypeError, match="graded Approx"):
         new_message_fold(replica.scheduler, replica.events())
 
@@ -85,7 +85,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("reported", "asked"),
     [
         ((named(0, "w"),), "fold_record"),
         ((failed(1, 3),), "fold_record"),
@@ -94,14 +94,14 @@ class Failing:
         ((bare(1, 5), bare(3, 5), placed(7, 9, AMOUNTS)), "fold_record"),
     ],
 )
-def test_an_error_of_what_it_asks_ends_the_call(told: tuple[bytes, ...], asked: str) -> None:
+def test_an_error_of_what_it_asks_ends_the_call(reported: tuple[bytes, ...], asked: str) -> None:
     replica = Replica("w")
     fold = new_message_fold(replica.scheduler, Failing())  # type: ignore[arg-type]
     peer = Peer("p", 1, 0.0)
     peer.workers[as_name_key(0)] = "w"
 
     with pytest.raises(RuntimeError, match=asked):
-        fold.fold(peer, message(*told), 0.0)
+        fold.fold(peer, message(*reported), 0.0)
 
     assert peer.next_seq == 1
 
@@ -134,14 +134,14 @@ def test_a_bookings_number_is_forgotten_with_its_end() -> None:
     peer.workers[as_name_key(0)] = "w"
     first = 1
     for number in range(0, 3000, 3):
-        told = [
+        reported = [
             *(placed(n, 0, AMOUNTS, [1, 2, 3]) for n in (number, number + 1, number + 2)),
             bare(1, number),
             bare(3, number),
             failed(number + 1, 3, "cut"),
         ]
-        assert fold.fold(peer, message(*told, first_seq=first), 0.0)
-        first += len(told)
+        assert fold.fold(peer, message(*reported, first_seq=first), 0.0)
+        first += len(reported)
         replica.sequences.finish(f"p#{number + 2}")
 
     assert replica.ids("p") == []
@@ -159,8 +159,8 @@ def test_folding_keeps_no_reference() -> None:
     worker = peer.workers[as_name_key(0)]
 
     def turn(first: int) -> None:
-        told = (placed(1, 0, AMOUNTS, [1, 2]), bare(1, 1), bare(3, 1))
-        assert fold.fold(peer, message(*told, first_seq=first), 0.0)
+        reported = (placed(1, 0, AMOUNTS, [1, 2]), bare(1, 1), bare(3, 1))
+        assert fold.fold(peer, message(*reported, first_seq=first), 0.0)
 
     turn(1)
     before = sys.getrefcount(worker), sys.getrefcount(peer), sys.getrefcount(replica.sequences)

@@ -92,7 +92,7 @@ def test_a_worker_is_named_once_and_again_in_each_state(replica: Replica) -> Non
     first = read_records("p", replica.outbox.take(256, 65536)[0])
 
     replica.outbox.begin_state()
-    replica.outbox.retell(replica.sequences.owned())
+    replica.outbox.republish(replica.sequences.owned())
     replica.outbox.end_state()
     state = read_records("p", replica.outbox.take(256, 65536)[0])
 
@@ -168,7 +168,7 @@ def test_events_of_requests_that_were_not_told_are_left_out(replica: Replica) ->
     replica.records()
 
     replica.outbox.placed(gone)
-    replica.outbox.retell([gone, replica.sequences.bookings["theirs"]])
+    replica.outbox.republish([gone, replica.sequences.bookings["theirs"]])
 
     assert (replica.records(), replica.outbox.untold) == (b"", 0)
 
@@ -180,7 +180,7 @@ def test_what_ended_without_a_word_is_told_to_be_over(replica: Replica) -> None:
     replica.records()
     replica.sequences.remove_worker(W)
 
-    replica.outbox.tell_growth()
+    replica.outbox.publish_growth()
     replica.outbox.ended("q")
 
     unknown = [struct.pack("<BBBBIdd", 6, 0, 0, 0, number, 0.0, 0.0) for number in (1, 2)]
@@ -193,8 +193,8 @@ def test_growth_is_told_once(replica: Replica) -> None:
     replica.sequences.grow("q", MOST_TOKENS, 0.0)
     replica.records()
 
-    replica.outbox.tell_growth()
-    replica.outbox.tell_growth()
+    replica.outbox.publish_growth()
+    replica.outbox.publish_growth()
 
     assert replica.records() == struct.pack("<BBHIQ", 2, 0, 0, 1, MOST_TOKENS)
 
@@ -206,9 +206,9 @@ def test_a_state_has_what_came_of_each_booking(replica: Replica) -> None:
     [before] = replica.outbox.take(256, 65536)
 
     replica.outbox.begin_state()
-    replica.outbox.retell(replica.sequences.owned())
+    replica.outbox.republish(replica.sequences.owned())
     replica.outbox.end_state()
-    replica.outbox.tell_growth()
+    replica.outbox.publish_growth()
 
     state = replica.records()
     assert state == (
@@ -223,17 +223,17 @@ def test_a_state_has_what_came_of_each_booking(replica: Replica) -> None:
 def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica: Replica) -> None:
     booking = replica.book("q")
     replica.outbox.take(1, 1)
-    told = replica.outbox.next_seq
+    reported = replica.outbox.next_seq
     events = (4 << 20) // 32 + 2
 
     for _ in range(events):
-        replica.outbox.retell([booking])
+        replica.outbox.republish([booking])
 
     left_out = replica.outbox.untold
-    assert 0 < left_out == replica.outbox.next_seq - told
+    assert 0 < left_out == replica.outbox.next_seq - reported
     [message] = replica.outbox.take(1 << 30, 1 << 30)
-    assert struct.unpack_from("<Q", message, 16)[0] == told + left_out
-    assert left_out + replica.outbox.next_seq - told - left_out == events
+    assert struct.unpack_from("<Q", message, 16)[0] == reported + left_out
+    assert left_out + replica.outbox.next_seq - reported - left_out == events
 
 
 def test_whoever_sends_is_called_once_until_it_says_that_it_is_done(replica: Replica) -> None:
@@ -284,7 +284,7 @@ def test_a_name_that_is_no_text_or_too_long_is_counted(replica: Replica) -> None
     replica.book("a", worker="\ud800")
     replica.book("b", worker="x" * 513)
     replica.book("c", worker="")
-    replica.outbox.retell(replica.sequences.owned())
+    replica.outbox.republish(replica.sequences.owned())
 
     assert (replica.records(), replica.outbox.untold) == (b"", 6)
 
@@ -321,8 +321,8 @@ MISUSES: dict[str, Callable[[BookingOutbox], object]] = {
     "an attempt that took no time": lambda one: one.ended(
         "q", Attempt(Verdict.WORKER, "", cast("float", "x"))
     ),
-    "nothing to retell": lambda one: one.retell(cast("list[Booking]", 1)),
-    "strangers to retell": lambda one: one.retell(cast("list[Booking]", [1])),
+    "nothing to retell": lambda one: one.republish(cast("list[Booking]", 1)),
+    "strangers to retell": lambda one: one.republish(cast("list[Booking]", [1])),
     "take without bounds": lambda one: one.take(),  # type: ignore[call-arg]
     "take of words": lambda one: one.take(cast("int", "a"), 1),
     "take of too many": lambda one: one.take(1, 1 << 70),
@@ -402,7 +402,7 @@ def test_keys_that_somebody_puts_among_bookings_harm_nothing() -> None:
     for number in range(100):
         replica.book(f"r{number}")
 
-    replica.outbox.tell_growth()
+    replica.outbox.publish_growth()
 
     assert asked
     bookings.clear()

@@ -11,7 +11,7 @@ def test_a_peer_begins_with_its_first_event_and_nothing_missing() -> None:
 
     assert (peer.name, peer.epoch, peer.next_seq, peer.complete) == ("p", 2**62, 1, True)
     assert (peer.booked, peer.renewed_s, peer.counted_s) == (0, 1.5, 1.5)
-    assert (peer.workers, peer.retold, peer.unconfirmed) == ({}, set(), None)
+    assert (peer.workers, peer.republished, peer.unconfirmed) == ({}, set(), None)
 
 
 def test_what_is_known_of_a_peer_is_changed_in_place() -> None:
@@ -20,10 +20,10 @@ def test_what_is_known_of_a_peer_is_changed_in_place() -> None:
     peer.next_seq, peer.booked, peer.complete = 2**62 + 2**32, 7, False
     peer.unconfirmed = {"p#1"}
     peer.workers[as_name_key(3)] = "w"
-    peer.retold.add("p#2")
+    peer.republished.add("p#2")
 
     assert (peer.next_seq, peer.booked, peer.complete) == (2**62 + 2**32, 7, False)
-    assert (peer.unconfirmed, peer.workers, peer.retold) == (
+    assert (peer.unconfirmed, peer.workers, peer.republished) == (
         {"p#1"},
         {as_name_key(3): "w"},
         {"p#2"},

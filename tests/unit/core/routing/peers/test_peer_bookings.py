@@ -21,7 +21,7 @@ NAMES = ("w", "v")
 """Workers, by their numbers."""
 
 
-class Heard:
+class GatewayMessage:
     """One replica that hears of another's bookings."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Heard:
         self.scheduler.listen(new_approx(graded=True))
         self.peers = PeerBookings(self.scheduler)
 
-    def hear(self, first_seq: int, *events: Record, epoch: int = 1, now: float = 0.0) -> bool:
+    def receive(self, first_seq: int, *events: Record, epoch: int = 1, now: float = 0.0) -> bool:
         self.peers.apply("p", RecordBatch(epoch, 1, []), now)
         for number, name in enumerate(NAMES):
             self.peers._peers["p"].workers[as_name_key(number)] = name
@@ -59,38 +59,38 @@ def sized(
 
 
 def test_a_peers_request_counts_in_the_loads() -> None:
-    heard = Heard()
+    hints = GatewayMessage()
 
-    assert heard.hear(1, placed("q"))
+    assert hints.receive(1, placed("q"))
 
-    loads = heard.sequences.loads(W)
+    loads = hints.sequences.loads(W)
     assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (136, 30, 5)
-    booking = heard.sequences.bookings.get("q")
+    booking = hints.sequences.bookings.get("q")
     assert booking is not None
     assert (booking.owner, booking.keys) == ("p", (1, 2))
 
 
 def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
-    heard = Heard()
+    hints = GatewayMessage()
     prompt = [*range(11, 21)]
 
-    told = pack_hashes(grade(prompt, len(prompt)))
-    heard.hear(1, PlacedRecord("q", 0, 10, 40, 40, 0, told, believed=True))
-    heard.hear(2, PlacedRecord("r", 1, 10, 40, 40, 0, told))
+    reported = pack_hashes(grade(prompt, len(prompt)))
+    hints.receive(1, PlacedRecord("q", 0, 10, 40, 40, 0, reported, believed=True))
+    hints.receive(2, PlacedRecord("r", 1, 10, 40, 40, 0, reported))
 
-    overlaps = heard.scheduler.overlaps
+    overlaps = hints.scheduler.overlaps
     assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 10}
     assert overlaps.find_groups(BlockHashes.of([*prompt, 99], 4), 1.0)[0] == {W: 8}
 
 
 def test_speeds_are_learned_from_what_peers_see() -> None:
-    heard = Heard()
-    heard.hear(1, sized("q", 8000, 8000), sized("r", 8000, 8000), now=0.0)
-    heard.hear(3, Prefilled("q"), now=0.8)
-    heard.hear(4, Prefilled("r"), now=1.6)
-    heard.hear(5, Grew("q", 100), Ended("q"), now=3.8)
+    hints = GatewayMessage()
+    hints.receive(1, sized("q", 8000, 8000), sized("r", 8000, 8000), now=0.0)
+    hints.receive(3, Prefilled("q"), now=0.8)
+    hints.receive(4, Prefilled("r"), now=1.6)
+    hints.receive(5, Grew("q", 100), Ended("q"), now=3.8)
 
-    report = heard.scheduler.speeds.report(W)
+    report = hints.scheduler.speeds.report(W)
     assert report.prefill_evidence_tokens == 8000
     assert report.ms_per_output_token == pytest.approx(30.0)
     assert report.residence_ms == pytest.approx(3800.0)
@@ -98,106 +98,106 @@ def test_speeds_are_learned_from_what_peers_see() -> None:
 
 
 def test_bookings_told_again_teach_no_speeds() -> None:
-    heard = Heard()
-    heard.hear(1, StateBegins(), sized("q", 8000, 8000), StateEnds(), now=5.0)
-    heard.hear(4, Prefilled("q"), Grew("q", 100), now=5.1)
-    heard.hear(6, sized("r", 8000, 8000), Ended("q"), now=5.2)
-    heard.hear(8, Prefilled("r"), now=6.0)
+    hints = GatewayMessage()
+    hints.receive(1, StateBegins(), sized("q", 8000, 8000), StateEnds(), now=5.0)
+    hints.receive(4, Prefilled("q"), Grew("q", 100), now=5.1)
+    hints.receive(6, sized("r", 8000, 8000), Ended("q"), now=5.2)
+    hints.receive(8, Prefilled("r"), now=6.0)
 
-    report = heard.scheduler.speeds.report(W)
+    report = hints.scheduler.speeds.report(W)
     assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
-    assert heard.ids() == ["r"]
+    assert hints.ids() == ["r"]
 
 
 def test_progress_and_end_are_followed() -> None:
-    heard = Heard()
-    heard.hear(1, placed("q"), Prefilled("q"), Grew("q", 9))
-    loads = heard.sequences.loads(W)
+    hints = GatewayMessage()
+    hints.receive(1, placed("q"), Prefilled("q"), Grew("q", 9))
+    loads = hints.sequences.loads(W)
     assert (loads.prefill_tokens, loads.expected_blocks) == (0, 2)
 
-    heard.hear(4, Ended("q"))
+    hints.receive(4, Ended("q"))
 
     assert loads.active_requests == 0
 
 
 def test_events_heard_before_are_skipped() -> None:
-    heard = Heard()
-    heard.hear(1, placed("q"), Ended("q"))
+    hints = GatewayMessage()
+    hints.receive(1, placed("q"), Ended("q"))
 
-    assert heard.hear(1, placed("q"), Ended("q"), placed("r"))
+    assert hints.receive(1, placed("q"), Ended("q"), placed("r"))
 
-    assert heard.ids() == ["r"]
-    assert heard.peers.statistics().applied == 3
+    assert hints.ids() == ["r"]
+    assert hints.peers.statistics().applied == 3
 
 
 def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
-    heard = Heard()
-    heard.hear(1, placed("lost-end"), placed("kept"))
+    hints = GatewayMessage()
+    hints.receive(1, placed("lost-end"), placed("kept"))
 
-    assert not heard.hear(4, placed("new"))
-    assert heard.peers.incomplete() == ["p"]
-    assert heard.hear(5, StateBegins(), placed("kept"), placed("new"), StateEnds())
+    assert not hints.receive(4, placed("new"))
+    assert hints.peers.incomplete() == ["p"]
+    assert hints.receive(5, StateBegins(), placed("kept"), placed("new"), StateEnds())
 
-    assert heard.ids() == ["kept", "new"]
-    assert heard.peers.incomplete() == []
-    assert heard.peers.statistics().gaps == 1
+    assert hints.ids() == ["kept", "new"]
+    assert hints.peers.incomplete() == []
+    assert hints.peers.statistics().gaps == 1
 
 
 def test_a_gap_within_a_state_makes_it_worthless() -> None:
-    heard = Heard()
-    heard.hear(1, placed("kept"))
-    heard.hear(3, StateBegins())
+    hints = GatewayMessage()
+    hints.receive(1, placed("kept"))
+    hints.receive(3, StateBegins())
 
-    assert not heard.hear(5, StateEnds())
-    assert heard.ids() == ["kept"]
+    assert not hints.receive(5, StateEnds())
+    assert hints.ids() == ["kept"]
 
 
 def test_a_restarted_peer_takes_its_bookings_along() -> None:
-    heard = Heard()
-    heard.hear(1, placed("old"))
+    hints = GatewayMessage()
+    hints.receive(1, placed("old"))
 
-    assert heard.hear(1, placed("new"), epoch=2)
-    assert heard.hear(2, placed("late"), epoch=1)
+    assert hints.receive(1, placed("new"), epoch=2)
+    assert hints.receive(2, placed("late"), epoch=1)
 
-    assert heard.ids() == ["new"]
+    assert hints.ids() == ["new"]
 
 
 def test_a_dead_peer_takes_its_bookings_along() -> None:
-    heard = Heard()
-    heard.hear(1, placed("q"))
+    hints = GatewayMessage()
+    hints.receive(1, placed("q"))
 
-    heard.peers.remove("p")
+    hints.peers.remove("p")
 
-    assert heard.ids() == []
+    assert hints.ids() == []
 
 
 def test_a_peer_cannot_change_what_others_booked() -> None:
-    heard = Heard()
-    heard.sequences.add("mine", W, Demand(40, 40), 0.0)
+    hints = GatewayMessage()
+    hints.sequences.add("mine", W, Demand(40, 40), 0.0)
 
-    heard.hear(1, placed("mine"), Prefilled("mine"), Grew("mine", 99), Ended("mine"), Ended("x"))
+    hints.receive(1, placed("mine"), Prefilled("mine"), Grew("mine", 99), Ended("mine"), Ended("x"))
 
-    assert heard.sequences.loads(W).prefill_tokens == 40
+    assert hints.sequences.loads(W).prefill_tokens == 40
 
 
 def test_a_living_peer_renews_its_leases() -> None:
-    heard = Heard()
-    heard.hear(1, placed("q"))
+    hints = GatewayMessage()
+    hints.receive(1, placed("q"))
     for now in (0.2, 8.0):
-        heard.hear(2, now=now)
+        hints.receive(2, now=now)
 
-    assert heard.sequences.expire(15.0) == []
-    assert len(heard.sequences.expire(20.0)) == 1
+    assert hints.sequences.expire(15.0) == []
+    assert len(hints.sequences.expire(20.0)) == 1
 
 
 def test_how_a_peers_request_ended_counts_as_if_it_had_been_ours() -> None:
-    heard = Heard()
-    heard.scheduler.workers.membership.add(W, 0.0)
-    heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "cut", 0.5), placed("s"), Ended("s"))
+    hints = GatewayMessage()
+    hints.scheduler.workers.membership.add(W, 0.0)
+    hints.receive(1, placed("q"), Ended("q", Verdict.WORKER, "cut", 0.5), placed("s"), Ended("s"))
 
-    health = heard.scheduler.workers.membership.health
+    health = hints.scheduler.workers.membership.health
     assert health.recent(W) == (1, 2)
-    assert heard.scheduler.workers.state(W).failure_share > 0.0
+    assert hints.scheduler.workers.state(W).failure_share > 0.0
 
 
 @pytest.mark.parametrize(
@@ -206,67 +206,67 @@ def test_how_a_peers_request_ended_counts_as_if_it_had_been_ours() -> None:
 def test_so_does_the_end_of_a_booking_that_came_with_a_state(
     end: Ended, recent: tuple[int, int]
 ) -> None:
-    heard = Heard()
-    heard.scheduler.workers.membership.add(W, 0.0)
-    heard.hear(5, StateBegins(), placed("q"), StateEnds())
+    hints = GatewayMessage()
+    hints.scheduler.workers.membership.add(W, 0.0)
+    hints.receive(5, StateBegins(), placed("q"), StateEnds())
 
-    heard.hear(8, end, now=50.0)
+    hints.receive(8, end, now=50.0)
 
-    assert heard.ids() == []
-    assert heard.scheduler.workers.membership.health.recent(W) == recent
-    assert heard.scheduler.speeds.residence_ms(W) == 0.0
+    assert hints.ids() == []
+    assert hints.scheduler.workers.membership.health.recent(W) == recent
+    assert hints.scheduler.speeds.residence_ms(W) == 0.0
 
 
 def test_of_a_booking_whose_end_was_lost_nobody_knows_how_it_ended() -> None:
-    heard = Heard()
-    heard.scheduler.workers.membership.add(W, 0.0)
-    heard.hear(1, placed("q"), placed("s"))
+    hints = GatewayMessage()
+    hints.scheduler.workers.membership.add(W, 0.0)
+    hints.receive(1, placed("q"), placed("s"))
 
-    heard.hear(9, StateBegins(), placed("s"), StateEnds())
+    hints.receive(9, StateBegins(), placed("s"), StateEnds())
 
-    assert heard.ids() == ["s"]
-    assert heard.scheduler.workers.membership.health.recent(W) == (0, 0)
+    assert hints.ids() == ["s"]
+    assert hints.scheduler.workers.membership.health.recent(W) == (0, 0)
 
 
 def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
-    heard = Heard()
-    heard.scheduler.workers.membership.add(W, 0.0)
-    heard.scheduler.workers.membership.add("v", 0.0)
+    hints = GatewayMessage()
+    hints.scheduler.workers.membership.add(W, 0.0)
+    hints.scheduler.workers.membership.add("v", 0.0)
     elsewhere = PlacedRecord("q", 1, 10, 40, 30, 5)
-    heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "reset"))
-    assert heard.scheduler.workers.everyone(0.0) == ("v",)
+    hints.receive(1, placed("q"), Ended("q", Verdict.WORKER, "reset"))
+    assert hints.scheduler.workers.everyone(0.0) == ("v",)
 
-    heard.hear(3, elsewhere, Ended("q", Verdict.PROMPT, "reset"))
+    hints.receive(3, elsewhere, Ended("q", Verdict.PROMPT, "reset"))
 
-    assert heard.scheduler.workers.everyone(0.0) == ("v", W)
+    assert hints.scheduler.workers.everyone(0.0) == ("v", W)
 
 
 def test_a_peers_turn_counts_as_this_replicas_own_and_is_counted_once() -> None:
-    heard = Heard()
-    turns = heard.sequences.turns
+    hints = GatewayMessage()
+    turns = hints.sequences.turns
     workers = [W, WorkerId("x")]
     assert turns.next(workers, "") == W
 
-    heard.hear(1, sized("q", 40, 30, turn=True))
-    heard.hear(2, StateBegins(), sized("q", 40, 30, turn=True), StateEnds())
+    hints.receive(1, sized("q", 40, 30, turn=True))
+    hints.receive(2, StateBegins(), sized("q", 40, 30, turn=True), StateEnds())
 
     assert turns.next(workers, "") == "x"
     turns.take(WorkerId("x"))
     assert turns.next(workers, "") == W
-    heard.hear(5, sized("by cache", 40, 30))
+    hints.receive(5, sized("by cache", 40, 30))
     assert turns.next(workers, "") == W
 
 
 def test_answers_that_are_not_streamed_grow_alike_at_both_replicas() -> None:
-    home, heard = Heard(), Heard()
-    for scheduler in (home.scheduler, heard.scheduler):
+    home, hints = GatewayMessage(), GatewayMessage()
+    for scheduler in (home.scheduler, hints.scheduler):
         scheduler.speeds.output(W, 100, 2.0)
     home.sequences.add("q", W, Demand(40, 30, 20, streams=False), 0.0)
-    heard.hear(1, sized("q", 40, 30, streams=False))
+    hints.receive(1, sized("q", 40, 30, streams=False))
 
     for now in (0.5, 1.1, 60.0):
         home.scheduler.grow_unseen(now)
-    heard.scheduler.grow_unseen(60.0)
+    hints.scheduler.grow_unseen(60.0)
 
-    loads = [one.sequences.loads(W) for one in (home, heard)]
+    loads = [one.sequences.loads(W) for one in (home, hints)]
     assert [(one.active_blocks, one.expected_blocks) for one in loads] == [(15, 0)] * 2

@@ -174,14 +174,14 @@ def cut(data: bytes, to: int) -> bytes:
 )
 def test_a_message_that_is_not_as_it_must_be_is_refused_whole(data: bytes, why: str) -> None:
     replica = Replica()
-    replica.peers.hear("p", message(named(0, "w"), placed(5, 0, (9, 40, 30, 2))), 0.0)
+    replica.peers.receive("p", message(named(0, "w"), placed(5, 0, (9, 40, 30, 2))), 0.0)
     before = replica.view()
 
     with pytest.raises(CodecError, match=why):
         read_records("p", data)
     if data[:1] == b"\x01":
         with pytest.raises(CodecError, match=why):
-            replica.peers.hear("p", data, 1.0)
+            replica.peers.receive("p", data, 1.0)
 
     assert replica.view() == before
 
@@ -196,11 +196,11 @@ def test_a_build_reads_the_formats_that_it_is_told() -> None:
 
 def test_records_before_a_bad_one_do_not_count() -> None:
     replica = Replica()
-    replica.peers.hear("p", message(named(0, "w"), placed(5, 0, (9, 40, 30, 2))), 0.0)
+    replica.peers.receive("p", message(named(0, "w"), placed(5, 0, (9, 40, 30, 2))), 0.0)
 
     for bad in (bare(9, 0), named(3, b"\xff"), failed(1, 3, b"\xff")):
         with pytest.raises(CodecError):
-            replica.peers.hear("p", message(bare(3, 5), bad, first_seq=3), 1.0)
+            replica.peers.receive("p", message(bare(3, 5), bad, first_seq=3), 1.0)
 
     assert replica.ids("p") == ["p#5"]
 

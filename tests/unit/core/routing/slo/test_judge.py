@@ -78,10 +78,10 @@ def test_what_has_waited_already_does_not_count_for_another_try() -> None:
 
 
 def test_a_token_time_gets_better_when_others_leave() -> None:
-    judge, told = judge_of(), forecast(1.0, 10.0, tpot_ms=80.0)
+    judge, reported = judge_of(), forecast(1.0, 10.0, tpot_ms=80.0)
 
-    assert judge.refuse("r1", Targets(None, 50.0), told, 12_500.0).retry_after_s == 13
-    assert judge.refuse("r1", Targets(5000.0, 50.0), told, 0.0).retry_after_s == 1
+    assert judge.refuse("r1", Targets(None, 50.0), reported, 12_500.0).retry_after_s == 13
+    assert judge.refuse("r1", Targets(5000.0, 50.0), reported, 0.0).retry_after_s == 1
     late = forecast(1.0, 9000.0, tpot_ms=80.0)
     fine = judge.refuse("r1", Targets(500.0, 100.0), late, 99e3)
     assert fine.retry_after_s == 9

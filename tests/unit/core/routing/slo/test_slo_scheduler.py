@@ -199,7 +199,7 @@ def test_dispatch_answers_a_refusal_that_says_when_to_come_back() -> None:
         scheduler,
         DecisionLog(),
         lambda: 0.0,
-        lambda _worker, _doubt: None,
+        lambda _worker, _distrust: None,
         follows_events=False,
     )
     fill(scheduler, W1, 400_000)

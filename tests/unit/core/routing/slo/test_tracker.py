@@ -15,10 +15,10 @@ def forecast(ttft_ms: float = 800.0, tpot_ms: float = 40.0, chance: float = 0.25
     return Forecast(W1, ttft_ms, tpot_ms, 0.0, 100.0, chance)
 
 
-def tracker_of(targets: Targets = BOTH, told: Forecast | None = None) -> SloTracker:
+def tracker_of(targets: Targets = BOTH, reported: Forecast | None = None) -> SloTracker:
     tracker = SloTracker()
     tracker.arrive("r1", targets, 10.0)
-    tracker.sent("r1", targets, told or forecast(), 10.0)
+    tracker.sent("r1", targets, reported or forecast(), 10.0)
     return tracker
 
 
@@ -50,7 +50,7 @@ def test_an_answer_meets_its_targets_or_misses_one(
 
 
 @pytest.mark.parametrize(
-    ("targets", "told", "end_s", "result"),
+    ("targets", "reported", "end_s", "result"),
     [
         (BOTH, forecast(), 11.5, "met"),
         (BOTH, forecast(), 11.6, "missed_ttft"),
@@ -60,10 +60,10 @@ def test_an_answer_meets_its_targets_or_misses_one(
     ],
 )
 def test_a_whole_answer_is_held_against_what_its_tokens_may_take(
-    targets: Targets, told: Forecast | None, end_s: float, result: str
+    targets: Targets, reported: Forecast | None, end_s: float, result: str
 ) -> None:
     tracker = SloTracker()
-    tracker.sent("r1", targets, told, 10.0)
+    tracker.sent("r1", targets, reported, 10.0)
 
     assert tracker.served("r1", 11, end_s) == result
 

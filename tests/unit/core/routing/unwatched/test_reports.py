@@ -28,9 +28,9 @@ def make_reports() -> Reports:
 
 def test_what_is_missing_ended_between_two_reports() -> None:
     reports = make_reports()
-    reports.hear(W1, 2, 10.0)
+    reports.receive(W1, 2, 10.0)
     first = taken(reports, [booking("a"), booking("b")], 10.0)
-    reports.hear(W1, 1, 12.0)
+    reports.receive(W1, 1, 12.0)
 
     assert first == []
     assert taken(reports, [booking("a"), booking("b")], 12.0) == [("a", Span(9.0, 11.0))]
@@ -39,29 +39,29 @@ def test_what_is_missing_ended_between_two_reports() -> None:
 def test_of_a_first_report_it_is_not_known_since_when() -> None:
     reports = make_reports()
 
-    reports.hear(W1, 0, 12.0)
+    reports.receive(W1, 0, 12.0)
 
     assert taken(reports, [booking("a")], 12.0) == [("a", Span(-inf, 11.0))]
 
 
 def test_a_report_counts_once() -> None:
     reports = make_reports()
-    reports.hear(W1, 0, 12.0)
+    reports.receive(W1, 0, 12.0)
 
-    assert reports.has_news()
+    assert reports.has_updates()
     assert taken(reports, [booking("a")], 12.0)
-    assert not reports.has_news()
+    assert not reports.has_updates()
     assert taken(reports, [booking("a")], 12.0) == []
 
 
 def test_what_ended_as_predicted_is_shown_first() -> None:
     reports = make_reports()
-    reports.hear(W1, 2, 10.0)
+    reports.receive(W1, 2, 10.0)
     taken(reports, [], 10.0)
     reports.presume(followed(booking("presumed")), 10.5)
-    reports.hear(W1, 1, 12.0)
+    reports.receive(W1, 1, 12.0)
     shown = [one for one, _ in taken(reports, [booking("a")], 12.0)]
-    reports.hear(W1, 0, 13.0)
+    reports.receive(W1, 0, 13.0)
 
     assert shown == ["presumed"]
     assert [one for one, _ in taken(reports, [booking("a")], 13.0)] == ["a"]
@@ -70,31 +70,31 @@ def test_what_ended_as_predicted_is_shown_first() -> None:
 def test_nothing_is_presumed_while_no_report_could_show_it() -> None:
     reports = make_reports()
     reports.presume(followed(booking("never heard")), 1.0)
-    reports.hear(W1, 1, 2.0)
+    reports.receive(W1, 1, 2.0)
     taken(reports, [], 2.0)
     reports.presume(followed(booking("long ago")), 7.1)
-    reports.hear(W1, 0, 8.0)
+    reports.receive(W1, 0, 8.0)
 
     assert taken(reports, [], 8.0) == []
 
 
 def test_a_worker_that_left_is_forgotten() -> None:
     reports = make_reports()
-    reports.hear(W1, 1, 2.0)
+    reports.receive(W1, 1, 2.0)
     reports.presume(followed(booking("a")), 2.0)
 
     reports.retain({W1})
-    kept = reports.has_news()
+    kept = reports.has_updates()
     reports.retain(())
 
     assert kept
-    assert not reports.has_news()
-    reports.hear(W1, 0, 3.0)
+    assert not reports.has_updates()
+    reports.receive(W1, 0, 3.0)
     assert taken(reports, [], 3.0) == []
 
 
 def test_more_requests_than_are_booked_end_nothing() -> None:
     reports = make_reports()
-    reports.hear(W1, 10**25, 12.0)
+    reports.receive(W1, 10**25, 12.0)
 
     assert taken(reports, [booking("a"), booking("b", owner="peer")], 12.0) == []

@@ -91,13 +91,13 @@ def test_a_prompt_is_computed_when_its_worker_tells_of_its_last_block() -> None:
     follow(unwatched, scheduler, "r1")
     assert (unwatched.follows("r1"), unwatched.follows("r2")) == (True, False)
     store(scheduler, 1, blocks=3)
-    before = unwatched.look(0.1)
+    before = unwatched.check(0.1)
 
     store(scheduler, 1)
 
     assert before == []
-    assert unwatched.look(0.2) == [Prefilled("r1", seen=True)]
-    assert unwatched.look(0.3) == []
+    assert unwatched.check(0.2) == [Prefilled("r1", seen=True)]
+    assert unwatched.check(0.3) == []
 
 
 def test_another_workers_blocks_prove_nothing() -> None:
@@ -107,7 +107,7 @@ def test_another_workers_blocks_prove_nothing() -> None:
 
     store(scheduler, 1, worker=W2)
 
-    assert unwatched.look(0.2) == []
+    assert unwatched.check(0.2) == []
 
 
 def test_what_was_sent_before_a_prompt_that_is_computed_is_computed_too() -> None:
@@ -119,7 +119,7 @@ def test_what_was_sent_before_a_prompt_that_is_computed_is_computed_too() -> Non
     follow(unwatched, scheduler, "later", 4)
 
     store(scheduler, 3)
-    found = unwatched.look(0.2)
+    found = unwatched.check(0.2)
 
     assert found == [Prefilled("cached", seen=True), Prefilled("new", seen=True)]
 
@@ -149,8 +149,8 @@ def test_a_prompt_of_which_no_event_will_tell_is_computed_when_it_is_due() -> No
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", due_s=0.5)
 
-    assert unwatched.look(0.49) == []
-    assert unwatched.look(0.5) == [Prefilled("r1", seen=False)]
+    assert unwatched.check(0.49) == []
+    assert unwatched.check(0.5) == [Prefilled("r1", seen=False)]
 
 
 def test_events_are_not_waited_for_where_they_are_not_believed_or_not_looked_at() -> None:
@@ -159,7 +159,7 @@ def test_events_are_not_waited_for_where_they_are_not_believed_or_not_looked_at(
         unwatched = Unwatched(scheduler, OPTIONS)
         follow(unwatched, scheduler, "r1", due_s=0.5)
 
-        assert unwatched.look(0.5) == [Prefilled("r1", seen=False)]
+        assert unwatched.check(0.5) == [Prefilled("r1", seen=False)]
 
 
 def test_an_event_that_never_comes_is_waited_for_five_times_as_long() -> None:
@@ -167,8 +167,8 @@ def test_an_event_that_never_comes_is_waited_for_five_times_as_long() -> None:
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", due_s=0.5)
 
-    assert unwatched.look(3.4) == []
-    assert unwatched.look(3.6) == [Prefilled("r1", seen=False)]
+    assert unwatched.check(3.4) == []
+    assert unwatched.check(3.6) == [Prefilled("r1", seen=False)]
 
 
 def test_a_report_of_fewer_requests_than_are_booked_ends_those_due_first() -> None:
@@ -179,12 +179,12 @@ def test_a_report_of_fewer_requests_than_are_booked_ends_those_due_first() -> No
     follow(unwatched, scheduler, "middle", 3, tokens=160)
     for family in (1, 2, 3):
         store(scheduler, family)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
 
     unwatched.report(W1, 1, 3.0)
 
-    assert ends_of(unwatched.look(3.0)) == [("short", "report"), ("middle", "report")]
-    assert ends_of(unwatched.look(3.1)) == []
+    assert ends_of(unwatched.check(3.0)) == [("short", "report"), ("middle", "report")]
+    assert ends_of(unwatched.check(3.1)) == []
     assert len(unwatched) == 1
 
 
@@ -196,7 +196,7 @@ def test_what_was_sent_after_a_reports_figures_were_taken_is_not_missed_in_it() 
 
     unwatched.report(W1, 1, 3.0)
 
-    assert ends_of(unwatched.look(3.0)) == []
+    assert ends_of(unwatched.check(3.0)) == []
 
 
 def test_requests_that_are_followed_are_not_ended_by_reports() -> None:
@@ -207,7 +207,7 @@ def test_requests_that_are_followed_are_not_ended_by_reports() -> None:
 
     unwatched.report(W1, 1, 3.0)
 
-    assert ends_of(unwatched.look(3.0)) == [("ours", "report")]
+    assert ends_of(unwatched.check(3.0)) == [("ours", "report")]
 
 
 def test_replicas_end_each_its_own_part_of_what_is_over() -> None:
@@ -223,7 +223,7 @@ def test_replicas_end_each_its_own_part_of_what_is_over() -> None:
                 demand = Demand(4 * SIZE, 4 * SIZE, tokens[name])
                 scheduler.sequences.add(name, W1, demand, 0.0, owner="peer")
         unwatched.report(W1, 2, 3.0)
-        ended += [name for name, _ in ends_of(unwatched.look(3.0))]
+        ended += [name for name, _ in ends_of(unwatched.check(3.0))]
 
     assert sorted(ended) == ["a", "b"]
 
@@ -232,11 +232,11 @@ def test_an_answer_ends_as_predicted_while_its_engine_reports_nothing() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", tokens=160, due_s=0.5)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     end_s = 0.5 + 160 * UNKNOWN_INTERVAL_MS / 1000.0
 
-    early = ends_of(unwatched.look(end_s - 1.1))
-    late = ends_of(unwatched.look(end_s))
+    early = ends_of(unwatched.check(end_s - 1.1))
+    late = ends_of(unwatched.check(end_s))
 
     assert early == []
     assert late == [("r1", "predicted")]
@@ -246,11 +246,11 @@ def test_an_answer_of_unknown_length_is_taken_for_a_usual_one() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", tokens=0, due_s=0.5)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     end_s = 0.5 + UNKNOWN_OUTPUT_TOKENS * UNKNOWN_INTERVAL_MS / 1000.0
 
-    assert ends_of(unwatched.look(end_s - 1.1)) == []
-    assert ends_of(unwatched.look(end_s)) == [("r1", "predicted")]
+    assert ends_of(unwatched.check(end_s - 1.1)) == []
+    assert ends_of(unwatched.check(end_s)) == [("r1", "predicted")]
 
 
 def test_a_predicted_end_is_not_ended_again_by_the_report_that_shows_it() -> None:
@@ -258,17 +258,17 @@ def test_a_predicted_end_is_not_ended_again_by_the_report_that_shows_it() -> Non
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "short", 1, tokens=16, due_s=0.5)
     follow(unwatched, scheduler, "long", 2, tokens=1600, due_s=0.5)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     unwatched.report(W1, 2, 0.9)
-    pass_on(scheduler, early := unwatched.look(1.4), 1.4)
+    pass_on(scheduler, early := unwatched.check(1.4), 1.4)
 
     unwatched.report(W1, 1, 3.0)
-    shown = unwatched.look(3.0)
+    shown = unwatched.check(3.0)
     unwatched.report(W1, 0, 4.0)
 
     assert ends_of(early) == [("short", "predicted")]
     assert shown == []
-    assert ends_of(unwatched.look(4.0)) == [("long", "report")]
+    assert ends_of(unwatched.check(4.0)) == [("long", "report")]
 
 
 def test_what_engines_still_have_past_its_predicted_end_teaches_that_answers_take_longer() -> None:
@@ -282,7 +282,7 @@ def test_what_engines_still_have_past_its_predicted_end_teaches_that_answers_tak
             at = now + tenth / 10.0
             if not tenth % 10:
                 unwatched.report(W1, at - 1.0 < now + 20.0, at)
-            found = unwatched.look(at)
+            found = unwatched.check(at)
             pass_on(scheduler, found, at)
             ended += [at - now for _ in ends_of(found)]
 
@@ -296,9 +296,9 @@ def test_how_long_answers_take_is_learned_from_reports() -> None:
     for number in range(30):
         now = number * 10.0
         follow(unwatched, scheduler, f"r{number}", tokens=160, now=now, due_s=now + 0.5)
-        pass_on(scheduler, unwatched.look(now + 0.5), now + 0.5)
+        pass_on(scheduler, unwatched.check(now + 0.5), now + 0.5)
         unwatched.report(W1, 0, now + 3.1)
-        pass_on(scheduler, unwatched.look(now + 3.1), now + 3.1)
+        pass_on(scheduler, unwatched.check(now + 3.1), now + 3.1)
 
     # Between the prefill and what the report shows at 2.1 s: 0.8 s on average.
     assert unwatched.stays.ms_per_token(W1) == pytest.approx(1000 * 0.8 / 160)
@@ -308,31 +308,31 @@ def test_an_answer_that_nobody_ever_ends_is_let_go() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", tokens=100_000, due_s=0.5)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     for second in range(1, 101):
         unwatched.report(W1, 1, float(second))
-        assert ends_of(unwatched.look(float(second))) == []
+        assert ends_of(unwatched.check(float(second))) == []
 
     unwatched.report(W1, 1, 101.0)
 
-    assert ends_of(unwatched.look(101.0)) == [("r1", "expired")]
+    assert ends_of(unwatched.check(101.0)) == [("r1", "expired")]
 
 
 def test_a_predicted_end_that_no_report_ever_shows_is_forgotten() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", tokens=16, due_s=0.5)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     unwatched.report(W1, 1, 1.0)
-    pass_on(scheduler, unwatched.look(1.4), 1.4)
+    pass_on(scheduler, unwatched.check(1.4), 1.4)
     follow(unwatched, scheduler, "r2", 2, now=99.0, tokens=100_000, due_s=99.0)
     unwatched.report(W1, 1, 100.0)
-    before = ends_of(unwatched.look(100.0))
+    before = ends_of(unwatched.check(100.0))
 
     unwatched.report(W1, 0, 103.0)
 
     assert before == []
-    assert ends_of(unwatched.look(103.0)) == [("r2", "report")]
+    assert ends_of(unwatched.check(103.0)) == [("r2", "report")]
 
 
 def test_a_booking_that_went_without_us_is_found_gone() -> None:
@@ -340,12 +340,12 @@ def test_a_booking_that_went_without_us_is_found_gone() -> None:
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1")
     unwatched.report(W1, 1, 0.0)
-    unwatched.look(0.0)
+    unwatched.check(0.0)
 
     scheduler.remove_worker(W1)
     unwatched.retain(())
 
-    assert ends_of(unwatched.look(2.0)) == [("r1", "gone")]
+    assert ends_of(unwatched.check(2.0)) == [("r1", "gone")]
     assert len(unwatched) == 0
 
 
@@ -356,21 +356,21 @@ def test_a_booking_whose_prefill_would_be_due_is_not_prefilled_when_it_is_gone()
 
     scheduler.finish("r1", 0.1)
 
-    assert unwatched.look(1.0) == [Over("r1", "gone")]
+    assert unwatched.check(1.0) == [Over("r1", "gone")]
 
 
 def test_answers_grow_with_time_up_to_what_is_expected() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
     follow(unwatched, scheduler, "r1", tokens=160, due_s=0.5)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     booking = scheduler.sequences.bookings["r1"]
     unwatched.report(W1, 1, 0.5)
 
-    unwatched.look(4.5)
+    unwatched.check(4.5)
     half = booking.output_tokens
     unwatched.report(W1, 1, 8.0)
-    unwatched.look(12.0)
+    unwatched.check(12.0)
 
     assert (half, booking.output_tokens) == (80, 160)
 
@@ -389,7 +389,7 @@ def test_only_live_bookings_of_ones_own_are_followed_and_once() -> None:
     assert len(unwatched) == 1
     unwatched.forget("r1")
     assert len(unwatched) == 0
-    assert unwatched.look(1.0) == []
+    assert unwatched.check(1.0) == []
 
 
 def test_an_answer_that_has_begun_needs_no_sign_of_its_prefill() -> None:
@@ -400,8 +400,8 @@ def test_an_answer_that_has_begun_needs_no_sign_of_its_prefill() -> None:
 
     unwatched.add("r1", hashes_of(1), 9.0)
 
-    assert unwatched.look(1.0) == []
-    assert ends_of(unwatched.look(0.2 + 8.1)) == [("r1", "predicted")]
+    assert unwatched.check(1.0) == []
+    assert ends_of(unwatched.check(0.2 + 8.1)) == [("r1", "predicted")]
 
 
 def test_counts_tell_what_showed_prefills_and_ends() -> None:
@@ -410,9 +410,9 @@ def test_counts_tell_what_showed_prefills_and_ends() -> None:
     follow(unwatched, scheduler, "r1", 1)
     follow(unwatched, scheduler, "r2", 2)
     store(scheduler, 1)
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
     unwatched.report(W1, 1, 3.0)
-    pass_on(scheduler, unwatched.look(3.0), 3.0)
+    pass_on(scheduler, unwatched.check(3.0), 3.0)
 
     counts = unwatched.statistics()
 
@@ -431,7 +431,7 @@ def test_load_that_others_send_keeps_as_many_of_ours_booked_and_no_more() -> Non
         follow(unwatched, scheduler, f"r{number}", number)
 
     unwatched.report(W1, 4, 3.0)
-    pass_on(scheduler, unwatched.look(3.0), 3.0)
+    pass_on(scheduler, unwatched.check(3.0), 3.0)
 
     assert scheduler.sequences.loads(W1).active_requests == 4
 
@@ -445,7 +445,7 @@ def test_a_report_that_is_taken_for_the_peers_again_and_again_ends_ours() -> Non
     ended = []
     for second in range(2, 2 + TRIES):
         unwatched.report(W1, 1, float(second))
-        ended.append(ends_of(unwatched.look(float(second))))
+        ended.append(ends_of(unwatched.check(float(second))))
 
     assert ended == [[]] * (TRIES - 1) + [[("ours", "report")]]
 
@@ -457,21 +457,21 @@ def test_a_report_while_nothing_is_followed_is_soon_old_news() -> None:
     unwatched.report(W1, 0, 3.0)
     unwatched.forget("r1")
 
-    assert unwatched.look(3.0) == []
+    assert unwatched.check(3.0) == []
     follow(unwatched, scheduler, "r2", now=2.0)
-    assert ends_of(unwatched.look(3.1)) == []
+    assert ends_of(unwatched.check(3.1)) == []
 
 
 def test_what_somebody_tells_the_end_of_ends_by_nothing_else() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
     book(scheduler, "told", tokens=16)
-    unwatched.add("told", hashes_of(1), 0.5, told=True)
-    pass_on(scheduler, prefilled := unwatched.look(0.5), 0.5)
+    unwatched.add("told", hashes_of(1), 0.5, reported=True)
+    pass_on(scheduler, prefilled := unwatched.check(0.5), 0.5)
     unwatched.report(W1, 0, 3.0)
 
     assert prefilled == [Prefilled("told", seen=False)]
-    assert [ends_of(unwatched.look(now)) for now in (3.0, 20.0, 500.0)] == [[], [], []]
+    assert [ends_of(unwatched.check(now)) for now in (3.0, 20.0, 500.0)] == [[], [], []]
 
 
 def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
@@ -479,14 +479,14 @@ def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
     unwatched = Unwatched(scheduler, OPTIONS)
     for name, family in (("early", 1), ("late", 2)):
         book(scheduler, name, family, tokens=16)
-        unwatched.add(name, hashes_of(family), 0.5, told=True)
+        unwatched.add(name, hashes_of(family), 0.5, reported=True)
     unwatched.lose("early")
     unwatched.lose("early")
-    pass_on(scheduler, unwatched.look(0.5), 0.5)
-    first = ends_of(unwatched.look(1.4))
-    pass_on(scheduler, unwatched.look(1.4), 1.4)
+    pass_on(scheduler, unwatched.check(0.5), 0.5)
+    first = ends_of(unwatched.check(1.4))
+    pass_on(scheduler, unwatched.check(1.4), 1.4)
 
     unwatched.lose("late")
 
     assert first == [("early", "predicted")]
-    assert ends_of(unwatched.look(1.5)) == [("late", "predicted")]
+    assert ends_of(unwatched.check(1.5)) == [("late", "predicted")]

@@ -92,8 +92,8 @@ def test_a_failure_is_told_without_its_address(kind: Kind) -> None:
     failure = UpstreamFailure("after_send", kind, f"{address}: [Errno 111]", address, status=503)
 
     for name in ("w0", ""):
-        told = failure.told(name)
-        assert told.startswith(name or "upstream ")
-        assert "10.1.2.3" not in told
-        assert "Errno" not in told
-        assert "{" not in told
+        describe = failure.describe(name)
+        assert describe.startswith(name or "upstream ")
+        assert "10.1.2.3" not in describe
+        assert "Errno" not in describe
+        assert "{" not in describe

@@ -34,14 +34,14 @@ def test_an_error_is_told_in_openais_shape(
     error: KvMeshError, status: int, kind: str, param: str | None
 ) -> None:
     problem = Problem.from_error(error)
-    told = json.loads(problem.body("id-1"))["error"]
+    reported = json.loads(problem.body("id-1"))["error"]
 
     assert problem.status == status
-    assert told["message"] == str(error)
-    assert told["type"] == kind
-    assert told["param"] == param
-    assert told["request_id"] == "id-1"
-    assert set(told) == {"message", "type", "param", "code", "request_id"}
+    assert reported["message"] == str(error)
+    assert reported["type"] == kind
+    assert reported["param"] == param
+    assert reported["request_id"] == "id-1"
+    assert set(reported) == {"message", "type", "param", "code", "request_id"}
 
 
 def test_an_error_in_a_stream_is_one_event() -> None:

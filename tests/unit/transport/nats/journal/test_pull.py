@@ -42,7 +42,7 @@ class Wire:
         # No server here.
         self.consumer._client.publish_nowait = self.publish  # type: ignore[method-assign]
         self.consumer._live = True
-        self.consumer._heard_s = asyncio.get_running_loop().time()
+        self.consumer._received_s = asyncio.get_running_loop().time()
         self.consumer._pull()
 
     def publish(self, subject: str, data: bytes, reply: str = "") -> None:
@@ -117,14 +117,14 @@ async def test_more_is_pulled_when_half_the_window_has_come(wire: Wire) -> None:
 
 
 async def test_a_consumer_that_cannot_be_made_leaves_no_subscription(wire: Wire) -> None:
-    heard: list[int] = []
+    received: list[int] = []
 
     async def listen(_subject: str, _deliver: object) -> int:
-        heard.append(7)
+        received.append(7)
         return 7
 
     async def unlisten(number: int) -> None:
-        heard.remove(number)
+        received.remove(number)
 
     wire.consumer._client.listen = listen  # type: ignore[assignment]
     wire.consumer._client.unlisten = unlisten  # type: ignore[method-assign]
@@ -132,7 +132,7 @@ async def test_a_consumer_that_cannot_be_made_leaves_no_subscription(wire: Wire)
     with pytest.raises(TransportError):  # there is no server
         await wire.consumer.open()
 
-    assert heard == []
+    assert received == []
 
 
 async def test_a_heartbeat_tells_where_the_consumer_stands(wire: Wire) -> None:
@@ -190,7 +190,7 @@ async def test_a_process_that_slept_gives_the_server_another_chance(
     monkeypatch.setattr("kvmesh.transport.nats.journal.pull.HEARTBEAT_S", 0.02)
     monkeypatch.setattr("kvmesh.transport.nats.journal.pull.LATE_TIMER_S", -1.0)
     wire = Wire(window=4)
-    wire.consumer._heard_s -= 100
+    wire.consumer._received_s -= 100
     checks: list[None] = []
     watch = wire.consumer._watch
 

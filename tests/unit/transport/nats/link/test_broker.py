@@ -29,17 +29,17 @@ class Target:
     """The app behind the control plane: writes down what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[Message] = []
+        self.reported: list[Message] = []
 
     async def drain(self, command: Drain) -> None:
-        self.told.append(command)
+        self.reported.append(command)
 
     async def resync(self, command: Resync) -> dict[str, int]:
-        self.told.append(command)
+        self.reported.append(command)
         return {"from": command.next_seq}
 
     async def status(self, command: Status) -> None:
-        self.told.append(command)
+        self.reported.append(command)
         raise NoWorkerError("nobody here")
 
 
@@ -64,8 +64,8 @@ class Asker:
 async def control(target: Target) -> AsyncIterator[Asker]:
     desk = CommandDesk({Drain: target.drain, Resync: target.resync, Status: target.status})
     client = NatsClient(Signing(get_logger()))
-    heard = {one: Subscription(client) for one in (SUBJECT, "kvmesh.ctl.code.all")}
-    broker = SharedBroker(client, heard, desk.handle)
+    received = {one: Subscription(client) for one in (SUBJECT, "kvmesh.ctl.code.all")}
+    broker = SharedBroker(client, received, desk.handle)
     async with TestNatsBroker(broker):
         yield Asker(broker, desk)
 
@@ -76,14 +76,14 @@ async def test_a_command_reaches_its_handler_and_its_result_the_asker(
     result = await control.ask(SUBJECT, RESYNC, dict[str, int])
 
     assert result == {"from": 3}
-    assert target.told == [RESYNC]
+    assert target.reported == [RESYNC]
     assert control.desk.statistics().handled == 1
 
 
 async def test_every_subject_is_answered(control: Asker, target: Target) -> None:
     await control.ask("kvmesh.ctl.code.all", Drain(draining=False), type(None))
 
-    assert target.told == [Drain(draining=False)]
+    assert target.reported == [Drain(draining=False)]
 
 
 async def test_a_refusal_tells_the_asker_why(control: Asker) -> None:
@@ -103,14 +103,14 @@ async def test_garbage_is_refused(control: Asker, target: Target, garbage: bytes
     reply = await control.broker.send(SUBJECT, garbage, 5.0)
 
     assert b"command of" in reply
-    assert target.told == []
+    assert target.reported == []
 
 
 async def test_a_handlers_bug_is_reported_and_answered(control: Asker, target: Target) -> None:
     contexts: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: contexts.append(context))
-    target.told = None  # type: ignore[assignment]  # the bug
+    target.reported = None  # type: ignore[assignment]  # the bug
 
     with pytest.raises(TransportError, match="AttributeError"):
         await control.ask(SUBJECT, RESYNC, dict[str, int])
@@ -128,4 +128,4 @@ async def test_a_command_published_without_asking_is_carried_out(
 ) -> None:
     await control.broker.publish(msgspec.msgpack.encode(RESYNC), SUBJECT)
 
-    assert target.told == [RESYNC]
+    assert target.reported == [RESYNC]

@@ -177,8 +177,10 @@ async def client(peer: Peer) -> AsyncIterator[NatsClient]:
 async def test_a_pong_that_comes_late_does_not_end_the_read_loop(
     peer: Peer, client: NatsClient
 ) -> None:
-    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    number = await client.listen("a", lambda _subject, _reply, data, _raw: heard.set_result(data))
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    number = await client.listen(
+        "a", lambda _subject, _reply, data, _raw: received.set_result(data)
+    )
     peer.answers.clear()
     peer.pinged.clear()
 
@@ -189,7 +191,7 @@ async def test_a_pong_that_comes_late_does_not_end_the_read_loop(
     await client.flush()
     peer.writers[0].write(b"MSG a %d 2\r\nhi\r\n" % number)
 
-    assert await asyncio.wait_for(heard, 5) == b"hi"
+    assert await asyncio.wait_for(received, 5) == b"hi"
 
 
 async def test_what_the_server_says_of_itself_is_kept(client: NatsClient) -> None:

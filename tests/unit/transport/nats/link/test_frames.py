@@ -116,10 +116,10 @@ async def test_a_message_that_never_became_whole_is_kept_at_the_end() -> None:
 
 async def test_a_large_message_is_looked_at_once_it_is_whole() -> None:
     class Counted(FrameReader):
-        looks: list[int]
+        uses_caches: list[int]
 
         def _split(self, whole: bytes) -> bytearray:
-            self.looks.append(len(whole))
+            self.uses_caches.append(len(whole))
             return super()._split(whole)
 
     taken: list[bytes] = []
@@ -129,10 +129,10 @@ async def test_a_large_message_is_looked_at_once_it_is_whole() -> None:
         return True
 
     reader = Counted(1 << 16, take)
-    reader.looks = []
+    reader.uses_caches = []
     wire = frame((1, b"a", b"", b"x" * 1000, None))
     for at in range(0, len(wire), 100):
         reader.feed_data(wire[at : at + 100])
 
-    assert reader.looks == [100, len(wire)]
+    assert reader.uses_caches == [100, len(wire)]
     assert taken == [b"x" * 1000]

@@ -44,10 +44,10 @@ def test_with_both_what_is_not_signed_counts_no_more(tmp_path: Path) -> None:
     signing.begin("kvmesh", SECRETS["r0"], path)
 
     assert not signing.admits_value(MANIFEST, b"", b"{}", "")
-    told = signing.unverified()
-    assert told.counts["unsigned", "manifest"] == 1
-    assert (told.verifies, told.lines) == (True, signing.warnings())
-    assert len(told.lines) == 1
+    reported = signing.unverified()
+    assert reported.counts["unsigned", "manifest"] == 1
+    assert (reported.verifies, reported.lines) == (True, signing.warnings())
+    assert len(reported.lines) == 1
 
 
 def test_a_trust_file_without_a_key_is_refused(tmp_path: Path) -> None:

@@ -82,10 +82,10 @@ def test_the_first_batch_begins_with_the_rule_and_hashes_of_one_group_serve_anot
 ) -> None:
     cache = make()
 
-    told = cache.take([STATE, FULL])
+    reported = cache.take([STATE, FULL])
 
-    assert told == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
-    assert cache.dump() == told[1:]
+    assert reported == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
+    assert cache.dump() == reported[1:]
     assert cache.take([state((12,), ())]) == [ends(H[1])]
     assert (cache.block_size, cache.visible(), cache.statistics().blocks) == (4, 4, 6)
 
@@ -117,19 +117,19 @@ def test_a_group_that_is_met_later_gives_another_rule_and_all_is_told_anew(make:
     cache = make()
     cache.take([stored((11, 12, 13, 14), kind="mla_attention")])
 
-    told = cache.take([STATE])
+    reported = cache.take([STATE])
 
-    assert told == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
-    assert cache.dump() == told[1:]
+    assert reported == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
+    assert cache.dump() == reported[1:]
 
 
 def test_a_farther_tier_holds_what_nearer_ones_do(make: Make) -> None:
     cache = make()
     cache.take([FULL, STATE])
 
-    told = cache.take([EngineStored((13,), None, b"", 0, 1, 1)])
+    reported = cache.take([EngineStored((13,), None, b"", 0, 1, 1)])
 
-    assert told == [chain(ROOT, *H, tier=1), ends(H[2], H[3], tier=1)]
+    assert reported == [chain(ROOT, *H, tier=1), ends(H[2], H[3], tier=1)]
     assert cache.take([EngineRemoved((14,), 0, 1)]) == [
         Removed(pack_hashes(H[3:]), ENDS),
         Removed(pack_hashes(H[3:]), ENDS + 1),
@@ -142,14 +142,14 @@ def test_several_blocks_in_one_are_held_in_each(make: Make) -> None:
     cache.take([FULL, stored((14,), group=1, kind="sliding_window", window=5)])
     cache.take([EngineRemoved((11, 12, 13, 14)), EngineRemoved((14,), 0, 1)])
 
-    told = cache.take(
+    reported = cache.take(
         [
             stored((24,), size=16, tier=1),
             stored((24,), size=16, tier=1, group=1, kind="sliding_window", window=5),
         ]
     )
 
-    assert told == [chain(ROOT, *H, tier=1), ends(*H, tier=1)]
+    assert reported == [chain(ROOT, *H, tier=1), ends(*H, tier=1)]
     assert cache.take([EngineRemoved((24,), 1)])[1:] == [Removed(pack_hashes(H[::-1]), 1)]
 
 
@@ -244,10 +244,10 @@ def test_an_engine_that_turns_out_to_have_groups_keeps_what_it_held() -> None:
     cache = EngineCache(4, decode=lambda payload: batches[payload[0]])
     cache.take(b"\0")
 
-    told = cache.take(b"\1")
+    reported = cache.take(b"\1")
 
-    assert told[:4] == [Cleared(), Reuse(), chain(ROOT, *H[:2]), chain(ROOT, *H[:3], tier=1)]
-    assert told[4:] == [ends(H[1]), ends(H[1], tier=1)]
+    assert reported[:4] == [Cleared(), Reuse(), chain(ROOT, *H[:2]), chain(ROOT, *H[:3], tier=1)]
+    assert reported[4:] == [ends(H[1]), ends(H[1], tier=1)]
     statistics = cache.statistics()
     assert statistics.residency.unknown_removals == 1
     assert [group.kind for group in statistics.groups] == ["", "mamba"]
@@ -282,9 +282,11 @@ def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed() -> None:
     cache = EngineCache()
     whole = ["BlockStored", [1], None, [5, 6], 2]
 
-    told = cache.take(msgspec.msgpack.encode([0.0, [["BlockStored", [2], None, "x", 2], whole], 0]))
+    reported = cache.take(
+        msgspec.msgpack.encode([0.0, [["BlockStored", [2], None, "x", 2], whole], 0])
+    )
 
-    assert len(told) == 1
+    assert len(reported) == 1
     assert cache.statistics().odd == (("engine event: token_ids", 1),)
     assert (cache.complete, cache.statistics().lost) == (True, 0)
 
@@ -293,11 +295,11 @@ def test_reasons_are_told_apart_up_to_a_bound() -> None:
     odd = OddEvents()
     odd.add(["often", "often", *(f"reason {number:02}" for number in range(40))])
 
-    assert [odd.is_news(), odd.is_news()] == [True, False]
+    assert [odd.is_update(), odd.is_update()] == [True, False]
     odd.add(["often"] * 41)
-    assert not odd.is_news()
+    assert not odd.is_update()
     odd.add(["often"])
-    assert odd.is_news()
+    assert odd.is_update()
     counts = odd.statistics()
     assert (len(counts), counts[0], dict(counts)["often"]) == (33, ("often", 44), 44)
 
@@ -323,18 +325,18 @@ def test_an_engine_that_restarts_is_taken_for_one_of_one_group_again() -> None:
 def test_an_engine_that_drops_blocks_is_followed_by_groups_from_the_beginning() -> None:
     cache = EngineCache(4, decode=lambda payload: BATCHES[payload[0]], drops=True)
 
-    told = cache.take(b"\1")
+    reported = cache.take(b"\1")
 
-    assert told == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
+    assert reported == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
     assert (cache.block_size, cache.statistics().visible_blocks) == (4, 4)
 
 
 def test_a_dropped_block_is_one_more_behind_each_end(make: Make) -> None:
     cache = make(4, drops=True)
 
-    told = cache.take(BATCHES[1].events)
+    reported = cache.take(BATCHES[1].events)
 
-    assert told == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
+    assert reported == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
     assert [one.blocks for one in cache.groups()] == [4]
     assert cache.take([EngineRemoved((13,))])[0] == Removed(pack_hashes(sorted(H[2:])), ENDS)
 
@@ -366,11 +368,11 @@ def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are
     )
     cache = EngineCache(decode=lambda _: batch)
 
-    told = cache.take(b"")
+    reported = cache.take(b"")
 
-    assert told[:2] == [Cleared(), Reuse()]
+    assert reported[:2] == [Cleared(), Reuse()]
     assert len(cache.statistics().groups) == 4
-    assert not any(isinstance(one, Stored) and one.tier >= ENDS for one in told[2:])
+    assert not any(isinstance(one, Stored) and one.tier >= ENDS for one in reported[2:])
 
 
 def test_offloaded_blocks_longer_than_can_be_count_where_they_end(make: Make) -> None:
