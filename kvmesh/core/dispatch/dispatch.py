@@ -86,9 +86,9 @@ class Dispatch:
         self._decider = decider = scheduler.decider
         decider.log(log.records, log.totals, self.tokens, self.phases.of_decisions(), _begun)
 
-    def tell(self, outbox: BookingOutbox | None) -> None:
+    def publish_to(self, outbox: BookingOutbox | None) -> None:
         """Have an outbox told of bookings from now on, None: nobody."""
-        self._decider.tell(outbox)
+        self._decider.publish_to(outbox)
 
     def resize(self, block_size: int) -> None:
         """Decide and judge by blocks of another size from now on."""
