@@ -43,7 +43,7 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     int uses_caches;
     PyObject *name, *formula, *weights, *policy, *maker, *draw;
     double margin, read[MOST_WEIGHTS] = {0.0};
-    if (READ_NEW("Course", "UpOTdUOO", "mode looks formula weights margin policy maker draw", &name,
+    if (READ_NEW("Course", "UpOTdUOO", "mode uses_caches formula weights margin policy maker draw", &name,
                  &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
         return NULL;
     }

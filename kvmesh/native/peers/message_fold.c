@@ -459,7 +459,7 @@ static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords
         return NULL;
     }
     if (READ_NEW("MessageFold", "$+O+!+!O+D+D+!+!TpT",
-                 "events sequences speeds heard members strangers out distrusted ttls has_index limits",
+                 "events sequences speeds hints members strangers out distrusted ttls has_index limits",
                  &self->events, &sequences_type, &self->sequences, &speeds_type, &self->speeds,
                  &hints, &self->members, &self->strangers, &PySet_Type, &self->out, &PySet_Type,
                  &self->distrusted, &ttls, &self->has_index, &limits) < 0 ||

@@ -10,7 +10,7 @@ VALUES: dict[str, dict[str, float]] = {
     "blocks.hash_chain": {"AHEAD": 64},
     "buckets.turns": {"HALF_LIFE_S": 60.0, "MOST_AHEAD": 8.0},
     "buckets.workerless": {"MOST_KNOWN": 1024, "REST_S": 1.0, "TRIAL_S": 0.25},
-    "health.retry_budget": {"BURST": 100.0, "LEAST_PER_S": 10.0},
+    "members.retry_budget": {"BURST": 100.0, "LEAST_PER_S": 10.0},
     "insight.prefix_families": {"HALVED_AFTER": 1024, "LEAST_SEEN": 4, "MAX_COUNTED": 8192},
     "journal.lag": {"RECENT": 1024},
     "journal.lease": {"RENEW_S": 1.0, "SAFETY_S": 0.2, "TTL_S": 3},
