@@ -49,7 +49,7 @@ class Shares(msgspec.Struct, frozen=True, array_like=True):
     beat: bool = False
 
 
-class TenantShare(msgspec.Struct, frozen=True):
+class TenantShare(msgspec.Struct, frozen=True, rename={"waits_remotely": "waits_elsewhere"}):
     """One tenant for people. `service` are tokens charged at this replica, `deficit` how many more
     it may be given before the others have had theirs; below 0 it is ahead.
     """

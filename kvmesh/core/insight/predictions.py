@@ -116,7 +116,7 @@ class _Worker:
         self.pause_s = pause_s
 
 
-class AccessReport(msgspec.Struct):
+class AccessReport(msgspec.Struct, rename={"reported": "told"}):
     """What one worker's served answers told.
 
     `tokens` of prompts were found in its cache, `blocks` are the whole blocks of them. `reported`

@@ -94,12 +94,12 @@ ENDED: Points = [
     (Forward, "_over"),
     (RoutedRequest, "on_finish"),
     (RoutedRequest, "finish"),
-    (RoutedRequest, "_last_attempt"),
     (Dispatch, "finished"),
     (RoutedRequest, "_closed"),
 ]
 LEFT: Points = [
     *(one for one in ENDED if one[0] is RoutedRequest),
+    (RoutedRequest, "_last_attempt"),
     (RoutedRequest, "_release"),
     (Dispatch, "release"),
     (Dispatch, "finished"),

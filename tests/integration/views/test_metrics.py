@@ -179,7 +179,7 @@ async def test_every_metric_of_a_picker_is_documented() -> None:
         metrics = families((await live.views.get("/metrics")).text)
 
     assert "\n".join(undocumented(metrics)) == ""
-    assert value(metrics, "kvmesh_picks_total", reported="picked") == 1
+    assert value(metrics, "kvmesh_picks_total", told="picked") == 1
     assert value(metrics, "kvmesh_picks_followed_total", until="to the end") == 1
     assert {name for name in documented() if name.startswith(OF_PICKERS)} <= set(metrics)
 
