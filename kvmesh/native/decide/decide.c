@@ -497,7 +497,7 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     uint64_t began = clock_ns(), hashed_ns = 0;
     int hashed = 1;
     self->busy = 1;
-    self->apart = self->decisions % APART_EVERY == 0;
+    self->apart = self->timed++ % APART_EVERY == 0;
     if (self->by->uses_caches) {
         hashed = hash_prompt(self, &request, &prompt, &question);
     } else {

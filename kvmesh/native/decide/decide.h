@@ -88,6 +88,7 @@ typedef struct {
     int likeliest;   /* it is a dry run: nothing is drawn */
     int smallest;    /* of equal workers, those that have least cached are taken */
     Histogram *phases[PHASES]; /* NULL: nobody counts */
+    unsigned timed;            /* requests that `decide` was asked for */
     uint64_t found_ns;         /* when the last search ended, if `apart` */
     int apart;                 /* the decision under way is timed phase by phase */
     long long decisions, overlap_blocks, request_blocks;
