@@ -147,6 +147,7 @@ def test_who_tells_the_news_is_called_at_each(pair: tuple[Replica, Replica]) -> 
     one.begin("a")
     one.reported()
     one.sharing.publish_again(0.0)
+    one.sharing.publish_again(0.0)
 
     assert called == [True, True]
     one.reported()

@@ -1,0 +1,68 @@
+"""What is known of a request on its way, read or placed as it was scanned."""
+
+import pytest
+
+from kvmesh._native import Placed, scan
+from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
+from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes
+from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
+from kvmesh.core.routing.decision import RouteRequest
+from tests.unit.core.dispatch.test_placing import BODY, dispatch_to
+from tests.unit.core.programs.program_cases import SmallFleet, make_governor, make_turn
+
+
+def placed_by(dispatch: Dispatch, name: bytes = b"r") -> Placed:
+    scanned = scan(BODY, True)
+    assert scanned is not None
+    placed = Placer(dispatch).decide(ScannedPrompt(scanned), name, NO_WISHES, 1.0)
+    assert isinstance(placed, Placed)
+    return placed
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_what_was_placed_makes_its_request_when_it_is_needed(*, chooses: bool) -> None:
+    placed, turn = placed_by(dispatch_to("w")), make_turn("a", 100)
+    one = AtOnce(placed, RequestWishes(tenant="acme", chooses=chooses), turn)
+
+    assert (one.plain, one.turn, one.taking, one.made) == (not chooses, turn, True, None)
+    assert one.known_hashes is placed.hashes
+    one.drop_hashes()
+    assert one.made is None
+    assert (one.request.request_id, one.request.tenant, one.request.turn) == ("r", "acme", turn)
+    assert one.known_hashes is one.request.hashes
+
+
+def test_after_the_first_token_no_hashes_are_known() -> None:
+    dispatch = dispatch_to("w")
+    one = AtOnce(placed_by(dispatch), NO_WISHES, None)
+
+    assert dispatch.seen(one, 1, 1.5)
+
+    assert one.known_hashes is NO_HASHES
+    assert one.request.hashes is NO_HASHES
+
+
+def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
+    request = RouteRequest("q", BlockHashes.of([1, 2], 16), 40)
+    one = Dispatched(request, b"q")
+
+    assert (one.plain, one.turn, one.known_hashes) == (False, None, request.hashes)
+    one.drop_hashes()
+    assert one.request.hashes is NO_HASHES
+
+
+def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
+    dispatch = dispatch_to("w")
+    governor = make_governor(SmallFleet(w=10_000), small_share=0.0)
+    dispatch.turns.governor = governor
+    placed, turn = placed_by(dispatch), make_turn("a", 100)
+
+    dispatch.begin_turn(placed, turn)
+    one = AtOnce(placed, NO_WISHES, turn)
+    (agent,) = governor.table.agents.values()
+    running = agent.running
+    dispatch.leave_turn(one, 2.0)
+
+    assert (running, agent.running, one.taking) == (1, 0, False)
