@@ -51,6 +51,8 @@ def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
     assert (one.plain, one.turn, one.known_hashes) == (False, None, request.hashes)
     one.drop_hashes()
     assert one.request.hashes is NO_HASHES
+    one.request = request
+    assert one.known_hashes is request.hashes
 
 
 def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
