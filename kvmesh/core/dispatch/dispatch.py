@@ -6,7 +6,7 @@ all others, and each second attempt, by the same choice and the same booking in 
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -37,7 +37,7 @@ _SERVER_ERROR: Final = 500
 _NOBODY: Final[frozenset[WorkerId]] = frozenset()
 
 
-class Ending(NamedTuple):
+class Ending(msgspec.Struct, frozen=True, gc=False):
     """How a request ended: the `status` its client got, what the engine reported; `watched` False:
     its times were not seen, so that a policy on trial is not judged by them.
     """
