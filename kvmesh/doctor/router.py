@@ -126,13 +126,13 @@ def _check_versions(router: RouterFacts) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "versions", line, remedy)
     known = {version for counts in router.versions.values() for version in counts}
     if len(known) > 1:
-        reported = ", ".join(
+        counted = ", ".join(
             f"{count} {role}{'s' * (count > 1)} {version}"
             for role, counts in router.versions.items()
             for version, count in counts.items()
         )
         remedy = "finish the upgrade, or go back: see docs/operate/upgrade.md"
-        yield Finding(Level.WARN, "versions", f"the bucket runs several: {reported}", remedy)
+        yield Finding(Level.WARN, "versions", f"the bucket runs several: {counted}", remedy)
     elif known:
         yield Finding(Level.OK, "versions", f"all members run {known.pop()}")
 

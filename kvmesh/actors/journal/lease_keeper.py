@@ -59,8 +59,8 @@ class LeaseKeeper:
         if not updates:
             return retry
         fields: Fields = {"key": self._key, "bytes": len(answer.value or b"")}
-        reported = Log("error", "lease names no holder, it is free after its time", fields)
-        return (reported, *retry)
+        warning = Log("error", "lease names no holder, it is free after its time", fields)
+        return (warning, *retry)
 
     def _write(
         self, now: float, granted: Callable[[float], Iterable[Effect]], *, over: bool

@@ -104,9 +104,9 @@ class StaticRegistry:
             self._slow.discard(worker)
         elif answered:
             self._slow.add(worker)
-        reported = (_log(worker, answering=False),) if answered or stranger else ()
+        logs = (_log(worker, answering=False),) if answered or stranger else ()
         seen = (Send(self._router, WorkerSeen(message.beat)),) if message.beat else ()
-        return (*reported, *(seen if stranger else ()), *self._settle(now))
+        return (*logs, *(seen if stranger else ()), *self._settle(now))
 
     def _settle(self, now: float) -> Iterable[Effect]:
         """Use engines that are slow to answer only while no other engine answers."""
@@ -134,8 +134,8 @@ class StaticRegistry:
     def _describe(self, worker: WorkerId, info: WorkerInfo, *, events: bool) -> None:
         trust, reason = Trust.APPROX, "its engine publishes no KV events"
         if events:
-            reported = self._trust.get(worker)
-            trust, reason = (reported.trust, reported.reason) if reported else _NEW
+            known = self._trust.get(worker)
+            trust, reason = (known.trust, known.reason) if known else _NEW
         self._workers.describe(worker, msgspec.structs.replace(info, trust=trust))
         if reason:
             self.reasons[worker] = reason

@@ -201,8 +201,8 @@ def login_page(said: str = "") -> bytes:
 
 
 def _client(request: Request) -> str:
-    reported = (request.header(b"x-forwarded-for") or b"").rpartition(b",")[2]
-    return client_at(request.client, reported.decode("latin-1").strip())
+    address = (request.header(b"x-forwarded-for") or b"").rpartition(b",")[2]
+    return client_at(request.client, address.decode("latin-1").strip())
 
 
 def _shown_key(request: Request) -> str:

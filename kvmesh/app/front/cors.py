@@ -96,8 +96,8 @@ _EXPOSED: Final = (b"access-control-expose-headers", b"*")
 
 
 def _preflight(request: Request, allowed: Headers) -> Headers:
-    reported = [one for one in allowed if one not in (_EXPOSED, _VARY)]
-    reported += [
+    headers = [one for one in allowed if one not in (_EXPOSED, _VARY)]
+    headers += [
         (b"access-control-allow-methods", METHODS),
         (b"access-control-max-age", b"%d" % MAX_AGE_S),
         _VARY_ASKED,
@@ -105,8 +105,8 @@ def _preflight(request: Request, allowed: Headers) -> Headers:
     asked = request.header(_ASKED)
     # Named one by one: a star does not let the authorization header pass.
     if asked and len(asked) <= _MOST_ASKED and _NAMES.fullmatch(asked.strip()):
-        reported.append((b"access-control-allow-headers", asked.strip()))
-    return reported
+        headers.append((b"access-control-allow-headers", asked.strip()))
+    return headers
 
 
 def check_origin(text: str) -> str:

@@ -129,8 +129,8 @@ class KeyGuard(Generic[E]):
         check_role(request.path, roles)
         if request.header(b"cookie") is not None:
             request.replace_headers(without_cookie(request.headers))
-        reported = (ROLES_HEADER, words_of(roles))
-        added = ((self._tenant, tenant), reported) if self._tenant else (reported,)
+        granted = (ROLES_HEADER, words_of(roles))
+        added = ((self._tenant, tenant), granted) if self._tenant else (granted,)
         request.change_headers(self._drop, added)
 
     def _check(self) -> None:

@@ -105,8 +105,8 @@ def read_sampling(share: float | None, variables: Mapping[str, str]) -> Sampling
     if share is not None:
         return Sampling(share)
     name = variables.get(SAMPLER, "").strip().lower()
-    reported = _number(f"{SAMPLER}_ARG", variables.get(f"{SAMPLER}_ARG", ""), 0.0, 1.0)
-    ratio = 1.0 if reported is None else reported
+    given = _number(f"{SAMPLER}_ARG", variables.get(f"{SAMPLER}_ARG", ""), 0.0, 1.0)
+    ratio = 1.0 if given is None else given
     match name.removeprefix("parentbased_"):
         case "always_off":
             found = 0.0
@@ -123,11 +123,11 @@ def read_sampling(share: float | None, variables: Mapping[str, str]) -> Sampling
 def resource_of(role: str, version: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the attributes of this process, those of the variables first."""
     pairs = [one.partition("=") for one in variables.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")]
-    reported = {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
+    given = {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
     if service := variables.get("OTEL_SERVICE_NAME", ""):
-        reported["service.name"] = service
+        given["service.name"] = service
     own = {"service.name": f"kvmesh-{role}", "service.version": version}
-    return [*(own | reported).items()]
+    return [*(own | given).items()]
 
 
 def _compression(name: str) -> Compression:

@@ -41,8 +41,8 @@ class Viewers:
             limited = self.apart and not self._checked
             if not (limited and request.header(self._tenant) is not None):
                 return None
-        reported = request.head.select(self._tenants)
-        return Viewer(tenant_of(reported, self._tenant), self.apart)
+        tenants = request.head.select(self._tenants)
+        return Viewer(tenant_of(tenants, self._tenant), self.apart)
 
     def redact(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
         """Return a plan whose answers show the client nothing of others' prompts."""

@@ -118,8 +118,8 @@ class EngineAttachment:
         """Learn what an answer of the rank says of its cache."""
         if worker in self._subscriptions:
             packed = pack_hashes(answer.hashes)
-            reported = PromptServed(worker, packed, answer.cached, answer.lasted_s)
-            self._driver.post(self._followers[worker].name, reported)
+            served = PromptServed(worker, packed, answer.cached, answer.lasted_s)
+            self._driver.post(self._followers[worker].name, served)
 
     def reread(self, worker: WorkerId) -> bool:
         """Follow the rank's events from the beginning; False when they are not followed."""

@@ -141,7 +141,7 @@ class RouterMesh:
         """Return this replica's present sign of life."""
         claim = self.indexer.replica.claim()
         follower = self._follower and not self.advertise_url
-        reported = {peer.router: peer.fetches for peer in self.link.replicas()}
+        fetches = {peer.router: peer.fetches for peer in self.link.replicas()}
         return RouterHeartbeat(
             router=self.router_id,
             bucket=self._settings.bucket,
@@ -163,7 +163,7 @@ class RouterMesh:
             follower=follower or self._role == "picker",
             version=own_version(),
             formats=OWN,
-            fetches=self._known.fetch_times.exchange(reported, time.monotonic()),
+            fetches=self._known.fetch_times.exchange(fetches, time.monotonic()),
             picker=self._role == "picker",
         )
 
@@ -202,8 +202,8 @@ class RouterMesh:
     def served(self, worker: WorkerId, answer: CacheHit) -> None:
         """Tell the worker's sidecar what an answer says of its engine's cache."""
         packed = pack_hashes(answer.hashes)
-        reported = PromptServed(worker, packed, answer.cached, answer.lasted_s)
-        self.link.plane.bus.publish(self.link.subjects.control(worker), encode(reported))
+        served = PromptServed(worker, packed, answer.cached, answer.lasted_s)
+        self.link.plane.bus.publish(self.link.subjects.control(worker), encode(served))
 
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.

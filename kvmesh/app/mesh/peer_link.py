@@ -184,8 +184,8 @@ class PeerLink:
         """Return what of the plane makes routing worse than it could be, one line each."""
         registry, now = self.registry, time.monotonic()
         lost = by_reason(registry.given_up(now), "gets no requests")
-        received = registry.link_health.warnings()
-        return (*received, *lost, *registry.warnings(now), *self.plane.warnings())
+        links = registry.link_health.warnings()
+        return (*links, *lost, *registry.warnings(now), *self.plane.warnings())
 
     def signatures(self) -> dict[str, object]:
         """Return whether this process looks at signatures, and what it refuses now, in words."""
@@ -217,15 +217,15 @@ class PeerLink:
 
     def versions(self) -> MemberVersions:
         """Return the versions of all members of the bucket, this one's too."""
-        reported: dict[Role, list[str]] = {"router": [], "picker": [], "follower": []}
-        reported[self._role].append(own_version())
+        versions: dict[Role, list[str]] = {"router": [], "picker": [], "follower": []}
+        versions[self._role].append(own_version())
         for beat in self._received():
-            reported[_role(beat)].append(beat.version)
+            versions[_role(beat)].append(beat.version)
         workers = self._router.workers() if self._receives_workers else ()
         return MemberVersions(
-            routers=tuple(reported["router"]),
-            pickers=tuple(reported["picker"]),
-            followers=tuple(reported["follower"]),
+            routers=tuple(versions["router"]),
+            pickers=tuple(versions["picker"]),
+            followers=tuple(versions["follower"]),
             workers=tuple(one.version for one in workers),
         )
 

@@ -81,7 +81,7 @@ class SharingMesh:
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
-        reported = {peer.router: peer.fetches for peer in self.link.replicas()}
+        fetches = {peer.router: peer.fetches for peer in self.link.replicas()}
         return RouterHeartbeat(
             router=self.link.router_id,
             bucket=self._settings.bucket,
@@ -98,7 +98,7 @@ class SharingMesh:
             follower=self._role == "picker",
             version=own_version(),
             formats=OWN,
-            fetches=self._known.fetch_times.exchange(reported, time.monotonic()),
+            fetches=self._known.fetch_times.exchange(fetches, time.monotonic()),
             picker=self._role == "picker",
         )
 

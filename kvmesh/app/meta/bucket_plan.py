@@ -67,8 +67,8 @@ class BucketPlan:
                 scope, client_s = self.forwarding.scope, self.forwarding.patience_s()
                 if patience.hold(scope, self._go_on, client_s):
                     return Wait.WAIT
-            reported = tried and failure is not None and failure.kind != "no_worker"
-            return None if reported else Problem.from_error(error)
+            named = tried and failure is not None and failure.kind != "no_worker"
+            return None if named else Problem.from_error(error)
         except KvMeshError as error:
             return Problem.from_error(error)
         self._route, self.sent_s = route, now

@@ -53,13 +53,13 @@ class MetaPrograms:
 
 
 def _read(bodies: Iterable[bytes], most: int, viewer: Viewer | None) -> MeshPrograms:
-    reported: list[ProgramsView] = []
+    views: list[ProgramsView] = []
     for body in bodies:
         try:
-            reported.append(msgspec.json.decode(body, type=ProgramsView))
+            views.append(msgspec.json.decode(body, type=ProgramsView))
         except UNREADABLE:
             continue
-    return MeshPrograms(merge_programs(reported, most, viewer))
+    return MeshPrograms(merge_programs(views, most, viewer))
 
 
 def merge_programs(

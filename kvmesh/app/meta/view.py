@@ -118,12 +118,12 @@ class MetaView:
 
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
         """Return the present of the whole mesh; see `View.overview`."""
-        received = [one.overview for one in self._known.values() if one.overview and one.answers]
-        workers = merge_workers(one.workers for one in received)
+        overviews = [one.overview for one in self._known.values() if one.overview and one.answers]
+        workers = merge_workers(one.workers for one in overviews)
         replicas = self._replicas()
         ready = self._meta.ready(time.monotonic())
         counters: dict[str, int] = {}
-        for one in received:
+        for one in overviews:
             for name, count in one.counters.items():
                 counters[name] = counters.get(name, 0) + count
         newest = sorted((row for _, row in self._rows.values()), key=lambda row: row.decided_at)
@@ -140,8 +140,8 @@ class MetaView:
             now=time.time(),
             ready=ready,
             reason="" if ready else "no ready replica",
-            policy=", ".join(sorted({one.policy for one in received})),
-            block_size=received[0].block_size if received else 0,
+            policy=", ".join(sorted({one.policy for one in overviews})),
+            block_size=overviews[0].block_size if overviews else 0,
             buckets=sum_buckets(replicas, workers),
             replicas=replicas,
             workers=workers,
@@ -154,27 +154,27 @@ class MetaView:
             ),
             decisions=rows,
             prefixes=merge_prefixes(
-                [(one.buckets[0].bucket, one.prefixes) for one in received if one.buckets]
+                [(one.buckets[0].bucket, one.prefixes) for one in overviews if one.buckets]
             ),
-            shadows=add_reports(report for one in received for report in one.shadows),
-            tuning=[row for one in received for row in one.tuning],
-            policies=merge_policies(row for one in received for row in one.policies),
+            shadows=add_reports(report for one in overviews for report in one.shadows),
+            tuning=[row for one in overviews for row in one.tuning],
+            policies=merge_policies(row for one in overviews for row in one.policies),
             cursor=self._version,
             warnings=[
                 *self._own_warnings(),
-                *merge_warnings((one.name, one.warnings) for one in received),
+                *merge_warnings((one.name, one.warnings) for one in overviews),
             ],
             formats=in_words(self._build.formats),
-            programs=merge_programs(row for one in received for row in one.programs),
+            programs=merge_programs(row for one in overviews for row in one.programs),
             problems=merge_problems(
-                [self._problems.rows(time.monotonic()), *(one.problems for one in received)]
+                [self._problems.rows(time.monotonic()), *(one.problems for one in overviews)]
             ),
             traffic=merge_traffic(
-                (one.traffic for one in received),
+                (one.traffic for one in overviews),
                 queued=sum(one.waiting_requests for one in workers),
             ),
-            models=merge_models(one.models for one in received),
-            tenants=merge_tenants(one.tenants for one in received),
+            models=merge_models(one.models for one in overviews),
+            tenants=merge_tenants(one.tenants for one in overviews),
         )
 
     def _check(self, now: float) -> None:
@@ -214,10 +214,10 @@ class MetaView:
         named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
         for body in await self.ask_all(path, (named, (ROLES_HEADER, b"view"))):
             try:
-                reported = msgspec.json.decode(body, type=TenantDetail)
+                detail = msgspec.json.decode(body, type=TenantDetail)
             except UNREADABLE:
                 continue
-            if (seen := detail_for(reported, viewer)) is not None:
+            if (seen := detail_for(detail, viewer)) is not None:
                 return body if viewer.apart else seen
         return None
 

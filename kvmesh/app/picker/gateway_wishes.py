@@ -48,12 +48,12 @@ class GatewayWishes:
     def __call__(self, exchange: PickExchange) -> None:
         """Take what the headers say of one request."""
         request = exchange.request
-        reported = {name: value for name, value in reversed(request.headers) if name in _NAMES}
-        if not reported:
+        wishes = {name: value for name, value in reversed(request.headers) if name in _NAMES}
+        if not wishes:
             return
         for names in TARGETS:
-            _check_target(reported, names)
-        fairness, objective = _name(reported, FAIRNESS), _name(reported, OBJECTIVE)
+            _check_target(wishes, names)
+        fairness, objective = _name(wishes, FAIRNESS), _name(wishes, OBJECTIVE)
         if fairness and self._tenant and request.header(self._tenant) is None:
             request.replace_headers([*request.headers, (self._tenant, fairness)])
         if objective and self._priority_of is not None:
@@ -61,9 +61,9 @@ class GatewayWishes:
             if priority is not None:
                 kept = [one for one in request.headers if one[0] != PRIORITY]
                 request.replace_headers([*kept, (PRIORITY, b"%d" % priority)])
-        model = _name(reported, MODEL)
+        model = _name(wishes, MODEL)
         if model and not exchange.unread:
-            _rewrite(request, _found(reported, MODEL)[0], model.decode("utf-8", "replace"))
+            _rewrite(request, _found(wishes, MODEL)[0], model.decode("utf-8", "replace"))
 
 
 def _found(reported: dict[bytes, bytes], names: tuple[bytes, ...]) -> tuple[bytes, bytes]:

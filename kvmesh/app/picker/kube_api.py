@@ -254,14 +254,14 @@ def read_event(line: bytes, query: Query) -> Event:
     that the server tells in place of an event.
     """
     try:
-        reported = msgspec.json.decode(line, type=_Line)
-        if reported.type == "ERROR":
-            status = msgspec.json.decode(reported.object, type=_Status)
+        change = msgspec.json.decode(line, type=_Line)
+        if change.type == "ERROR":
+            status = msgspec.json.decode(change.object, type=_Status)
             raise ApiServerError(f"watch of {query}: {status.message[:MAX_TEXT]}", status.code)
-        version = msgspec.json.decode(reported.object, type=_Versioned).metadata.resource_version
+        version = msgspec.json.decode(change.object, type=_Versioned).metadata.resource_version
     except UNREADABLE as error:
         raise CodecError(f"watch of {query}: {error}") from error
-    return Event(reported.type, reported.object, version)
+    return Event(change.type, change.object, version)
 
 
 def _refusal(status: int, body: bytes, query: Query) -> ApiServerError:

@@ -101,12 +101,10 @@ class Pod(msgspec.Struct, frozen=True):
     def ports_of(self, ports: tuple[int, ...]) -> tuple[int, ...]:
         """Return those of its pool's ports that it serves: all, unless an annotation names some."""
         annotations = self.metadata.annotations or {}
-        reported = next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
-        if reported is None:
+        listed = next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
+        if listed is None:
             return ports
-        named = {
-            whole_number(word.strip(), 1, MOST_PORT) for word in reported.split(",")[:MAX_NAMES]
-        }
+        named = {whole_number(word.strip(), 1, MOST_PORT) for word in listed.split(",")[:MAX_NAMES]}
         return tuple(port for port in ports if port in named)
 
 

@@ -162,8 +162,8 @@ class PoolWatch:
             kind, counts = mirror.query.collection.plural, mirror.statistics()
             lists[kind] = lists.get(kind, 0) + counts.lists
             events[kind] = events.get(kind, 0) + counts.events
-            reported = (("refused", counts.refused), ("failed", counts.failed))
-            for why, count in (*reported, ("unreadable", counts.unreadable)):
+            counted = (("refused", counts.refused), ("failed", counts.failed))
+            for why, count in (*counted, ("unreadable", counts.unreadable)):
                 failures[kind, why] = failures.get((kind, why), 0) + count
         return PoolStatistics(
             endpoints=len(self.found.endpoints),

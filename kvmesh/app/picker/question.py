@@ -42,13 +42,11 @@ class RequestHead(msgspec.Struct):
 
 def read_head(message: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHead:
     """Return the head of a request; one that cannot be served has a `problem`."""
-    reported = message.headers
-    pseudo = {name: value for name, value in reported if name[:1] == b":"}
-    headers: list[Header] = [
-        one for one in reported if one[0][:1] != b":" and one[0] not in _DROPPED
-    ]
-    removed = tuple({name: None for name, _ in reported if name in _REMOVED})
-    problem = _why_not(reported, limits)
+    given = message.headers
+    pseudo = {name: value for name, value in given if name[:1] == b":"}
+    headers: list[Header] = [one for one in given if one[0][:1] != b":" and one[0] not in _DROPPED]
+    removed = tuple({name: None for name, _ in given if name in _REMOVED})
+    problem = _why_not(given, limits)
     method, target = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not (method.isalpha() and _TARGET.fullmatch(target)):
         text = f"{method[:32]!r} {target[:128]!r} is no method and path"

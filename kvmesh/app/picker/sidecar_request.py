@@ -117,8 +117,8 @@ class SidecarRequest:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Tell the client of both workers, or why there was but one."""
-        reported = self._decode.on_head(status, headers)
-        return (*reported, *report_split(self._whole, self._prefill))
+        own = self._decode.on_head(status, headers)
+        return (*own, *report_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; with the first the prefill is over."""

@@ -28,8 +28,8 @@ class Place(msgspec.Struct, frozen=True):
 
 def own_place(variables: Mapping[str, str] = os.environ) -> Place | None:
     """Return which process this is; None: it is alone."""
-    reported = variables.get(VARIABLE, "")
-    if not reported:
+    text = variables.get(VARIABLE, "")
+    if not text:
         return None
-    number, count, folder = reported.split("/", 2)
+    number, count, folder = text.split("/", 2)
     return Place(int(number), int(count), folder)

@@ -53,10 +53,10 @@ class ProcessPlan(msgspec.Struct, frozen=True):
         """Return the processes, not started."""
         found: list[Child] = []
         for number in range(self.count):
-            reported = {VARIABLE: f"{number}/{self.count}/{folder}", DIE_WITH_PARENT: "1"}
+            own = {VARIABLE: f"{number}/{self.count}/{folder}", DIE_WITH_PARENT: "1"}
             spec = ChildSpec(name=f"process-{number}", args=sys.argv[1:])
             terminate_s = self.drain_s + MARGIN_S
-            found.append(Child(spec, os.environ | reported, None, terminate_s=terminate_s))
+            found.append(Child(spec, os.environ | own, None, terminate_s=terminate_s))
         if self.dashboard_port:
             spec = ChildSpec(name="dashboard", args=self._dashboard())
             # Settings in variables are those of routers.

@@ -31,9 +31,9 @@ class SharedMetrics:
         """Return one page of all processes that answer, each with its label `process`."""
         mine = self._place.number
         asked = [number for number in range(self._place.count) if number != mine]
-        reported = dict(zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True))
-        reported[mine] = self._page()
-        return merge_pages(dict(sorted(reported.items())))
+        pages = dict(zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True))
+        pages[mine] = self._page()
+        return merge_pages(dict(sorted(pages.items())))
 
     async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):

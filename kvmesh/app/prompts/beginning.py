@@ -35,8 +35,8 @@ def beginning_of(endpoint: ApiEndpoint, parsed: InferenceRequest) -> tuple[Infer
         return parsed, 0
     sent = {"messages": parsed.messages, "prompt": parsed.prompt, "input": parsed.input}[field]
     before = (parsed.tools, parsed.documents, parsed.system, parsed.instructions)
-    reported = parsed.chat_template_kwargs, parsed.tool_choice, parsed.reasoning_effort
-    if any(len(memoryview(raw)) > MOST_READ_BYTES for raw in (*before, *reported)):
+    behind = parsed.chat_template_kwargs, parsed.tool_choice, parsed.reasoning_effort
+    if any(len(memoryview(raw)) > MOST_READ_BYTES for raw in (*before, *behind)):
         nothing = msgspec.structs.replace(parsed, **dict.fromkeys(_BEFORE, _ABSENT))
         return _with(nothing, field, b"[]"), len(memoryview(sent))
     view = memoryview(sent)

@@ -118,8 +118,8 @@ def _head(raw: msgspec.Raw) -> str:
 
 def _bytes(raw: msgspec.Raw) -> bytes:
     """Return a field's JSON, b"" for one that says nothing."""
-    reported = bytes(raw)
-    return b"" if reported in {b"null", b"[]"} else reported
+    text = bytes(raw)
+    return b"" if text in {b"null", b"[]"} else text
 
 
 def _role(turn: _Turn) -> str:

@@ -74,8 +74,8 @@ def hops(request: Request) -> list[str]:
     found = [request.client]
     for name, value in request.headers:
         if name in LISTING or name == FORWARDED:
-            reported = [one.strip() for one in value.decode("latin-1").split(",")]
-            found += [one if name in LISTING else forwarded_for(one) for one in reported if one]
+            parts = [one.strip() for one in value.decode("latin-1").split(",")]
+            found += [one if name in LISTING else forwarded_for(one) for one in parts if one]
     return found
 
 

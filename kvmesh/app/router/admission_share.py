@@ -33,8 +33,8 @@ def reported_as(
     limits: AdmissionLimits, named: frozenset[str] = YOUNGER
 ) -> dict[str, int | float | str]:
     """Return bounds as siblings are told of them, of the younger ones those that are `named`."""
-    reported: dict[str, int | float | str] = msgspec.to_builtins(limits)
-    return {name: one for name, one in reported.items() if name in named or name not in YOUNGER}
+    values: dict[str, int | float | str] = msgspec.to_builtins(limits)
+    return {name: one for name, one in values.items() if name in named or name not in YOUNGER}
 
 
 class AdmissionShare:
@@ -62,10 +62,10 @@ class AdmissionShare:
         at = max(time.time(), self._router.admission.at + 0.001)
         before = self.gate.limits
         self._named |= {one for one in YOUNGER if getattr(limits, one) != getattr(before, one)}
-        reported = reported_as(limits, self._named)
-        self._router.admission = SharedLimits(at, self._router_id, reported)
+        values = reported_as(limits, self._named)
+        self._router.admission = SharedLimits(at, self._router_id, values)
         self.gate.change(limits)
-        get_logger().info("admission changed", **reported)
+        get_logger().info("admission changed", **values)
 
     def taken_by(self) -> list[str]:
         """Return the replicas that go, or within some seconds will go, by the same bounds."""

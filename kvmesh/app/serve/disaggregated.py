@@ -142,8 +142,8 @@ class DisaggregatedRequest:
         self._sent = msgspec.structs.replace(self._sent, body=b"")  # streams are long
         if self._fetch is not None:
             self._fetch = msgspec.structs.replace(self._fetch, body=b"")
-        reported = self._decode.on_head(status, headers)
-        return (*reported, *report_split(self._whole, self._prefill))
+        own = self._decode.on_head(status, headers)
+        return (*own, *report_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; the first tells how long the prompt's KV cache took to come."""

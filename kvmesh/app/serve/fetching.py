@@ -78,8 +78,8 @@ class FetchingRequest:
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Tell the client whose cache was named, too."""
         self._body = b""  # streams are long
-        reported = self._routed.on_head(status, headers)
-        return (*reported, (_FETCHED_FROM, self._source.encode())) if self._source else reported
+        own = self._routed.on_head(status, headers)
+        return (*own, (_FETCHED_FROM, self._source.encode())) if self._source else own
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far."""

@@ -150,12 +150,12 @@ def print_hidden(body: bytes, console: Console, *, dry_run: bool) -> bool:
     """
     fields = msgspec.json.decode(body, type=dict[str, object])
     if not dry_run and "decision" not in fields:
-        reported = msgspec.json.decode(body, type=TenantDetail)
-        row = reported.outcome
+        detail = msgspec.json.decode(body, type=TenantDetail)
+        row = detail.outcome
         console.print(
-            f"Request {reported.request_id} went to {row.worker}: {row.state}, {row.status}"
+            f"Request {detail.request_id} went to {row.worker}: {row.state}, {row.status}"
         )
-        console.print(Text(reported.note, "dim"))
+        console.print(Text(detail.note, "dim"))
         return True
     if dry_run and "overlap_blocks" not in fields:
         choice = msgspec.json.decode(body, type=TenantChoice)

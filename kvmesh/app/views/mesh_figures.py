@@ -47,13 +47,13 @@ class MemberVersions(msgspec.Struct, frozen=True):
 
     def by_role(self) -> dict[str, dict[str, int]]:
         """Return, for each role that is there, how many members run each version."""
-        reported = {
+        members = {
             "router": self.routers,
             "picker": self.pickers,
             "follower": self.followers,
             "worker": self.workers,
         }
-        return {role: count_versions(versions) for role, versions in reported.items() if versions}
+        return {role: count_versions(versions) for role, versions in members.items() if versions}
 
 
 class JournalFacts:

@@ -75,10 +75,10 @@ class ProgramsPage:
 
 def shown_limit(query: str) -> int:
     """Return how many agents are asked for. Raises `RequestError`."""
-    reported = parse_qs(query).get("limit")
-    if reported is None:
+    limits = parse_qs(query).get("limit")
+    if limits is None:
         return SHOWN
-    number = whole_number(reported[-1], 0, 1 << 53)
+    number = whole_number(limits[-1], 0, 1 << 53)
     if number is None:
-        raise RequestError(f"limit={reported[-1]!r:.80}: use a whole number", param="limit")
+        raise RequestError(f"limit={limits[-1]!r:.80}: use a whole number", param="limit")
     return min(number, MOST_SHOWN)

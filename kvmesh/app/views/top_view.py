@@ -134,14 +134,14 @@ def _policies(rows: Sequence[PolicyRow]) -> list[Text]:
     for row in rows:
         if row.candidate:
             stage = f"{row.share:.0%}, stage {row.stage} of {row.stages}, {row.verdict}"
-            reported = (f"{row.candidate} on trial: {stage}", "cyan")
+            line = (f"{row.candidate} on trial: {stage}", "cyan")
         elif row.history:
             last = row.history[0]
             style = "yellow" if last.phase == "returned" else ""
-            reported = (f"{last.policy} {last.phase}: {last.steps[-1].reason}", style)
+            line = (f"{last.policy} {last.phase}: {last.steps[-1].reason}", style)
         else:
             continue
-        lines.append(Text.assemble((f"policy of {row.bucket}  ", "dim"), reported))
+        lines.append(Text.assemble((f"policy of {row.bucket}  ", "dim"), line))
     return lines
 
 
@@ -197,10 +197,10 @@ def _scaling(overview: Overview) -> list[Text]:
             for one in overview.workers
             if one.bucket == row.bucket and number(one, "drain_order") == 1
         ]
-        reported = f"{percent(full)} full, wants {max(1, ceil(wanted))} workers of {row.workers}"
+        state = f"{percent(full)} full, wants {max(1, ceil(wanted))} workers of {row.workers}"
         leaves = f"; {first[0]} would leave first" if first else ""
         style = "yellow" if full > 1.0 else "dim"
-        lines.append(Text(f"{row.bucket} is {reported}{leaves}", style))
+        lines.append(Text(f"{row.bucket} is {state}{leaves}", style))
     return lines
 
 

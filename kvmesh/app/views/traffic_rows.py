@@ -150,10 +150,10 @@ def _busiest(rows: list[GroupT]) -> list[GroupT]:
 
 def _mean(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
     """Return the mean of those that are told, each as heavy as its weight; None for none."""
-    reported = [
+    weighted = [
         (value, max(weight, 1e-6))
         for value, weight in zip(values, weights, strict=True)
         if value is not None
     ]
-    whole = sum(weight for _, weight in reported)
-    return sum(value * weight for value, weight in reported) / whole if reported else None
+    whole = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / whole if weighted else None

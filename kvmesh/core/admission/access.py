@@ -138,10 +138,10 @@ def tenant_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
 
     Raises `RequestError` for two of them: who reads the first and who the last would differ.
     """
-    reported = [value for one, value in headers if one == name]
-    if len(reported) > 1:
-        raise RequestError(f"{len(reported)} headers {name.decode('latin-1')}: send one")
-    return reported[0].decode("latin-1").strip() if reported else ""
+    values = [value for one, value in headers if one == name]
+    if len(values) > 1:
+        raise RequestError(f"{len(values)} headers {name.decode('latin-1')}: send one")
+    return values[0].decode("latin-1").strip() if values else ""
 
 
 @lru_cache(64)

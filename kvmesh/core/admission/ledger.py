@@ -184,8 +184,8 @@ class Ledger:
         for account in self._claimants.values():
             if account.here:
                 self._changed[account.key] = None
-        reported = self.publish() or Shares(self._serial, self._round_left(), [])
-        return msgspec.structs.replace(reported, beat=True)
+        shares = self.publish() or Shares(self._serial, self._round_left(), [])
+        return msgspec.structs.replace(shares, beat=True)
 
     def receive(self, peer: str, epoch: int, shares: Shares) -> None:
         """Count what a sibling charged since it was last heard."""

@@ -220,8 +220,8 @@ def _hash_key(request: BucketRequest, policy: BucketPolicy) -> bytes:
 def _weights(serving: Serving) -> dict[str, float]:
     """Return the size of each bucket: its workers, where all tell them."""
     workers = {name: max(len(one.workers) for one in many) for name, many in serving.items()}
-    reported = all(workers.values())
-    return {name: float(count) if reported else 1.0 for name, count in workers.items()}
+    all_known = all(workers.values())
+    return {name: float(count) if all_known else 1.0 for name, count in workers.items()}
 
 
 def _load(members: Sequence[RouterReplica], sent: Mapping[str, int]) -> int:

@@ -78,8 +78,8 @@ class OwnFormula:
     def line(self, c: Candidate, f: Fleet, w: Weights) -> str:
         """Return the terms that the function reads, and its weights, with their numbers."""
         terms = [_reported(c, self._terms), _reported(f, self._of_fleet)]
-        reported = "; ".join(filter(None, (", ".join(filter(None, terms)), _reported(w))))
-        return f"{self.name}({reported})"
+        terms_line = "; ".join(filter(None, (", ".join(filter(None, terms)), _reported(w))))
+        return f"{self.name}({terms_line})"
 
     def scores(
         self, candidates: Sequence[Candidate], fleet: Fleet, weights: Weights
@@ -139,10 +139,10 @@ def checked(score: object) -> float:
 def describe(error: BaseException) -> str:
     """Return a fault in a line."""
     try:
-        reported = str(error)
+        text = str(error)
     except Exception:  # noqa: BLE001  another's class: its name is enough
-        reported = ""
-    words = reported.split("\n")[0][:_LONGEST]
+        text = ""
+    words = text.split("\n")[0][:_LONGEST]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

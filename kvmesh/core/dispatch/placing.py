@@ -90,7 +90,7 @@ class Placer:
         if bound_ms is None or not self._usable or scheduler.workers.fetchers:
             return None
         output = -1 if wishes.output_tokens is None else wishes.output_tokens
-        reported = _Placement(asked, request_id, wishes.tenant, name, output, bound_ms)
+        asking = _Placement(asked, request_id, wishes.tenant, name, output, bound_ms)
         session = wishes.session if scheduler.sessions is not None else ""
         index, states = scheduler.overlaps.index, _NOBODY
         inputs = (
@@ -104,10 +104,10 @@ class Placer:
             states = scheduler.workers.plain(asked.scanned.model, now)
         placed: Placed | float | None
         if states:
-            placed = self._place(reported, self._own, states, states, now)
+            placed = self._place(asking, self._own, states, states, now)
         else:
             choose = self._choose_by_inputs if inputs else self._choose
-            placed = choose(reported, wishes, session, now)
+            placed = choose(asking, wishes, session, now)
         if placed is None or isinstance(placed, int | float):
             return placed
         if binding.bounded:
@@ -118,13 +118,13 @@ class Placer:
         return placed
 
     def _choose_by_inputs(
-        self, reported: _Placement, wishes: Wishes, session: str, now: float
+        self, asking: _Placement, wishes: Wishes, session: str, now: float
     ) -> Placed | float | None:
         """Do as `decide` for a request with inputs besides its prompt."""
-        scheduler, asked = self._scheduler, reported.asked
+        scheduler, asked = self._scheduler, asking.asked
         if scheduler.known.has_tiers() and scheduler.overlaps.has_lookahead():
             return None
-        name = reported.name or reported.request_id.decode("latin-1")
+        name = asking.name or asking.request_id.decode("latin-1")
         request = msgspec.structs.replace(
             wishes.request(asked.scanned.model),
             request_id=name,
@@ -138,7 +138,7 @@ class Placer:
         if self._arms is not None and mode == "kv" and has_no_own(request):
             inputs.try_arms(self._arms, partial(self._arm_course, inputs.made, wishes))
         try:
-            placed = self._choose(reported._replace(inputs=inputs), wishes, session, now)
+            placed = self._choose(asking._replace(inputs=inputs), wishes, session, now)
         except HopelessError:
             return None
         if placed is not None and not isinstance(placed, int | float):
@@ -152,7 +152,7 @@ class Placer:
         return (course.kept if made.kept else course).native
 
     def _choose(
-        self, reported: _Placement, wishes: Wishes, session: str, now: float
+        self, asking: _Placement, wishes: Wishes, session: str, now: float
     ) -> Placed | float | None:
         """Do as `decide` for a request that asks for something of its worker."""
         workers = self._scheduler.workers
@@ -163,17 +163,17 @@ class Placer:
         if workers.thresholds is not NO_THRESHOLDS:
             # Who is busy depends on prefills whose end nobody saw.
             self._scheduler.sequences.settle(now, self._scheduler.speeds.ms_per_token)
-        request = wishes.request(reported.asked.scanned.model)
+        request = wishes.request(asking.asked.scanned.model)
         everyone = workers.all_states(now)
         if session and wishes.pinned_worker is None:
-            kept = self._keep(reported, request, session, course, now)
+            kept = self._keep(asking, request, session, course, now)
             if kept is not False:
                 return kept
         states = workers.wished(request, now)
         if not states:
             return None
         states = everyone if len(states) == len(everyone) else states
-        placed = self._place(reported, course, everyone, states, now)
+        placed = self._place(asking, course, everyone, states, now)
         if wishes.overridden and placed is not None and not isinstance(placed, int | float):
             placed.record.overridden = request.departs_from(self._scheduler.options)
         return placed
@@ -183,7 +183,7 @@ class Placer:
         return course.uses_caches or (self._log.ring is None and not self._dispatch.binding.bounded)
 
     def _keep(
-        self, reported: _Placement, request: RouteRequest, session: str, course: Course, now: float
+        self, asking: _Placement, request: RouteRequest, session: str, course: Course, now: float
     ) -> Placed | float | Literal[False] | None:
         """Do as `decide` at the worker of a session; False: the session may move, None: `Dispatch`
         has to say why it may not.
@@ -198,8 +198,8 @@ class Placer:
         if not states:
             return None if hard else False
         slack_ms = inf if hard else sessions.options.slack_ms
-        bound_ms = min(slack_ms, reported.bound_ms)
-        bounded = reported._replace(bound_ms=bound_ms)
+        bound_ms = min(slack_ms, asking.bound_ms)
+        bounded = asking._replace(bound_ms=bound_ms)
         try:
             placed = self._place(
                 bounded, course.kept, workers.all_states(now), states, now, whole=False
@@ -210,7 +210,7 @@ class Placer:
 
     def _place(
         self,
-        reported: _Placement,
+        asking: _Placement,
         course: Course,
         everyone: tuple[WorkerState, ...],
         states: tuple[WorkerState, ...],
@@ -222,7 +222,7 @@ class Placer:
         `whole` False: it is never of interest what the others cost.
         """
         log = self._log
-        asked, request_id, tenant, name, output, bound_ms, inputs = reported
+        asked, request_id, tenant, name, output, bound_ms, inputs = asking
         draws = course.draws
         if inputs is not None:
             inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept

@@ -59,10 +59,10 @@ class Turns:
         if agent is None:
             return None
         tokens = placed.prompt_tokens
-        reported = RouteRequest(
+        request = RouteRequest(
             placed.request_id, placed.hashes, tokens, tenant=tenant, priority=priority
         )
-        return _of_chain(agent, reported)
+        return _of_chain(agent, request)
 
     def check(self, request: RouteRequest, now: float) -> Turn | None:
         """Return whose turn a request would be; its prompt is not noted."""

@@ -165,10 +165,8 @@ def _check_groups(groups: Sequence[GroupSeen], topic: str) -> Iterator[Finding]:
         yield Finding(Level.WARN, topic, text, remedy)
         return
     if len(groups) > 1:
-        reported = "; ".join(group.words() for group in groups)
-        text = (
-            f"a hybrid model, {len(groups)} cache groups: {reported}. All decide where a hit ends"
-        )
+        listed = "; ".join(group.words() for group in groups)
+        text = f"a hybrid model, {len(groups)} cache groups: {listed}. All decide where a hit ends"
         yield Finding(Level.OK, topic, text)
     for group in groups:
         if not group.full and group.kind not in _RULED:

@@ -98,22 +98,22 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
 
 def usage_of(answer: Answer, before: Usage | None) -> Usage | None:
     """Do as `find_usage` for an object that is decoded."""
-    reported, choices, named = answer.usage, answer.choices, None
-    if before is None and reported is not None and choices is not None and len(choices) == 1:
-        plain = _plain_usage(reported, choices[0])
+    usage, choices, named = answer.usage, answer.choices, None
+    if before is None and usage is not None and choices is not None and len(choices) == 1:
+        plain = _plain_usage(usage, choices[0])
         if plain is not None and answer.kind != "response":
             return plain
-    if reported is None and answer.response is not None:
-        reported, named = answer.response.usage, answer.response.id
+    if usage is None and answer.response is not None:
+        usage, named = answer.response.usage, answer.response.id
     elif answer.kind == "response":
         named = answer.id
-    if reported is None and answer.message is not None:
-        reported = answer.message.usage
+    if usage is None and answer.message is not None:
+        usage = answer.message.usage
     stop, tool = ending_of(answer)
-    if reported is None and not (stop or tool):
+    if usage is None and not (stop or tool):
         return before
-    response = named if isinstance(named, str) and reported is not None else ""
-    return _merge(before or _NOTHING, reported or _UNREPORTED, response, stop, tool)
+    response = named if isinstance(named, str) and usage is not None else ""
+    return _merge(before or _NOTHING, usage or _UNREPORTED, response, stop, tool)
 
 
 def _plain_usage(reported: Reported, choice: Choice) -> Usage | None:

@@ -149,7 +149,7 @@ def refuse_newer(manifest: Manifest, reads: FormatRange = OWN.snapshot) -> None:
 def _writer(data: bytes) -> str:
     """Return the version that wrote a manifest of any format, as far as that can be read."""
     try:
-        reported = _version_decoder.decode(data).generations
+        generations = _version_decoder.decode(data).generations
     except UNREADABLE:
         return ""
-    return reported[0].version if reported else ""
+    return generations[0].version if generations else ""

@@ -30,7 +30,7 @@ class PolicySpec(msgspec.Struct, frozen=True):
 def spec_of(pricing: Pricing) -> PolicySpec:
     """Return how a policy is named: the weights that differ from the formula's defaults."""
     usual = weights_of(pricing.cost.weights.default)
-    reported = weights_of(pricing.weights)
+    weights = weights_of(pricing.weights)
     return PolicySpec(
-        pricing.cost.name, {name: value for name, value in reported.items() if value != usual[name]}
+        pricing.cost.name, {name: value for name, value in weights.items() if value != usual[name]}
     )

@@ -93,8 +93,8 @@ class Rollout:
                     " replica with its file",
                     status=CONFLICT,
                 )
-        reported = (updates.state for updates in siblings.values())
-        for known in (state, *reported):
+        states = (updates.state for updates in siblings.values())
+        for known in (state, *states):
             # Later than what is in force even where another replica's clock is ahead.
             if known is not None and not known.wrong():
                 at = max(at, nextafter(known.at, inf))

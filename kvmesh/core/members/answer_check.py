@@ -268,10 +268,10 @@ def has_no_token(form: Form, stream: EventStream, events: bytes, asked: bytes) -
     usage = stream.usage
     if usage is None or usage.completion_tokens or usage.stop not in ENDED:
         return False
-    reported = b'"completion_tokens"' in events
-    if b"content_filter" in events or (form == "completions" and not reported):
+    counted = b'"completion_tokens"' in events
+    if b"content_filter" in events or (form == "completions" and not counted):
         return False
-    if any(carries(data, roles=not reported) for data in datas(events)):
+    if any(carries(data, roles=not counted) for data in datas(events)):
         return False
     return wants_tokens(asked)
 

@@ -33,11 +33,11 @@ class BlockSizes:
 
         O(1) where nothing is new, else O(workers).
         """
-        reported = (events, size)
-        if self._reported.get(worker) == reported:
+        seen = (events, size)
+        if self._reported.get(worker) == seen:
             return False
         if size > 0:
-            self._reported[worker] = reported
+            self._reported[worker] = seen
         else:
             self._reported.pop(worker, None)
         return self._settle()
@@ -52,8 +52,8 @@ class BlockSizes:
             elected = self._elect()
             if elected:
                 self.size, self.source = elected, "workers"
-        reported = self._reported.items()
-        self.odd = {one: size for one, (events, size) in reported if events and size != self.size}
+        known = self._reported.items()
+        self.odd = {one: size for one, (events, size) in known if events and size != self.size}
         return self.size != before
 
     def _elect(self) -> int:

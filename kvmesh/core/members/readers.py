@@ -66,11 +66,11 @@ class Readers:
         """
         self._expire(now)
         newest = self._own.of(kind).newest
-        received = [
+        members = [
             *self._live.items(),
             *((one, formats) for one, (formats, _) in self._gone.items()),
         ]
-        older = [(formats.of(kind).newest, reader) for reader, formats in received]
+        older = [(formats.of(kind).newest, reader) for reader, formats in members]
         least, reader = min(older, default=(newest, ""))
         return reader if least < newest else ""
 

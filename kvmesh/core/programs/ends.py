@@ -73,7 +73,7 @@ class TurnsLeft:
 
 def _hazard(known: _Hazards | None, at: int, turns: float) -> float:
     """Return how likely a turn of a bucket is the last; where little is known, of so many turns."""
-    published = _SHAPE / (_SCALE + turns)
+    prior = _SHAPE / (_SCALE + turns)
     if known is None:
-        return published
-    return (known.ends[at] + _PULL * published) / (known.turns[at] + _PULL)
+        return prior
+    return (known.ends[at] + _PULL * prior) / (known.turns[at] + _PULL)

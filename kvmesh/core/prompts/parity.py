@@ -218,8 +218,8 @@ def first_difference(
 
 def engine_prompt_ids(answer: bytes) -> list[int] | None:
     """Return the prompt ids in an answer or stream chunk (JSON), None when it holds none."""
-    reported = (one.read(answer) for one in _TELLING)
-    return next((ids for ids in reported if ids is not None), None)
+    answers = (one.read(answer) for one in _TELLING)
+    return next((ids for ids in answers if ids is not None), None)
 
 
 def ask_for_ids(body: bytes, fields: Mapping[str, bytes]) -> bytes:

@@ -122,12 +122,12 @@ class FetchPlanner:
         Equal token ids have equal hashes in every model, their KV blocks are each model's own: only
         who serves the same model is a source.
         """
-        reported = by_worker(found.reported)
-        reported.update({one: found.overlaps[one] for one in found.slower})
+        held = by_worker(found.reported)
+        held.update({one: found.overlaps[one] for one in found.slower})
         fetchers, distrusted = self._workers.fetchers, self._workers.distrusted
         best: dict[_Group, _Holders] = {}
         for worker, access in fetchers.items():
-            depth = reported.get(worker, 0)
+            depth = held.get(worker, 0)
             if depth and worker not in distrusted and self._serves(worker, request.model):
                 busy = self._sequences.loads(worker).active_requests
                 best.setdefault(_group(access), []).append((-depth, busy, worker))

@@ -376,8 +376,8 @@ class WorkerRegistry:
 
     def _is_stranger(self, pinned: WorkerId | None, now: float) -> bool:
         """Return whether no such worker was ever there, though all had the time to be heard."""
-        received = self.membership.signs.all_reported(now)
-        return pinned is not None and received and not self._was_here(pinned)
+        settled = self.membership.signs.all_reported(now)
+        return pinned is not None and settled and not self._was_here(pinned)
 
     def _was_here(self, worker: WorkerId) -> bool:
         return worker in self.membership or worker in self._left

@@ -38,10 +38,10 @@ static int report_health(const Decider *self, const Placed *placed, double now) 
     if (!PySet_GET_SIZE(self->out)) {
         return 0;
     }
-    PyObject *indexed = PyObject_CallMethod(self->health, "chosen", "OdO", placed->record->worker, now,
+    PyObject *answer = PyObject_CallMethod(self->health, "chosen", "OdO", placed->record->worker, now,
                                          placed->request_id);
-    Py_XDECREF(indexed);
-    return indexed == NULL ? -1 : 0;
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
 }
 
 Hashed *hash_all(const Request *request, const Question *question) {

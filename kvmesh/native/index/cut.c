@@ -10,12 +10,12 @@
 #define MOST_DROP 8
 
 /* Read one rule; -1 with an error set. */
-static int read_rule(Rule *rule, PyObject *reported) {
-    if (!PyTuple_Check(reported) || PyTuple_GET_SIZE(reported) != 3) {
+static int read_rule(Rule *rule, PyObject *given) {
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3) {
         return set_error(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
     }
-    long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(reported, 0));
-    long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(reported, 1));
+    long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(given, 0));
+    long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(given, 1));
     if (PyErr_Occurred()) {
         return -1;
     }
@@ -25,15 +25,15 @@ static int read_rule(Rule *rule, PyObject *reported) {
     }
     rule->lookahead = (uint32_t)lookahead;
     rule->drop = (uint32_t)drop;
-    return mask_read(PyTuple_GET_ITEM(reported, 2), &rule->members);
+    return mask_read(PyTuple_GET_ITEM(given, 2), &rule->members);
 }
 
 /* Take a table or None; -1 with TypeError set. */
-static int read_table(Table **table, PyObject *reported) {
-    if (reported != Py_None && !Py_IS_TYPE(reported, &table_type)) {
+static int read_table(Table **table, PyObject *given) {
+    if (given != Py_None && !Py_IS_TYPE(given, &table_type)) {
         return set_error(PyExc_TypeError, "ends are in a Table, or None");
     }
-    *table = reported == Py_None ? NULL : (Table *)Py_NewRef(reported);
+    *table = given == Py_None ? NULL : (Table *)Py_NewRef(given);
     return 0;
 }
 
@@ -60,19 +60,19 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
     return 0;
 }
 
-int ends_read(Ends *self, PyObject *reported, uint32_t live_words) {
-    if (reported == Py_None) {
+int ends_read(Ends *self, PyObject *given, uint32_t live_words) {
+    if (given == Py_None) {
         return 0;
     }
-    if (!PyTuple_Check(reported) || PyTuple_GET_SIZE(reported) != 3 ||
-        !PyTuple_Check(PyTuple_GET_ITEM(reported, 2))) {
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3 ||
+        !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
         return set_error(PyExc_TypeError, "ends are (young, old, rules) or None");
     }
-    if (read_table(&self->young, PyTuple_GET_ITEM(reported, 0)) < 0 ||
-        read_table(&self->old, PyTuple_GET_ITEM(reported, 1)) < 0) {
+    if (read_table(&self->young, PyTuple_GET_ITEM(given, 0)) < 0 ||
+        read_table(&self->old, PyTuple_GET_ITEM(given, 1)) < 0) {
         return -1;
     }
-    return read_rules(self, PyTuple_GET_ITEM(reported, 2), live_words);
+    return read_rules(self, PyTuple_GET_ITEM(given, 2), live_words);
 }
 
 int ends_traverse(const Ends *self, visitproc visit, void *arg) {

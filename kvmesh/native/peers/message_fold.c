@@ -51,14 +51,14 @@ typedef struct {
 static int report_health(const Turn *turn, PyObject *worker, PyObject *request_id, int began,
                        long long served) {
     PyObject *count = PyLong_FromLongLong(served), *now = PyFloat_FromDouble(turn->now);
-    PyObject *published = NULL;
+    PyObject *noted = NULL;
     if (count != NULL && now != NULL) {
         PyObject *args[] = {turn->fold->events, worker, began ? Py_True : Py_False, count, now,
                             request_id};
-        published = PyObject_VectorcallMethod(interned.note_answers, args, 6, NULL);
+        noted = PyObject_VectorcallMethod(interned.note_answers, args, 6, NULL);
     }
-    XDECREF_ALL(count, now, published);
-    return published == NULL ? -1 : 0;
+    XDECREF_ALL(count, now, noted);
+    return noted == NULL ? -1 : 0;
 }
 
 static void forget_answers(Turn *turn) {

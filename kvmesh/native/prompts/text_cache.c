@@ -63,9 +63,9 @@ PyObject *text_cache_get(TextCache *self, PyObject *text) {
 }
 
 int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
-    PyObject *reported = PyObject_CallOneArg(getsizeof_function, text);
-    Py_ssize_t size = reported == NULL ? -1 : PyLong_AsSsize_t(reported);
-    Py_XDECREF(reported);
+    PyObject *measured = PyObject_CallOneArg(getsizeof_function, text);
+    Py_ssize_t size = measured == NULL ? -1 : PyLong_AsSsize_t(measured);
+    Py_XDECREF(measured);
     if (size < 0) {
         return -1;
     }

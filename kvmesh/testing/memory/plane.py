@@ -63,12 +63,12 @@ class MemoryPlane:
 
     def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""
-        reported = guarded("connection listener", listener)
-        self._listeners.append(reported)
+        guarded_listener = guarded("connection listener", listener)
+        self._listeners.append(guarded_listener)
 
         def forget() -> None:
-            if reported in self._listeners:
-                self._listeners.remove(reported)
+            if guarded_listener in self._listeners:
+                self._listeners.remove(guarded_listener)
 
         return forget
 

@@ -144,8 +144,8 @@ def prompt_endpoint(body: bytes) -> ApiEndpoint:
     paths = "/v1/chat/completions", "/v1/completions", "/v1/responses"
     if len(body) > _SEARCHED_BYTES:
         parsed = parse_request(body, PASSTHROUGH)
-        reported = (parsed.messages, parsed.prompt, parsed.input)
-        for path, raw in zip(paths, reported, strict=True):
+        prompts = (parsed.messages, parsed.prompt, parsed.input)
+        for path, raw in zip(paths, prompts, strict=True):
             if memoryview(raw):
                 return ENDPOINTS[path]
     else:

@@ -132,9 +132,9 @@ class Envelope:
     """What is around the spans of one process: who they are of."""
 
     def __init__(self, resource: Attributes, scope: str, version: str) -> None:
-        reported = b"".join(attribute(b"\x0a", name, value) for name, value in resource)
+        attributes = b"".join(attribute(b"\x0a", name, value) for name, value in resource)
         who = field(b"\x0a", text(scope)) + field(b"\x12", text(version))
-        self._resource = field(b"\x0a", reported)
+        self._resource = field(b"\x0a", attributes)
         self._scope = field(b"\x0a", who)
 
     def request(self, spans: Iterable[bytes]) -> bytes:

@@ -61,7 +61,7 @@ def plan_accounts(members: Sequence[Member], namespace: str) -> list[Account]:
     """Return the accounts of these members, the system account last."""
     buckets = list(dict.fromkeys(member.bucket for member in members if member.bucket))
     homes = tuple(member for member in members if not member.bucket)
-    received = tuple(
+    imports = tuple(
         Import(Subjects(namespace, one).routers(), "stream", bucket_account(one)) for one in buckets
     )
     accounts: list[Account] = []
@@ -72,7 +72,7 @@ def plan_accounts(members: Sequence[Member], namespace: str) -> list[Account]:
         others = tuple(member for member in its if member.role != "worker")
         accounts.append(_bucket(subjects, others, workers))
         accounts += [_worker(subjects, worker) for worker in workers]
-    return [*accounts, Account(META, homes, imports=received, jetstream=True), Account(SYSTEM)]
+    return [*accounts, Account(META, homes, imports=imports, jetstream=True), Account(SYSTEM)]
 
 
 def bucket_account(bucket: str) -> str:

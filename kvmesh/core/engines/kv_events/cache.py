@@ -256,7 +256,7 @@ class EngineCache:
         """Return the present counts."""
         unknown_fields, unknown_tags, visible, counts, closures = self._native.statistics()
         grouped = self._grouped
-        reported = tuple(ClosureStatistics(*one) for one in closures)
+        groups = tuple(ClosureStatistics(*one) for one in closures)
         return EngineCacheStatistics(
             lost=self._lost,
             undecodable=self._undecodable,
@@ -265,7 +265,7 @@ class EngineCache:
             visible_blocks=visible if grouped is None else grouped.visible(),
             complete=self._native.complete,
             residency=ResidencyStatistics(*counts) if grouped is None else grouped.statistics(),
-            closures=reported if grouped is None else grouped.closures(),
+            closures=groups if grouped is None else grouped.closures(),
             odd=self.odd.statistics(),
             groups=() if grouped is None else grouped.groups(),
         )

@@ -105,6 +105,6 @@ def _endpoints(body: bytes, host: str) -> tuple[EventEndpoint, ...]:
 def _caching(page: bytes) -> bool | None:
     """Return what /metrics say of prefix caching."""
     lines = page.decode(errors="replace").splitlines()
-    reported = (_CACHING.search(line) for line in lines if line.startswith(CACHE_INFO))
-    words = {found[1] for found in reported if found}
+    matches = (_CACHING.search(line) for line in lines if line.startswith(CACHE_INFO))
+    words = {found[1] for found in matches if found}
     return None if not words else words == {"True"}

@@ -99,10 +99,10 @@ class Maker:
         return next((one for one in self.forecasts if one.worker == worker), None)
 
     def _with_forecasts(self, decision: Decision) -> Decision:
-        reported = {one.worker: one for one in self.forecasts}
+        forecasts = {one.worker: one for one in self.forecasts}
         return msgspec.structs.replace(
             decision,
-            forecast=reported[decision.worker],
+            forecast=forecasts[decision.worker],
             best_forecast=min(self.forecasts, key=lambda one: one.chance),
-            forecasts=tuple(reported[one.worker] for one in decision.candidates),
+            forecasts=tuple(forecasts[one.worker] for one in decision.candidates),
         )

@@ -199,8 +199,8 @@ class EventFold:
         booking = self._sequences.bookings.get(event.request_id)
         if booking is None or booking.owner != owner:
             return
-        reported = (worker, event.prompt_tokens, min(event.uncached_tokens, event.prompt_tokens))
-        if reported != (booking.worker, booking.prompt_tokens, booking.uncached_tokens):
+        booked = (worker, event.prompt_tokens, min(event.uncached_tokens, event.prompt_tokens))
+        if booked != (booking.worker, booking.prompt_tokens, booking.uncached_tokens):
             self._sequences.finish(event.request_id)
 
     def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:

@@ -79,8 +79,8 @@ class Sidecar(msgspec.Struct, frozen=True):
 
 
 def _instances(labels: Iterable[str]) -> Iterable[int | None]:
-    reported = (one.removeprefix(INSTANCE) for one in labels if one.startswith(INSTANCE))
-    return (whole_number(one, 0, _MOST_INSTANCE) for one in reported)
+    instances = (one.removeprefix(INSTANCE) for one in labels if one.startswith(INSTANCE))
+    return (whole_number(one, 0, _MOST_INSTANCE) for one in instances)
 
 
 def _llm_d(prefill: Place, decode: Place) -> tuple[Header, ...] | None:

@@ -307,8 +307,8 @@ class Forward:
     def _count_rest(self, stream: EventStream) -> None:
         """Tell the plan of the last tokens of a stream whose length its engine does not report."""
         usage = stream.usage
-        reported = usage is not None and usage.completion_tokens
-        if not reported and 1 < stream.due < stream.tokens + GROW_TOKENS:
+        counted = usage is not None and usage.completion_tokens
+        if not counted and 1 < stream.due < stream.tokens + GROW_TOKENS:
             self.on_due()
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:

@@ -181,6 +181,6 @@ def patience_s(request: Request) -> float:
     """Return for how many seconds the client waits for a byte, by the least of its headers; what is
     no such number is ignored. Infinite: it does not say.
     """
-    reported = [value for name in _PATIENCE if (value := request.header(name)) is not None]
-    read = (real_number(one.decode("latin-1").strip(), 0.0, MAX_SECONDS) for one in reported)
+    given = [value for name in _PATIENCE if (value := request.header(name)) is not None]
+    read = (real_number(one.decode("latin-1").strip(), 0.0, MAX_SECONDS) for one in given)
     return min((seconds for seconds in read if seconds), default=inf)

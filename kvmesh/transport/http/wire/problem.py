@@ -110,11 +110,11 @@ class Problem(msgspec.Struct, frozen=True):
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
-        reported = [(b"retry-after", b"%d" % self.retry_after_s)] if self.retry_after_s else []
+        headers = [(b"retry-after", b"%d" % self.retry_after_s)] if self.retry_after_s else []
         if self.final:
-            reported.append(NO_RETRY)
+            headers.append(NO_RETRY)
         if self.wished:
-            reported.append(WISHED)
+            headers.append(WISHED)
         if self.challenge:
-            reported.append((b"www-authenticate", self.challenge))
-        return (*reported, *self.also)
+            headers.append((b"www-authenticate", self.challenge))
+        return (*headers, *self.also)

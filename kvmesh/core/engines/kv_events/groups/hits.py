@@ -88,11 +88,11 @@ class TierHits:
                 start = at
         lost, self._lost = self._lost, []
         dropped = self._closure.drop(lost)
-        reported: list[Stored | Removed] = [*events, *dropped]
-        for event in reported:
+        events_behind: list[Stored | Removed] = [*events, *dropped]
+        for event in events_behind:
             self._suspect.update(unpack_hashes(event.hashes))
         if not self._groups.lookahead:
-            return reported
+            return events_behind
         return [*self._show(events), *self._hide(dropped)]
 
     def take_ends(self) -> tuple[list[Removed], list[Stored]]:
