@@ -33,7 +33,7 @@ from benchmarks.measure import (
 from kvmesh._native import scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
-from kvmesh.core.dispatch.dispatched import AtOnce
+from kvmesh.core.dispatch.dispatched import at_once
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import new_approx
@@ -98,7 +98,7 @@ class Ours:
                 booked = clock()
                 if placed is None or isinstance(placed, int | float):
                     raise RuntimeError(f"{name!r}: the compiled core did not take this request")
-                one = AtOnce(placed, NO_WISHES, None)
+                one = at_once(placed, NO_WISHES, None)
                 self._dispatch.seen(one, 1, now + 0.0005)
                 seen = clock()
                 usage = Usage(len(request.tokens), OUTPUT_TOKENS, None)

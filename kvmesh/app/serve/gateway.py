@@ -20,7 +20,7 @@ from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.access import ROLES_HEADER
-from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.dispatched import Dispatched, at_once
 from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
@@ -95,26 +95,24 @@ class Gateway(Generic[E]):
         self._placer = Placer(context.routing)
         context.routing.publish_to(context.outbox)
 
-    def mount(self, routes: PathRoutes[E], *, others: bool = True) -> None:
-        """Serve every path under /v1/ and `OTHERS`; without `others` those of `ENDPOINTS` alone."""
+    def mount(self, routes: PathRoutes[E]) -> None:
+        """Serve every path under /v1/ and `OTHERS`."""
         for path, endpoint in ENDPOINTS.items():
             for method in endpoint.methods:
                 routes.add(method, path, self.serve)
         self.mount_views(routes)
-        other = self.serve if others else _refuse
         for path, endpoint in OTHERS.items():
             for method in endpoint.methods:
-                routes.add(method, path, other)
-        routes.add_prefix("/v1/", other)
+                routes.add(method, path, self.serve)
+        routes.add_prefix("/v1/", self.serve)
 
-    def mount_unread(self, routes: PathRoutes[E], *, others: bool = True) -> None:
+    def mount_unread(self, routes: PathRoutes[E]) -> None:
         """Serve the same paths for requests of which only the head is known."""
-        other = self.serve_unread if others else _refuse
         for path, endpoint in (*ENDPOINTS.items(), *OTHERS.items()):
             for method in endpoint.methods:
-                routes.add(method, path, self.serve_unread if path in ENDPOINTS else other)
+                routes.add(method, path, self.serve_unread)
         self.mount_views(routes)
-        routes.add_prefix("/v1/", other)
+        routes.add_prefix("/v1/", self.serve_unread)
 
     def mount_views(self, routes: PathRoutes[V]) -> None:
         """Serve what tells and sends nothing: where a request would go, which models there are."""
@@ -147,12 +145,7 @@ class Gateway(Generic[E]):
     def _serve_scanned(self, exchange: E, endpoint: ApiEndpoint) -> bool:
         """Have a request sent by what is scanned of its body; False: it has to be read."""
         context, placer, asked = self._context, self._placer, exchange.request
-        if (
-            context.router.prefillers
-            or context.router.wanting
-            or self._splits.always
-            or not (placer.uses_caches or self._reader.uses_caches is not None)  # --watch-prompts
-        ):
+        if context.router.prefillers or context.router.wanting or self._splits.always:
             return False
         read = self._reader.scan(
             asked, chat=endpoint.kind == "chat", uses_caches=placer.uses_caches
@@ -189,7 +182,7 @@ class Gateway(Generic[E]):
             context.routing.begin_turn(placed, turn)
         if read.asked.scanned.body is not exchange.request.body:
             self._replace_body(exchange, read)
-        self._begin(exchange, AtOnce(placed, wishes, turn), wishes.timeout_s)
+        self._begin(exchange, at_once(placed, wishes, turn), wishes.timeout_s)
 
     def _replace_body(self, exchange: E, read: Readable) -> None:
         """Have the body sent that was salted, if it was."""
@@ -209,7 +202,7 @@ class Gateway(Generic[E]):
                 why = f"the engine of worker {names[0]} takes no cache_salt there"
         if why:
             raise RequestError(
-                f"{path:.80} is not served where tenants are kept apart (--tenant-isolation): "
+                f"{path:.80} is not served where tenants are kept apart (--tenant-secret-file): "
                 f"{why}",
                 status=403,
             )
@@ -342,11 +335,6 @@ class Gateway(Generic[E]):
         if governor is not None and turn is not None:
             view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
-
-
-def _refuse(exchange: Incoming) -> None:
-    path = exchange.request.path
-    raise RequestError(f"{path} is not served here: --other-paths is refuse", status=404)
 
 
 def _why_whole(asked: Request) -> str:

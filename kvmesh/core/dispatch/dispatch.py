@@ -16,7 +16,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.prompt_form import REASONS
 from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.dispatch.dispatched import Dispatched
+from kvmesh.core.dispatch.dispatched import Dispatched, as_read
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.dispatch.turns import Turns, turn_served
 from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
@@ -109,7 +109,7 @@ class Dispatch:
             tokens = max(1, round(forecast.tokens))
             if not 0 < request.expected_output_tokens <= tokens:
                 request = msgspec.structs.replace(request, expected_output_tokens=tokens)
-        return Dispatched(request, visible_id)
+        return as_read(request, visible_id)
 
     def begin_turn(self, placed: Placed, turn: Turn) -> None:
         """Note that a program's turn is taken by what was placed as it was scanned."""

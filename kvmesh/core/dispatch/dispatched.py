@@ -4,16 +4,19 @@ import msgspec
 
 from kvmesh._native import Placed
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
+from kvmesh.core.chat.prompt_form import Unforeseen
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest
 
 
-class Dispatched:
+class Dispatched(msgspec.Struct, eq=False):
     """What was asked, decided and seen of one request so far. Times in seconds.
 
     `visible_id` is the id that its client knows, `name` that of its bookings. `made` is what was
-    asked: None of what was `placed` as it was scanned, by its `wishes`, and did not need it yet.
+    asked: None of what was `placed` as it was scanned, by its `wishes`, and did not need it yet;
+    then `placed_turn` is its program's.
     `placed` is its last booking, None before the first. `given` is what admission booked when the
     turn came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant
     is `charged`; `tried`: it could not go at once. `taking`: its program's `turn` was begun, and is
@@ -21,25 +24,21 @@ class Dispatched:
     `unforeseen`: why it is not foretold how much of its prompt its engine reuses, "" if it is.
     """
 
-    __slots__ = (
-        "_turn", "_wishes", "asked_s", "charged", "given", "hashes", "made", "name", "placed",
-        "streams", "taking", "targets", "tried", "unforeseen", "visible_id",
-    )  # fmt: skip
-
-    def __init__(self, request: RouteRequest, visible_id: bytes) -> None:
-        self.made: RouteRequest | None = request
-        self._wishes: Wishes | None = None
-        self._turn: Turn | None = None
-        self.visible_id = visible_id
-        self.name = request.request_id
-        self.streams = request.streams
-        self.targets = request.targets
-        self.unforeseen = request.unforeseen
-        self.placed: Placed | None = None
-        self.given: Placed | None = None
-        self.hashes: Hashes | None = None
-        self.asked_s = -1.0
-        self.charged = self.tried = self.taking = False
+    visible_id: bytes
+    name: str
+    streams: bool
+    targets: Targets | None
+    unforeseen: Unforeseen = ""
+    made: RouteRequest | None = None
+    placed: Placed | None = None
+    wishes: Wishes | None = None
+    placed_turn: Turn | None = None
+    asked_s: float = -1.0
+    charged: bool = False
+    taking: bool = False
+    tried: bool = False
+    given: Placed | None = None
+    hashes: Hashes | None = None
 
     @property
     def request(self) -> RouteRequest:
@@ -56,12 +55,12 @@ class Dispatched:
     @property
     def turn(self) -> Turn | None:
         """Return whose turn it is, None where it is part of no program."""
-        return self._turn if self.made is None else self.made.turn
+        return self.placed_turn if self.made is None else self.made.turn
 
     @property
     def plain(self) -> bool:
         """Return whether it was placed at once, and asked for nothing of its worker."""
-        return self._wishes is not None and not self._wishes.chooses
+        return self.wishes is not None and not self.wishes.chooses
 
     @property
     def known_hashes(self) -> Hashes:
@@ -76,7 +75,7 @@ class Dispatched:
             self.made = msgspec.structs.replace(self.made, hashes=NO_HASHES)
 
     def _from_placed(self) -> RouteRequest:
-        placed, wishes = self.placed, self._wishes
+        placed, wishes = self.placed, self.wishes
         assert placed is not None
         assert wishes is not None, "what was not placed at once has its request"
         return msgspec.structs.replace(
@@ -87,31 +86,29 @@ class Dispatched:
             expected_output_tokens=placed.expected_output_tokens,
             streams=placed.streams,
             choices=placed.choices,
-            turn=self._turn,
+            turn=self.placed_turn,
             adapter="" if placed.inputs is None else placed.inputs.adapter,
         )
 
 
-class AtOnce(Dispatched):
-    """A request that was placed by what was scanned of it."""
+def as_read(request: RouteRequest, visible_id: bytes) -> Dispatched:
+    """Return a request that was read, and has no worker yet."""
+    return Dispatched(
+        *(visible_id, request.request_id, request.streams, request.targets, request.unforeseen),
+        made=request,
+    )
 
-    __slots__ = ()
 
-    def __init__(self, placed: Placed, wishes: Wishes, turn: Turn | None) -> None:
-        record = placed.record
-        charged = record.held_ms is not None
-        self.made = None
-        self._wishes = wishes
-        self._turn = turn
-        self.visible_id = record.request_id
-        self.name = placed.request_id
-        self.streams = placed.streams
-        self.targets = wishes.targets
-        self.unforeseen = ""
-        self.placed = placed
-        self.given = None
-        self.hashes = None
-        self.asked_s = record.decided_s if charged else -1.0
-        self.charged = charged
-        self.tried = False
-        self.taking = charged or turn is not None
+def at_once(placed: Placed, wishes: Wishes, turn: Turn | None) -> Dispatched:
+    """Return a request that was placed by what was scanned of it."""
+    record = placed.record
+    charged = record.held_ms is not None
+    return Dispatched(
+        *(record.request_id, placed.request_id, placed.streams, wishes.targets),
+        placed=placed,
+        wishes=wishes,
+        placed_turn=turn,
+        asked_s=record.decided_s if charged else -1.0,
+        charged=charged,
+        taking=charged or turn is not None,
+    )

@@ -248,13 +248,6 @@ class Scheduler:
             self.workers.note(worker, attempt, now, request_id)
         return booking
 
-    def prefilled_s(self, booking: Booking) -> float:
-        """Return when the prefill of one that has just been released is taken to have ended.
-
-        Of whole answers nobody sees that: it ends in its time, whether it was looked at or not.
-        """
-        return self.decider.prefilled_s(booking)
-
     def resize(self, block_size: int) -> None:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
         self.options = msgspec.structs.replace(self.options, block_size=block_size)

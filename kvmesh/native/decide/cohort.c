@@ -317,13 +317,9 @@ static int read_report(const WorkerState *state, PyObject *name, long long *numb
 
 /* core.index.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
 long long cached_blocks(const Decider *self, const WorkerState *state) {
-    int indexed = self->index != NULL;
-    if (indexed && PySet_GET_SIZE(self->distrusted)) {
-        int doubted = PySet_Contains(self->distrusted, state->worker);
-        if (doubted < 0) {
-            return -1;
-        }
-        indexed = !doubted;
+    int indexed = decider_confirms(self, state->worker);
+    if (indexed < 0) {
+        return -1;
     }
     if (!indexed) {
         const Approx *routed = self->believed[ROUTED];

@@ -29,7 +29,7 @@ static void *grow(void *array, Py_ssize_t wanted, size_t size) {
     return grown == NULL ? PyErr_NoMemory() : grown;
 }
 
-int make_hash_room(Decider *self, Py_ssize_t blocks) {
+static int make_hash_room(Decider *self, Py_ssize_t blocks) {
     if (blocks > self->hash_room) {
         uint64_t *grown = GROW(self->hashes, blocks);
         if (grown == NULL) {

@@ -222,9 +222,6 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
 /* Release what was booked of a request that cannot be placed after all, keeping the error. */
 void unbook(Decider *self, Placed *placed);
 
-/* Make room for the hashes of so many blocks; -1 with MemoryError set. */
-int make_hash_room(Decider *self, Py_ssize_t blocks);
-
 PyObject *decider_book(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_enter(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_begin(Decider *self, PyObject *const *args, Py_ssize_t nargs);

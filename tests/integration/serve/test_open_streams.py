@@ -50,8 +50,9 @@ KEPT = {
     "UpstreamConnection": 1,
 }
 """Neither a request's body and hashes nor a parser of requests; a clock for --request-timeout-s."""
-READ = {"Dispatched": 1, "Maker": 1, "RoutedRequest": 1}
-REQUEST = {"AtOnce": 1, "RoutedRequest": 1}
+READ = {"Maker": 1, "RoutedRequest": 1}
+"""And a `Dispatched`, which the collector does not see where nothing in it leads on."""
+REQUEST = {"Dispatched": 1, "RoutedRequest": 1}
 INPUTS = {"Inputs": 1, "Maker": 1}
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""

@@ -32,7 +32,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
-from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.dispatched import Dispatched, at_once
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import new_approx
@@ -214,6 +214,7 @@ class Spec(Side):
     """The naive model."""
 
     dispatch: naive.Dispatch
+    scheduler: NaiveScheduler
 
     def __init__(self, options: RouterOptions, seed: int, **sizes: Any) -> None:
         super().__init__(options, seed, spec=True, **sizes)
@@ -522,7 +523,7 @@ class TwoWays(RuleBasedStateMachine):
         assert one.decision is not None
         assert placed.record.decision.request_id == visible
         told_alike(placed.record.decision, one.decision)
-        self.asked.append(Asked(placed, one, AtOnce(placed, wishes, None)))
+        self.asked.append(Asked(placed, one, at_once(placed, wishes, None)))
 
     @rule(text=st.sampled_from(TEXTS), wish=st.sampled_from(WISHES), stream=st.booleans())
     def wish(self, text: str, wish: dict[str, Any], stream: bool) -> None:

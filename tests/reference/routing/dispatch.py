@@ -25,8 +25,8 @@ from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
-from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError, UnattainableError
+from tests.reference.routing.scheduler import NaiveScheduler
 
 _SERVER_ERROR: Final = 500
 _NOBODY: Final[frozenset[WorkerId]] = frozenset()
@@ -69,7 +69,7 @@ class Dispatch:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: NaiveScheduler,
         log: DecisionLog,
         distrust: Callable[[WorkerId, Distrust], None],
         *,

@@ -6,7 +6,7 @@ from kvmesh._native import Placed, scan
 from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes
 from kvmesh.core.dispatch.dispatch import Dispatch
-from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.dispatched import as_read, at_once
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.routing.decision import RouteRequest
 from tests.unit.core.dispatch.test_placing import BODY, dispatch_to
@@ -24,7 +24,7 @@ def placed_by(dispatch: Dispatch, name: bytes = b"r") -> Placed:
 @pytest.mark.parametrize("chooses", [False, True])
 def test_what_was_placed_makes_its_request_when_it_is_needed(*, chooses: bool) -> None:
     placed, turn = placed_by(dispatch_to("w")), make_turn("a", 100)
-    one = AtOnce(placed, RequestWishes(tenant="acme", chooses=chooses), turn)
+    one = at_once(placed, RequestWishes(tenant="acme", chooses=chooses), turn)
 
     assert (one.plain, one.turn, one.taking, one.made) == (not chooses, turn, True, None)
     assert one.known_hashes is placed.hashes
@@ -36,7 +36,7 @@ def test_what_was_placed_makes_its_request_when_it_is_needed(*, chooses: bool) -
 
 def test_after_the_first_token_no_hashes_are_known() -> None:
     dispatch = dispatch_to("w")
-    one = AtOnce(placed_by(dispatch), NO_WISHES, None)
+    one = at_once(placed_by(dispatch), NO_WISHES, None)
 
     assert dispatch.seen(one, 1, 1.5)
 
@@ -46,7 +46,7 @@ def test_after_the_first_token_no_hashes_are_known() -> None:
 
 def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
     request = RouteRequest("q", BlockHashes.of([1, 2], 16), 40)
-    one = Dispatched(request, b"q")
+    one = as_read(request, b"q")
 
     assert (one.plain, one.turn, one.known_hashes) == (False, None, request.hashes)
     one.drop_hashes()
@@ -62,7 +62,7 @@ def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
     placed, turn = placed_by(dispatch), make_turn("a", 100)
 
     dispatch.begin_turn(placed, turn)
-    one = AtOnce(placed, NO_WISHES, turn)
+    one = at_once(placed, NO_WISHES, turn)
     (agent,) = governor.table.agents.values()
     running = agent.running
     dispatch.leave_turn(one, 2.0)

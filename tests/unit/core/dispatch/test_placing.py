@@ -16,7 +16,7 @@ from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
-from kvmesh.core.dispatch.dispatched import AtOnce, Dispatched
+from kvmesh.core.dispatch.dispatched import Dispatched, at_once
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import new_approx
@@ -66,7 +66,7 @@ class Way(Placer):
 
     def begun(self, placed: Placed) -> Dispatched:
         targets = None if placed.inputs is None else placed.inputs.request.targets
-        return AtOnce(placed, RequestWishes(targets=targets), None)
+        return at_once(placed, RequestWishes(targets=targets), None)
 
     def seen(self, placed: Placed, tokens: int, now: float) -> None:
         self.dispatch.seen(self.begun(placed), tokens, now)

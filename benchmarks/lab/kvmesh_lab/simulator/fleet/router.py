@@ -336,7 +336,7 @@ class FleetRouter:
         if end.began_s is not None:
             speeds.answered(end.worker, end.output_tokens - 1, now - end.began_s)
         elif self._whole:
-            elapsed_s = now - self.scheduler.prefilled_s(booking)
+            elapsed_s = now - self.scheduler.decider.prefilled_s(booking)
             speeds.output(end.worker, end.output_tokens, elapsed_s)
             speeds.answered(end.worker, end.output_tokens, elapsed_s)
 
