@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kvmesh.settings.types import Fixed, NonNegative, Port, Positive
+from kvmesh.settings.types import Count, Fixed, NonNegative, Port, Positive
 from kvmesh.transport.http.server.limits import HttpLimits
 
 
@@ -63,12 +63,20 @@ class SidecarHttpSettings:
     """Port of /health, /ready and /metrics; 0 opens none. In containers: 9400."""
 
 
+KEEP_STREAM_BYTES: Final = 256 << 20
+"""About 20 KB a short chat, 1 MB an agent's turn of 100k tokens."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpstreamSettings:
     """Deadlines and retries towards the next hop."""
 
     max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
     """Further workers tried when one fails before its first byte."""
+    keep_stream_bytes: Count = KEEP_STREAM_BYTES
+    """Bytes kept of all streams under way, requests and token ids, so that one whose next hop is
+    lost or leaves goes on elsewhere, unnoticed; streams beyond it do not. x-kvmesh-resumable says
+    what a client may count on. 0 is off; a picker keeps none. See docs/operate/failures.md."""
     upstream_allow: tuple[str, ...] = ()
     """Where requests may be sent when heartbeats or --discover name the URL: a CIDR, an address, a
     host name, *.domain, each with :PORT or :LOW-HIGH; or any; repeat. Default: everywhere but

@@ -60,6 +60,12 @@ class RedactedPlan:
         self.on_attempt_failed = plan.on_attempt_failed
         self.on_tokens = plan.on_tokens
         self.on_finish = plan.on_finish
+        self.go_on = getattr(plan, "go_on", None)
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Return nothing: what is cached is not this client's to know."""
+        return None
 
     def booked(self) -> str:
         """Return the id of the present attempt's booking, "" for none."""

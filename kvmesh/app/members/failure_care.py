@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.members.hang_watch import Evidence, HangWatch
+from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.app.members.patience import Patience
 from kvmesh.app.members.prober import Probe, Prober
 from kvmesh.app.members.warning_lines import by_reason
@@ -82,6 +83,7 @@ class FailureCare:
     ) -> None:
         self.failures = FailureCounts()
         self.hangs = HangWatch(clock, membership.members)
+        self.streams = self.hangs.streams = OpenStreams(membership, clock)
         self.patience = Patience(wait_s, lambda: membership.usable(clock()), clock)
         self._what = what
         self._membership = membership
@@ -170,6 +172,7 @@ class FailureCare:
             await asyncio.sleep(LOOK_S)
             if self._settle is not None:
                 self._settle(self._clock())
+            self.streams.look(self._clock())
             self.failures.keep(self._membership.members())
             self._log_changes()
 

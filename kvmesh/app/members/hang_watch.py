@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence, Sized
 from typing import Final, Protocol
 
+from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.core.members.health import Answer
 from kvmesh.core.members.progress import Due
 from kvmesh.transport.http.forward.plan import Forwarding
@@ -68,7 +69,8 @@ class HangWatch:
     progress all the same. One that answers is given up if its engine stands still by the
     `evidence`; without any, as of a replica that may hold a request, never. `waiting` are the
     requests that were sent, in that order, and that no answer began of: who sends one enters it and
-    takes it out. `members` are all workers: while most answer late, the machine is slow.
+    takes it out. `members` are all workers: while most answer late, the machine is slow. `streams`
+    are those that could go on elsewhere: their workers are asked and given up in the same way.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class HangWatch:
     ) -> None:
         self.given_up = 0
         self.evidence: Evidence | None = None
+        self.streams: OpenStreams | None = None
         self.waiting: dict[Waiter, None] = {}
         self._clock = clock
         self._members = members
@@ -90,7 +93,10 @@ class HangWatch:
                 break
             if now >= self._asked_s.get(waiter.worker, 0.0) + ASK_EVERY_S:
                 due.add(waiter.worker)
-        if not self.waiting:
+        if self.streams is not None:
+            quiet = self.streams.quiet(now)
+            due |= {one for one in quiet if now >= self._asked_s.get(one, 0.0) + ASK_EVERY_S}
+        if not (self.waiting or due):
             self._asked_s.clear()
             self._slow.clear()
         for worker in due:
@@ -117,6 +123,8 @@ class HangWatch:
 
     def _is_stalled(self, worker: str, waiting: list[Waiter]) -> bool:
         dues = [due for one in waiting if (due := one.due) is not None]
+        if self.streams is not None:
+            dues += self.streams.dues(worker)
         return bool(self.evidence is not None and dues and self.evidence.is_stalled(worker, dues))
 
     def _take_slow(self, worker: str) -> None:
@@ -139,6 +147,8 @@ class HangWatch:
         """Have the attempts there fail, so that other workers are tried."""
         for waiter in self._at(worker):
             waiter.forwarding.scope.enter(self._leave, waiter, why)
+        if self.streams is not None:
+            self.streams.give_up(worker, why)
 
     def _leave(self, waiter: Waiter, why: str) -> None:
         now, worker = self._clock(), waiter.worker

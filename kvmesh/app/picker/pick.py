@@ -19,8 +19,9 @@ from kvmesh.core.engines.sse import Usage, find_usage
 from kvmesh.core.members.answer_check import AnswerCheck, BadAnswer, Sickness
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.messages import ResponseHeaders
-from kvmesh.transport.http.forward.forwarding import GROW_TOKENS, MAX_SCANNED_BYTES, POISON
+from kvmesh.transport.http.forward.forwarding import MAX_SCANNED_BYTES, POISON
 from kvmesh.transport.http.forward.plan import (
+    GROW_TOKENS,
     NO_HOLD,
     ForwardOptions,
     ForwardPlan,
@@ -127,6 +128,19 @@ class Pick:
     def may_hold(self) -> bool:
         """Return whether it may be held while nobody can take it."""
         return self._exchange.request.header(NO_HOLD[0]) != NO_HOLD[1]
+
+    @property
+    def passed(self) -> int:
+        """Return how many tokens of the worker's stream have come."""
+        return 0 if self._stream is None else self._stream.tokens
+
+    @property
+    def resumable(self) -> str:
+        """Return "no" for a stream: the gateway, not the picker, passes it on."""
+        return "" if self._stream is None else "no"
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
+        """Do nothing: what a gateway passes on stays where it is."""
 
     def proceed(self) -> None:
         """Ask the plan for the target; a plan that said `Wait` calls this."""

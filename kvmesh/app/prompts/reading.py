@@ -25,7 +25,13 @@ from kvmesh.core.insight.histogram import MICROSECONDS
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
-from kvmesh.transport.http.openai import ApiEndpoint, parse_other, prompt_endpoint, read_request
+from kvmesh.transport.http.openai import (
+    ApiEndpoint,
+    find_endpoint,
+    parse_other,
+    prompt_endpoint,
+    read_request,
+)
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
@@ -217,6 +223,40 @@ class Reader:
         if self.isolation is None:
             return endpoint, parsed, asked.body
         return endpoint, *self.isolation.apply(asked, parsed)
+
+    def read_again(
+        self, exchange: E, ids: bytes | None, then: Callable[[RouteRequest], None]
+    ) -> None:
+        """Call `then` with what is to be routed of a request, whose body is as it was sent, when
+        its stream goes on: `ids` are prompt and answer so far, None: the same is asked again.
+
+        Raises `RequestError`.
+        """
+        asked = exchange.request
+        endpoint = find_endpoint(asked.method, asked.path, passthrough=True)
+
+        def make() -> RouteRequest:
+            parsed = read_request(asked, endpoint)
+            request = self.make(exchange, endpoint, parsed)
+            if ids is None:
+                return request
+            prompt = self._prompts.whole(ids, self._root(parsed, parsed.model or ""))
+            return msgspec.structs.replace(
+                request, hashes=prompt.hashes, prompt_tokens=prompt.tokens
+            )
+
+        long = len(asked.body) > self._prompts.tokenizer.inline_characters
+        if not long and asked.items <= INLINE_ITEMS:
+            then(make())
+            return
+
+        async def read() -> None:
+            try:
+                then(await self._threads.run(asked, make))
+            except KvMeshError as error:
+                exchange.fail(Problem.from_error(error))
+
+        exchange.scope.start(read())
 
     def make(
         self, exchange: Incoming, endpoint: ApiEndpoint, parsed: Parsed, *, whole: bool = False

@@ -24,6 +24,7 @@ from kvmesh.observe import get_logger
 from kvmesh.settings.requests import SloSettings
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.forward.resume import StreamKeep
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.upstream.messages import UpstreamOptions
 
@@ -82,9 +83,10 @@ def target_defaults(settings: SloSettings) -> TargetDefaults:
     return TargetDefaults(tenants=[parse_default_targets(one) for one in settings.slo])
 
 
-def forward_options(settings: RouterSettings) -> ForwardOptions:
+def forward_options(settings: RouterSettings, streams: StreamKeep) -> ForwardOptions:
     """Return how requests are forwarded by these settings."""
     return ForwardOptions(
+        keep=streams if streams.most else None,
         max_retries=settings.upstream.max_retries,
         reads_usage=True,
         deadline_s=settings.stream.request_timeout_s or None,

@@ -79,6 +79,7 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import keep_running, to_next
+from kvmesh.transport.http.forward.resume import StreamKeep
 
 HOUSEKEEPING_S = 1.0
 SERVES: Final = {"router": "router serves", "picker": "picker serves"}
@@ -180,7 +181,9 @@ class RouterServer:
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(self._care.failures, routing.tokens),
+            counters=RoutingCounters(
+                self._care.failures, routing.tokens, StreamKeep(settings.upstream.keep_stream_bytes)
+            ),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -207,6 +210,7 @@ class RouterServer:
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
+            streams=self._care.streams,
             ask_suspects=self._care.wake,
             debug=debug,
             alternatives=self._alternatives(),
@@ -239,7 +243,10 @@ class RouterServer:
             check = check_of(settings, pool, context.find_holder)
             check.holds = lambda: bool(context.gate.waiting)
             stack.push_async_callback(check.close)
-            reader, options = self._reader(context, check), forward_options(settings)
+            reader, options = (
+                self._reader(context, check),
+                forward_options(settings, context.counters.streams),
+            )
             splits = Splits(split_options(settings), pool)
             routes = Routes()
             serving = Serving(

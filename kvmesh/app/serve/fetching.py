@@ -9,6 +9,7 @@ from kvmesh.core.engines.registry import fetch_of
 from kvmesh.core.routing.decision import Decision
 from kvmesh.errors import CodecError
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
+from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -62,6 +63,15 @@ class FetchingRequest:
         except CodecError:
             self._source = ""
             return None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Return what its worker is taken to have found cached of the prompt."""
+        return self._routed.cached_tokens
+
+    def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
+        """Have another worker chosen for a stream; it fetches nothing more."""
+        return self._routed.go_on(failure, going)
 
     def booked(self) -> str:
         """Return the id of its present booking."""

@@ -94,6 +94,7 @@ class Gateway(Generic[E]):
         self._splits = splits
         self._placer = Placer(context.routing)
         context.routing.publish_to(context.outbox)
+        context.again.read = reader.read_again
 
     def mount(self, routes: PathRoutes[E]) -> None:
         """Serve every path under /v1/ and `OTHERS`."""

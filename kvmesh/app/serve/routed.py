@@ -9,6 +9,7 @@ from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.decision_headers import decision_headers
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.serve.routing_lines import log_routed
+from kvmesh.app.serve.stream_turn import StreamTurn
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.dispatch import Ending
@@ -30,6 +31,7 @@ from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.overdue import patience_s
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import NO_RETRY, WORKERLESS, Problem
@@ -46,8 +48,8 @@ class RoutedRequest:
     """
 
     __slots__ = (
-        "_attempts", "_blame", "_context", "_ended", "_failed", "_governed", "_lost", "_one",
-        "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s", "forwarding",
+        "_attempts", "_blame", "_context", "_ended", "_failed", "_going", "_governed", "_lost",
+        "_one", "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s", "forwarding",
     )  # fmt: skip
 
     def __init__(self, context: RoutingContext, one: Dispatched, forwarding: Forwarding) -> None:
@@ -66,6 +68,7 @@ class RoutedRequest:
         self._governed = False
         self._ended = False
         self._refusal: Problem | None = None
+        self._going: StreamTurn | None = None
         context.counters.requests += 1
         context.budget.deposit()
         forwarding.scope.held.append(self._give_back)
@@ -77,9 +80,10 @@ class RoutedRequest:
             return self._go(one.placed)
         if self._failed and (bound := self.forwarding.bound) is not None:
             one.request = self._bind(bound)
-        if self._refusal is not None:
+        if self._refusal is not None or self._going is not None:
             refusal, self._refusal = self._refusal, None
-            return refusal
+            if refusal is not None or (self._going is not None and self._going.is_unread()):
+                return refusal or Wait.WAIT
         try:
             answer = context.routing.decide(one, context.clock(), self._failed)
         except NoWorkerError as error:
@@ -187,6 +191,39 @@ class RoutedRequest:
             return False
         return failure.stage == "before_send" or context.budget.take(now)
 
+    @property
+    def cached_tokens(self) -> int | None:
+        """Return what its worker is taken to have found cached of the prompt."""
+        record = self._placed.record
+        return record.overlap_blocks * record.block_size
+
+    def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
+        """Release the worker that was lost in the middle of its answer, and have another chosen for
+        prompt and answer so far; False: its stream ends here.
+
+        As for `on_attempt_failed`; a worker that only leaves did nothing wrong.
+        """
+        context, placed = self._context, self._one.placed
+        if placed is None or not self._open:
+            return False
+        if failure.kind == "left":
+            self._release(UNKNOWN)
+        else:
+            self._lost = True
+            context.counters.attempts_failed += 1
+            if self._blame_for(failure).verdict is Verdict.PROMPT:
+                return False
+        self._failed |= {placed.record.worker}
+        context.decisions.attempt_failed(
+            placed.record, f"{failure.message}, behind token {going.passed}"
+        )
+        now = context.clock()
+        if not context.budget.take(now):
+            return False
+        self._going = StreamTurn(self._one, going, now, self.forwarding.proceed)
+        context.again.read(going.exchange, going.tokens, self._going.take)
+        return True
+
     def _blame_for(self, failure: UpstreamFailure) -> Attempt:
         """Release the worker and return what the failure shows, with the verdict on it."""
         context, worker = self._context, self.worker
@@ -248,7 +285,17 @@ class RoutedRequest:
         del headers
         self._status = status
         self._context.hangs.waiting.pop(self, None)
+        going = self._going
+        if going is not None:
+            self._context.streams.enter(self)
+            now = self._context.clock()
+            self._context.decisions.went_on(self._placed.record, *going.began(now))
+            return ()
         own = decision_headers(self._context, self._one)
+        if word := self.forwarding.resumable:
+            own.append((b"x-kvmesh-resumable", word.encode()))
+            if word != "no":
+                self._context.streams.enter(self)
         if self._attempts > 1:
             own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
         if self._governed:
@@ -327,7 +374,8 @@ class RoutedRequest:
         now, blame = context.clock(), self._blame
         if blame is not None and blame.rejected_by_all and not served:
             context.workers.forgive(one.name, now)
-        if outcome.kind == "cut" and outcome.failure is not None and one.placed is not None:
+        cut = outcome.kind == "cut" and outcome.failure is not None
+        if cut and first and outcome.failure is not None and one.placed is not None:
             context.counters.attempts_failed += 1
             context.decisions.attempt_failed(one.placed.record, outcome.failure.message)
         state = "failed" if outcome.kind == "crashed" or outcome.error else outcome.kind
@@ -379,6 +427,7 @@ class RoutedRequest:
         context, one = self._context, self._one
         self._open = False
         context.hangs.waiting.pop(self, None)
+        context.streams.open.pop(self, None)
         context.open_requests.discard(one.name)
         if context.released is not None and served is not None and not one.unforeseen:
             context.released(served)
@@ -401,6 +450,7 @@ class RoutedRequest:
             return
         request_id = self.request_id
         context.hangs.waiting.pop(self, None)
+        context.streams.open.pop(self, None)
         context.gate.leave(request_id)
         self.leave_turn()
         context.open_requests.discard(request_id)

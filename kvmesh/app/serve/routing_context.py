@@ -13,6 +13,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.members.hang_watch import HangWatch
+from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.app.members.patience import Patience
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
@@ -20,7 +21,7 @@ from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
-from kvmesh.core.engines.registry import engine_of
+from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.core.members.answer_check import AnswerCheck
@@ -31,6 +32,8 @@ from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.forward.resume import StreamKeep
+from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.wire.headers import Headers
@@ -55,7 +58,8 @@ class RoutingCounters:
     `splits` are requests that might have been prefilled elsewhere, by why they were not, "" for
     those that were.
     `ends` are requests by outcome and class of the client's status, `failures` are attempts at
-    workers. `ended` are those that somebody may count who has more time.
+    workers. `ended` are those that somebody may count who has more time. `streams` keeps what
+    streams need to go on elsewhere, and counts those that did.
     """
 
     __slots__ = (
@@ -65,14 +69,18 @@ class RoutingCounters:
         "failures",
         "requests",
         "splits",
+        "streams",
         "tokens",
     )
 
-    def __init__(self, failures: FailureCounts, tokens: TokenCounts) -> None:
+    def __init__(
+        self, failures: FailureCounts, tokens: TokenCounts, streams: StreamKeep | None = None
+    ) -> None:
         self.requests = 0
         self.attempts_failed = 0
         self.splits: Counter[str] = Counter()
         self.tokens = tokens
+        self.streams = streams or StreamKeep(0)
         self.ends = RequestEnds()
         self.ended: deque[Ended] = deque(maxlen=MOST_ENDED)
         self.failures = failures
@@ -101,10 +109,19 @@ Keep = Callable[[Turn, Request, Hashes], None]
 
 def target_of(worker: WorkerHeartbeat, check: AnswerCheck | None = None) -> Target:
     """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
-    if worker.dp_rank is None:
-        return Target(worker.url, worker=worker.worker, check=check)
-    headers = engine_of(worker.engine_kind).rank_headers(worker.dp_rank)
-    return Target(worker.url, headers=headers, worker=worker.worker, check=check)
+    ids = engine_of(worker.engine_kind or DEFAULT_KIND).stream_ids
+    headers: Headers = ()
+    if worker.dp_rank is not None:
+        headers = engine_of(worker.engine_kind).rank_headers(worker.dp_rank)
+    return Target(worker.url, headers=headers, worker=worker.worker, check=check, gives_ids=ids)
+
+
+class ReadAgain:
+    """Reads the request of a stream that is to go on at another worker. `read` is told which, its
+    prompt and answer so far as packed ids if they are known, and who takes what is to be routed.
+    """
+
+    read: Callable[[Incoming, bytes | None, Callable[[RouteRequest], None]], None]
 
 
 class Targets:
@@ -137,12 +154,14 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `routing` decides, `decisions` is its log, `gate` tells those it holds of their turn.
     `open_requests` are those booked and not released; `outbox` is told what becomes of bookings,
     for the replicas, `released` takes what was released; None: nobody.
+    `streams` are under way and could go on elsewhere.
     `ask_suspects` has workers asked at once that a failure made suspect.
     `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
     `targets` are where requests go, with what judges the answers.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
     `keep` takes each turn's prompt as it is sent, None: nobody does.
+    `again` reads requests once more whose streams are to go on.
     """
 
     router: Router
@@ -164,6 +183,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     budget: RetryBudget
     patience: Patience
     hangs: HangWatch
+    streams: OpenStreams
     ask_suspects: Callable[[], None]
     alternatives: Alternatives | None = None
     targets: Targets = msgspec.field(default_factory=Targets)
@@ -171,6 +191,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     debug: bool = False
     scaling: ScalingOptions = ScalingOptions()
     keep: Keep | None = None
+    again: ReadAgain = msgspec.field(default_factory=ReadAgain)
 
     def checks(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""

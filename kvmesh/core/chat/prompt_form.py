@@ -12,6 +12,7 @@ Unforeseen = Literal[
     "",
     "batch",
     "beginning",
+    "continued",
     "doubted",
     "embeds",
     "logprobs",
@@ -28,6 +29,7 @@ Unforeseen = Literal[
 REASONS: Final[Mapping[Unforeseen, str]] = {
     "batch": "several prompts: routed by the first, and the engine reports one number for all",
     "beginning": "only the beginning of so long a prompt is read",
+    "continued": "its answer goes on with what another engine began",
     "doubted": "its token ids are not known to be the engine's",
     "embeds": "the prompt is given as embeddings, which have no token ids",
     "logprobs": "whether this engine reads its cache where it scores a prompt is not known",

@@ -95,7 +95,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     the one that routers set; `foreign_fields` name what belongs to other requests, and those within
     one of `nested_fields` count as if they stood in the body. `unsalted_paths` are where it takes
     no salt; "/" stands for all. `caches_late`: its cache counts a prompt once it is prefilled, not
-    from when it is scheduled.
+    from when it is scheduled. `stream_ids`: its streams tell token ids when asked
+    (`return_token_ids`).
     """
 
     name: str
@@ -121,3 +122,4 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     nested_fields: tuple[str, ...] = ()
     unsalted_paths: tuple[str, ...] = ("/",)
     caches_late: bool = False
+    stream_ids: bool = False

@@ -104,6 +104,11 @@ class DecisionLog:
         """Note what went wrong at the worker it was sent to."""
         record.failures = (*record.failures, f"{record.worker}: {why}")
 
+    def went_on(self, record: Record, passed: int, after_ms: float) -> None:
+        """Note that a stream goes on at the worker it was sent to now."""
+        why = f"{record.worker}: goes on behind token {passed}, after {after_ms:.0f} ms"
+        record.failures = (*record.failures, why)
+
     def refused(self, now: float) -> None:
         """Count a request for which there was no worker."""
         self.totals.refused(now)

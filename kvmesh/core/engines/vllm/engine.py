@@ -73,6 +73,7 @@ VLLM: Final = Engine(
     connectors=CONNECTORS,
     fetches=FETCHES,
     prompt_ids=PromptIds(read_prompt_ids, fields={"return_token_ids": b"true"}, since="0.10.2"),
+    stream_ids=True,
     words=Words(
         oldest_with_events=(0, 9, 0),
         oldest_that_lists=(0, 31, 0),

@@ -26,7 +26,9 @@ from kvmesh.core.members.answer_check import (
     judge_start,
 )
 from kvmesh.errors import KvMeshError
+from kvmesh.transport.http.forward.continued import ContinuedStream
 from kvmesh.transport.http.forward.plan import (
+    GROW_TOKENS,
     MOST_REFUSED,
     NO_HOLD,
     ForwardOptions,
@@ -35,6 +37,7 @@ from kvmesh.transport.http.forward.plan import (
     Target,
     Wait,
 )
+from kvmesh.transport.http.forward.resume import Resumption, begin_of
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import forwarded_block, patience_s
 from kvmesh.transport.http.server.scope import End
@@ -44,6 +47,7 @@ from kvmesh.transport.http.upstream.client import (
     UpstreamFailure,
     UpstreamPool,
     UpstreamRequest,
+    UpstreamSink,
 )
 from kvmesh.transport.http.upstream.messages import bad_answer
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
@@ -58,8 +62,6 @@ _COMMENTED: Final[Headers] = (
 _COMMENT: Final = b": waiting\n\n"
 _MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_SCANNED_BYTES: Final = 1 << 20
-GROW_TOKENS: Final = 16
-"""A plan is told of the first token, and then of so many more."""
 _OK: Final = 200
 _SUCCESS: Final = range(200, 300)
 _REDIRECTS: Final = frozenset({300, 301, 302, 303, 305, 307, 308})
@@ -92,6 +94,7 @@ class Forward:
         "_call",
         "_check",
         "_clock",
+        "_continued",
         "_counted",
         "_deaths",
         "_error",
@@ -101,9 +104,11 @@ class Forward:
         "_head",
         "_held",
         "_options",
+        "_paused",
         "_plan",
         "_pool",
         "_refused",
+        "_resumption",
         "_stream",
         "_suspected",
         "_target",
@@ -135,9 +140,12 @@ class Forward:
         self._usage: Usage | None = None
         self._error_body = b""
         self._suspected = False
+        self._resumption: Resumption | None = None
+        self._continued: ContinuedStream | None = None
         self._whole: bytes | bytearray | None = b""
         self._target = _NOWHERE
         self._attempts = 0
+        self._paused = False
         self._counted = 0
         self._deaths = 0
         self._refused = 0
@@ -160,6 +168,8 @@ class Forward:
             return
         exchange.on_pause = self._pause
         exchange.on_resume = self._resume
+        if stream and (keep := options.keep) is not None and getattr(plan, "go_on", None):
+            self._resumption = keep.begin(exchange.request, options.form)
         comments_s = options.comments_s if stream else None
         deadline_s = options.deadline_s
         if not stream and deadline_s is not None and deadline_s >= pool.first_byte_s:
@@ -181,22 +191,51 @@ class Forward:
 
     def proceed(self) -> None:
         """Ask the plan for the next target; a plan that said `Wait` calls this."""
-        if not self.scope.over:
-            self._refused = 0
-            self._take(self._plan.next_target())
+        if self.scope.over:
+            return
+        if self._continued is not None:
+            self._continued.proceed()
+            return
+        self._refused = 0
+        self._take(self._plan.next_target())
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         """Give the present attempt up unless its answer has begun: it cannot succeed any more."""
         if self._call is not None and not self._answering:
             self._cancel()
             self.on_failure(failure)
+        elif self._continued is not None:
+            self._continued.fail_attempt(failure)
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
+        """Have a stream go on elsewhere that its client has part of; else it stays."""
+        if self._continued is not None:
+            self._continued.hand_over(failure)
+        elif self._answering and self._call is not None:
+            self._go_on(failure)
+
+    @property
+    def passed(self) -> int:
+        """Return how many tokens of the present upstream's stream have come."""
+        return 0 if self._stream is None else self._stream.tokens
+
+    @property
+    def resumable(self) -> str:
+        """Return what its client may count on when its upstream is lost in the middle."""
+        if self._stream is None or self._options.keep is None:
+            return ""
+        return "no" if self._resumption is None else self._resumption.word
 
     # the upstream's side
 
     def on_head(self, head: ResponseHead) -> None:
         """Keep the head until the answer cannot be taken back any more, or leave this upstream."""
-        status = head.status
+        status, resumption = head.status, self._resumption
         if status in self._options.retry_statuses and self._leave(head):
+            return
+        if resumption is not None and resumption.unasked(status, self._target.origin):
+            self._cancel()
+            self._take(self._target)
             return
         if status in _REDIRECTS:
             self._refuse_redirect(head)
@@ -205,7 +244,9 @@ class Forward:
         if head.status == _OK and not head.opaque and self._options.form:
             self._check = self._target.check
         if head.events:
-            self._stream = new_event_stream()
+            self._stream = stream = new_event_stream()
+            if resumption is not None:
+                resumption.watch(stream)
         else:
             self._held = HeldAnswer()
 
@@ -233,7 +274,8 @@ class Forward:
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines
-            exchange.pass_head(status, lines, added, head.length)
+            kept = self._resumption is not None and head.events
+            exchange.pass_head(status, lines, added, None if kept else head.length)
         stream = self._stream
         if stream is not None and self._call is not None and exchange.chunked:
             self.on_chunk = stream.take, exchange.channel.transport.write
@@ -249,16 +291,85 @@ class Forward:
             return
         if head is not None:
             self._commit(head)
+            if self._resumption is not None:
+                self._resumption.opened(data, self._target.origin)
+        elif stream is not None and stream.errors and self._pass_error(stream, data):
+            return
         if self._error is None:
-            self._exchange.write(data)
-            if stream is None:
-                self._keep(data)
-            elif stream.tokens >= stream.due:
-                self.on_due()
+            self._write(data, stream)
         else:
             self._error += data
             if len(self._error) > _MAX_ERROR_BYTES:
                 self._error.clear()
+
+    def _write(self, data: bytes, stream: EventStream | None) -> None:
+        self._exchange.write(data)
+        if stream is None:
+            self._keep(data)
+        elif stream.tokens >= stream.due:
+            self.on_due()
+
+    def _pass_error(self, stream: EventStream, data: bytes) -> bool:
+        """Pass on what came before an engine's error, if another one goes on; False: all of it may
+        pass, or it is the client's own doing.
+        """
+        failure = self._failure_of("error", stream.error)
+        if failure is None or self._resumption is None:
+            return False
+        before = data[: begin_of(data, stream.error)]
+        return self._go_on(failure, before)
+
+    def _go_on(self, failure: UpstreamFailure, before: bytes = b"") -> bool:
+        """Have another upstream go on with a stream, part of which the client has, when it has got
+        what is `before` the loss; return whether it does, or nothing was missing but its end.
+        """
+        resumption, stream = self._resumption, self._stream
+        if resumption is None or stream is None or self._error is not None:
+            return False
+        going = resumption.cut(self._exchange, stream, failure, self._plan)
+        if going is None:
+            return False
+        if before:
+            self._exchange.write(before)
+        self._cancel()
+        self.on_chunk = None
+        self._failure = failure
+        if isinstance(going, bytes):
+            self.complete(going)
+            return True
+        self._continued = ContinuedStream(self, resumption)
+        self._continued.begin(failure)
+        return True
+
+    # what goes on with a stream
+
+    @property
+    def plan(self) -> ForwardPlan:
+        """Return what decides where the request goes."""
+        return self._plan
+
+    @property
+    def exchange(self) -> Exchange:
+        """Return what is answered."""
+        return self._exchange
+
+    def send(self, target: Target, sink: UpstreamSink) -> None:
+        """Send what goes on with the stream."""
+        self._send(target, sink)
+
+    def cancel(self) -> None:
+        """Give the present upstream up."""
+        self._cancel()
+
+    def watch(self, stream: EventStream) -> None:
+        """Take the stream that comes now, in place of the one that was cut."""
+        self._stream = stream
+
+    def complete(self, data: bytes) -> None:
+        """Pass the last bytes on: the answer is whole."""
+        self._call = None
+        self._failure = None
+        self._complete(data)
 
     def _begin(self, data: bytes, stream: EventStream | None) -> bytes:
         """Return what may pass of an answer of which nothing has: what it begins with is judged."""
@@ -299,7 +410,8 @@ class Forward:
             failure = self._failure_of(sickness, stream.error) if sickness else None
             if failure is not None:
                 on_chunk[1](data.removesuffix(LAST_CHUNK))
-                self._end_badly(failure)
+                if not self._go_on(failure):
+                    self._end_badly(failure)
                 return
         self.scope.kind = "finished"
         self._exchange.end_framed(data)
@@ -366,8 +478,9 @@ class Forward:
                 if self._is_bad(sickness, stream.error):
                     return
             elif (failure := self._failure_of(sickness, stream.error)) is not None:
-                self._exchange.write(events)
-                self._end_badly(failure)
+                if not self._go_on(failure, events):
+                    self._exchange.write(events)
+                    self._end_badly(failure)
                 return
         if head is None:
             self._count_rest(stream)
@@ -467,6 +580,8 @@ class Forward:
 
     def usage(self) -> Usage | None:
         """Return what the upstream reported of its tokens, if it did."""
+        if self._continued is not None:
+            return self._continued.usage()
         if self._stream is not None:
             return self._stream.usage
         if self._usage is not None:
@@ -479,12 +594,18 @@ class Forward:
         self._drop()
         self._failure = failure
         if self._answering:
-            text = f"upstream failed: {failure.describe(self._target.worker)}"
-            self._cut(Problem(502, text, "upstream_failed"))
+            if not self._go_on(failure):
+                self.end_cut(failure, self._target.worker)
         elif self._may_retry(failure):
             self._take(self._plan.next_target())
         else:
             self._give_up()
+
+    def end_cut(self, failure: UpstreamFailure, worker: str) -> None:
+        """Break off a stream that its upstream has failed."""
+        self._failure = failure
+        text = f"upstream failed: {failure.describe(worker)}"
+        self._cut(Problem(502, text, "upstream_failed"))
 
     def crash(self, error: Exception) -> None:
         """End the exchange for an error of ours."""
@@ -493,10 +614,12 @@ class Forward:
     # the client's side
 
     def _pause(self) -> None:
+        self._paused = True
         if self._call is not None:
             self._call.pause()
 
     def _resume(self) -> None:
+        self._paused = False
         if self._call is not None:
             self._call.resume()
 
@@ -527,6 +650,10 @@ class Forward:
             elif target is not Wait.WAIT:
                 self._answer(target, "refused")
             return
+        self._send(target, self)
+
+    def _send(self, target: Target, sink: UpstreamSink) -> None:
+        """Send the request, or what goes on with its stream, to `target`."""
         request = self._exchange.request
         self._attempts += 1
         self._target = target
@@ -537,21 +664,26 @@ class Forward:
             trace.sent(target.origin)
             line = trace.line
             replaced = (*replaced, *trace.left_out)
+        path, body = target.path, request.body if target.body is None else target.body
+        if self._resumption is not None:
+            path, body = self._resumption.sent(path, body, target.origin, target.gives_ids)
         block = forwarded_block(request, replaced)
         # An id is printable: see `RequestIds`.
         name = target.request_id or self._exchange.request_id
         message = UpstreamRequest(
             target.origin,
             request.method,
-            request.target if target.path is None else target.path,
+            request.target if path is None else path,
             target.headers,
-            request.body if target.body is None else target.body,
+            body,
             b"".join((block, b"x-request-id: ", name, b"\r\n", line)),
         )
         try:
-            self._call = self._pool.send(message, self)
+            self._call = call = self._pool.send(message, sink)
+            if self._paused:
+                call.pause()
         except (KvMeshError, ValueError) as error:
-            self.on_failure(UpstreamFailure("before_send", "refused", str(error), target.origin))
+            sink.on_failure(UpstreamFailure("before_send", "refused", str(error), target.origin))
 
     def _may_retry(self, failure: UpstreamFailure) -> bool:
         """Ask the plan, then the rules. A timeout after sending is not tried again: the first
@@ -699,7 +831,9 @@ class Forward:
         try:
             if self._call is not None:
                 self._cancel()
-            self._clock = None  # a cycle, too
+            self._clock = self._continued = None  # cycles, too
+            if self._resumption is not None:
+                self._resumption.over()
         finally:
             plan.on_finish(outcome)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.answer_check import AnswerCheck, Form
+from kvmesh.transport.http.forward.resume import StreamKeep
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.scope import End, Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
@@ -19,13 +20,18 @@ holds it instead, or knows another bucket.
 """
 
 
+GROW_TOKENS: Final = 16
+"""A plan is told of the first token, and then of so many more."""
+
+
 class Target(msgspec.Struct, frozen=True, gc=False):
     """Where one attempt goes. `path` and `body` None: as the client sent them.
 
     `request_id` is what the request is called there, "" by its own id. `headers` replace the
     client's of the same name. `alternatives` are origins that would do as well, the best first,
     where somebody asked for them. `worker` is its name in errors, which tell clients no address.
-    `check` judges its answers; None: they are believed.
+    `check` judges its answers; None: they are believed. `gives_ids`: it tells the token ids of a
+    stream that is asked for them.
     """
 
     origin: str
@@ -36,6 +42,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     alternatives: tuple[str, ...] = ()
     worker: str = ""
     check: AnswerCheck | None = None
+    gives_ids: bool = False
 
 
 class Wait(Enum):
@@ -99,6 +106,24 @@ class Forwarding(Protocol):
         """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
         ...
 
+    @property
+    def passed(self) -> int:
+        """Return how many tokens of the present upstream's stream have come, 0 of another answer."""
+        ...
+
+    @property
+    def resumable(self) -> str:
+        """Return what its client may count on when its upstream is lost in the middle of the
+        stream: `core.chat.stream_form.Word`, "" for an answer that is no stream, or is not kept.
+        """
+        ...
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
+        """Have a stream go on elsewhere whose upstream leaves, or is taken for lost; nothing
+        happens to one that cannot.
+        """
+        ...
+
     def usage(self) -> Usage | None:
         """Return what the upstream reported of its tokens in what has been passed on, if it did.
 
@@ -131,7 +156,7 @@ class ForwardPlan(Protocol):
 
     def on_tokens(self, tokens: int) -> None:
         """Learn how many tokens of an event stream have been passed on: of the first at once, then
-        each `GROW_TOKENS` more (kvmesh/transport/http/forward/forwarding.py).
+        each `GROW_TOKENS` more.
         """
         ...
 
@@ -169,7 +194,8 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     `reads_usage`: the plan may ask for `usage`, so a whole answer of up to 1 MiB is kept.
     `form` is the API that was asked, "" where an answer of status 200 is believed unseen.
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
-    gets its head and then a comment each so many seconds while the first byte is awaited.
+    gets its head and then a comment each so many seconds while the first byte is awaited. `keep`
+    keeps what streams need to go on when their upstream is lost; None: none goes on.
     """
 
     max_retries: int = 2
@@ -180,6 +206,7 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     form: Form = ""
     deadline_s: float | None = None
     comments_s: float | None = None
+    keep: StreamKeep | None = None
 
 
 E_contra = TypeVar("E_contra", bound=Incoming, contravariant=True)

@@ -23,6 +23,7 @@ Kind = Literal[
     "no_worker",
     "hung",
     "bad_answer",
+    "left",
 ]
 
 
@@ -97,6 +98,7 @@ _TOLD: Final[dict[Kind, str]] = {
     "hung": "stopped answering",
     "no_worker": "has no worker that can take the request",
     "bad_answer": "gave a bad answer",
+    "left": "leaves",
 }
 
 
@@ -113,7 +115,7 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
     `status` is set only for kind "status": the upstream answered, but not with an answer;
     `retry_after_s` is then what it asked for, 0 for nothing. "no_worker" is the same of a router
     that says why: it did not begin. "hung": whoever watches the upstream gave it up. "bad_answer":
-    it answered 200, and `sickness` is what is wrong with that.
+    it answered 200, and `sickness` is what is wrong with that. "left": it is being drained.
     """
 
     stage: Literal["before_send", "after_send", "mid_response"]

@@ -1,0 +1,222 @@
+"""The rest of a stream that was cut, from one upstream after another until its end."""
+
+from typing import Protocol
+
+from kvmesh._native import EventStream
+from kvmesh.core.chat.splice import DivergedError
+from kvmesh.core.engines.event_stream import new_event_stream
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.members.answer_check import AnswerCheck
+from kvmesh.transport.http.forward.plan import GROW_TOKENS, ForwardPlan, Target, Wait
+from kvmesh.transport.http.forward.resume import Resumption, begin_of
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.upstream.messages import (
+    OnChunk,
+    UpstreamFailure,
+    UpstreamSink,
+    bad_answer,
+)
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.wire.headers import retry_after_s
+
+_OK = 200
+
+
+class Owner(Protocol):
+    """The forwarding whose stream it is."""
+
+    @property
+    def plan(self) -> ForwardPlan:
+        """Return what decides where it goes on."""
+        ...
+
+    @property
+    def exchange(self) -> Exchange:
+        """Return whose answer it is."""
+        ...
+
+    def send(self, target: Target, sink: UpstreamSink) -> None:
+        """Send what goes on with the stream."""
+        ...
+
+    def cancel(self) -> None:
+        """Give the present upstream up."""
+        ...
+
+    def watch(self, stream: EventStream) -> None:
+        """Take the stream that comes now."""
+        ...
+
+    def complete(self, data: bytes) -> None:
+        """Pass the last bytes on: the answer is whole."""
+        ...
+
+    def end_cut(self, failure: UpstreamFailure, worker: str) -> None:
+        """Break off: it does not go on."""
+        ...
+
+    def crash(self, error: Exception) -> None:
+        """End for an error of ours."""
+        ...
+
+
+class ContinuedStream:
+    """The sink of the upstreams that go on with a stream, one after the other."""
+
+    def __init__(self, owner: Owner, resumption: Resumption) -> None:
+        self.on_chunk: OnChunk | None = None
+        self._owner = owner
+        self._resumption = resumption
+        self._stream = new_event_stream()
+        self._target: Target | None = None
+        self._check: AnswerCheck | None = None
+        self._failure: UpstreamFailure | None = None
+        self._silent = True
+
+    def begin(self, failure: UpstreamFailure) -> None:
+        """Go on at the upstream that the plan names; it has agreed."""
+        self._failure = failure
+        self._stream = stream = new_event_stream()
+        self._resumption.watch(stream)
+        self._owner.watch(stream)
+        self._silent = True
+        self.proceed()
+
+    def proceed(self) -> None:
+        """Ask the plan for the target; one that said `Wait` calls this."""
+        target = self._owner.plan.next_target()
+        if isinstance(target, Target):
+            self._target = target
+            self._owner.send(target, self)
+        elif target is not Wait.WAIT:
+            self._end()
+
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        """Give the present upstream up unless its answer has begun."""
+        if self._silent:
+            self._owner.cancel()
+            self.on_failure(failure)
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
+        """Go on elsewhere, unless that is being done; else it stays."""
+        if not self._silent:
+            self._go_on(failure)
+
+    def usage(self) -> Usage | None:
+        """Return what was reported of all of the answer."""
+        return self._resumption.counted(self._stream.usage)
+
+    def on_head(self, head: ResponseHead) -> None:
+        """Take the head, which the client has from the first upstream, unless it is no stream's."""
+        if head.status == _OK and head.events:
+            self._check = None if self._target is None else self._target.check
+            self._owner.plan.on_head(head.status, head.headers)
+            return
+        origin = self._origin
+        text = f"{origin}: answered {head.status} to what a stream goes on with"
+        self._owner.cancel()
+        self.on_failure(
+            UpstreamFailure(
+                *("mid_response", "status", text, origin, head.status),
+                retry_after_s=retry_after_s(head.headers),
+            )
+        )
+
+    def on_body(self, data: bytes) -> None:
+        """Pass on what the client has not got."""
+        stream = self._stream
+        events = stream.feed(data)
+        if not events:
+            return
+        self._silent = False
+        if stream.errors and self._pass_error(events):
+            return
+        self._pass(events)
+        if self._stream is stream and stream.tokens >= stream.due:
+            self.on_due()
+
+    def on_due(self) -> None:
+        """Tell the plan of the tokens so far."""
+        stream = self._stream
+        stream.due = stream.tokens + GROW_TOKENS
+        self._owner.plan.on_tokens(stream.tokens)
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Take the last chunks: never called, since `on_chunk` is None."""
+        raise AssertionError(data)
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Take an answer that came at once."""
+        self.on_head(head)
+        if head.status == _OK and head.events:
+            self.on_end(body)
+
+    def on_end(self, data: bytes = b"") -> None:
+        """Pass the end on, if it is one."""
+        stream = self._stream
+        if data:
+            self.on_body(data)
+        if self._stream is not stream or self._owner.exchange.ended:
+            return
+        rest = stream.flush()
+        if not (stream.done or stream.reasoned):
+            failure = bad_answer("unfinished", b"", self._origin)
+            assert failure is not None
+            if not self._go_on(failure):
+                self._owner.end_cut(failure, self._worker)
+            return
+        self._owner.complete(rest)
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        """Go on at another one, or break off."""
+        if not self._go_on(failure):
+            self._failure = failure
+            self._end()
+
+    def crash(self, error: Exception) -> None:
+        """End the exchange for an error of ours."""
+        self._owner.crash(error)
+
+    @property
+    def _origin(self) -> str:
+        return "" if self._target is None else self._target.origin
+
+    @property
+    def _worker(self) -> str:
+        return "" if self._target is None else self._target.worker
+
+    def _pass(self, events: bytes) -> None:
+        try:
+            if new := self._resumption.feed(events):
+                self._owner.exchange.write(new)
+        except DivergedError as error:
+            self._owner.cancel()
+            text = f"{self._origin}: {error}"
+            self._failure = UpstreamFailure(
+                "mid_response", "bad_answer", text, self._origin, sickness="malformed"
+            )
+            self._end()
+
+    def _pass_error(self, events: bytes) -> bool:
+        """Pass on what came before an engine's error, if another one goes on."""
+        failure = bad_answer("error", self._stream.error, self._origin)
+        if failure is None:
+            return False
+        self._pass(events[: begin_of(events, self._stream.error)])
+        return self._go_on(failure)
+
+    def _go_on(self, failure: UpstreamFailure) -> bool:
+        owner = self._owner
+        going = self._resumption.cut(owner.exchange, self._stream, failure, owner.plan)
+        if going is None:
+            return False
+        owner.cancel()
+        if isinstance(going, bytes):
+            owner.complete(going)
+        else:
+            self.begin(failure)
+        return True
+
+    def _end(self) -> None:
+        assert self._failure is not None, "it was cut"
+        self._owner.end_cut(self._failure, self._worker)

@@ -1,0 +1,357 @@
+"""What another engine is asked so that a stream goes on, and what its client then gets."""
+
+import json
+from array import array
+from typing import cast
+
+import pytest
+
+from kvmesh._native import text_hash
+from kvmesh.core.chat.continuation import Continuation, go_on, way_of
+from kvmesh.core.chat.kept import Kept
+from kvmesh.core.chat.splice import DivergedError, Seen, TextSplice, TokenSplice
+from kvmesh.core.chat.stream_form import GREEDY, REPEATED, SAMPLED
+
+OPENING = (
+    b'{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
+    b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}'
+)
+BODY = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hello"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 10,
+        "min_tokens": 4,
+        "temperature": 0,
+        "top_p": 0.5,
+        "cache_salt": "s",
+        "documents": [{"text": "no more"}],
+    }
+).encode()
+
+
+def ids(*tokens: int) -> bytes:
+    return array("I", tokens).tobytes()
+
+
+def text(name: str, value: bytes) -> dict[str, int]:
+    return {f"{name}_bytes": len(value), f"{name}_hash": text_hash(0, value)}
+
+
+KEPT = Kept(ids(1, 2, 3), ids(4, 5), **text("content", b"ab"), choices=1)
+
+
+def data(event: object) -> bytes:
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def events(passed: bytes) -> list[object]:
+    found: list[object] = []
+    for block in passed.split(b"\n\n"):
+        if block:
+            assert block.startswith(b"data: ")
+            said = block[6:]
+            found.append("[DONE]" if said == b"[DONE]" else json.loads(said))
+    return found
+
+
+def completion(piece: str, token: int, reason: str | None = None) -> dict[str, object]:
+    return {
+        "id": "cmpl-2",
+        "object": "text_completion",
+        "created": 99,
+        "model": "other",
+        "choices": [
+            {
+                "index": 0,
+                "text": piece,
+                "logprobs": None,
+                "finish_reason": reason,
+                "stop_reason": None,
+                "prompt_token_ids": None,
+                "token_ids": [token],
+            }
+        ],
+    }
+
+
+def by_ids(kind: str = "chat", body: bytes = BODY, kept: Kept = KEPT) -> Continuation:
+    going = go_on(body, kind, GREEDY, Seen(kept, OPENING, cached_tokens=2))
+    assert isinstance(going, Continuation)
+    return going
+
+
+def test_the_prompt_of_what_goes_on_is_prompt_and_answer_so_far() -> None:
+    going = by_ids()
+    assert going.path == b"/v1/completions"
+    assert going.tokens == ids(1, 2, 3, 4, 5)
+    assert going.limit == 8
+    assert json.loads(cast("bytes", going.body)) == {
+        "model": "m",
+        "temperature": 0,
+        "top_p": 0.5,
+        "min_tokens": 2,
+        "cache_salt": "s",
+        "stream_options": {"include_usage": True},
+        "prompt": [1, 2, 3, 4, 5],
+        "max_tokens": 8,
+        "stream": True,
+        "return_token_ids": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "limit"),
+    [
+        ("chat", {}, None),
+        ("chat", {"max_completion_tokens": 5, "max_tokens": 50}, 3),
+        ("completions", {"max_tokens": None}, None),
+        ("completions", {}, 14),
+        ("completions", {"max_tokens": 9}, 7),
+    ],
+)
+def test_the_limit_is_what_is_left_of_it(
+    kind: str, fields: dict[str, object], limit: int | None
+) -> None:
+    going = by_ids(kind, json.dumps({"model": "m"} | fields).encode())
+    assert json.loads(cast("bytes", going.body))["max_tokens"] == limit
+    assert going.limit == (limit or 0)
+
+
+def test_a_chat_goes_on_as_the_engine_before_would_have() -> None:
+    splice = by_ids().splice
+    assert isinstance(splice, TokenSplice)
+    last = completion("d", 7, "stop")
+    usage = {
+        "id": "cmpl-2",
+        "object": "text_completion",
+        "created": 99,
+        "model": "other",
+        "choices": [],
+        "usage": {
+            "prompt_tokens": 5,
+            "total_tokens": 7,
+            "completion_tokens": 2,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        },
+    }
+    sent = data(completion("c", 6)) + data(last) + data(usage) + b"data: [DONE]\n\n"
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
+
+    def chunk(piece: str, **more: object) -> dict[str, object]:
+        choice = {"index": 0, "delta": {"content": piece}, "logprobs": None, "finish_reason": None}
+        return {**head, "choices": [{**choice, **more, "token_ids": None}]}
+
+    assert events(splice.feed(sent)) == [
+        chunk("c"),
+        chunk("d", finish_reason="stop", stop_reason=None),
+        {
+            **head,
+            "choices": [],
+            "usage": {
+                "prompt_tokens": 3,
+                "total_tokens": 7,
+                "completion_tokens": 4,
+                "prompt_tokens_details": {"cached_tokens": 2},
+            },
+        },
+        "[DONE]",
+    ]
+    assert splice.past == (3, 2)
+    assert splice.feed(b": waiting\n\n") == b": waiting\n\n"
+
+
+def test_a_completion_goes_on_with_ids_if_it_asked_for_them() -> None:
+    body = json.dumps({"model": "m", "return_token_ids": True}).encode()
+    splice = by_ids("completions", body).splice
+    [event] = cast("list[dict[str, object]]", events(splice.feed(data(completion("c", 6)))))
+    assert event["id"] == "chatcmpl-1"
+    assert event["object"] == "text_completion"
+    [choice] = cast("list[dict[str, object]]", event["choices"])
+    assert (choice["text"], choice["token_ids"]) == ("c", [6])
+    unasked = by_ids("completions", b"{}").splice
+    [event] = cast("list[dict[str, object]]", events(unasked.feed(data(completion("c", 6)))))
+    assert cast("list[dict[str, object]]", event["choices"])[0]["token_ids"] is None
+
+
+def test_usage_that_names_no_more_is_counted_all_the_same() -> None:
+    going = go_on(BODY, "chat", GREEDY, Seen(KEPT, b"no JSON", cached_tokens=None))
+    assert isinstance(going, Continuation)
+    spare = {"choices": None, "usage": {"prompt_tokens": 5, "completion_tokens": None}}
+    [event] = cast("list[dict[str, object]]", events(going.splice.feed(data(spare))))
+    assert event["usage"] == {"prompt_tokens": 3, "completion_tokens": 2}
+    told = {"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}}
+    [event] = cast("list[dict[str, object]]", events(going.splice.feed(data(told))))
+    usage = cast("dict[str, object]", event["usage"])
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
+def test_a_second_cut_goes_on_behind_all_that_came() -> None:
+    splice = by_ids().splice
+    more = Kept(b"", ids(6), **text("content", b"c"), choices=1)
+    seen = splice.seen(more)
+    assert seen.kept.token_ids == ids(4, 5, 6)
+    assert seen.kept.prompt_ids == ids(1, 2, 3)
+    assert seen.kept.content_bytes == 3
+    going = go_on(BODY, "chat", GREEDY, seen)
+    assert isinstance(going, Continuation)
+    assert going.tokens == ids(1, 2, 3, 4, 5, 6)
+    lost = splice.seen(Kept(lost="no ids", content_bytes=1, choices=1)).kept
+    assert lost.lost == "no ids"
+    again = go_on(BODY, "chat", GREEDY, Seen(lost, OPENING))
+    assert isinstance(again, Continuation)
+    with pytest.raises(DivergedError, match="another text"):
+        again.splice.feed(data(chat_delta({"content": "abc"})))
+
+
+def test_garbage_is_not_passed() -> None:
+    with pytest.raises(DivergedError, match="no JSON object"):
+        by_ids().splice.feed(b"data: <html>\n\n")
+
+
+def test_the_ways() -> None:
+    assert way_of(GREEDY, KEPT) == "ids"
+    assert way_of(SAMPLED, KEPT) == "ids"
+    assert way_of(REPEATED, KEPT) == "again"
+    assert way_of(SAMPLED, Kept()) == "again"
+    two = Kept(ids(1), ids(2), choices=2, **text("content", b"a"))
+    assert way_of(GREEDY, two) == "none"
+    lost = Kept(**text("content", b"a"), lost="too long")
+    assert (way_of(GREEDY, lost), way_of(SAMPLED, lost)) == ("again", "none")
+    reasoning = Kept(ids(1), ids(2), **text("reasoning", b"a"))
+    assert (way_of(GREEDY, reasoning), way_of(SAMPLED, reasoning)) == ("again", "none")
+    answering = Kept(ids(1), ids(2), **text("reasoning", b"a"), **text("content", b"a"))
+    assert way_of(SAMPLED, answering) == "ids"
+    calling = Kept(ids(1), ids(2), **text("content", b"a"), tool_calls=1)
+    assert way_of(SAMPLED, calling) == "none"
+    assert go_on(BODY, "chat", SAMPLED, Seen(calling)) is None
+    assert go_on(b"[", "chat", GREEDY, Seen(KEPT)) is None
+
+
+def test_what_lacks_its_end_alone_is_completed() -> None:
+    finished = Kept(ids(1, 2, 3), ids(4, 5), finished=True, choices=1)
+    end = go_on(BODY, "chat", GREEDY, Seen(finished, OPENING, cached_tokens=2))
+    assert isinstance(end, bytes)
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
+    usage: dict[str, object] = {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2}
+    details = {"prompt_tokens_details": {"cached_tokens": 2}}
+    assert events(end) == [{**head, "choices": [], "usage": usage | details}, "[DONE]"]
+    untold = go_on(BODY, "chat", GREEDY, Seen(finished, OPENING))
+    assert isinstance(untold, bytes)
+    assert events(untold)[0] == {**head, "choices": [], "usage": usage}
+    assert go_on(b"{}", "chat", GREEDY, Seen(finished, OPENING)) == b"data: [DONE]\n\n"
+    spent = Kept(ids(1), ids(*range(10)), choices=1)
+    for kind, said in (("chat", {"delta": {"content": ""}}), ("completions", {"text": ""})):
+        passed = go_on(BODY, kind, GREEDY, Seen(spent, OPENING))
+        assert isinstance(passed, bytes)
+        first = cast("dict[str, object]", events(passed)[0])
+        reason = {"logprobs": None, "finish_reason": "length", "stop_reason": None}
+        assert first["choices"] == [{"index": 0, **said, **reason}]
+
+
+def chat_delta(
+    delta: dict[str, object], reason: str | None = None, **more: object
+) -> dict[str, object]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    return {"id": "chatcmpl-9", "created": 55, "model": "m", "choices": [choice], **more}
+
+
+def again(kept: Kept, opening: bytes = OPENING) -> TextSplice:
+    going = go_on(BODY, "chat", REPEATED, Seen(kept, opening))
+    assert isinstance(going, Continuation)
+    assert (going.path, going.body, going.tokens) == (None, None, None)
+    assert isinstance(going.splice, TextSplice)
+    return going.splice
+
+
+def deltas(passed: bytes) -> list[object]:
+    found: list[object] = []
+    for event in events(passed):
+        if isinstance(event, dict):
+            assert (event["id"], event["created"]) == ("chatcmpl-1", 7)
+            found += [choice["delta"] for choice in event["choices"]] or ["usage"]
+        else:
+            found.append(event)
+    return found
+
+
+ROLE = chat_delta({"role": "assistant", "content": ""})
+
+
+def test_the_same_answer_passes_from_where_the_client_has_it() -> None:
+    splice = again(Kept(**text("content", b"abc"), choices=1))
+    sent = [ROLE, chat_delta({"content": "ab"}), chat_delta({"content": "cd"})]
+    passed = splice.feed(b"".join(map(data, sent)))
+    assert deltas(passed) == [{"content": "d"}]
+    end = [chat_delta({"content": ""}, "stop"), {**ROLE, "choices": []}]
+    passed = splice.feed(b"".join(map(data, end)) + b"data: [DONE]\n\n")
+    assert deltas(passed) == [{"content": ""}, "usage", "[DONE]"]
+
+
+def test_what_is_empty_passes_once_all_has_come() -> None:
+    splice = again(Kept(**text("content", b"ab"), choices=1))
+    assert deltas(splice.feed(data(ROLE) + data(chat_delta({"content": "ab"})))) == []
+    assert deltas(splice.feed(data(chat_delta({"content": ""})))) == [{"content": ""}]
+
+
+def test_reasoning_and_tool_calls_pass_from_where_the_client_has_them() -> None:
+    kept = Kept(
+        **text("reasoning", b"why\\n"), **text("arguments", b'{\\"a'), tool_calls=1, choices=1
+    )
+    splice = again(kept)
+
+    def call(arguments: str | None, **more: object) -> dict[str, object]:
+        function: dict[str, object] = {} if arguments is None else {"arguments": arguments}
+        if "id" in more:
+            function = {"name": "f"} | function
+        return {"tool_calls": [{"index": 0, **more, "function": function}]}
+
+    sent = [
+        ROLE,
+        chat_delta({"reasoning": "why"}),
+        chat_delta({"reasoning": "\n", "content": None}),
+        chat_delta({"tool_calls": None}),
+        chat_delta(call(None, id="call-x", type="function")),
+        chat_delta(call('{"a":')),
+        chat_delta(call("1}")),
+        chat_delta(call("{}", id="call-y", type="function")),
+    ]
+    passed = splice.feed(b"".join(map(data, sent)))
+    assert deltas(passed) == [
+        {"tool_calls": [{"index": 0, "function": {"arguments": '":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+        {
+            "tool_calls": [
+                {
+                    "index": 0,
+                    "id": "call-y",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": "{}"},
+                }
+            ]
+        },
+    ]
+    assert splice.seen(KEPT).kept is KEPT
+
+
+def test_another_answer_is_not_passed() -> None:
+    kept = Kept(**text("content", b"abc"), choices=1)
+    with pytest.raises(DivergedError, match="another text than the client has, within 3 bytes"):
+        again(kept).feed(data(chat_delta({"content": "abd and more"})))
+    with pytest.raises(DivergedError, match="an end before"):
+        again(kept).feed(data(chat_delta({"content": "ab"}, "stop")))
+    with pytest.raises(DivergedError, match="no answer"):
+        again(kept).feed(b'data: {"choices": 5}\n\n')
+    splice = again(kept)
+    splice.feed(data(chat_delta({"content": "a"})))
+    assert splice.seen(KEPT).kept is kept
+
+
+def test_all_passes_where_nothing_has() -> None:
+    splice = again(Kept(), b"")
+    assert len(events(splice.feed(data(ROLE) + data(chat_delta({"content": "a"}))))) == 2
+    asked = go_on(b'{"prompt": "x"}', "completions", SAMPLED, Seen(Kept(), OPENING))
+    assert isinstance(asked, Continuation)
+    assert len(events(asked.splice.feed(data(completion("a", 1))))) == 1
