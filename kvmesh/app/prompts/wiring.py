@@ -83,10 +83,14 @@ def target_defaults(settings: SloSettings) -> TargetDefaults:
     return TargetDefaults(tenants=[parse_default_targets(one) for one in settings.slo])
 
 
-def forward_options(settings: RouterSettings, streams: StreamKeep) -> ForwardOptions:
-    """Return how requests are forwarded by these settings."""
+def forward_options(
+    settings: RouterSettings, streams: StreamKeep | None = None
+) -> ForwardOptions:
+    """Return how requests are forwarded by these settings; `streams` keeps what they need to go on
+    when their worker is lost, None: nothing does.
+    """
     return ForwardOptions(
-        keep=streams if streams.most else None,
+        keep=streams if streams is not None and streams.most else None,
         max_retries=settings.upstream.max_retries,
         reads_usage=True,
         deadline_s=settings.stream.request_timeout_s or None,

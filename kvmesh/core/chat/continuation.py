@@ -88,7 +88,7 @@ def go_on(body: bytes, kind: str, form: StreamForm, seen: Seen) -> Continuation 
     if way == "again":
         return Continuation(TextSplice(seen))
     tokens = kept.prompt_ids + kept.token_ids
-    sent = {name: fields[name] for name in _SAMPLING if name in fields}
+    sent: JsonObject = {name: fields[name] for name in _SAMPLING if name in fields}
     least = fields.get("min_tokens")
     if isinstance(least, int):
         sent["min_tokens"] = max(0, least - past)

@@ -68,7 +68,7 @@ class _Spliced:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         opening = _opening_of(seen)
-        self._names = {name: opening[name] for name in _NAMES if name in opening}
+        self._names: JsonObject = {name: opening[name] for name in _NAMES if name in opening}
 
     @property
     def past(self) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from kvmesh._native import DUE as _DUE
 from kvmesh._native import ENDED as _ENDED
 from kvmesh._native import TAKEN as _TAKEN
 from kvmesh._native import EventStream as CompiledStream
-from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
+from kvmesh.core.chat.kept import Kept
+from kvmesh.core.engines.sse import MAX_HELD_BYTES, EventGate, SseScanner, Usage, find_usage
 
 TAKEN: Final = _TAKEN
 DUE: Final = _DUE
@@ -16,12 +17,11 @@ ENDED: Final = _ENDED
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 
-
 class EventStream:
     """An `EventGate` and an `SseScanner` over the same bytes; both say what their attributes mean.
 
     `due`: the tokens at which `take` says so. The compiled stream (kvmesh/native/wire/sse.c) does
-    the same; it makes one of these for what engines seldom send.
+    the same, and keeps ids; it makes one of these for what engines seldom send.
     """
 
     __slots__ = ("_gate", "_scanner", "due")
@@ -99,11 +99,19 @@ class EventStream:
         self._scanner.take_event(block)
         return self._scanner.usage
 
-    def resume(self, held: bytes, complete: bool, usage: Usage | None) -> None:
-        """Go on with what `held` begins, behind events that were counted elsewhere."""
+    def resume(
+        self,
+        held: bytes,
+        complete: bool,
+        usage: Usage | None,
+        most_held: int = MAX_HELD_BYTES,
+    ) -> None:
+        """Go on with what `held` begins, behind events that were counted elsewhere; hold at most so
+        many bytes of an event.
+        """
         self._scanner.resume(held)
         self._scanner.usage = usage
-        self._gate.resume(held, complete=complete)
+        self._gate.resume(held, complete=complete, most_held=most_held)
 
     def is_complete(self) -> bool:
         """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
@@ -143,5 +151,5 @@ def _is_ordinary(content: bytes) -> bool:
     )
 
 
-new_event_stream: Final = partial(CompiledStream, EventStream, find_usage)
+new_event_stream: Final = partial(CompiledStream, EventStream, find_usage, Kept)
 """Returns a compiled stream of which nothing has come yet."""

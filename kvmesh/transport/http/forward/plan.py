@@ -108,7 +108,7 @@ class Forwarding(Protocol):
 
     @property
     def passed(self) -> int:
-        """Return how many tokens of the present upstream's stream have come, 0 of another answer."""
+        """Return how many tokens the present upstream streamed, 0 of another answer."""
         ...
 
     @property

@@ -49,6 +49,8 @@ class Waiting:
         self.given_up: list[str] = []
         self.bound = None
         self.may_hold = True
+        self.passed = 0
+        self.resumable = ""
 
     def patience_s(self) -> float:
         return 1.0
@@ -58,6 +60,9 @@ class Waiting:
 
     def usage(self) -> None:
         """Nothing was answered."""
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
+        raise AssertionError(failure)
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         assert (failure.kind, failure.origin) == ("hung", self.worker)

@@ -10,6 +10,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.members.hang_watch import HangWatch
+from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.app.members.patience import Patience
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.routed import RoutedRequest
@@ -49,6 +50,8 @@ class StillForwarding:
 
     bound = None
     may_hold = True
+    passed = 0
+    resumable = ""
 
     def __init__(self, name: str) -> None:
         self.scope = Scope(name.encode(), lambda *_: None)
@@ -57,6 +60,9 @@ class StillForwarding:
         raise AssertionError
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
+        raise AssertionError(failure)
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
         raise AssertionError(failure)
 
     def patience_s(self) -> float:
@@ -117,6 +123,7 @@ class Routing:
             budget=RetryBudget(0.2),
             patience=Patience(0.0, lambda: ("w0",), clock),
             hangs=HangWatch(clock),
+            streams=OpenStreams(self.scheduler.workers.membership, clock),
             ask_suspects=self.ask,
         )
 

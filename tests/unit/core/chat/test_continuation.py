@@ -4,6 +4,7 @@ import json
 from array import array
 from typing import cast
 
+import msgspec
 import pytest
 
 from kvmesh._native import text_hash
@@ -36,11 +37,15 @@ def ids(*tokens: int) -> bytes:
     return array("I", tokens).tobytes()
 
 
-def text(name: str, value: bytes) -> dict[str, int]:
-    return {f"{name}_bytes": len(value), f"{name}_hash": text_hash(0, value)}
+def having(kept: Kept, **texts: bytes) -> Kept:
+    """Return `kept` with texts that have passed, by kind."""
+    fields: dict[str, int] = {}
+    for name, value in texts.items():
+        fields |= {f"{name}_bytes": len(value), f"{name}_hash": text_hash(0, value)}
+    return msgspec.structs.replace(kept, **fields)
 
 
-KEPT = Kept(ids(1, 2, 3), ids(4, 5), **text("content", b"ab"), choices=1)
+KEPT = having(Kept(ids(1, 2, 3), ids(4, 5), choices=1), content=b"ab")
 
 
 def data(event: object) -> bytes:
@@ -190,7 +195,7 @@ def test_usage_that_names_no_more_is_counted_all_the_same() -> None:
 
 def test_a_second_cut_goes_on_behind_all_that_came() -> None:
     splice = by_ids().splice
-    more = Kept(b"", ids(6), **text("content", b"c"), choices=1)
+    more = having(Kept(b"", ids(6), choices=1), content=b"c")
     seen = splice.seen(more)
     assert seen.kept.token_ids == ids(4, 5, 6)
     assert seen.kept.prompt_ids == ids(1, 2, 3)
@@ -216,15 +221,15 @@ def test_the_ways() -> None:
     assert way_of(SAMPLED, KEPT) == "ids"
     assert way_of(REPEATED, KEPT) == "again"
     assert way_of(SAMPLED, Kept()) == "again"
-    two = Kept(ids(1), ids(2), choices=2, **text("content", b"a"))
+    two = having(Kept(ids(1), ids(2), choices=2), content=b"a")
     assert way_of(GREEDY, two) == "none"
-    lost = Kept(**text("content", b"a"), lost="too long")
+    lost = having(Kept(lost="too long"), content=b"a")
     assert (way_of(GREEDY, lost), way_of(SAMPLED, lost)) == ("again", "none")
-    reasoning = Kept(ids(1), ids(2), **text("reasoning", b"a"))
-    assert (way_of(GREEDY, reasoning), way_of(SAMPLED, reasoning)) == ("again", "none")
-    answering = Kept(ids(1), ids(2), **text("reasoning", b"a"), **text("content", b"a"))
+    thinking = having(Kept(ids(1), ids(2)), reasoning=b"a")
+    assert (way_of(GREEDY, thinking), way_of(SAMPLED, thinking)) == ("again", "none")
+    answering = having(Kept(ids(1), ids(2)), reasoning=b"a", content=b"a")
     assert way_of(SAMPLED, answering) == "ids"
-    calling = Kept(ids(1), ids(2), **text("content", b"a"), tool_calls=1)
+    calling = having(Kept(ids(1), ids(2), tool_calls=1), content=b"a")
     assert way_of(SAMPLED, calling) == "none"
     assert go_on(BODY, "chat", SAMPLED, Seen(calling)) is None
     assert go_on(b"[", "chat", GREEDY, Seen(KEPT)) is None
@@ -281,7 +286,7 @@ ROLE = chat_delta({"role": "assistant", "content": ""})
 
 
 def test_the_same_answer_passes_from_where_the_client_has_it() -> None:
-    splice = again(Kept(**text("content", b"abc"), choices=1))
+    splice = again(having(Kept(choices=1), content=b"abc"))
     sent = [ROLE, chat_delta({"content": "ab"}), chat_delta({"content": "cd"})]
     passed = splice.feed(b"".join(map(data, sent)))
     assert deltas(passed) == [{"content": "d"}]
@@ -291,15 +296,13 @@ def test_the_same_answer_passes_from_where_the_client_has_it() -> None:
 
 
 def test_what_is_empty_passes_once_all_has_come() -> None:
-    splice = again(Kept(**text("content", b"ab"), choices=1))
+    splice = again(having(Kept(choices=1), content=b"ab"))
     assert deltas(splice.feed(data(ROLE) + data(chat_delta({"content": "ab"})))) == []
     assert deltas(splice.feed(data(chat_delta({"content": ""})))) == [{"content": ""}]
 
 
 def test_reasoning_and_tool_calls_pass_from_where_the_client_has_them() -> None:
-    kept = Kept(
-        **text("reasoning", b"why\\n"), **text("arguments", b'{\\"a'), tool_calls=1, choices=1
-    )
+    kept = having(Kept(tool_calls=1, choices=1), reasoning=b"why\\n", arguments=b'{\\"a')
     splice = again(kept)
 
     def call(arguments: str | None, **more: object) -> dict[str, object]:
@@ -337,7 +340,7 @@ def test_reasoning_and_tool_calls_pass_from_where_the_client_has_them() -> None:
 
 
 def test_another_answer_is_not_passed() -> None:
-    kept = Kept(**text("content", b"abc"), choices=1)
+    kept = having(Kept(choices=1), content=b"abc")
     with pytest.raises(DivergedError, match="another text than the client has, within 3 bytes"):
         again(kept).feed(data(chat_delta({"content": "abd and more"})))
     with pytest.raises(DivergedError, match="an end before"):
