@@ -26,6 +26,14 @@ REQUESTS: Final = Table[RoutingContext](
            "Retries that the budget has saved up."),
     Figure("counter", "kvmesh_attempts_failed", lambda one: one.counters.attempts_failed,
            "Attempts at a worker that failed."),
+    Figure("counter", "kvmesh_streams_cut", lambda one: {
+               "continued": one.counters.streams.continued, "lost": one.counters.streams.lost},
+           "Streams whose worker was lost, or left, in the middle of the answer: continued at "
+           "another one, or lost.", ("result",)),
+    Figure("counter", "kvmesh_streams_not_kept", lambda one: one.counters.streams.given_up,
+           "Streams that cannot go on elsewhere since --keep-stream-bytes were kept already."),
+    Figure("gauge", "kvmesh_stream_kept_bytes", lambda one: one.counters.streams.used,
+           "Bytes set aside for streams under way, of --keep-stream-bytes."),
     Figure("counter", "kvmesh_prefill_splits",
            lambda one: {why or "split": count for why, count in one.counters.splits.items()},
            "With prefill workers: chats and completions by why one worker did all of it, or split.",
