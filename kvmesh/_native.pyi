@@ -18,6 +18,7 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.event_stream import EventStream as RareStream
+from kvmesh.core.engines.event_stream import Kept
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import ApproxStatistics
 from kvmesh.core.index.block_table import (
@@ -166,7 +167,7 @@ class EventStream:
 
     `make` makes what takes the rest: events that may be errors or have several lines, and the whole
     stream from the first CR or overlong event on. `find_usage` reads one event over what was
-    reported before, when that is asked for.
+    reported before, when that is asked for. `kept` makes what `kept` returns.
     """
 
     due: int
@@ -208,17 +209,34 @@ class EventStream:
         cls,
         make: Callable[[], RareStream],
         find_usage: Callable[[bytes, Usage | None], Usage | None],
+        kept: Callable[..., Kept],
         /,
     ) -> Self: ...
+    @property
+    def kept(self) -> Kept | None:
+        """What was kept so far, None without `keep`. O(ids)."""
+
+    def keep(self, most_bytes: int, strip: bool) -> None:
+        """Keep the token ids of what passes from now on, 4 bytes each, at most `most_bytes` in all.
+
+        Its text is counted, and with `strip` each list of ids passes as null.
+        Lists are found at their places in chunks of /v1/chat/completions and /v1/completions, in
+        events of one line `data: {…}`. A malformed event passes as it is. An event is held up to
+        64 KiB and 3 bytes for each of `most_bytes`, because a prompt's ids may be many; from the
+        first CR or longer event on nothing is kept or replaced. Raises `ValueError` for less than
+        0 bytes, `RuntimeError` where tokens have come, or it was called before.
+        """
+
     def feed(self, data: bytes, /) -> bytes:
         """Return what may pass now, `data` itself when that is all; count the events that ended."""
 
-    def take(self, data: bytes, may_end: object, /) -> int:
+    def take(self, data: bytes, may_end: object, /) -> int | tuple[int, bytes]:
         """Count `data`, which stands between two chunks of HTTP, if it may be passed on as it is.
 
         That is when it is nothing but whole chunks with plain size lines, each of whole ordinary
         events or `[DONE]`, and, if it `may_end`, the last chunk. Returns 1, with 2 if `tokens` are
-        `due`, and with 4 at the end; else 0, and nothing has changed.
+        `due`, and with 4 at the end; else 0, and nothing has changed. Where lists of ids are
+        replaced it returns that with the chunks to pass in place of `data`.
         """
 
     def flush(self) -> bytes:
@@ -226,6 +244,11 @@ class EventStream:
 
     def is_complete(self) -> bool:
         """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
+
+def text_hash(state: int, text: bytes, /) -> int:
+    """Return the hash of text that follows one of hash `state`, 0 for none: 64 bits, FNV-1a xor
+    that of no text. However a text is cut, its hash is the same. 1 ns a byte.
+    """
 
 def read_extproc(
     types: tuple[

@@ -94,6 +94,7 @@ static PyMethodDef *const functions[] = {
     native_extproc_write_methods,
     native_head_methods,
     native_json_methods,
+    native_keep_methods,
     native_mixing_methods,
     native_scan_methods,
     native_scanned_methods,

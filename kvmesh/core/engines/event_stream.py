@@ -2,13 +2,15 @@
 
 import re
 from functools import partial
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from kvmesh._native import DUE as _DUE
 from kvmesh._native import ENDED as _ENDED
 from kvmesh._native import TAKEN as _TAKEN
 from kvmesh._native import EventStream as CompiledStream
-from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
+from kvmesh.core.engines.sse import MAX_HELD_BYTES, EventGate, SseScanner, Usage, find_usage
 
 TAKEN: Final = _TAKEN
 DUE: Final = _DUE
@@ -16,12 +18,41 @@ ENDED: Final = _ENDED
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 
+Loss = Literal["", "too long", "malformed", "no ids"]
+"""Why ids were not kept to the end; "" where they were."""
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """What a stream with `keep` has said so far in choice 0.
+
+    `prompt_ids` and `token_ids` are packed, 4 bytes an id, least significant byte first; empty
+    where they are `lost`: "too long", more bytes than were allowed; "malformed", an event was no
+    JSON, had no list of whole numbers below 2^32 in their place, or a second prompt; "no ids", an
+    event of output came without. Of its text, by kind: bytes as JSON escapes them, and their
+    `text_hash`. `arguments` are those of all tool calls in the order in which they came.
+    `tool_calls` have begun: each came with its id. `choices` is the largest index plus 1.
+    `finished`: a finish reason came.
+    """
+
+    prompt_ids: bytes
+    token_ids: bytes
+    content_bytes: int
+    content_hash: int
+    reasoning_bytes: int
+    reasoning_hash: int
+    arguments_bytes: int
+    arguments_hash: int
+    tool_calls: int
+    choices: int
+    finished: bool
+    lost: Loss
+
 
 class EventStream:
     """An `EventGate` and an `SseScanner` over the same bytes; both say what their attributes mean.
 
     `due`: the tokens at which `take` says so. The compiled stream (kvmesh/native/wire/sse.c) does
-    the same; it makes one of these for what engines seldom send.
+    the same, and keeps ids; it makes one of these for what engines seldom send.
     """
 
     __slots__ = ("_gate", "_scanner", "due")
@@ -99,11 +130,19 @@ class EventStream:
         self._scanner.take_event(block)
         return self._scanner.usage
 
-    def resume(self, held: bytes, complete: bool, usage: Usage | None) -> None:
-        """Go on with what `held` begins, behind events that were counted elsewhere."""
+    def resume(
+        self,
+        held: bytes,
+        complete: bool,
+        usage: Usage | None,
+        most_held: int = MAX_HELD_BYTES,
+    ) -> None:
+        """Go on with what `held` begins, behind events that were counted elsewhere; hold at most so
+        many bytes of an event.
+        """
         self._scanner.resume(held)
         self._scanner.usage = usage
-        self._gate.resume(held, complete=complete)
+        self._gate.resume(held, complete=complete, most_held=most_held)
 
     def is_complete(self) -> bool:
         """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
@@ -143,5 +182,5 @@ def _is_ordinary(content: bytes) -> bool:
     )
 
 
-new_event_stream: Final = partial(CompiledStream, EventStream, find_usage)
+new_event_stream: Final = partial(CompiledStream, EventStream, find_usage, Kept)
 """Returns a compiled stream of which nothing has come yet."""

@@ -335,11 +335,12 @@ class EventGate:
     must come before anything else.
     """
 
-    __slots__ = ("_held", "_last", "torn")
+    __slots__ = ("_held", "_last", "_most_held", "torn")
 
     def __init__(self) -> None:
         self._held = bytearray()
         self._last = b""
+        self._most_held = MAX_HELD_BYTES
         self.torn = False
 
     @property
@@ -362,7 +363,7 @@ class EventGate:
         end = _behind(held, b"\n\n", searched)
         if held.find(_CARRIAGE_RETURN, searched) >= 0:
             end = max(end, _behind(held, b"\n\r\n", searched), _behind(held, b"\r\r", searched))
-        if len(held) - end > MAX_HELD_BYTES:
+        if len(held) - end > self._most_held:
             self.torn = True
             return self.flush()
         passed = bytes(held[:end])
@@ -372,8 +373,11 @@ class EventGate:
             self._last = passed
         return passed
 
-    def resume(self, held: bytes, *, complete: bool) -> None:
-        """Go on with `held`; what has passed elsewhere ended in `[DONE]` if it was `complete`."""
+    def resume(self, held: bytes, *, complete: bool, most_held: int = MAX_HELD_BYTES) -> None:
+        """Go on with `held`; what has passed elsewhere ended in `[DONE]` if it was `complete`. An
+        event of more than `most_held` bytes is passed on in parts.
+        """
+        self._most_held = most_held
         self._held[:] = held
         self._last = _DONE if complete else b""
 

@@ -10,6 +10,8 @@
 #include <string.h>
 
 #define MOST_HELD (1 << 16)
+#define MOST_KEPT ((long long)1 << 40)
+#define ID_TEXT_PER_BYTE 3 /* an id of 4 bytes has at most 10 digits, a comma and a blank */
 
 /* Count the whole events in a text that ends behind its last blank line. */
 static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
@@ -64,7 +66,7 @@ static PyObject *feed_behind(EventStream *self, PyObject *data) {
         end = 1; /* the blank line was cut */
     }
     Py_ssize_t rest = size - end + (end == 0 ? before : 0);
-    if (rest > MOST_HELD) {
+    if (rest > self->most_held) {
         return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
     }
     if (end == 0) {
@@ -86,10 +88,8 @@ static PyObject *feed_behind(EventStream *self, PyObject *data) {
     return count_passed(self, passed);
 }
 
-static PyObject *stream_feed(EventStream *self, PyObject *data) {
-    if (!PyBytes_CheckExact(data)) {
-        return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
-    }
+/* Return what may pass of a piece more, as it came. */
+static PyObject *feed_piece(EventStream *self, PyObject *data) {
     const char *text = PyBytes_AS_STRING(data);
     Py_ssize_t size = PyBytes_GET_SIZE(data);
     int odd = !self->handed_over && memchr(text, '\r', (size_t)size) != NULL;
@@ -103,7 +103,7 @@ static PyObject *stream_feed(EventStream *self, PyObject *data) {
         return feed_behind(self, data);
     }
     Py_ssize_t end = behind_last_event(text, size);
-    if (size - end > MOST_HELD) {
+    if (size - end > self->most_held) {
         return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
     }
     PyObject *passed = end == size ? Py_NewRef(data) : PyBytes_FromStringAndSize(text, end);
@@ -114,6 +114,17 @@ static PyObject *stream_feed(EventStream *self, PyObject *data) {
     }
     self->held = rest;
     return count_passed(self, passed);
+}
+
+static PyObject *stream_feed(EventStream *self, PyObject *data) {
+    if (!PyBytes_CheckExact(data)) {
+        return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
+    }
+    PyObject *passed = feed_piece(self, data);
+    if (self->keeper == NULL || passed == NULL || !PyBytes_CheckExact(passed)) {
+        return passed;
+    }
+    return keeper_pass(self->keeper, passed);
 }
 
 /* Keep what chunks that were counted report. */
@@ -133,8 +144,19 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
     return 0;
 }
 
-static PyObject *taken(const EventStream *self, int ended) {
-    return PyLong_FromLong(STREAM_TAKEN | (self->tokens >= self->due ? STREAM_DUE : 0) | (ended ? STREAM_ENDED : 0));
+/* Return what `take` says of chunks that it took, with those to pass instead, if there are any. */
+static PyObject *taken(EventStream *self, PyObject *chunks, int ended) {
+    long flags = STREAM_TAKEN | (self->tokens >= self->due ? STREAM_DUE : 0) | (ended ? STREAM_ENDED : 0);
+    if (self->keeper == NULL) {
+        return PyLong_FromLong(flags);
+    }
+    PyObject *passed = keeper_pass_chunks(self->keeper, chunks);
+    if (passed == NULL) {
+        return NULL;
+    }
+    PyObject *said = passed == chunks ? PyLong_FromLong(flags) : Py_BuildValue("lO", flags, passed);
+    Py_DECREF(passed);
+    return said;
 }
 
 static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
@@ -144,7 +166,7 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     if (twin == NULL || stream_count_twins(self, twin, found) < 0 || flags < 0) {
         return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     }
-    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & STREAM_ENDED) != 0);
+    return flags == 0 ? PyLong_FromLong(0) : taken(self, args[0], (flags & STREAM_ENDED) != 0);
 }
 
 static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -194,7 +216,44 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
     if (last != EVENT_RARE) {
         self->complete = last == EVENT_END;
     }
-    return taken(self, ended);
+    return taken(self, args[0], ended);
+}
+
+static PyObject *stream_keep(EventStream *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords) {
+    long long most_bytes;
+    int strip;
+    if (READ("keep", "Np", "most_bytes strip", &most_bytes, &strip) < 0) {
+        return NULL;
+    }
+    if (most_bytes < 0) {
+        return PyErr_Format(PyExc_ValueError, "%lld bytes to keep: none are fewer", most_bytes);
+    }
+    if (self->keeper != NULL || self->tokens > 0 || self->held != NULL || self->done || self->twin != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a stream that has begun, or is kept already");
+        return NULL;
+    }
+    most_bytes = most_bytes > MOST_KEPT ? MOST_KEPT : most_bytes;
+    self->most_held = MOST_HELD + ID_TEXT_PER_BYTE * (Py_ssize_t)most_bytes;
+    self->keeper = keeper_new((Py_ssize_t)most_bytes, strip, self->most_held);
+    return self->keeper == NULL ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *get_kept(EventStream *self, void *Py_UNUSED(closure)) {
+    if (self->keeper == NULL) {
+        Py_RETURN_NONE;
+    }
+    if (self->kept == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a stream that was collected");
+        return NULL;
+    }
+    PyObject *make = Py_NewRef(self->kept), *told = keeper_tell(self->keeper, make);
+    Py_DECREF(make);
+    return told;
+}
+
+static PyObject *stream_sizeof(EventStream *self, PyObject *Py_UNUSED(none)) {
+    Py_ssize_t kept = self->keeper == NULL ? 0 : keeper_size(self->keeper);
+    return PyLong_FromSsize_t(Py_TYPE(self)->tp_basicsize + kept);
 }
 
 static PyObject *stream_flush(EventStream *self, PyObject *Py_UNUSED(none)) {
@@ -275,6 +334,7 @@ static PyGetSetDef stream_properties[] = {
     {"usage", (getter)get_usage, NULL, "what was reported last, or None", (void *)&property[3]},
     {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&property[4]},
     {"torn", (getter)read_property, NULL, "whether a part of an overlong event has passed", (void *)&property[5]},
+    {"kept", (getter)get_kept, NULL, "what was kept so far, None without `keep`", NULL},
     {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&property[6]},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -288,8 +348,10 @@ static PyMemberDef stream_members[] = {
 static PyMethodDef stream_methods[] = {
     METHOD_O("feed", stream_feed),
     METHOD_FASTCALL("take", stream_take),
+    METHOD_KEYWORDS("keep", stream_keep),
     METHOD_NOARGS("flush", stream_flush),
     METHOD_NOARGS("is_complete", stream_is_complete),
+    METHOD_NOARGS("__sizeof__", stream_sizeof),
     {NULL, NULL, 0, NULL},
 };
 
@@ -297,7 +359,9 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->due = 1;
-        if (READ_NEW("EventStream", "+O+O", "make find_usage", &self->make, &self->find) < 0) {
+        self->most_held = MOST_HELD;
+        if (READ_NEW("EventStream", "+O+O+O", "make find_usage kept", &self->make, &self->find,
+                     &self->kept) < 0) {
             Py_CLEAR(self);
         }
     }
@@ -305,18 +369,19 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->make, self->find, self->usage, self->twin);
+    VISIT_ALL(self->make, self->find, self->usage, self->twin, self->kept);
     return 0;
 }
 
 static int stream_clear(EventStream *self) {
-    CLEAR_ALL(self->find, self->usage, self->make, self->twin);
+    CLEAR_ALL(self->find, self->usage, self->make, self->twin, self->kept);
     return 0;
 }
 
 static void stream_dealloc(EventStream *self) {
     PyObject_GC_UnTrack(self);
-    CLEAR_ALL(self->make, self->twin, self->held, self->find, self->usage, self->unread);
+    CLEAR_ALL(self->make, self->twin, self->held, self->find, self->usage, self->unread, self->kept);
+    keeper_free(self->keeper);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

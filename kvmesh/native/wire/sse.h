@@ -2,6 +2,7 @@
 #ifndef KVMESH_SSE_H
 #define KVMESH_SSE_H
 
+#include "wire/keep.h"
 #include "wire/wire.h"
 
 #define TEXT_LENGTH(text) ((Py_ssize_t)(sizeof text - 1))
@@ -35,7 +36,9 @@ typedef struct {
     PyObject *find;  /* find_usage(data, before): what an event reports, over what was reported before */
     PyObject *usage; /* what was reported but for `unread`, NULL for nothing */
     PyObject *unread; /* the data of the last event that reports usage, NULL for none */
-    Py_ssize_t tokens, due, twin_tokens;
+    PyObject *kept;   /* makes what `kept` returns */
+    Keeper *keeper;   /* of what passes, NULL unless it is asked for */
+    Py_ssize_t tokens, due, twin_tokens, most_held;
     char done, reasoned, complete, handed_over; /* handed_over: the twin does everything */
 } EventStream;
 

@@ -99,8 +99,8 @@ int stream_hand_over(EventStream *self) {
         return -1;
     }
     PyObject *before = Py_NewRef(self->usage == NULL ? Py_None : self->usage);
-    PyObject *done = PyObject_CallMethod(twin, "resume", "OOO", held,
-                                         self->complete ? Py_True : Py_False, before);
+    PyObject *done = PyObject_CallMethod(twin, "resume", "OOOn", held,
+                                         self->complete ? Py_True : Py_False, before, self->most_held);
     Py_DECREF(before);
     Py_DECREF(held);
     if (stream_count_twins(self, twin, done) < 0) {

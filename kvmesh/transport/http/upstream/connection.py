@@ -179,6 +179,8 @@ class UpstreamConnection(asyncio.Protocol):
             if on_chunk is not None and reader.between_chunks:
                 take, write = on_chunk
                 if taken := take(data, reader.unseen):
+                    if isinstance(taken, tuple):
+                        taken, data = taken
                     if taken < ENDED:
                         # Writing may pause this connection, which suspends the deadline.
                         self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
@@ -186,16 +188,20 @@ class UpstreamConnection(asyncio.Protocol):
                         if taken & DUE:
                             sink.on_due()
                         return
-                    reader.take_end()
-                    if taken & DUE:
-                        sink.on_due()
-                    if self._sink is sink:
-                        self._complete(True, sink.on_last_chunks, data)
+                    self._end_chunks(sink, data, due=taken & DUE)
                     return
             if self._responded or not self._take_known(sink, data):
                 self._parse(sink, data)
         except Exception as error:  # noqa: BLE001  the request's edge: it is told
             self._crash(sink, error)
+
+    def _end_chunks(self, sink: UpstreamSink, data: bytes, *, due: int) -> None:
+        """Pass on the last chunks, which were taken."""
+        self._reader.take_end()
+        if due:
+            sink.on_due()
+        if self._sink is sink:
+            self._complete(True, sink.on_last_chunks, data)
 
     def _parse(self, sink: UpstreamSink, data: bytes) -> None:
         """Pass on what the parser finds."""

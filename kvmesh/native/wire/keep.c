@@ -1,0 +1,299 @@
+/* A stream of events kept: the token ids that pass, and how much text of each kind.
+ *
+ * The ids of choice 0 are appended to two arrays, its text is counted and hashed. With `strip` each list
+ * of ids is replaced by null in what passes: the client gets what it would have got unasked. Read are
+ * events of one line. An event that is malformed passes as it is, and the ids are lost; so they are
+ * with an event of output without ids. From the first CR or overlong event on nothing is read.
+ */
+#define _GNU_SOURCE
+#include "wire/keep.h"
+#include "base/shell.h"
+#include "wire/sse.h"
+#include <string.h>
+
+static const char null_text[] = "null";
+
+static void lose(Keeper *self, char why) {
+    if (self->lost == LOST_NOT) {
+        self->lost = why;
+    }
+    RAW_FREE_ALL(self->prompt.items, self->tokens.items);
+    self->prompt = self->tokens = (U32s){NULL, 0, 0};
+}
+
+/* Append a list of ids; -1 with MemoryError set. */
+static int keep_ids(Keeper *self, const Span *list, U32s *to) {
+    int fitted = self->lost != LOST_NOT ? 1 : fold_ids(self, list, to);
+    if (fitted == 0) {
+        lose(self, LOST_TOO_LONG);
+    }
+    return fitted < 0 ? -1 : 0;
+}
+
+/* Take what an event says of choice 0. */
+static int keep_part(Keeper *self, const ChoiceDelta *part, const Span *prompt) {
+    Py_ssize_t calls = self->tool_calls, told = -self->told[TOLD_ARGUMENTS].size;
+    if (part->calls.at != NULL) {
+        fold_calls(self, &part->calls);
+    }
+    add_text(&self->told[TOLD_CONTENT], &part->content);
+    add_text(&self->told[TOLD_REASONING], &part->reasoning);
+    told += self->told[TOLD_ARGUMENTS].size + (part->content.end - part->content.at) +
+            (part->reasoning.end - part->reasoning.at);
+    self->finished |= part->finished;
+    if (prompt->at != NULL) {
+        if (self->prompted) {
+            lose(self, LOST_MALFORMED);
+        }
+        self->prompted = 1;
+        if (keep_ids(self, prompt, &self->prompt) < 0) {
+            return -1;
+        }
+    }
+    if (part->ids.at != NULL) {
+        return keep_ids(self, &part->ids, &self->tokens);
+    }
+    if (told > 0 || self->tool_calls > calls) {
+        lose(self, LOST_NO_IDS);
+    }
+    return 0;
+}
+
+static int keep_event(Keeper *self, const char *piece, const char *at, const char *end) {
+    Said said;
+    int odd = scan_output(self, piece, at + TEXT_LENGTH("data: "), end, &said);
+    if (odd != 0) {
+        if (odd > 0) {
+            lose(self, LOST_MALFORMED);
+        }
+        return odd < 0 ? -1 : 0;
+    }
+    self->choices = said.choices > self->choices ? said.choices : self->choices;
+    if (!said.has_first) {
+        return 0;
+    }
+    const Span *prompt = said.prompt.at != NULL ? &said.prompt : &said.first.prompt;
+    return keep_part(self, &said.first, prompt);
+}
+
+/* Tell whether an event that is not read has any data but `[DONE]`. */
+static int has_data(const char *at, const char *end) {
+    while (at < end) {
+        const char *line = memchr(at, '\n', (size_t)(end - at));
+        line = line == NULL ? end : line;
+        if (line - at >= 5 && memcmp(at, "data:", 5) == 0) {
+            const char *value = at + 5, *last = line;
+            while (value < last && *value == ' ') {
+                value++;
+            }
+            while (last > value && last[-1] == ' ') {
+                last--;
+            }
+            int is_done = last - value == 6 && memcmp(value, "[DONE]", 6) == 0;
+            if (value < last && !is_done) {
+                return 1;
+            }
+        }
+        at = line + 1;
+    }
+    return 0;
+}
+
+/* Read no more: what passes from here on is passed as it is. */
+static int stop(Keeper *self, char why) {
+    lose(self, why);
+    self->stopped = 1;
+    return 0;
+}
+
+/* Read the whole events of a part of a piece. */
+static int read_events(Keeper *self, const char *piece, const char *at, const char *end) {
+    while (at < end && !self->stopped) {
+        if (*at == '\n' || *at == '\r') {
+            at++;
+            continue;
+        }
+        size_t left = (size_t)(end - at);
+        const char *line = memchr(at, '\n', left);
+        int one = line != NULL && line + 1 < end && line[1] == '\n';
+        const char *blank = one ? line : memmem(at, left, "\n\n", 2);
+        const char *read = blank == NULL ? end : blank;
+        if (memchr(at, '\r', (size_t)(read - at)) != NULL) {
+            return stop(self, LOST_MALFORMED);
+        }
+        if (blank == NULL || blank - at >= self->most_held) {
+            return stop(self, LOST_TOO_LONG);
+        }
+        if (one && blank - at > 6 && memcmp(at, "data: {", 7) == 0) {
+            if (keep_event(self, piece, at, blank) < 0) {
+                return -1;
+            }
+        } else if (has_data(at, blank)) {
+            lose(self, LOST_NO_IDS);
+        }
+        at = blank + 2;
+    }
+    return 0;
+}
+
+/* Return how many bytes more the parts of a piece have, from a cut on, that begin before its `end`. */
+static Py_ssize_t added_by(const Keeper *self, Py_ssize_t *cut, Py_ssize_t end) {
+    Py_ssize_t added = 0;
+    for (; *cut < self->count && self->cuts[*cut].at < end; ++*cut) {
+        added += TEXT_LENGTH("null") - (self->cuts[*cut].end - self->cuts[*cut].at);
+    }
+    return added;
+}
+
+static char *put(char *to, const char *from, Py_ssize_t size) {
+    memcpy(to, from, (size_t)size);
+    return to + size;
+}
+
+/* Copy bytes `at` to `end` of a piece with its cuts replaced; return behind the copy. */
+static char *put_cut(const Keeper *self, char *to, const char *piece, Py_ssize_t at, Py_ssize_t end,
+                     Py_ssize_t *cut) {
+    for (; *cut < self->count && self->cuts[*cut].at < end; ++*cut) {
+        to = put(to, piece + at, self->cuts[*cut].at - at);
+        to = put(to, null_text, TEXT_LENGTH("null"));
+        at = self->cuts[*cut].end;
+    }
+    return put(to, piece + at, end - at);
+}
+
+PyObject *keeper_pass(Keeper *self, PyObject *passed) {
+    const char *piece = PyBytes_AS_STRING(passed);
+    Py_ssize_t size = PyBytes_GET_SIZE(passed), cut = 0;
+    self->count = 0;
+    if (read_events(self, piece, piece, piece + size) < 0) {
+        Py_DECREF(passed);
+        return NULL;
+    }
+    if (self->count == 0) {
+        return passed;
+    }
+    PyObject *made = PyBytes_FromStringAndSize(NULL, size + added_by(self, &cut, size));
+    if (made != NULL) {
+        cut = 0;
+        put_cut(self, PyBytes_AS_STRING(made), piece, 0, size, &cut);
+    }
+    Py_DECREF(passed);
+    return made;
+}
+
+/* Go to the next of whole chunks; return its size, 0 at their end. */
+static Py_ssize_t next_chunk(const char **at, const char *end, const char **content) {
+    Py_ssize_t size = *at < end ? chunk_size(*at, end, content) : 0;
+    if (size > 0) {
+        *at = *content + size + 2;
+    }
+    return size;
+}
+
+static int hex_digits(Py_ssize_t size) {
+    int digits = 1;
+    while (size >>= 4) {
+        digits++;
+    }
+    return digits;
+}
+
+static char *put_hex(char *to, Py_ssize_t size) {
+    static const char letters[] = "0123456789abcdef";
+    for (int digits = hex_digits(size); digits-- > 0;) {
+        *to++ = letters[size >> 4 * digits & 15];
+    }
+    return put(to, "\r\n", 2);
+}
+
+/* Return chunks with their cuts replaced, those that have one behind a new size line. */
+static PyObject *cut_chunks(Keeper *self, const char *piece, Py_ssize_t whole) {
+    const char *at = piece, *end = piece + whole, *content = piece;
+    Py_ssize_t size, cut = 0, total = whole;
+    for (const char *line = at; (size = next_chunk(&at, end, &content)) > 0; line = at) {
+        Py_ssize_t before = cut, added = added_by(self, &cut, content + size - piece);
+        if (cut > before) {
+            total += added + hex_digits(size + added) + 2 - (content - line);
+        }
+    }
+    PyObject *made = PyBytes_FromStringAndSize(NULL, total);
+    if (made == NULL) {
+        return NULL;
+    }
+    char *to = PyBytes_AS_STRING(made);
+    cut = 0;
+    at = piece;
+    const char *line = at;
+    for (; (size = next_chunk(&at, end, &content)) > 0; line = at) {
+        Py_ssize_t ahead = cut, added = added_by(self, &ahead, content + size - piece);
+        to = ahead > cut ? put_hex(to, size + added) : put(to, line, content - line);
+        to = put_cut(self, to, piece, content - piece, content + size - piece, &cut);
+        to = put(to, "\r\n", 2);
+    }
+    put(to, line, end - line);
+    return made;
+}
+
+PyObject *keeper_pass_chunks(Keeper *self, PyObject *chunks) {
+    const char *piece = PyBytes_AS_STRING(chunks), *at = piece, *content = piece;
+    const char *end = piece + PyBytes_GET_SIZE(chunks);
+    self->count = 0;
+    for (Py_ssize_t size; (size = next_chunk(&at, end, &content)) > 0;) {
+        if (read_events(self, piece, content, content + size) < 0) {
+            return NULL;
+        }
+    }
+    return self->count == 0 ? Py_NewRef(chunks) : cut_chunks(self, piece, end - piece);
+}
+
+PyObject *keeper_tell(const Keeper *self, PyObject *make) {
+    static const char *const losses[] = {"", "too long", "malformed", "no ids"};
+    const Told *told = self->told;
+    return PyObject_CallFunction(
+        make, "y#y#nKnKnKnnOs",
+        self->prompt.items == NULL ? "" : (const char *)self->prompt.items, self->prompt.count * 4,
+        self->tokens.items == NULL ? "" : (const char *)self->tokens.items, self->tokens.count * 4,
+        told[TOLD_CONTENT].size, (unsigned long long)told[TOLD_CONTENT].hash,
+        told[TOLD_REASONING].size, (unsigned long long)told[TOLD_REASONING].hash,
+        told[TOLD_ARGUMENTS].size, (unsigned long long)told[TOLD_ARGUMENTS].hash,
+        self->tool_calls, self->choices, self->finished ? Py_True : Py_False, losses[(int)self->lost]);
+}
+
+Keeper *keeper_new(Py_ssize_t most_bytes, int strip, Py_ssize_t most_held) {
+    Keeper *self = PyMem_Calloc(1, sizeof *self);
+    if (self == NULL) {
+        no_memory();
+        return NULL;
+    }
+    self->most_bytes = most_bytes;
+    self->most_held = most_held;
+    self->strip = (char)strip;
+    return self;
+}
+
+void keeper_free(Keeper *self) {
+    if (self != NULL) {
+        RAW_FREE_ALL(self->prompt.items, self->tokens.items);
+        FREE_ALL(self->cuts, self);
+    }
+}
+
+Py_ssize_t keeper_size(const Keeper *self) {
+    return (Py_ssize_t)sizeof *self + 4 * (self->prompt.room + self->tokens.room) +
+           (Py_ssize_t)sizeof *self->cuts * self->room;
+}
+
+static PyObject *hash_text(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+    uint64_t state;
+    PyObject *text;
+    if (READ_PLACED("text_hash", "KS", "state text", &state, &text) < 0) {
+        return NULL;
+    }
+    const char *at = PyBytes_AS_STRING(text);
+    return PyLong_FromUnsignedLongLong(text_hash(state, at, at + PyBytes_GET_SIZE(text)));
+}
+
+PyMethodDef native_keep_methods[] = {
+    METHOD_FASTCALL("text_hash", hash_text),
+    {NULL, NULL, 0, NULL},
+};
