@@ -19,6 +19,7 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.event_stream import EventStream as RareStream
+from kvmesh.core.engines.event_stream import Kept
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import ApproxStatistics
 from kvmesh.core.index.block_table import (
@@ -220,6 +221,9 @@ class EventStream:
         """Keep the token ids of what passes from now on, 4 bytes each, at most `most_bytes` in all, and
         count its text; with `strip` each list of ids passes as null.
 
+        """Keep the token ids of what passes from now on, 4 bytes each, at most `most_bytes` in all.
+
+        Its text is counted, and with `strip` each list of ids passes as null.
         Lists are found at their places in chunks of /v1/chat/completions and /v1/completions, in
         events of one line `data: {…}`. A malformed event passes as it is. An event is held up to
         64 KiB and 3 bytes for each of `most_bytes`, because a prompt's ids may be many; from the

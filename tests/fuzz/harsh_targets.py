@@ -25,7 +25,7 @@ from kvmesh.core.engines.engine_events import (
     EngineRemoved,
     EngineStored,
 )
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import EventStream, Kept, new_event_stream
 from kvmesh.core.engines.kv_events.dialect import FARTHEST_TIER, TIERS, decode_engine_batch
 from kvmesh.core.engines.sse import find_usage
 from kvmesh.core.prompts.json_size import BETWEEN
@@ -128,12 +128,14 @@ find: Final = _with_memory(find_usage)
 
 
 def _event_streams(data: bytes) -> Iterator[Call]:
-    stream = core.EventStream(Twin, find)
+    stream = core.EventStream(Twin, find, Kept)
+    if data[:1] > b"\x80":
+        stream.keep(64, data[0] % 2)
     _, pieces = http_targets.cut(data)
     for piece in pieces:
         yield partial(stream.take, b"%x\r\n%b\r\n" % (len(piece), piece), 1)
         yield partial(stream.feed, piece)
-        yield from (partial(getattr, stream, name) for name in ("usage", "held", "error"))
+        yield from (partial(getattr, stream, name) for name in ("usage", "held", "error", "kept"))
     yield stream.is_complete
     yield stream.flush
 
@@ -228,14 +230,18 @@ def _right_calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         (core.scan_body, (b"{}",)),
         (core.scan_json, (b"{}", BETWEEN, 0)),
         (core.read_extproc, (TYPES, b"")),
-        (core.EventStream, (EventStream, find_usage)),
-        (partial(core.EventStream, EventStream, find_usage), ()),
+        (core.EventStream, (EventStream, find_usage, Kept)),
+        (partial(core.EventStream, EventStream, find_usage, Kept), ()),
+        (partial(new_event_stream().keep), (9, True)),
         (_event_stream_by_name, ("make",)),
         (stream.feed, (b"data: {}\r\n\n",)),
         (stream.take, (b"", 1)),
-        (core.EventStream(_never, _never).feed, (b": \n\n",)),
-        (core.EventStream(_never, _never).take, (b"1\r\n\n\r\n", 1)),
-        (partial(_gather, core.EventStream(EventStream, _never)), (b'data: {"usage":{}}\n\n',)),
+        (core.EventStream(_never, _never, _never).feed, (b": \n\n",)),
+        (core.EventStream(_never, _never, _never).take, (b"1\r\n\n\r\n", 1)),
+        (
+            partial(_gather, core.EventStream(EventStream, _never, _never)),
+            (b'data: {"usage":{}}\n\n',),
+        ),
         (cache.take, (b"",)),
         (cache.fold, (EngineBatch(0.0, 0, (EngineStored(*stored),)),)),
         (_fold_stored, stored),
@@ -255,7 +261,7 @@ def _right_calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
 
 
 def _event_stream_by_name(name: str) -> None:
-    core.EventStream(EventStream, find_usage, **{name: 1})
+    core.EventStream(EventStream, find_usage, Kept, **{name: 1})
 
 
 def _gather(stream: Any, data: bytes) -> None:
@@ -324,7 +330,7 @@ def _leave_cycles() -> None:
     held: dict[str, object] = {}
     held["fold"] = _message_fold(Replica("w"), members=held)
     held = {}
-    held["stream"] = core.EventStream(held.get, held.get)
+    held["stream"] = core.EventStream(held.get, held.get, held.get)
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {"starving": starving, "misused": misused}

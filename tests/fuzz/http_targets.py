@@ -12,6 +12,7 @@ from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, RequestReader
 from kvmesh.transport.http.upstream.response_reader import ResponseReader
+from tests.reference.engines.kept_output import KeptStream
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
 LIMITS: Final = HttpLimits(
@@ -114,6 +115,19 @@ def sse(data: bytes) -> None:
         assert whole.usage.stop in get_args(Stop)
 
 
+def kept(data: bytes) -> None:
+    """Keep the ids of events: as a plain reading of their JSON does, chunk by chunk, too."""
+    _, pieces = cut(data)
+    most_bytes, strip = 4 * (data[0] % 16) if data else 0, data[:1] < b"\x80"
+    plain, native = KeptStream(most_bytes, strip=strip), new_event_stream()
+    native.keep(most_bytes, strip=strip)
+    for piece in pieces:
+        framed = b"%x\r\n%b\r\n" % (len(piece), piece)
+        assert native.take(framed, 0) == plain.take(framed, 0)
+        assert native.feed(piece) == plain.feed(piece)
+        assert native.kept == plain.kept
+
+
 def _seen(stream: EventStream | CompiledStream) -> tuple[object, ...]:
     return (
         *(stream.tokens, stream.usage, stream.held, stream.torn, stream.done, stream.reasoned),
@@ -125,6 +139,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "request": request,
     "response": response,
     "sse": sse,
+    "kept": kept,
 }
 
 
@@ -142,6 +157,14 @@ def seeds(target: str) -> Iterator[bytes]:
         yield bytes([length, length + len(framed), 0]) + CHUNKED + 2 * framed + b"0\r\n\r\n"
         yield b"\0\0\x20" + b"HTTP/1.1 103 H\r\nA: b\r\n\r\nHTTP/1.1 204 N\r\n\r\n"
         yield b"\0\0\x20" + b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+    elif target == "kept":
+        prompt = b'"delta":{"role":"assistant"}}],"prompt_token_ids":[1,2],"x":{"y":[{}]}}\n\n'
+        call = b'"delta":{"tool_calls":[{"id":"c","function":{"arguments":"{\\"a\\"}"}}]}'
+        text = b'"token_ids": [4294967295, 0],"finish_reason": "stop","text":"\\"["}]}\n\n'
+        start = b'data: {"choices":[{"index":0,'
+        for first in (0x0F, 0x01, 0x8F):
+            yield bytes([first, 0x20, 0x90]) + start + prompt + start + text
+            yield bytes([first, 0x20, 0x90]) + start + call + b"}]}\n\n" + start + text + b"\r\n"
     else:
         yield b"\x10\x20\x30" + EVENT + b": comment\n\n" + EVENT + b"data: [DONE]\n\n"
         yield b"\x10\x20\x30" + b'event: error\r\ndata: {"error":{"message":"x"}}\r\n\r\n'

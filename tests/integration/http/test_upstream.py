@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.upstream.client import (
     OnChunk,
@@ -442,6 +443,60 @@ async def test_an_upstream_silent_in_the_middle_times_out_a_slow_one_does_not(
 
     assert failure_of(sink) == ("mid_response", "timeout")
     assert sink.body == b"abbbbbbbbbb"
+
+
+class PassingSink(Sink):
+    """Takes chunks by a look at them, from the first event on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed: list[bytes] = []
+        self.dues = 0
+        self.stream = new_event_stream()
+        self.stream.keep(1000, strip=True)
+
+    def on_body(self, data: bytes) -> None:
+        super().on_body(self.stream.feed(data))
+        self.on_chunk = self.stream.take, self.passed.append
+
+    def on_due(self) -> None:
+        self.dues += 1
+        self.stream.due += 2
+
+    def on_last_chunks(self, data: bytes) -> None:
+        self.passed.append(data)
+        self.on_end()
+
+
+async def test_chunks_pass_as_what_looks_at_them_has_changed_them(
+    pools: Pool, upstream: Upstream
+) -> None:
+    def event(ids: bytes) -> bytes:
+        return b'data: {"choices":[{"index":0,"text":"a","token_ids":%b}]}\n\n' % ids
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(event(b"[1]"), end=False))
+        for ids in (b"[2,3]", b"null"):
+            await asyncio.sleep(0.01)
+            turn.send(b"%X\r\n%b\r\n" % (len(event(ids)), event(ids)))
+        await asyncio.sleep(0.01)
+        turn.send(b"40\r\n%b\r\n0\r\n\r\n" % event(b"[50,51]"))
+
+    upstream.script = script
+    for _ in range(2):  # the second's head is known, so that its end may pass by the parser, too
+        sink = PassingSink()
+        pools.pool.send(UpstreamRequest(upstream.origin, "POST", b"/"), sink)
+        await sink.end()
+
+    plain = event(b"null")
+    assert (sink.body, sink.dues) == (plain, 2)
+    assert sink.passed == [
+        b"%x\r\n%b\r\n" % (len(plain), plain),
+        b"%X\r\n%b\r\n" % (len(plain), plain),
+        b"%x\r\n%b\r\n0\r\n\r\n" % (len(plain), plain),
+    ]
+    assert sink.stream.kept is not None
+    assert sink.stream.kept.lost == "no ids"
 
 
 @pytest.mark.parametrize(

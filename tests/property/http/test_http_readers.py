@@ -144,6 +144,7 @@ def passing(reader: ResponseReader, piece: bytes) -> bytes:
     taken = new_event_stream().take(piece, reader.unseen) if reader.between_chunks else 0
     if not taken:
         return reader.feed(piece)
+    assert isinstance(taken, int)
     by_parser = ResponseReader()
     by_parser.feed(HEADS[0])
     body = by_parser.feed(piece)

@@ -141,8 +141,8 @@ def test_misuse_is_an_error_and_breaks_nothing() -> None:
         made.due = "many"
     for make, piece in ((1, b"a\r"), (object, b"a\r"), (object, b"data: x\n\n")):
         with pytest.raises((TypeError, AttributeError)):
-            kind(make, None).feed(piece)
-    unable = kind(EventStream, lambda *_: 1 // 0)
+            kind(make, None, None).feed(piece)
+    unable = kind(EventStream, lambda *_: 1 // 0, None)
     unable.feed(USAGE)
     with pytest.raises(ZeroDivisionError):
         _ = unable.usage
@@ -167,7 +167,7 @@ class _Hostile:
         self.stream.feed(b"data: {}\n\nrest")
         self.stream.feed(b"x" * (MAX_HELD_BYTES + 1))
 
-    def resume(self, held: bytes, complete: bool, usage: object) -> None:  # noqa: ARG002  as the pure one
+    def resume(self, held: bytes, complete: bool, *_: object) -> None:  # noqa: ARG002  as the pure one
         self.stream.feed(b"a\r")
 
     def feed(self, data: bytes) -> bytes:  # noqa: ARG002
@@ -183,7 +183,7 @@ def test_a_twin_that_calls_back_crashes_nothing() -> None:
         stream.feed(data + b"\n\n")
         return stream.usage
 
-    hostile.stream = stream = kind(lambda: hostile, find)
+    hostile.stream = stream = kind(lambda: hostile, find, None)
 
     with pytest.raises(RecursionError):
         stream.feed(USAGE + USAGE)
