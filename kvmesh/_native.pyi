@@ -19,7 +19,6 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.event_stream import EventStream as RareStream
-from kvmesh.core.engines.event_stream import Kept
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import ApproxStatistics
 from kvmesh.core.index.block_table import (
@@ -218,9 +217,6 @@ class EventStream:
         """What was kept so far, None without `keep`. O(ids)."""
 
     def keep(self, most_bytes: int, strip: bool) -> None:
-        """Keep the token ids of what passes from now on, 4 bytes each, at most `most_bytes` in all, and
-        count its text; with `strip` each list of ids passes as null.
-
         """Keep the token ids of what passes from now on, 4 bytes each, at most `most_bytes` in all.
 
         Its text is counted, and with `strip` each list of ids passes as null.

@@ -18,6 +18,7 @@ import msgspec
 
 from kvmesh import _native
 from kvmesh.core.blocks.events import Cleared, Removed, Stored, WorkerId
+from kvmesh.core.chat.kept import Kept
 from kvmesh.core.engines.engine_events import (
     FULL_ATTENTION,
     EngineBatch,
@@ -25,7 +26,7 @@ from kvmesh.core.engines.engine_events import (
     EngineRemoved,
     EngineStored,
 )
-from kvmesh.core.engines.event_stream import EventStream, Kept, new_event_stream
+from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.kv_events.dialect import FARTHEST_TIER, TIERS, decode_engine_batch
 from kvmesh.core.engines.sse import find_usage
 from kvmesh.core.prompts.json_size import BETWEEN

@@ -83,9 +83,7 @@ def target_defaults(settings: SloSettings) -> TargetDefaults:
     return TargetDefaults(tenants=[parse_default_targets(one) for one in settings.slo])
 
 
-def forward_options(
-    settings: RouterSettings, streams: StreamKeep | None = None
-) -> ForwardOptions:
+def forward_options(settings: RouterSettings, streams: StreamKeep | None = None) -> ForwardOptions:
     """Return how requests are forwarded by these settings; `streams` keeps what they need to go on
     when their worker is lost, None: nothing does.
     """

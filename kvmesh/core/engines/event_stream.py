@@ -2,14 +2,13 @@
 
 import re
 from functools import partial
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 from kvmesh._native import DUE as _DUE
 from kvmesh._native import ENDED as _ENDED
 from kvmesh._native import TAKEN as _TAKEN
 from kvmesh._native import EventStream as CompiledStream
+from kvmesh.core.chat.kept import Kept
 from kvmesh.core.engines.sse import MAX_HELD_BYTES, EventGate, SseScanner, Usage, find_usage
 
 TAKEN: Final = _TAKEN
@@ -17,35 +16,6 @@ DUE: Final = _DUE
 ENDED: Final = _ENDED
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
-
-Loss = Literal["", "too long", "malformed", "no ids"]
-"""Why ids were not kept to the end; "" where they were."""
-
-
-class Kept(msgspec.Struct, frozen=True, gc=False):
-    """What a stream with `keep` has said so far in choice 0.
-
-    `prompt_ids` and `token_ids` are packed, 4 bytes an id, least significant byte first; empty
-    where they are `lost`: "too long", more bytes than were allowed; "malformed", an event was no
-    JSON, had no list of whole numbers below 2^32 in their place, or a second prompt; "no ids", an
-    event of output came without. Of its text, by kind: bytes as JSON escapes them, and their
-    `text_hash`. `arguments` are those of all tool calls in the order in which they came.
-    `tool_calls` have begun: each came with its id. `choices` is the largest index plus 1.
-    `finished`: a finish reason came.
-    """
-
-    prompt_ids: bytes
-    token_ids: bytes
-    content_bytes: int
-    content_hash: int
-    reasoning_bytes: int
-    reasoning_hash: int
-    arguments_bytes: int
-    arguments_hash: int
-    tool_calls: int
-    choices: int
-    finished: bool
-    lost: Loss
 
 
 class EventStream:

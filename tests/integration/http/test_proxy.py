@@ -10,8 +10,13 @@ import pytest
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.answer_check import AnswerCheck
 from kvmesh.transport.http.forward.forwarding import MAX_SCANNED_BYTES
-from kvmesh.transport.http.forward.plan import GROW_TOKENS
-from kvmesh.transport.http.forward.plan import MOST_REFUSED, ForwardOptions, Target, Wait
+from kvmesh.transport.http.forward.plan import (
+    GROW_TOKENS,
+    MOST_REFUSED,
+    ForwardOptions,
+    Target,
+    Wait,
+)
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions
 from kvmesh.transport.http.wire.deadlines import ForwardClock
 from kvmesh.transport.http.wire.headers import Headers

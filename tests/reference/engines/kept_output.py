@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import text_hash
-from kvmesh.core.engines.event_stream import EventStream, Kept, Loss
+from kvmesh.core.chat.kept import Kept, Loss
+from kvmesh.core.engines.event_stream import EventStream
 from kvmesh.core.engines.sse import MAX_HELD_BYTES, Usage
 
 _BLANKS: Final = re.compile(rb"[ \t]*")

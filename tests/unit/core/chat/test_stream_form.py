@@ -40,7 +40,7 @@ def test_a_plain_chat_goes_on_from_its_token_ids() -> None:
 
 
 def test_what_the_engine_parses_or_looks_back_for_is_only_asked_again() -> None:
-    for fields in (
+    forms: tuple[dict[str, object], ...] = (
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"response_format": {"type": "json_object"}},
         {"structured_outputs": {"regex": "a+"}},
@@ -50,7 +50,8 @@ def test_what_the_engine_parses_or_looks_back_for_is_only_asked_again() -> None:
         {"frequency_penalty": 1},
         {"a_field_of_next_year": 1},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-    ):
+    )
+    for fields in forms:
         assert chat(temperature=0, **fields) == REPEATED == StreamForm("exact", again=True)
         sampled = chat(temperature=1, **fields)
         assert (sampled.word, sampled.by_ids, sampled.again) == ("no", False, False)
@@ -83,7 +84,8 @@ def test_other_apis_and_bodies_go_on_in_no_way() -> None:
     assert form_of(b"{}", "messages") == StreamForm("no", why="the messages API")
     assert form_of(b"{}", "") == StreamForm("no", why="the  API")
     assert form_of(b"[", "chat").why == "a body that is not read"
-    for prompt in (["a", "b"], [[1], [2]], None, {}):
+    prompts: tuple[object, ...] = (["a", "b"], [[1], [2]], None, {})
+    for prompt in prompts:
         assert completion(prompt=prompt).why == "several prompts"
     assert completion(temperature="cold").word == "continued"
 
