@@ -61,6 +61,7 @@ class RedactedPlan:
         self.on_tokens = plan.on_tokens
         self.on_finish = plan.on_finish
         self.go_on = getattr(plan, "go_on", None)
+        self.lose = getattr(plan, "lose", None)
 
     @property
     def cached_tokens(self) -> int | None:

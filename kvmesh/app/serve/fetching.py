@@ -69,6 +69,10 @@ class FetchingRequest:
         """Return what its worker is taken to have found cached of the prompt."""
         return self._routed.cached_tokens
 
+    def lose(self, failure: UpstreamFailure) -> None:
+        """Take that the worker was lost with all but the end of its answer."""
+        self._routed.lose(failure)
+
     def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
         """Have another worker chosen for a stream; it fetches nothing more."""
         return self._routed.go_on(failure, going)

@@ -48,8 +48,9 @@ class RoutedRequest:
     """
 
     __slots__ = (
-        "_attempts", "_blame", "_context", "_ended", "_failed", "_going", "_governed", "_lost",
-        "_one", "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s", "forwarding",
+        "_attempts", "_blame", "_context", "_ended", "_ended_by", "_failed", "_going", "_governed",
+        "_lost", "_one", "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s",
+        "forwarding",
     )  # fmt: skip
 
     def __init__(self, context: RoutingContext, one: Dispatched, forwarding: Forwarding) -> None:
@@ -69,6 +70,7 @@ class RoutedRequest:
         self._ended = False
         self._refusal: Problem | None = None
         self._going: StreamTurn | None = None
+        self._ended_by: UpstreamFailure | None = None
         context.counters.requests += 1
         context.budget.deposit()
         forwarding.scope.held.append(self._give_back)
@@ -196,6 +198,15 @@ class RoutedRequest:
         """Return what its worker is taken to have found cached of the prompt."""
         record = self._placed.record
         return record.overlap_blocks * record.block_size
+
+    def lose(self, failure: UpstreamFailure) -> None:
+        """Take that the worker was lost with all but the end of its answer."""
+        placed = self._one.placed
+        if placed is not None and self._open:
+            self._ended_by = failure
+            self._context.counters.attempts_failed += 1
+            self._blame_for(failure)
+            self._context.decisions.attempt_failed(placed.record, failure.message)
 
     def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
         """Release the worker that was lost in the middle of its answer, and have another chosen for
@@ -367,6 +378,7 @@ class RoutedRequest:
             outcome.kind == "finished"
             and self._status in SUCCESS
             and outcome.watched
+            and self._ended_by is None
             and not (outcome.error or outcome.doubted)
         )
         attempt = SERVED if served else self._last_attempt(outcome)
@@ -401,7 +413,8 @@ class RoutedRequest:
         if outcome.kind == "client_gone" and placed is not None and placed.waiting:
             hung = not self._status and self._context.hangs.is_stalled(self)
             return failed_attempt("hung", self._waited_s()) if hung else UNKNOWN
-        if outcome.kind != "finished" or not outcome.watched or outcome.doubted:
+        unclear = not outcome.watched or outcome.doubted or self._ended_by is not None
+        if outcome.kind != "finished" or unclear:
             return UNKNOWN
         if outcome.error:
             # Its head says that it was begun, what it holds that it was not served.

@@ -57,6 +57,7 @@ _PLAIN: Final = frozenset(
 the prompt is rendered, or is for others than the engine.
 """
 
+_USUAL: Final = _PLAIN - {"n", "best_of", "prompt"}
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _NEVER: Final = ("prompt_logprobs", "use_beam_search", "echo", "logprobs", "kv_transfer_params")
@@ -73,14 +74,14 @@ def form_of(body: bytes, kind: str) -> StreamForm:
         fields = _fields.decode(body)
     except UNREADABLE:
         return _no("a body that is not read")
-    if why := _why_never(fields, kind):
-        return _no(why)
     parsed = ""
-    if not fields.keys() <= _PLAIN:
+    if kind != "chat" or not fields.keys() <= _USUAL:
+        if why := _why_never(fields, kind):
+            return _no(why)
         parsed = next((one for one in fields if one not in _PLAIN and _has(fields, one)), "")
     if kind == "chat" and not parsed and any(mark in body for mark in _MEDIA):
         parsed = "media"
-    greedy = _is_zero(bytes(fields.get("temperature", b"")))
+    greedy = "temperature" in fields and _is_zero(bytes(fields["temperature"]))
     if parsed:
         return REPEATED if greedy else _no(f"{parsed}, sampled")
     return GREEDY if greedy else SAMPLED

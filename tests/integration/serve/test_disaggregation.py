@@ -18,7 +18,7 @@ from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.registry import connectors
 from kvmesh.settings.features import SplitSettings
-from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.exchange import Exchange
@@ -427,7 +427,7 @@ def held_bytes(root: object, depth: int = 3) -> int:
 
 
 @pytest.mark.parametrize("kind", [DisaggregatedRequest, FetchingRequest])
-async def test_of_a_stream_that_has_begun_no_body_is_kept(kind: type) -> None:
+async def test_of_a_stream_that_will_not_go_on_no_body_is_kept(kind: type) -> None:
     async with failing_engines(2) as (first, second):
         first.answer, second.answer = answer_prefill, answer_open
         roles = "zmq=off,role=prefill", "zmq=off,role=decode"
@@ -435,9 +435,11 @@ async def test_of_a_stream_that_has_begun_no_body_is_kept(kind: type) -> None:
             first.answer = answer_open
             roles = ("zmq=off,label=kvmesh/fetch/offloading/9",) * 2
         urls = [f"{one.url},{more}" for one, more in zip((first, second), roles, strict=True)]
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
+        messages = [{"role": "user", "content": PROMPT}]
+        body = {"model": "m", "stream": True, "messages": messages}
+        keeps_none = UpstreamSettings(keep_stream_bytes=0)
         async with (
-            routed([], *urls) as client,
+            routed([], *urls, upstream=keeps_none) as client,
             client.stream("POST", "/v1/chat/completions", json=body) as answer,
         ):
             assert "data:" in await anext(answer.aiter_text())

@@ -45,6 +45,7 @@ KEPT = {
     "Request": 1,
     "RequestReader": 1,
     "ResponseReader": 1,
+    "Resumption": 1,
     "Scope": 1,
     "UpstreamCall": 1,
     "UpstreamConnection": 1,

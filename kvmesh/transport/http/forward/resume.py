@@ -62,6 +62,10 @@ class Continues(Protocol):
         """Return what its upstream is taken to have found cached of the prompt; None: unknown."""
         ...
 
+    def lose(self, failure: UpstreamFailure) -> None:
+        """Take that the upstream was lost with all but the end of its answer, which ends whole."""
+        ...
+
     def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
         """Take that the upstream was lost in the middle of its answer; return whether another one
         is to go on. Then `next_target` says which.
@@ -116,7 +120,7 @@ class Resumption:
         self._kind = kind
         self._body = body
         self._charge = charge
-        self._ids = bool(body) and asks_ids(body)
+        self._ids = b'"return_token_ids"' in body and asks_ids(body)
         self._asked = False
         self._opening: bytes | None = None
         self._going: Continuation | None = None
@@ -187,6 +191,7 @@ class Resumption:
             return None
         going = self._going_on(exchange, stream, cast("Continues", plan).cached_tokens)
         if isinstance(going, bytes):
+            cast("Continues", plan).lose(failure)
             return going
         went = going is not None and cast("Continues", plan).go_on(failure, going)
         self.continued += failure.stage != "before_send"
