@@ -96,16 +96,16 @@ def rekey(white: int, first: int, second: int, /) -> tuple[int, int, int]:
 @final
 class Names:
     """Names of headers, in lower case, that somebody asks for: these, and all that begin with
-    `prefix`, if that is not empty.
+    `prefix`, or one of several, if that is not empty.
 
     At most 4096: else `ValueError`.
     """
 
-    def __new__(cls, names: Iterable[bytes], prefix: bytes, /) -> Self: ...
+    def __new__(cls, names: Iterable[bytes], prefix: bytes | tuple[bytes, ...], /) -> Self: ...
 
 @final
 class Head:
-    """The headers of one request, in the order sent, names in lower case. O(headers) each.
+    """The headers of one message, in the order sent, names in lower case. O(headers) each.
 
     They stay the bytes that came: what nobody asks for is never made an object. Raises
     `OverflowError` for headers of 2 GiB.
@@ -146,12 +146,6 @@ def match_head(data: bytes, before: bytes, behind: bytes | None, most: int, /) -
     `before` alone, without a body.
     """
 
-def match_dated(data: bytes, before: bytes, after: bytes, /) -> int:
-    """Return where the body begins if `data` begins with this head, else 0.
-
-    The head is `before` alone, or, with `after`, both with a date between them.
-    """
-
 def take_request(
     data: bytes, most_head: int, most_target: int, most_headers: int, most_body: int, /
 ) -> tuple[str, bytes, bytes, str, str, Head] | None:
@@ -159,6 +153,16 @@ def take_request(
     None where llhttp has to look.
 
     At most so many bytes of head, target and body, and so many headers.
+    """
+
+def take_answer(
+    data: bytes, most_head: int, most_headers: int, most_body: int, /
+) -> tuple[int, Head, int, bytes | None] | None:
+    """Return status, `Head` without its framing, where that ends, and the body of the one whole
+    answer that `data` is, of status 200 and above, after which the connection stays; None for the
+    body of one in chunks that begins there. None where llhttp has to look.
+
+    At most so many bytes of head and of a whole body, and so many headers.
     """
 
 @final

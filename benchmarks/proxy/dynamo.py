@@ -70,8 +70,8 @@ class Selected:
         del failure
         return False
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
-        del status, headers
+    def on_head(self, status: int) -> Headers:
+        del status
         return ()
 
     def on_tokens(self, tokens: int) -> None:

@@ -37,8 +37,8 @@ class RoundRobin:
         del failure
         return True
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
-        del status, headers
+    def on_head(self, status: int) -> Headers:
+        del status
         return ((b"x-kvmesh-worker", b"w0"),)
 
     def on_tokens(self, tokens: int) -> None:

@@ -5,13 +5,14 @@ from itertools import pairwise
 from typing import Final, get_args
 
 from kvmesh._native import EventStream as CompiledStream
+from kvmesh._native import take_answer
 from kvmesh.core.chat.answer_json import MAX_TOOL, Stop
 from kvmesh.core.engines.event_stream import LAST_CHUNK, EventStream, new_event_stream
 from kvmesh.core.engines.sse import EventGate, SseScanner
 from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, RequestReader
-from kvmesh.transport.http.upstream.response_reader import ResponseReader
+from kvmesh.transport.http.upstream.response_reader import COMPLETE, ResponseReader
 from tests.reference.engines.kept_output import KeptStream
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
@@ -61,10 +62,16 @@ def _requests(pieces: list[bytes]) -> list[object]:
 
 
 def response(data: bytes) -> None:
-    """Read responses: the same with chunks that pass by the parser as byte by byte."""
+    """Read responses: the same with chunks that pass by the parser as byte by byte, and of what is
+    taken at once.
+    """
     rest, pieces = cut(data)
     bytewise = [rest[at : at + 1] for at in range(len(rest))]
-    assert _response(pieces) == _response([rest]) == _response(bytewise)
+    whole = _response([rest])
+    assert _response(pieces) == whole == _response(bytewise)
+    taken = take_answer(rest, 1 << 14, 100, 1 << 16)
+    if taken is not None and taken[3] is not None:
+        assert (taken[3], taken[0], COMPLETE, True, False) == whole
 
 
 def _response(pieces: list[bytes]) -> object:

@@ -77,9 +77,9 @@ class RedactedPlan:
         if isinstance(self._plan, Booked):
             self._plan.note_prefill()
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Return the headers of the decision without those that show the cache."""
-        return [one for one in self._plan.on_head(status, headers) if one[0] not in _ORACLES]
+        return [one for one in self._plan.on_head(status) if one[0] not in _ORACLES]
 
 
 def viewers_of(settings: RouterSettings | MetaRouterSettings, tenant_header: str) -> Viewers:

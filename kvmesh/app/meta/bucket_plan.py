@@ -116,9 +116,8 @@ class BucketPlan:
     due: None = None
     """How long the answer takes is the replica's to say: it may hold the request."""
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Trust the replica again. Its own headers already say who it is."""
-        del headers
         self._status = status
         self._care.hangs.waiting.pop(self, None)
         if self._route is not None and status in SUCCESS:

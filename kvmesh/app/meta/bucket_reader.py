@@ -1,16 +1,20 @@
 """What a meta-router reads of a request to choose its bucket."""
 
+from typing import Final, NamedTuple
+
 import msgspec
 
+from kvmesh._native import Names, scan
 from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.prompts.isolation import Isolation
-from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline
+from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline, scanned_outline
+from kvmesh.app.prompts.reading import LONG_ITEMS, SCANNED_BYTES
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.bounds import MAX_NAME, is_name, shown
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest
-from kvmesh.core.chat.inference import InferenceRequest
+from kvmesh.core.chat.inference import Extension, InferenceRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     PASSTHROUGH,
@@ -36,6 +40,20 @@ def is_long(request: Request) -> bool:
     return len(request.body) > INLINE_BYTES or request.items > INLINE_ITEMS
 
 
+class _Said(NamedTuple):
+    """What headers and the body's field `kvmesh` say of where a request belongs."""
+
+    bucket: str = ""
+    workers: frozenset[str] = frozenset()
+    sessions: tuple[int, ...] = ()
+
+
+_NOTHING: Final = _Said()
+_NAMING: Final = (b"x-kvmesh-bucket", b"x-kvmesh-worker-id", b"x-kvmesh-allowed-workers")
+_PLACES: Final = Names(_NAMING, b"")
+_SCANNED: Final = frozenset({"chat", "completions"})
+
+
 class BucketReader:
     """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`.
 
@@ -54,6 +72,30 @@ class BucketReader:
         self._table = table
         self._sessions = sessions
         self._rules = rules
+        self._asked = Names((*_NAMING, *sessions.headers), b"")
+
+    def scan(self, request: Request, endpoint: ApiEndpoint) -> tuple[BucketRequest, bool] | None:
+        """Return what is to be known of a chat or completion, and whether its answer streams, by
+        one compiled look at its body; None for what has to be parsed. Raises `RequestError`.
+        """
+        body = request.body
+        long = len(body) > INLINE_BYTES
+        most_items = LONG_ITEMS if long else INLINE_ITEMS
+        if len(body) > SCANNED_BYTES or request.items > most_items or endpoint.kind not in _SCANNED:
+            return None
+        scanned = scan(body, endpoint.kind == "chat")
+        if scanned is None:
+            return None
+        bucket, workers, sessions = said = self._said(request)
+        if bucket or not self._chooses():
+            found = BucketRequest(bucket, scanned.model, workers=workers, sessions=sessions)
+            return found, scanned.streams
+        if long or self._isolation is not None:
+            return None
+        outline = scanned_outline(scanned)
+        if outline is None:
+            return None
+        return self._with_prompt(request, said, scanned.model, outline), scanned.streams
 
     def digest(self, request: Request, endpoint: ApiEndpoint | None, *, check: bool) -> Digest:
         """Return what is read of a body, in any thread; None: its prompt tells the endpoint.
@@ -96,26 +138,48 @@ class BucketReader:
 
         `outline` is the prompt's, where a thread has made it (`digest`).
         """
-        extension = parsed.kvmesh or NO_EXTENSION
-        bucket = _named(request) or extension.bucket or ""
-        workers = named_workers(request, extension)
+        bucket, workers, sessions = said = self._said(request, parsed.kvmesh or NO_EXTENSION)
         model = parsed.model or ""
-        sessions = self._sessions.read(request, extension)
-        chooses = self._rules or len(self._table.buckets()) > 1
-        if not check and (bucket or not chooses):
-            return BucketRequest(bucket=bucket, model=model, workers=workers, sessions=sessions)
+        if not check and (bucket or not self._chooses()):
+            return BucketRequest(bucket, model, workers=workers, sessions=sessions)
         outline = outline or self._outline(request, endpoint, parsed)
+        return self._with_prompt(request, said, model, outline, check=check)
+
+    def _with_prompt(
+        self,
+        request: Request,
+        said: _Said,
+        model: str,
+        outline: PromptOutline,
+        *,
+        check: bool = False,
+    ) -> BucketRequest:
         return BucketRequest(
-            bucket=bucket,
+            bucket=said.bucket,
             model=model,
             headers=_texts(request.headers) if self._rules or check else {},
             prompt_chars=outline.chars,
             prompt_start=outline.start,
-            workers=workers,
+            workers=said.workers,
             opening=outline.opening,
             keys=outline.keys,
-            sessions=sessions,
+            sessions=said.sessions,
         )
+
+    def _chooses(self) -> bool:
+        """Return whether a prompt may tell of its bucket."""
+        return self._rules or len(self._table.buckets()) > 1
+
+    def _said(self, request: Request, extension: Extension = NO_EXTENSION) -> _Said:
+        """Return what headers say, and `extension` beside them. Raises `RequestError`."""
+        head, silent = request.head, extension is NO_EXTENSION
+        if silent and not head.has(self._asked):
+            return _NOTHING
+        bucket, workers = "", _NOTHING.workers
+        if not silent or head.has(_PLACES):
+            bucket = _named(request) or extension.bucket or ""
+            workers = named_workers(request, extension)
+        return _Said(bucket, workers, self._sessions.read(request, extension))
 
     def read_other(self, request: Request, model: str | None = None) -> BucketRequest:
         """Return what is to be known of a request without a prompt that this surface knows.

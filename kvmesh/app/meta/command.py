@@ -65,7 +65,7 @@ from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import NO_HOLD, ForwardOptions
-from kvmesh.transport.http.openai import OTHERS, find_endpoint, may_repeat
+from kvmesh.transport.http.openai import ENDPOINTS, OTHERS, find_endpoint, may_repeat
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
@@ -176,10 +176,7 @@ class MetaServer:
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
-            for path, endpoint in OTHERS.items():
-                for method in endpoint.methods:
-                    routes.add(method, path, self._forward)
-            routes.add_prefix("/v1/", self._forward)
+            self._mount(routes)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
@@ -205,6 +202,14 @@ class MetaServer:
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    def _mount(self, routes: Routes) -> None:
+        """Serve what replicas serve, but for what is answered here."""
+        for path, endpoint in (*ENDPOINTS.items(), *OTHERS.items()):
+            if endpoint.kind != "models":
+                for method in endpoint.methods:
+                    routes.add(method, path, self._forward)
+        routes.add_prefix("/v1/", self._forward)
 
     def _ready_urls(self) -> Iterator[str]:
         """Yield the URL of one replica of each bucket: each knows all models of its own."""
@@ -246,6 +251,10 @@ class MetaServer:
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
+        scanned = self._reader.scan(request, endpoint)
+        if scanned is not None:
+            self._send(exchange, scanned[0], stream=scanned[1])
+            return
         self._read(exchange, partial(self._reader.digest, request, endpoint), self._forward_read)
 
     def _read(self, exchange: Exchange, read: Read, then: Then) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from kvmesh._native import Names
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION
 from kvmesh.app.prompts.turn_names import (
     CLAUDE,
@@ -40,15 +41,15 @@ class SessionNames:
     def __init__(self, tenant_header: str) -> None:
         self._own = SESSION
         self._tenant = tenant_header.encode()
-        self._known = frozenset((self._own, self._tenant, *SESSION_HEADERS, *PARENT_HEADERS))
+        self.headers: Final = (self._own, self._tenant, *SESSION_HEADERS, *PARENT_HEADERS)
+        self._asked = Names(self.headers, b"")
 
     def read(self, request: Request, extension: Extension = NO_EXTENSION) -> tuple[int, ...]:
         """Return the key of the request's session and of the one it is part of; () for none.
 
         Keys of two tenants differ, whatever they call their sessions.
         """
-        known = self._known
-        given = {name: value for name, value in request.headers if name in known}
+        given = dict(request.head.select(self._asked))
         if not given and extension.session is None and extension.program is None:
             return ()
         tenant = given.get(self._tenant, b"").decode("latin-1").strip()

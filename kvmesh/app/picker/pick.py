@@ -195,7 +195,7 @@ class Pick:
         if events:
             self._stream = new_event_stream()
         self._let_go_of_body()
-        own = self._plan.on_head(status, head.headers)
+        own = self._plan.on_head(status)
         return self._reported(own)
 
     def _reported(self, own: Headers) -> Headers:
@@ -270,7 +270,7 @@ class Pick:
             return
         self._let_go_of_body()
         if not self.status:
-            self._plan.on_head(0, ())
+            self._plan.on_head(0)
         unwatched = self._shared.unwatched
         if unwatched is None or not unwatched.keep(self):
             self.end_unwatched()
@@ -389,7 +389,7 @@ class Pick:
             shared.unwatched.begin(self)
         if self._exchange.headless:
             # Without a head it would be taken to hang.
-            self._plan.on_head(0, ())
+            self._plan.on_head(0)
 
     def _changes(self, target: Target, request: Request) -> tuple[list[Header], tuple[bytes, ...]]:
         """Return the headers to set, and the names of those to take off."""

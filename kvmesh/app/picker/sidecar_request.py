@@ -115,9 +115,9 @@ class SidecarRequest:
             return True
         return self._decode.on_attempt_failed(failure)
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Tell the client of both workers, or why there was but one."""
-        own = self._decode.on_head(status, headers)
+        own = self._decode.on_head(status)
         return (*own, *report_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:

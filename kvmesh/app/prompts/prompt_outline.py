@@ -5,6 +5,7 @@ from typing import cast
 
 import msgspec
 
+from kvmesh._native import Scanned
 from kvmesh.app.prompts.beginning import beginning_of
 from kvmesh.core.buckets.beginnings import (
     DEPTHS,
@@ -97,13 +98,32 @@ def _outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOutline:
     messages = [(_role(turn), _content(turn)) for turn in turns[:MOST_MESSAGES]]
     if head:
         messages.insert(0, ("system", head))
+    return _of_chat(seed, texts, messages, tools=bool(tools))
+
+
+def scanned_outline(scanned: Scanned) -> PromptOutline | None:
+    """Return the outline of a chat that was scanned, if its messages are texts and nothing else
+    reaches its prompt; None for what has to be parsed.
+    """
+    messages = scanned.messages if scanned.bare else None
+    if messages is None:
+        return None
+    names = (scanned.model, scanned.salt)
+    seed = key_seed(*(name.encode(errors="surrogatepass") for name in names), b"")
+    texts = [text for _, text in messages]
+    return _of_chat(seed, texts, messages[:MOST_MESSAGES], tools=False)
+
+
+def _of_chat(
+    seed: int, texts: list[str], messages: list[tuple[str, str]], *, tools: bool
+) -> PromptOutline:
     users = (index for index, (role, _) in enumerate(messages, 1) if role == "user")
     opening = texts[: next(users, len(texts))]
     return PromptOutline(
         chars=sum(map(len, texts)),
         start=_join(texts, _KEPT_CHARS),
         opening=_join(opening, PREFIX_CHARS),
-        keys=chat_keys(seed, messages, tools=bool(tools)),
+        keys=chat_keys(seed, messages, tools=tools),
     )
 
 

@@ -137,12 +137,12 @@ class DisaggregatedRequest:
             return True
         return self._decode.on_attempt_failed(failure)
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Tell the client of both workers, or why there was but one."""
         self._sent = msgspec.structs.replace(self._sent, body=b"")  # streams are long
         if self._fetch is not None:
             self._fetch = msgspec.structs.replace(self._fetch, body=b"")
-        own = self._decode.on_head(status, headers)
+        own = self._decode.on_head(status)
         return (*own, *report_split(self._whole, self._prefill))
 
     def on_tokens(self, tokens: int) -> None:

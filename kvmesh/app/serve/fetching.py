@@ -89,10 +89,10 @@ class FetchingRequest:
         """Learn of an attempt that failed before its answer began."""
         return self._routed.on_attempt_failed(failure)
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Tell the client whose cache was named, too."""
         self._body = b""  # streams are long
-        own = self._routed.on_head(status, headers)
+        own = self._routed.on_head(status)
         return (*own, (_FETCHED_FROM, self._source.encode())) if self._source else own
 
     def on_tokens(self, tokens: int) -> None:

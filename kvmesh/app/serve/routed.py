@@ -291,9 +291,8 @@ class RoutedRequest:
         """Return when the present attempt began."""
         return self._placed.sent_s
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Accept this answer for the client, and return the headers that name its worker."""
-        del headers
         self._status = status
         self._context.hangs.waiting.pop(self, None)
         going = self._going

@@ -9,7 +9,7 @@ import msgspec
 from kvmesh.bounds import shown
 from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.homes import HomeOptions
-from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica
+from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica, Serving
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
 from kvmesh.core.buckets.workerless import Workerless
 from kvmesh.core.cost.selection import next_in_turn
@@ -30,6 +30,42 @@ class BucketRoute(msgspec.Struct, frozen=True):
     bucket: str
     replica: RouterReplica
     why: str
+
+
+class _Reachable:
+    """The replicas that may be given requests, until one comes, goes or tells something.
+
+    `members` and `names` by bucket, sorted; `usable` is what they were made of.
+    """
+
+    __slots__ = ("_alike", "_serving", "everyone", "members", "names", "usable")
+
+    def __init__(self, usable: tuple[str, ...], everyone: Sequence[RouterReplica]) -> None:
+        self.usable = usable
+        self.everyone = everyone
+        self.members = _by_bucket(everyone)
+        self.names = {name: [one.name for one in many] for name, many in self.members.items()}
+        self._alike = not any(one.models for one in everyone)
+        self._serving: dict[str, Serving] = {}
+
+    def serving(self, model: str) -> Serving:
+        """Return the buckets that serve a model, each with those of its replicas that do."""
+        if self._alike or not model:
+            return self.members
+        found = self._serving.get(model)
+        if found is None:
+            if len(self._serving) >= MODELS_REMEMBERED:
+                self._serving.clear()
+            serves = [one for one in self.everyone if not one.models or model in one.models]
+            found = self._serving[model] = _by_bucket(serves)
+        return found
+
+
+def _by_bucket(replicas: Sequence[RouterReplica]) -> dict[str, list[RouterReplica]]:
+    found: dict[str, list[RouterReplica]] = {}
+    for one in replicas:
+        found.setdefault(one.bucket, []).append(one)
+    return dict(sorted(found.items()))
 
 
 class BucketTable:
@@ -63,11 +99,14 @@ class BucketTable:
         self._served = KnownNames(MODELS_REMEMBERED)
         self._received = KnownNames(MODELS_REMEMBERED)
         self._last_replica: dict[str, str] = {}
+        self._reachable: _Reachable | None = None
+        self._buckets: tuple[str, ...] | None = None
 
     def set_replica(self, replica: RouterReplica) -> None:
         """Note a replica, or its newest figures."""
         self.met_any = True
         self._replicas[replica.name] = replica
+        self._reachable = self._buckets = None
         self._sent[replica.name] = 0
         self._served.add(replica.models)
         self._received.add((replica.bucket,))
@@ -80,6 +119,7 @@ class BucketTable:
     def remove_replica(self, name: str) -> None:
         """Forget a replica that left."""
         self._replicas.pop(name, None)
+        self._reachable = self._buckets = None
         self._sent.pop(name, None)
         names = frozenset(self.buckets())
         self.placing.turns.forget_all_but(names)
@@ -89,7 +129,10 @@ class BucketTable:
 
     def buckets(self) -> tuple[str, ...]:
         """Return every bucket that has a replica, usable or not, sorted."""
-        return tuple(sorted({one.bucket for one in self._replicas.values()}))
+        found = self._buckets
+        if found is None:
+            found = self._buckets = tuple(sorted({one.bucket for one in self._replicas.values()}))
+        return found
 
     def models(self) -> tuple[str, ...]:
         """Return every model some replica names, sorted."""
@@ -97,7 +140,7 @@ class BucketTable:
 
     def ready(self, bucket: str, now: float) -> list[RouterReplica]:
         """Return the bucket's usable replicas, sorted by name."""
-        return [one for one in self._usable(now) if one.bucket == bucket]
+        return list(self._reach(now).members.get(bucket, ()))
 
     def route(
         self,
@@ -115,66 +158,79 @@ class BucketTable:
         Raises `RequestError` (404) for an unknown bucket or model, `NoWorkerError` when nobody
         who could take it is usable.
         """
-        usable = [one for one in self._usable(now) if one.name not in tried]
-        if self.workerless.pauses:
-            model, refuses = request.model, self.workerless.refuses
-            usable = [one for one in usable if not refuses(one.name, model, now)]
-        bucket, why = self._bucket(request, usable, now, last)
-        members = [one for one in usable if one.bucket == bucket]
-        members = members or self._last_resort(bucket, now, tried)
-        if not members:
+        reach, pauses = self._reach(now), self.workerless.pauses
+        if tried or pauses:
+            reach = _Reachable((), self._left(request, reach.everyone, tried, now))
+        bucket, why = self._bucket(request, reach, now, last)
+        names = reach.names.get(bucket) or self._last_resort(bucket, now, tried)
+        if not names:
             raise NoWorkerError(
                 f"bucket {shown(bucket)} has no usable replica: {self._state(request, bucket, now)}"
             )
-        name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
+        name = next_in_turn(names, self._last_replica.get(bucket, ""))
         self._last_replica[bucket] = name
         self._sent[name] += 1
         if not (tried or request.asks):
             self.reasons[why] += 1
             if why in _TOLD:
                 self.placing.note(request, bucket, now)
-        self.membership.health.chosen(name, now)
-        if self.workerless.pauses:
+        if (health := self.membership.health).out:
+            health.chosen(name, now)
+        if pauses:
             self.workerless.chosen(name, request.model, now)
         return BucketRoute(bucket, self._replicas[name], why)
 
-    def _last_resort(self, bucket: str, now: float, tried: Collection[str]) -> list[RouterReplica]:
+    def _last_resort(self, bucket: str, now: float, tried: Collection[str]) -> list[str]:
         """Return the bucket's replicas that only failed requests speak against."""
         left = [self._replicas.get(name) for name in self.membership.last_resort(now)]
-        return [one for one in left if one and one.bucket == bucket and one.name not in tried]
+        return [one.name for one in left if one and one.bucket == bucket and one.name not in tried]
 
-    def _usable(self, now: float) -> list[RouterReplica]:
-        replicas = self._replicas
-        return [replicas[name] for name in self.membership.usable(now) if name in replicas]
+    def _reach(self, now: float) -> _Reachable:
+        """Return who may be given requests now. O(1) until something changes."""
+        usable, reach = self.membership.usable(now), self._reachable
+        if reach is None or reach.usable is not usable:
+            known = [self._replicas.get(name) for name in usable]
+            self._reachable = reach = _Reachable(usable, [one for one in known if one])
+        return reach
+
+    def _left(
+        self,
+        request: BucketRequest,
+        everyone: Sequence[RouterReplica],
+        tried: Collection[str],
+        now: float,
+    ) -> list[RouterReplica]:
+        """Return those that neither failed the request nor would refuse it."""
+        model, refuses = request.model, self.workerless.refuses
+        return [
+            one for one in everyone if one.name not in tried and not refuses(one.name, model, now)
+        ]
 
     def _bucket(
         self,
         request: BucketRequest,
-        usable: Sequence[RouterReplica],
+        reach: _Reachable,
         now: float,
         last: BucketRoute | None,
     ) -> tuple[str, str]:
-        if named := self._named(request, usable):
+        if (request.bucket or request.workers) and (named := self._named(request, reach)):
             return named, "named"
-        if ruled := self._ruled(request):
+        if self._rules and (ruled := self._ruled(request)):
             return self._known(ruled, "rule"), "rule"
-        serving: dict[str, list[RouterReplica]] = {}
-        for one in usable:
-            if not (request.model and one.models) or request.model in one.models:
-                serving.setdefault(one.bucket, []).append(one)
+        serving = reach.serving(request.model)
         if last is not None and (last.bucket in serving or not serving):
             return last.bucket, last.why
         if not serving:
             self._refuse(request)
-        return self.placing.place(request, dict(sorted(serving.items())), self._sent, now)
+        return self.placing.place(request, serving, self._sent, now)
 
-    def _named(self, request: BucketRequest, usable: Sequence[RouterReplica]) -> str:
+    def _named(self, request: BucketRequest, reach: _Reachable) -> str:
         """Return the bucket the client named, else one of its workers', a usable one first."""
         if request.bucket:
             return self._known(request.bucket, "x-kvmesh-bucket")
         replicas = self._replicas.values()
         homes = {one.bucket for one in replicas if not one.workers.isdisjoint(request.workers)}
-        alive = sorted(homes.intersection(one.bucket for one in usable))
+        alive = sorted(homes.intersection(reach.members))
         return (alive or sorted(homes) or [""])[0]
 
     def named(self, request: BucketRequest) -> str:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 import xxhash
 
-from kvmesh.core.buckets.beginnings import PREFIX_CHARS, Beginning
+from kvmesh.core.buckets.beginnings import NO_KEYS, PREFIX_CHARS, Beginning
 from kvmesh.core.buckets.bucket_cost import BucketCost, bucket_candidate
 from kvmesh.core.buckets.conversations import Conversations, find_beginnings
 from kvmesh.core.buckets.homes import HomeOptions
@@ -70,6 +70,8 @@ class Placing:
         self._policy: BucketPolicy = "round-robin" if isinstance(policy, BucketCost) else policy
         self._by_hash = not options.shared and policy in KEEPS_BY_HASH
         self._remembers = not self._by_hash and policy != "prefix-hash"
+        self._weighed: Serving = {}
+        self._sizes: dict[str, float] = {}
 
     def place(
         self, request: BucketRequest, serving: Serving, sent: Mapping[str, int], now: float
@@ -77,20 +79,21 @@ class Placing:
         """Return the bucket and why; remember it. `sent` counts requests by replica since its
         last report.
         """
-        found = self.conversations.find_session(request.sessions, now)
-        if bucket := _newest(found, serving):
-            self.note(request, bucket, now)
-            return bucket, "session"
+        if request.sessions:
+            found = self.conversations.find_session(request.sessions, now)
+            if bucket := _newest(found, serving):
+                self.note(request, bucket, now)
+                return bucket, "session"
         known: tuple[str, ...] = ()
         if self._remembers:
             known = self.conversations.find(request.keys, now, passes=not request.asks)
         why: str = self._policy
         if self._policy == "prefix-spill":
             bucket = self._spill(request, serving, known, now)
-        elif bucket := _newest(known, serving):
+        elif known and (bucket := _newest(known, serving)):
             why = "conversation"
-        elif bucket := self._cheapest(request, serving, sent, now):
-            why = self._cost.name if self._cost else why
+        elif self._cost and (bucket := self._cheapest(self._cost, request, serving, sent, now)):
+            why = self._cost.name
         else:
             bucket = self._begin(request, serving, sent, now)
         self._note(request, bucket, known, now)
@@ -107,23 +110,26 @@ class Placing:
             return
         for session in request.sessions:
             self.conversations.homes.bind(session, bucket, now)
-        if self._remembers:
+        if self._remembers and _is_seen(request):
             at_home = bucket in known
             beginnings = [] if at_home else find_beginnings(request.keys, request.prompt_start)
             self.conversations.note(request.keys, beginnings, bucket, now)
 
     def _cheapest(
-        self, request: BucketRequest, serving: Serving, sent: Mapping[str, int], now: float
+        self,
+        cost: BucketCost,
+        request: BucketRequest,
+        serving: Serving,
+        sent: Mapping[str, int],
+        now: float,
     ) -> str:
         """Return the bucket with the lowest cost for a new conversation; "" where no cost is
         known.
         """
-        if self._cost is None:
-            return ""
         beginnings = find_beginnings(request.keys, request.prompt_start)
         chars = request.prompt_chars
         known = self._known_chars(beginnings, chars, serving, now)
-        cheapest = self._cost.cheapest(
+        cheapest = cost.cheapest(
             [
                 bucket_candidate(name, _heat(members), _load(members, sent), chars, known[name])
                 for name, members in serving.items()
@@ -131,7 +137,7 @@ class Placing:
         )
         if not cheapest:
             return ""
-        weights = _weights(serving)
+        weights = self._weights(serving)
         bucket = self.turns.choose((), {name: weights[name] for name in cheapest}, now)
         if not request.asks:
             self.turns.take(bucket, now, in_turn=True)
@@ -161,14 +167,22 @@ class Placing:
         if self._policy == "least-loaded":
             loads = {name: _load(members, sent) for name, members in serving.items()}
             return min(names, key=lambda name: (loads[name], name))
-        weights = _weights(serving)
-        beginnings = find_beginnings(request.keys, request.prompt_start)
-        worth = [one for one in beginnings if one.chars >= NEW_SHARE * request.prompt_chars]
-        homes = self.conversations.find_beginning(worth, now)
+        weights = self._weights(serving)
+        homes: tuple[str, ...] = ()
+        if _is_seen(request):
+            beginnings = find_beginnings(request.keys, request.prompt_start)
+            worth = [one for one in beginnings if one.chars >= NEW_SHARE * request.prompt_chars]
+            homes = self.conversations.find_beginning(worth, now)
         bucket = self.turns.choose(homes, weights, now)
         if not request.asks:
             self.turns.take(bucket, now, in_turn=not any(name in serving for name in homes))
         return bucket
+
+    def _weights(self, serving: Serving) -> Mapping[str, float]:
+        """Return the size of each bucket. O(1) for the same object as before."""
+        if serving is not self._weighed:
+            self._weighed, self._sizes = serving, _weights(serving)
+        return self._sizes
 
     def _spill(
         self, request: BucketRequest, serving: Serving, homes: Sequence[str], now: float
@@ -185,7 +199,7 @@ class Placing:
         key = beginnings[-1].key if 0 < most < chars else int(request.family(), 16)
         if most < min(PREFIX_CHARS, chars):
             # What is cached is too little to crowd one bucket for it.
-            even = self.turns.not_ahead(_weights(serving), now)
+            even = self.turns.not_ahead(self._weights(serving), now)
             known = {name: known[name] for name in even}
         heats = {name: _heat(members) for name, members in serving.items()}
         bucket = self.spill.choose(known, chars, heats, key)
@@ -194,6 +208,11 @@ class Placing:
             if not homes:
                 self.turns.take(bucket, now, in_turn=False)
         return bucket
+
+
+def _is_seen(request: BucketRequest) -> bool:
+    """Return whether anything is known of a request's prompt."""
+    return request.keys is not NO_KEYS or bool(request.prompt_start)
 
 
 def _newest(homes: Sequence[str], serving: Serving) -> str:

@@ -32,10 +32,11 @@ class Turns:
         cached in `homes`: one of these, that with the fewest, unless it is ahead of its turn; then
         the one with the fewest of all. Without homes strictly the next.
         """
-        shares = {name: self._count(name, now) / weight for name, weight in weights.items()}
-        found = {name: shares[name] for name in homes if name in shares}
-        if not found:
+        at_home = [name for name in homes if name in weights]
+        if not at_home:
             return next_in_turn(sorted(weights), self._last)
+        shares = {name: self._count(name, now) / weight for name, weight in weights.items()}
+        found = {name: shares[name] for name in at_home}
         home, fewest = _fewest(found), _fewest(shares)
         ahead = (shares[home] - shares[fewest]) * weights[home]
         return home if ahead <= MOST_AHEAD else fewest

@@ -1,4 +1,4 @@
-/* Heads of requests, and the names that are asked for in them: see head.h. */
+/* Heads of messages, and the names that are asked for in them: see head.h. */
 #include "base/shell.h"
 #include "wire/head.h"
 #include <string.h>
@@ -108,10 +108,15 @@ static PyObject *find_name(const Names *names, const Head *head, const HeadLine 
             return name;
         }
     }
-    size_t size = (size_t)PyBytes_GET_SIZE(names->prefix);
-    int begins = size && line->name_size > size &&
-                 memcmp(head_bytes(head) + line->name, PyBytes_AS_STRING(names->prefix), size) == 0;
-    return begins ? Py_None : NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names->prefixes); i++) {
+        PyObject *prefix = PyTuple_GET_ITEM(names->prefixes, i);
+        size_t size = (size_t)PyBytes_GET_SIZE(prefix);
+        if (size && line->name_size > size &&
+            memcmp(head_bytes(head) + line->name, PyBytes_AS_STRING(prefix), size) == 0) {
+            return Py_None;
+        }
+    }
+    return NULL;
 }
 
 static PyObject *name_of(const Head *head, const HeadLine *line) {
@@ -295,7 +300,7 @@ static void names_dealloc(Names *self) {
         Py_XDECREF(self->names[i]);
     }
     FREE_ALL(self->names, self->hashes);
-    Py_XDECREF(self->prefix);
+    Py_XDECREF(self->prefixes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -336,20 +341,33 @@ static int fill_names(Names *self, PyObject *names) {
     return 0;
 }
 
+/* Return the prefixes, one or a tuple of them, as a tuple. */
+static PyObject *read_prefixes(PyObject *given) {
+    PyObject *all = PyTuple_CheckExact(given) ? Py_NewRef(given) : PyTuple_Pack(1, given);
+    for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(all); i++) {
+        if (!PyBytes_CheckExact(PyTuple_GET_ITEM(all, i))) {
+            PyErr_SetString(PyExc_TypeError, "a prefix of names is bytes");
+            Py_CLEAR(all);
+        }
+    }
+    return all;
+}
+
 static PyObject *names_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *given, *prefix;
-    if (READ_NEW("Names", "OS", "names prefix", &given, &prefix) < 0) {
+    if (READ_NEW("Names", "OO", "names prefix", &given, &prefix) < 0) {
         return NULL;
     }
-    PyObject *all = PySequence_List(given);
+    PyObject *prefixes = read_prefixes(prefix);
+    PyObject *all = prefixes == NULL ? NULL : PySequence_List(given);
     Names *self = all == NULL ? NULL : (Names *)type->tp_alloc(type, 0);
     if (self != NULL) {
-        self->prefix = Py_NewRef(prefix);
+        self->prefixes = Py_NewRef(prefixes);
         if (fill_names(self, all) < 0) {
             Py_CLEAR(self);
         }
     }
-    Py_XDECREF(all);
+    XDECREF_ALL(prefixes, all);
     return (PyObject *)self;
 }
 

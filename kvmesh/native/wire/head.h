@@ -1,4 +1,4 @@
-/* The headers of one request, kept as the bytes that came, and the names that are asked for. */
+/* The headers of one message, kept as the bytes that came, and the names that are asked for. */
 #ifndef KVMESH_HEAD_H
 #define KVMESH_HEAD_H
 
@@ -21,7 +21,7 @@ typedef struct {
     PyObject **names; /* bytes by hash, NULL for a free place */
     uint32_t *hashes;
     uint32_t mask;
-    PyObject *prefix; /* bytes; of one name or more that are asked for, too. Empty: none */
+    PyObject *prefixes; /* a tuple of bytes: what begins with one is asked for, too */
 } Names;
 
 extern PyTypeObject head_type, names_type;

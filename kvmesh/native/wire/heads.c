@@ -1,14 +1,11 @@
-/* HTTP heads that come again and again: what the functions of their names in
- * tests/reference/transport/heads.py do.
+/* HTTP heads that come again and again: what the function of its name in
+ * tests/reference/transport/heads.py does.
  */
 #include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>
 
-#define DATE_BYTES 29
 #define MOST_DIGITS 12
-
-static const char pattern[] = "aaa, 00 aaa 0000 00:00:00 gmt";
 
 typedef struct {
     const char *at;
@@ -56,41 +53,6 @@ static PyObject *match_head(PyObject *Py_UNUSED(module), PyObject *const *args, 
         Py_RETURN_NONE;
     }
     return PyBytes_FromStringAndSize(data.at + start, length);
-}
-
-static int is_date(const char *at) {
-    for (int i = 0; i < DATE_BYTES; i++) {
-        char letter = at[i], low = letter | 32;
-        int alike = pattern[i] == 'a' ? low >= 'a' && low <= 'z'
-                  : pattern[i] == '0' ? letter >= '0' && letter <= '9'
-                  : pattern[i] >= 'a' ? low == pattern[i] : letter == pattern[i];
-        if (!alike) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static PyObject *match_dated(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
-    Text text[3];
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "match_dated takes 3 arguments, not %zd", nargs);
-    }
-    if (texts(args, 3, text) < 0) {
-        return NULL;
-    }
-    Py_ssize_t end = text[1].size;
-    if (!has_at(text[0], 0, text[1])) {
-        return PyLong_FromLong(0);
-    }
-    if (text[2].size > 0) {
-        if (text[0].size - end < DATE_BYTES || !is_date(text[0].at + end) ||
-            !has_at(text[0], end + DATE_BYTES, text[2])) {
-            return PyLong_FromLong(0);
-        }
-        end += DATE_BYTES + text[2].size;
-    }
-    return PyLong_FromSsize_t(end);
 }
 
 static int has_break(Text text) {
@@ -143,7 +105,6 @@ static PyObject *render(PyObject *Py_UNUSED(module), PyObject *headers) {
 
 PyMethodDef native_head_methods[] = {
     METHOD_FASTCALL("match_head", match_head),
-    METHOD_FASTCALL("match_dated", match_dated),
     METHOD_O("render", render),
     {NULL, NULL, 0, NULL},
 };

@@ -1,8 +1,9 @@
-/* One whole request out of the bytes of a read: `RequestReader` for what comes as most requests do.
+/* One whole request, or an answer's head, out of the bytes of a read: `RequestReader` and
+ * `ResponseReader` for what comes as most do.
  *
  * Accepted is a strict part of what llhttp and the checks behind it accept, with the same values. All
- * else, whatever may be wrong with it, is left to them: chunked bodies, upgrades, several requests in
- * one read or one in several, absolute targets, odd characters.
+ * else, whatever may be wrong with it, is left to them: a request's chunked body, upgrades, several
+ * messages in one read or one in several, absolute targets, odd characters.
  */
 #define _GNU_SOURCE
 #include "base/shell.h"
@@ -41,7 +42,7 @@ typedef struct {
     const char *method;
     const char *target, *target_end;
     const char *end; /* behind its empty line */
-    int hosts, lengths;
+    int hosts, lengths, chunked, types;
     Py_ssize_t length;
 } Line;
 
@@ -118,6 +119,29 @@ static int judge(Line *line, const char *name, size_t size, const char *value, s
     return KEEP;
 }
 
+/* The same of an answer's header. */
+static int judge_answer(Line *line, const char *name, size_t size, const char *value,
+                        size_t value_size) {
+    switch (size) {
+    case 7:
+        return same(name, size, "upgrade") ? LEAVE : KEEP;
+    case 12:
+        return same(name, size, "content-type") && line->types++ ? LEAVE : KEEP;
+    case 17:
+        if (same(name, size, "transfer-encoding")) {
+            return !line->chunked++ && is_word(value, value_size, "chunked") ? OMIT : LEAVE;
+        }
+        break;
+    case 10:
+    case 14:
+    case 16:
+        return judge(line, name, size, value, value_size);
+    default:
+        break;
+    }
+    return KEEP;
+}
+
 /* Read the first line; return where the next begins, NULL for one to leave. */
 static const char *read_first(Line *line, const char *at, const char *end, Py_ssize_t most_target) {
     static const char version[] = " HTTP/1.1\r\n";
@@ -143,8 +167,10 @@ static const char *read_first(Line *line, const char *at, const char *end, Py_ss
     return at + sizeof version - 1;
 }
 
+typedef int (*Judge)(Line *, const char *, size_t, const char *, size_t);
+
 /* Read one header into a head; return where the next line begins, NULL for one to leave. */
-static const char *read_header(Line *line, Head *head, uint32_t *room, const char *at,
+static const char *read_header(Line *line, Judge judged, Head *head, uint32_t *room, const char *at,
                                const char *end) {
     char *bytes = head_bytes(head) + *room;
     const char *start = at;
@@ -170,7 +196,7 @@ static const char *read_header(Line *line, Head *head, uint32_t *room, const cha
     }
     size_t value_size = (size_t)(value_end - value);
     const char *name = head_bytes(head) + *room;
-    int kept = judge(line, name, name_size, value, value_size);
+    int kept = judged(line, name, name_size, value, value_size);
     if (kept == LEAVE) {
         return NULL;
     }
@@ -197,6 +223,39 @@ static Py_ssize_t count_lines(const char *at, const char *end, Py_ssize_t most) 
     return count;
 }
 
+/* Read the headers from `at` to the empty line before `limit`, and where that ends; NULL for a head to
+ * leave, or with an error set.
+ */
+static Head *read_headers(Line *line, Judge judged, const char *at, const char *limit,
+                          Py_ssize_t most_lines) {
+    const char *empty = memmem(at - 2, (size_t)(limit - at + 2), "\r\n\r\n", 4);
+    if (empty == NULL) {
+        return NULL;
+    }
+    most_lines = most_lines < MOST_LINES ? most_lines : MOST_LINES;
+    Py_ssize_t lines = count_lines(at, empty + 2, most_lines + 1);
+    Head *head = lines > most_lines ? NULL : head_new(lines, empty - at + 2);
+    uint32_t room = 0;
+    while (head != NULL && at < empty + 2) {
+        at = read_header(line, judged, head, &room, at, empty + 2);
+        if (at == NULL) {
+            Py_CLEAR(head);
+        }
+    }
+    line->end = empty + 4;
+    return head;
+}
+
+static int read_limits(PyObject *const *args, Py_ssize_t count, Py_ssize_t *most) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        most[i] = PyLong_AsSsize_t(args[i]);
+        if (most[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize_t size) {
     const char *query = memchr(line->target, '?', (size_t)(line->target_end - line->target));
     const char *path_end = query == NULL ? line->target_end : query;
@@ -220,48 +279,84 @@ static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize
 }
 
 static PyObject *take_request(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
-    Py_ssize_t most[4] = {0};
+    Py_ssize_t most[4];
     if (nargs != 5 || !PyBytes_Check(args[0])) {
         return PyErr_Format(PyExc_TypeError, "take_request takes bytes and 4 limits");
     }
-    for (int i = 0; i < 4; i++) {
-        most[i] = PyLong_AsSsize_t(args[i + 1]);
-        if (most[i] == -1 && PyErr_Occurred()) {
-            return NULL;
-        }
+    if (read_limits(args + 1, 4, most) < 0) {
+        return NULL;
     }
     const char *data = PyBytes_AS_STRING(args[0]);
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
     const char *limit = data + (size < most[0] ? size : most[0]);
     Line line = {.method = NULL};
     const char *at = read_first(&line, data, limit, most[1]);
-    const char *empty = at == NULL ? NULL : memmem(at - 2, (size_t)(limit - at + 2), "\r\n\r\n", 4);
-    if (empty == NULL) {
-        Py_RETURN_NONE;
-    }
-    Py_ssize_t most_lines = most[2] < MOST_LINES ? most[2] : MOST_LINES;
-    Py_ssize_t lines = count_lines(at, empty + 2, most_lines + 1);
-    if (lines > most_lines) {
-        Py_RETURN_NONE;
-    }
-    Head *head = head_new(lines, empty - at + 2);
-    uint32_t room = 0;
+    Head *head = at == NULL ? NULL : read_headers(&line, judge, at, limit, most[2]);
     if (head == NULL) {
-        return NULL;
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
-    while (at != NULL && at < empty + 2) {
-        at = read_header(&line, head, &room, at, empty + 2);
-    }
-    line.end = empty + 4;
     Py_ssize_t body = data + size - line.end;
-    if (at == NULL || line.hosts != 1 || body != line.length || body > most[3]) {
+    if (line.hosts != 1 || body != line.length || body > most[3]) {
         Py_DECREF(head);
         Py_RETURN_NONE;
     }
     return finish(&line, head, data, size);
 }
 
+/* Return an answer's status, and where its first header begins; 0 for one to leave. */
+static int read_status(const char **at, const char *end) {
+    static const char version[] = "HTTP/1.1 ";
+    const char *digits = *at + sizeof version - 1, *line = digits + 3;
+    if (end - *at < (Py_ssize_t)sizeof version + 4 || memcmp(*at, version, sizeof version - 1) != 0) {
+        return 0;
+    }
+    int status = 0;
+    for (int i = 0; i < 3; i++) {
+        if (digits[i] < '0' || digits[i] > '9') {
+            return 0;
+        }
+        status = status * 10 + (digits[i] - '0');
+    }
+    if (*line == ' ') {
+        for (; line < end && classes[(uint8_t)*line] & VALUE; line++) {
+        }
+    }
+    if (end - line < 2 || line[0] != '\r' || line[1] != '\n') {
+        return 0;
+    }
+    *at = line + 2;
+    return status < 200 || status > 599 || status == 204 || status == 304 ? 0 : status;
+}
+
+static PyObject *take_answer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+    Py_ssize_t most[3];
+    if (nargs != 4 || !PyBytes_Check(args[0])) {
+        return PyErr_Format(PyExc_TypeError, "take_answer takes bytes and 3 limits");
+    }
+    if (read_limits(args + 1, 3, most) < 0) {
+        return NULL;
+    }
+    const char *at = PyBytes_AS_STRING(args[0]), *data = at;
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
+    const char *limit = data + (size < most[0] ? size : most[0]);
+    Line line = {.method = NULL};
+    int status = read_status(&at, limit);
+    Head *head = status ? read_headers(&line, judge_answer, at, limit, most[1]) : NULL;
+    if (head == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    Py_ssize_t start = line.end - data, body = size - start;
+    int whole = line.lengths && !line.chunked && body == line.length && body <= most[2];
+    if (!whole && (!line.chunked || line.lengths)) {
+        Py_DECREF(head);
+        Py_RETURN_NONE;
+    }
+    return whole ? Py_BuildValue("iNny#", status, head, start, line.end, body)
+                 : Py_BuildValue("iNnO", status, head, start, Py_None);
+}
+
 PyMethodDef native_take_methods[] = {
     METHOD_FASTCALL("take_request", take_request),
+    METHOD_FASTCALL("take_answer", take_answer),
     {NULL, NULL, 0, NULL},
 };

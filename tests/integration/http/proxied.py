@@ -24,7 +24,7 @@ class Plan:
         self._allow = allow
         self.failures: list[UpstreamFailure] = []
         self.added: Headers = ((b"x-kvmesh-worker", b"w1"),)
-        self.heads: list[tuple[int, Headers]] = []
+        self.heads: list[int] = []
         self.tokens: list[int] = []
         self.outcomes: list[Outcome] = []
         self.finished = asyncio.Event()
@@ -36,8 +36,8 @@ class Plan:
         self.failures.append(failure)
         return self._allow
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
-        self.heads.append((status, headers))
+    def on_head(self, status: int) -> Headers:
+        self.heads.append(status)
         return self.added
 
     def on_tokens(self, tokens: int) -> None:

@@ -216,6 +216,12 @@ def answer_alike(exchange: Exchange) -> None:
     exchange.end()
 
 
+def answer_oddly(exchange: Exchange) -> None:
+    """Answer with a head that is left to the parser."""
+    body = json.dumps({"choices": [{"message": {"content": "ok"}}]}).encode()
+    exchange.respond(200, body, headers=((b"proxy-connection", b"keep-alive"),))
+
+
 def stream_slowly(exchange: Exchange) -> None:
     """Answer in a stream of three events, each in a read of its own."""
     loop = asyncio.get_running_loop()
@@ -350,6 +356,8 @@ async def test_an_error_before_the_answer_is_a_500(way: Stations) -> None:
 async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut(way: Stations) -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
         door.headers = way.headers
+        for engine in engines:
+            engine.answer = answer_oddly
         wrong = await door.check_all([*way.answered, *PARSED], CHAT, "500", "abort", "whole")
         for engine in engines:
             engine.answer = stream_slowly

@@ -4,9 +4,6 @@ import re
 from typing import Final
 
 _DIGITS: Final = re.compile(rb"[0-9]{1,12}")
-_DATE: Final = re.compile(
-    rb"[a-z]{3}, [0-9]{2} [a-z]{3} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT", re.IGNORECASE
-)
 
 
 def match_head(data: bytes, before: bytes, behind: bytes | None, most: int) -> bytes | None:
@@ -18,14 +15,3 @@ def match_head(data: bytes, before: bytes, behind: bytes | None, most: int) -> b
         return None
     body = data[digits.end() + len(behind) :]
     return body if len(body) == int(digits[0]) <= most else None
-
-
-def match_dated(data: bytes, before: bytes, after: bytes) -> int:
-    """Return what `_native.match_dated` does."""
-    end = len(before)
-    if not data.startswith(before):
-        return 0
-    if not after:
-        return end
-    dated = _DATE.match(data, end)
-    return dated.end() + len(after) if dated and data.startswith(after, dated.end()) else 0

@@ -263,7 +263,7 @@ class Forward:
             if clock.expires_at_s is NEVER:
                 self._pool.wheel.discard(clock)
                 self._clock = None
-        added = self._plan.on_head(status, head.headers)
+        added = self._plan.on_head(status)
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
         if exchange.started:
@@ -438,10 +438,10 @@ class Forward:
             return
         self._answering = True
         exchange.request.release_body()
-        added = self._plan.on_head(head.status, head.headers)
+        added = self._plan.on_head(head.status)
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
-        self._whole = None if judged else body
+        self._whole = body if self._options.reads_usage and not judged else None
         self.scope.kind = "finished"
         lines = head.foreign_lines if added else head.all_lines
         lines = head.lines(ours=not added) if lines is None else lines
@@ -742,7 +742,7 @@ class Forward:
 
     def _refuse_redirect(self, head: ResponseHead) -> None:
         """Answer in place of a redirect: where it leads is inside, and the engine's to say."""
-        added = tuple(self._plan.on_head(head.status, head.headers))
+        added = tuple(self._plan.on_head(head.status))
         self._cancel()
         text = (
             f"{self._target.worker or 'upstream'} answered {head.status}, a redirect, which is "

@@ -145,7 +145,7 @@ class ForwardPlan(Protocol):
         """
         ...
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         """Learn that an upstream's answer begins, return headers to add to it.
 
         Not called for errors made here. When a comment went out before, and with it the head, those

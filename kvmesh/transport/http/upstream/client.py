@@ -19,7 +19,7 @@ from kvmesh.transport.http.upstream.messages import (
     UpstreamStatistics,
 )
 from kvmesh.transport.http.upstream.origin import Origin
-from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
+from kvmesh.transport.http.upstream.response_head import ResponseHead
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
 from kvmesh.transport.http.wire.headers import Headers, HeadPattern
 
@@ -66,8 +66,7 @@ class UpstreamHost:
         self.connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
         self.waiting: dict[UpstreamCall, asyncio.TimerHandle] = {}
         self.known_answer: KnownAnswer | None = None
-        self.known_stream: StreamHead | None = None
-        self._learnt_s = self._stream_learnt_s = NEVER
+        self._learnt_s = NEVER
 
     def send(self, call: UpstreamCall) -> None:
         """Send on a new connection, or wait for one: none is idle."""
@@ -125,11 +124,6 @@ class UpstreamHost:
             self._learnt_s = now_s
             pattern = HeadPattern.learn(data, body) if body else None
             self.known_answer = None if pattern is None else (pattern, head.without_length())
-
-    def may_learn_stream(self) -> bool:
-        """Return whether the head of a stream may be learnt: once a turn of the wheel."""
-        before, self._stream_learnt_s = self._stream_learnt_s, self._pool.wheel.now_s
-        return before != self._stream_learnt_s
 
     def opened(self, connection: UpstreamConnection) -> None:
         """Count the connection."""

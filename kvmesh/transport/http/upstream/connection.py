@@ -6,7 +6,7 @@ from typing import Literal, ParamSpec, Protocol, cast
 
 import structlog
 
-from kvmesh._native import match_dated, match_head
+from kvmesh._native import match_head, take_answer
 from kvmesh.core.engines.event_stream import DUE, ENDED
 from kvmesh.transport.http.upstream.messages import (
     CarriedRequest,
@@ -15,7 +15,7 @@ from kvmesh.transport.http.upstream.messages import (
     UpstreamRequest,
     UpstreamSink,
 )
-from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
+from kvmesh.transport.http.upstream.response_head import ResponseHead
 from kvmesh.transport.http.upstream.response_reader import (
     BODY,
     COMPLETE,
@@ -28,6 +28,8 @@ from kvmesh.transport.http.wire.sockets import tune
 
 _JOIN_BELOW = 64 * 1024
 MAX_KNOWN_BODY = 64 * 1024
+_MOST_HEAD = 16 * 1024
+_MOST_HEADERS = 128
 OK = 200
 
 P = ParamSpec("P")
@@ -39,14 +41,9 @@ class Home(Protocol):
     """Where a connection belongs."""
 
     known_answer: KnownAnswer | None
-    known_stream: StreamHead | None
 
     def whole_answer(self, data: bytes, body: bytes, head: ResponseHead) -> None:
         """Learn of a response that came in one piece, and may be followed by others like it."""
-        ...
-
-    def may_learn_stream(self) -> bool:
-        """Return whether the head of an answer in pieces may be learnt now."""
         ...
 
     def opened(self, connection: "UpstreamConnection") -> None:
@@ -216,7 +213,7 @@ class UpstreamConnection(asyncio.Protocol):
         if after is HEAD:
             return
         if before is HEAD:
-            self._begin_response(sink, data, body)
+            self._begin_response(sink)
             if self._sink is not sink:
                 return
         if after is COMPLETE:
@@ -230,48 +227,48 @@ class UpstreamConnection(asyncio.Protocol):
             self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def _take_known(self, sink: UpstreamSink, data: bytes) -> bool:
-        """Pass `data` on unparsed if it is, or begins, a response with a head that is known here.
-
-        Behind the head of a stream its chunks are read as always.
+        """Pass `data` on unparsed if it is, or begins, a response with a head that is known here or
+        is like most: that is read in one compiled pass. Chunks behind it are read as always.
         """
         self._responded = True
-        attempt, known, stream = self._attempt, self._home.known_answer, self._home.known_stream
+        attempt, known = self._attempt, self._home.known_answer
         if attempt is None or self._bodiless:
             return False
-        if stream is not None and (start := match_dated(data, stream.before, stream.after)):
-            self._reader.take_head(data[:start], stream.head.status)
-            attempt.request, attempt.head = None, b""
-            sink.on_head(stream.head)
-            if self._sink is not sink:
+        if known is not None:
+            pattern, head = known
+            body = match_head(data, pattern.before, pattern.behind, MAX_KNOWN_BODY)
+            if body is not None:
+                attempt.request, attempt.head = None, b""
+                head.length = len(body)
+                self._complete(True, sink.on_whole, head, body)
                 return True
+        found = take_answer(data, _MOST_HEAD, _MOST_HEADERS, MAX_KNOWN_BODY)
+        if found is None:
+            return False
+        attempt.request, attempt.head = None, b""
+        status, lines, start, body = found
+        head = ResponseHead(status, lines)
+        if body is not None:
+            head.length = len(body)
+            if status == OK:
+                self._home.whole_answer(data, body, head)
+            self._complete(True, sink.on_whole, head, body)
+            return True
+        self._reader.take_head(data[:start], status)
+        sink.on_head(head)
+        if self._sink is sink:
             if start < len(data):
                 self._parse(sink, data[start:])
             elif not self._paused:
                 self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-            return True
-        if known is None:
-            return False
-        pattern, head = known
-        body = match_head(data, pattern.before, pattern.behind, MAX_KNOWN_BODY)
-        if body is None:
-            return False
-        attempt.request, attempt.head = None, b""
-        head.length = len(body)
-        self._complete(True, sink.on_whole, head, body)
         return True
 
-    def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:
+    def _begin_response(self, sink: UpstreamSink) -> None:
         if self._attempt is not None:
             self._attempt.request, self._attempt.head = None, b""
         reader = self._reader
         headers, reader.headers = reader.headers, []
-        head = ResponseHead(reader.status, headers)
-        if reader.stage is COMPLETE and reader.reusable and reader.status == OK:
-            self._home.whole_answer(data, body, head)
-        elif reader.stage is BODY and self._home.may_learn_stream():
-            first = reader.stream_head(data, headers)
-            self._home.known_stream = StreamHead(first, head) if first else None
-        sink.on_head(head)
+        sink.on_head(ResponseHead(reader.status, headers))
 
     def eof_received(self) -> bool:
         """Take the upstream's FIN: the end of a response without a length, else a failure."""

@@ -6,9 +6,16 @@ address, open a password dialogue, change the origin's rules, or be shown as a p
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
-from kvmesh.transport.http.wire.headers import Header, Headers, end_to_end
+from kvmesh._native import Head, Names
+from kvmesh.transport.http.wire.headers import (
+    HOP_BY_HOP,
+    PLAIN_CONNECTION,
+    Header,
+    connection_options,
+)
 
 OURS: Final = b"x-kvmesh-"
 """Whoever adds such headers to an answer is the last word: an engine's are dropped."""
@@ -54,7 +61,14 @@ _OF_THE_ORIGIN: Final = frozenset(
 )
 _FAMILIES: Final = (b"access-control-", b"content-security-policy", b"cross-origin-", b"sec-")
 """Those of CORS are the front door's to say."""
-_DROPPED: Final = _MADE_HERE | _OF_THE_ORIGIN
+_DROPPED: Final = _MADE_HERE | _OF_THE_ORIGIN | HOP_BY_HOP | frozenset(_FAMILIES)
+NOT_PASSED: Final = Names(_DROPPED, _FAMILIES)
+"""What is left out of every head, and of one whose headers of ours are not believed."""
+
+NOT_FOREIGN: Final = Names(_DROPPED | {OURS}, (*_FAMILIES, OURS))
+_TYPE: Final = b"content-type"
+_TYPES: Final = Names((_TYPE,), b"")
+_JUDGED: Final = Names((_TYPE, b"connection"), b"")
 
 _INERT: Final = re.compile(
     rb"(?:application/(?:json|jsonl|x-ndjson|problem\+json|octet-stream|x-protobuf|msgpack)"
@@ -67,16 +81,21 @@ there. Source: https://fetch.spec.whatwg.org/#content-type-header.
 """
 
 
-def passed_headers(headers: Headers, *, ours: bool) -> list[Header]:
-    """Return what is passed on of `headers` (lower-case names), without `ours` no x-kvmesh- one."""
-    kept = [
-        header
-        for header in end_to_end(headers, _DROPPED)
-        if not header[0].startswith(_FAMILIES) and (ours or not header[0].startswith(OURS))
-    ]
-    types = [value for name, value in kept if name == b"content-type"]
-    if types and not (len(types) == 1 and _INERT.fullmatch(types[0])):
-        kept = [header for header in kept if header[0] != b"content-type"]
-        kept.append(PLAIN)
-    kept.append(NOSNIFF)
-    return kept
+def fit_head(head: Head) -> Head:
+    """Return a head without what it names as of this hop only, and with a type that is inert, if it
+    has any; nothing else is left out yet.
+    """
+    told = head.select(_JUDGED)
+    options = connection_options(told) - PLAIN_CONNECTION
+    if options:
+        head = Head([one for one in head.headers() if one[0] not in options])
+    types = [value for name, value in told if name == _TYPE and _TYPE not in options]
+    if not types or (len(types) == 1 and is_inert(types[0])):
+        return head
+    return head.replaced(_TYPES, (PLAIN,))
+
+
+@lru_cache(maxsize=256)
+def is_inert(value: bytes) -> bool:
+    """Return whether no browser shows a `content-type` as a page, or runs it."""
+    return _INERT.fullmatch(value) is not None

@@ -1,58 +1,95 @@
-"""The beginning of a response: its head, heads that come again, and what is kept back of it."""
+"""The beginning of a response: its head, and what is kept back of it."""
 
-import re
 from typing import Final
 
-from kvmesh._native import render
-from kvmesh.transport.http.upstream.passed_headers import passed_headers
-from kvmesh.transport.http.wire.headers import Header, Headers
+from kvmesh._native import Head, Names, render
+from kvmesh.transport.http.upstream.passed_headers import (
+    NOSNIFF,
+    NOT_FOREIGN,
+    NOT_PASSED,
+    OURS,
+    fit_head,
+    is_inert,
+)
+from kvmesh.transport.http.wire.headers import PLAIN_CONNECTION, Header, Headers
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _BINARY: Final = (b"application/octet-stream", b"audio/", b"image/", b"multipart/")
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
+_LAST_LINES: Final = render((NOSNIFF,))
+_LAST_OF_EVENTS: Final = render((NOSNIFF, _UNBUFFERED))
+_WORKER: Final = b"x-kvmesh-worker"
+_TELLING: Final = Names(
+    (b"content-type", b"content-length", b"content-encoding", b"connection", _WORKER), b""
+)
+_ANY_OF_OURS: Final = Names((), OURS)
+_LENGTH: Final = Names((b"content-length",), b"")
 MAX_KEPT_BYTES: Final = 64 * 1024
 """Of a whole answer; a longer one is passed on from there."""
-_DATE_LINE: Final = re.compile(
-    rb"\r\ndate: ([a-z]{3}, [0-9]{2} [a-z]{3} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT)\r\n",
-    re.IGNORECASE,
-)
 
 
 class ResponseHead:
-    """Status and headers (lower-case names), those of one hop included.
+    """Status and headers (lower-case names), those of one hop included. A `Head` is no list of
+    headers before somebody asks.
 
     `length` is that of the body, None when not told; `events`: the body is an event stream;
     `opaque`: it is compressed, of a kind that nobody looks into, or a router has looked into it.
     One object may stand for responses that differ in their length or date alone: then `headers` do
-    not tell it, and what is made of them is made once: `all_lines` and `foreign_lines` are what
-    `lines` returned.
+    not tell it. `all_lines` and `foreign_lines` are what `lines` returns, None before it is asked;
+    of nearly every head the one that is needed is made at once.
     """
 
-    __slots__ = ("all_lines", "events", "foreign_lines", "headers", "length", "opaque", "status")
+    __slots__ = (
+        "_given", "_head", "_last", "all_lines", "events", "foreign_lines", "length", "opaque",
+        "status",
+    )  # fmt: skip
 
-    def __init__(self, status: int, headers: Headers) -> None:
+    def __init__(self, status: int, headers: Headers | Head) -> None:
         self.status = status
-        self.headers = headers
+        self._given: Headers | None = None
+        if isinstance(headers, Head):
+            head = headers
+        else:
+            head, self._given = Head(headers), headers
+        self._head = head
         self.length: int | None = None
-        self.events = self.opaque = False
-        for name, value in headers:
-            if name == b"content-length":
+        events = opaque = False
+        plain, types = True, 0
+        for name, value in head.select(_TELLING):
+            if name == b"content-type":
+                events = value.startswith(_EVENT_STREAM)
+                opaque = opaque or value.startswith(_BINARY)
+                types += 1
+                plain = plain and types == 1 and is_inert(value)
+            elif name == b"content-length":
                 self.length = int(value)
-            elif name == b"content-type":
-                self.events = value.startswith(_EVENT_STREAM)
-                self.opaque = self.opaque or value.startswith(_BINARY)
             elif name == b"content-encoding":
-                self.opaque = self.opaque or value.lower() != b"identity"
-            elif name == b"x-kvmesh-worker":
-                self.opaque = True
+                opaque = opaque or value.lower() != b"identity"
+            elif name == b"connection":
+                plain = plain and value.lower() in PLAIN_CONNECTION
+            else:
+                opaque = True
+        self.events, self.opaque = events, opaque
         self.all_lines: bytes | None = None
         self.foreign_lines: bytes | None = None
+        buffered = events and head.get(_UNBUFFERED[0]) != _UNBUFFERED[1]
+        self._last = _LAST_OF_EVENTS if buffered else _LAST_LINES
+        if plain:
+            self.all_lines = lines = head.render(NOT_PASSED) + self._last
+            if not head.has(_ANY_OF_OURS):
+                self.foreign_lines = lines
+
+    @property
+    def headers(self) -> Headers:
+        """Return all headers."""
+        given = self._given
+        if given is None:
+            given = self._given = self._head.headers()
+        return given
 
     def without_length(self) -> "ResponseHead":
         """Return the head of responses like this one; `length` is set for each."""
-        return ResponseHead(
-            self.status, [header for header in self.headers if header[0] != b"content-length"]
-        )
+        return ResponseHead(self.status, self._head.replaced(_LENGTH, ()))
 
     def lines(self, *, ours: bool) -> bytes:
         """Return the lines that are passed on, without `ours` all but the x-kvmesh- ones.
@@ -61,32 +98,12 @@ class ResponseHead:
         """
         lines = self.all_lines if ours else self.foreign_lines
         if lines is None:
-            kept = passed_headers(self.headers, ours=ours)
-            if self.events and _UNBUFFERED not in kept:
-                kept.append(_UNBUFFERED)
-            lines = render(kept)
+            lines = fit_head(self._head).render(NOT_PASSED if ours else NOT_FOREIGN) + self._last
             if ours:
                 self.all_lines = lines
             else:
                 self.foreign_lines = lines
         return lines
-
-
-class StreamHead:
-    """The head of chunked answers, byte by byte the same but for the date, which is not passed on.
-
-    `_native.match_dated` finds it in 0.1 us where parsing costs 5. Only what the parser took may be
-    learnt.
-    """
-
-    __slots__ = ("after", "before", "head")
-
-    def __init__(self, data: bytes, head: ResponseHead) -> None:
-        date = _DATE_LINE.search(data)
-        headers = [header for header in head.headers if header[0] != b"date"]
-        self.before = data[: date.start(1)] if date is not None else data
-        self.after = data[date.end(1) :] if date is not None else b""
-        self.head = ResponseHead(head.status, headers)
 
 
 class HeldAnswer:

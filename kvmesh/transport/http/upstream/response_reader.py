@@ -11,7 +11,6 @@ from kvmesh.transport.http.wire.headers import (
     EAGER_HEAD_BYTES,
     MAX_FRAMING_BYTES,
     Header,
-    Headers,
     whole_lines,
 )
 
@@ -22,9 +21,7 @@ _FIRST_INTERIM: Final = 100
 _FIRST_FINAL: Final = 200
 _BODILESS: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
-_FIRST_LINE: Final = b"HTTP/1.1 200 "
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-_HEAD_END: Final = b"\r\n\r\n"
 _SIZE: Final = re.compile(rb"[0-9a-fA-F]{1,6}")
 _MAX_SIZE_LINE: Final = 8
 
@@ -102,24 +99,8 @@ class ResponseReader:
         """Break the reference cycle with the C parser."""
         del self._parser
 
-    def stream_head(self, data: bytes, headers: Headers) -> bytes:
-        """Return the head that `data` began with, in which `headers` were just found.
-
-        Nothing unless it is fit to be known again: it came at once, chunks follow it, and the
-        connection stays.
-        """
-        framing = [header for header in headers if header[0] in _FRAMING]
-        fit = (
-            self.stage is BODY
-            and self._keep_alive
-            and not self._head_bytes
-            and framing == [(b"transfer-encoding", b"chunked")]
-            and data.startswith(_FIRST_LINE)
-        )
-        return data[: data.find(_HEAD_END) + len(_HEAD_END)] if fit else b""
-
     def take_head(self, head: bytes, status: int) -> None:
-        """Learn that a `stream_head` came again, but for its date, of a response with a body."""
+        """Learn of a head that was read elsewhere, of a response in chunks that stays."""
         self.fresh = False
         self.unseen = head
         self._keep_alive = self.between_chunks = True

@@ -62,10 +62,10 @@ class Plan:
         self.asked.append(failure.message)
         return True
 
-    def on_head(self, status: int, headers: Headers) -> Headers:
+    def on_head(self, status: int) -> Headers:
         reported = [(b"x-kvmesh-worker", b"%d" % status), (b"x-kvmesh-overlap-blocks", b"7")]
         reported += [(b"x-kvmesh-fetch-from", b"w0"), (b"x-kvmesh-whole", b"little to prefill")]
-        return [*headers, *reported, (b"x-kvmesh-prefill-worker", b"p0")]
+        return [*reported, (b"x-kvmesh-prefill-worker", b"p0")]
 
     def on_tokens(self, tokens: int) -> None:
         self.asked.append(str(tokens))
@@ -89,7 +89,7 @@ def test_a_veiled_plan_is_the_plan_but_for_what_tells_of_caches() -> None:
 
     assert veiled.next_target() is None
     assert veiled.on_attempt_failed(UpstreamFailure("before_send", "refused", "why", "o"))
-    assert veiled.on_head(200, ()) == [(b"x-kvmesh-worker", b"200")]
+    assert veiled.on_head(200) == [(b"x-kvmesh-worker", b"200")]
     veiled.on_tokens(7)
     veiled.on_finish(Outcome("finished", 200, 1))
     assert plan.asked == ["next_target", "why", "7", "finished"]

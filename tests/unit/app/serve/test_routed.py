@@ -184,7 +184,7 @@ def test_the_client_is_told_of_the_decision() -> None:
     routing = Routing()
     routed = routing.place()
 
-    headers = routed.on_head(200, ())
+    headers = routed.on_head(200)
 
     assert dict(headers) == {
         b"x-kvmesh-worker": b"w1",
@@ -193,11 +193,11 @@ def test_the_client_is_told_of_the_decision() -> None:
         b"x-kvmesh-router": b"r1",
     }
     routing.scheduler.workers.panic = True
-    assert (b"x-kvmesh-panic", b"1") in routed.on_head(200, ())
+    assert (b"x-kvmesh-panic", b"1") in routed.on_head(200)
 
 
 def test_the_client_is_told_why_its_cached_prefix_is_not_foretold() -> None:
-    headers = dict(Routing().place(unforeseen="siblings").on_head(200, ()))
+    headers = dict(Routing().place(unforeseen="siblings").on_head(200))
 
     assert headers[b"x-kvmesh-trust"] == b"approx"
     assert headers[b"x-kvmesh-unforeseen"] == b"siblings"
@@ -219,7 +219,7 @@ def test_events_are_expected_of_what_was_served_alone(
 ) -> None:
     routing = Routing()
     routed = routing.place(unforeseen=unforeseen, streams=False)
-    routed.on_head(outcome.status, ())
+    routed.on_head(outcome.status)
 
     routed.on_finish(outcome)
 
@@ -261,7 +261,7 @@ def test_a_request_that_fails_at_two_sound_workers_is_to_blame_and_they_are_forg
 
     assert routing.scheduler.workers.everyone(routing.now) == (W1, W2)
     assert [routing.health.is_suspect(one) for one in (W1, W2)] == [False, False]
-    assert NO_RETRY in routed.on_head(502, ())
+    assert NO_RETRY in routed.on_head(502)
 
 
 def test_a_suspect_that_fails_again_is_to_blame_itself() -> None:
@@ -275,4 +275,4 @@ def test_a_suspect_that_fails_again_is_to_blame_itself() -> None:
     routed.next_target()
 
     assert routed.on_attempt_failed(RESET)
-    assert NO_RETRY not in routed.on_head(502, ())
+    assert NO_RETRY not in routed.on_head(502)

@@ -3,9 +3,22 @@
 import pytest
 
 from kvmesh.transport.http.upstream.messages import Kind, UpstreamFailure
-from kvmesh.transport.http.upstream.passed_headers import NOSNIFF, PLAIN, passed_headers
+from kvmesh.transport.http.upstream.passed_headers import NOSNIFF, PLAIN
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.wire.headers import Header
 
 JSON = (b"content-type", b"application/json")
+
+
+def passed_headers(headers: list[Header], *, ours: bool) -> list[Header]:
+    """Return what is passed on, whether or not it was made at once."""
+    head = ResponseHead(200, headers)
+    lines = head.lines(ours=ours)
+    head.all_lines = head.foreign_lines = None
+    assert head.lines(ours=ours) == lines
+    found = [line.partition(b": ") for line in lines.removesuffix(b"\r\n").split(b"\r\n")]
+    kept = [(name, value) for name, _, value in found]
+    return [one for one in kept if one != (b"x-accel-buffering", b"no")]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +79,23 @@ def test_what_a_browser_could_show_or_run_becomes_plain_text(value: bytes) -> No
 
 def test_two_types_are_none() -> None:
     assert passed_headers([JSON, (b"content-type", b"text/html")], ours=True) == [PLAIN, NOSNIFF]
+
+
+@pytest.mark.parametrize("names", [b"x-hop, close", b"keep-alive,X-Hop", b",x-hop"])
+def test_what_a_connection_header_names_is_of_one_hop(names: bytes) -> None:
+    headers = [(b"x-hop", b"1"), JSON, (b"connection", b"close"), (b"connection", names)]
+
+    assert passed_headers(headers, ours=True) == [JSON, NOSNIFF]
+    assert passed_headers([JSON, (b"connection", b"content-type")], ours=True) == [NOSNIFF]
+
+
+def test_an_event_stream_is_not_to_be_buffered() -> None:
+    events, unbuffered = (b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")
+
+    once = b"x-content-type-options: nosniff\r\nx-accel-buffering: no\r\n"
+    assert ResponseHead(200, [events]).lines(ours=True).endswith(once)
+    told = ResponseHead(200, [events, unbuffered]).lines(ours=True)
+    assert told.endswith(b"x-accel-buffering: no\r\nx-content-type-options: nosniff\r\n")
 
 
 @pytest.mark.parametrize(

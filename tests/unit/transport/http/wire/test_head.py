@@ -32,18 +32,20 @@ def test_a_head_has_its_headers_by_name_and_in_order() -> None:
         ((), b""),
         ((b"host", b"other"), b""),
         ((b"accept",), b"x-kvmesh-"),
+        ((), (b"ho", b"", b"x-kvmesh-s")),
         ((), b"x-"),
         ((b"",), b""),
     ],
 )
 def test_names_ask_for_themselves_and_what_begins_with_their_prefix(
-    names: tuple[bytes, ...], prefix: bytes
+    names: tuple[bytes, ...], prefix: bytes | tuple[bytes, ...]
 ) -> None:
     head, asked, added = Head(HEADERS), Names(names, prefix), (b"t", b"1")
+    prefixes = [one for one in (prefix if isinstance(prefix, tuple) else (prefix,)) if one]
     wanted = [
         one
         for one in HEADERS
-        if one[0] in names or (prefix and one[0] != prefix and one[0].startswith(prefix))
+        if one[0] in names or any(one[0] != at and one[0].startswith(at) for at in prefixes)
     ]
     others = [one for one in HEADERS if one not in wanted]
 
@@ -77,6 +79,11 @@ def test_a_header_with_a_line_break_is_not_rendered(header: Header) -> None:
         lambda native: native.Names(("a",), b""),
         lambda native: native.Names(7, b""),
         lambda native: native.Names((), "x"),
+        lambda native: native.Names((), ("x",)),
+        lambda native: native.Names((), [b"x"]),
+        lambda native: native.take_answer(b"", 1),
+        lambda native: native.take_answer("", 1, 1, 1),
+        lambda native: native.take_answer(b"", 1, 1, "x"),
         lambda native: native.take_request(b"", 1),
         lambda native: native.take_request("", 1, 1, 1, 1),
         lambda native: native.take_request(b"", 1, 1, 1, "x"),
