@@ -11,6 +11,7 @@ from kvmesh.core.members.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attemp
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -74,7 +75,34 @@ class BucketPlan:
         self._route, self.sent_s = route, now
         tried.append(route.replica.name)
         self._care.hangs.waiting[self] = None
-        return Target(route.replica.url, worker=f"a router of bucket {route.bucket}")
+        worker = f"a router of bucket {route.bucket}"
+        return Target(route.replica.url, worker=worker, gives_ids=True)
+
+    cached_tokens: None = None
+    """How much of a prompt was cached is known to the replica alone."""
+
+    def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
+        """Have another replica go on with a stream that the present one lost, or leaves."""
+        del going  # any replica can take it
+        self.lose(failure)
+        return True
+
+    def lose(self, failure: UpstreamFailure) -> None:
+        """Take what it shows of the replica that its stream was cut: an error that it passed on is
+        not its own doing, nor that it is being drained.
+        """
+        self._failure, now = failure, time.monotonic()
+        self._care.streams.open.pop(self, None)
+        if self._route is None:
+            return
+        replica = self._route.replica.name
+        if failure.kind in {"left", "bad_answer"}:
+            self._meta.note(replica, UNKNOWN, now)
+            return
+        self._meta.note(replica, failed_attempt("cut"), now)
+        self._care.wake()
+        self._care.failures.add(replica, "cut")
+        get_logger().warning("replica lost a stream", replica=replica, error=failure.message)
 
     def _go_on(self) -> None:
         """Begin anew: those that could not be reached before may be there again."""
@@ -122,6 +150,8 @@ class BucketPlan:
         self._care.hangs.waiting.pop(self, None)
         if self._route is not None and status in SUCCESS:
             self._meta.began(self._route.replica.name, time.monotonic())
+            if self.forwarding.resumable not in {"", "no"}:
+                self._care.streams.enter(self)
         return ()
 
     def on_tokens(self, tokens: int) -> None:
@@ -143,3 +173,4 @@ class BucketPlan:
         scope = self.forwarding.scope
         self._ends.add(scope.kind, scope.status)
         self._care.hangs.waiting.pop(self, None)
+        self._care.streams.open.pop(self, None)

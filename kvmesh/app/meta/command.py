@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -53,11 +53,12 @@ from kvmesh.app.views.front_figures import (
 from kvmesh.app.views.mesh_figures import HEARING
 from kvmesh.app.views.metrics_page import MetricsPage
 from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
-from kvmesh.app.views.request_figures import FORMULAS
+from kvmesh.app.views.request_figures import FORMULAS, STREAMS
 from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.app.views.worker_figures import REPLICA_CARE
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
+from kvmesh.core.members.answer_check import Form
 from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
@@ -65,6 +66,7 @@ from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import NO_HOLD, ForwardOptions
+from kvmesh.transport.http.forward.resume import StreamKeep
 from kvmesh.transport.http.openai import ENDPOINTS, OTHERS, find_endpoint, may_repeat
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -124,6 +126,14 @@ class MetaServer:
             retry_statuses=RETRY_STATUSES,
         )
         self._once = msgspec.structs.replace(self._options, max_deaths=0)
+        self._streams = StreamKeep(settings.upstream.keep_stream_bytes)
+        self._by_path = {
+            path: msgspec.structs.replace(
+                self._options, form=cast("Form", endpoint.kind), keep=self._streams
+            )
+            for path, endpoint in ENDPOINTS.items()
+            if endpoint.prompt is not None and self._streams.most
+        }
         self._care = FailureCare(
             "replica",
             self.meta.table.membership,
@@ -231,6 +241,7 @@ class MetaServer:
             BUILD.of(own_build),
             *self._feed.figures(),
             *span_figures(self._tracer),
+            STREAMS.of(lambda: self._streams),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
@@ -294,7 +305,9 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        options = self._options if may_repeat(exchange.request) else self._once
+        options = self._once
+        if may_repeat(exchange.request):
+            options = self._by_path.get(exchange.request.path, self._options)
         if self._tracer is not None:
             self._tracer.begin(exchange)
         forwarding = Forward(exchange, self._pool, options)

@@ -39,6 +39,7 @@ from kvmesh.app.views.request_figures import (
     SHADOWS,
     SHARES,
     SLO,
+    STREAMS,
     TOTALS,
 )
 from kvmesh.app.views.scaling_figures import DRAINS, SCALING
@@ -53,7 +54,8 @@ from kvmesh.app.views.worker_figures import (
 )
 
 TABLES: Final[tuple[Table[Never], ...]] = (
-    *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
+    *(REQUESTS, STREAMS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS),
+    ENGINES,
     *(PROGRAMS, PRESSURES, PROGRAM_NEWS, TOUCHES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),

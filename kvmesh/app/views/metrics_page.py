@@ -20,6 +20,7 @@ from kvmesh.app.views.request_figures import (
     SHADOWS,
     SHARES,
     SLO,
+    STREAMS,
     TOTALS,
 )
 from kvmesh.app.views.worker_figures import ACCESSES, ENGINES, PREDICTIONS, WORKERS, WorkerFacts
@@ -68,6 +69,7 @@ def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
     endpoints = KvMetricsAggregator(scheduler.workers)
     return (
         REQUESTS.of(lambda: context),
+        STREAMS.of(lambda: context.counters.streams),
         TOTALS.of(lambda: context.decisions.totals),
         INSIGHT.of(context.decisions.statistics),
         ADMISSION.of(context.gate.statistics),

@@ -12,6 +12,7 @@ from kvmesh.core.insight.decision_log import DecisionLogStatistics
 from kvmesh.core.members.fetch_times import PLACE_NAMES
 from kvmesh.core.routing.shadow_policy import ShadowReport
 from kvmesh.core.routing.slo.tracker import SloStatistics
+from kvmesh.transport.http.forward.resume import StreamKeep
 
 # How a figure is read, then what it is.
 # fmt: off
@@ -26,14 +27,6 @@ REQUESTS: Final = Table[RoutingContext](
            "Retries that the budget has saved up."),
     Figure("counter", "kvmesh_attempts_failed", lambda one: one.counters.attempts_failed,
            "Attempts at a worker that failed."),
-    Figure("counter", "kvmesh_streams_cut", lambda one: {
-               "continued": one.counters.streams.continued, "lost": one.counters.streams.lost},
-           "Streams whose worker was lost, or left, in the middle of the answer: continued at "
-           "another one, or lost.", ("result",)),
-    Figure("counter", "kvmesh_streams_not_kept", lambda one: one.counters.streams.given_up,
-           "Streams that cannot go on elsewhere since --keep-stream-bytes were kept already."),
-    Figure("gauge", "kvmesh_stream_kept_bytes", lambda one: one.counters.streams.used,
-           "Bytes set aside for streams under way, of --keep-stream-bytes."),
     Figure("counter", "kvmesh_prefill_splits",
            lambda one: {why or "split": count for why, count in one.counters.splits.items()},
            "With prefill workers: chats and completions by why one worker did all of it, or split.",
@@ -62,6 +55,17 @@ REQUESTS: Final = Table[RoutingContext](
     Figure("histogram", "kvmesh_decision_seconds", lambda one: dict(one.routing.phases.named()),
            "Time to decide, by phase: tokenize and decide of all requests; hash, find and score of "
            "one in 32.", ("phase",)),
+)
+
+STREAMS: Final = Table[StreamKeep](
+    Figure("counter", "kvmesh_streams_cut",
+           lambda one: {"continued": one.continued, "lost": one.lost},
+           "Streams whose next hop was lost, or left, in the middle of the answer: continued "
+           "elsewhere, or lost.", ("result",)),
+    Figure("counter", "kvmesh_streams_not_kept", lambda one: one.given_up,
+           "Streams that cannot go on elsewhere since --keep-stream-bytes were kept already."),
+    Figure("gauge", "kvmesh_stream_kept_bytes", lambda one: one.used,
+           "Bytes set aside for streams under way, of --keep-stream-bytes."),
 )
 
 TOTALS: Final = Table[Totals](

@@ -110,7 +110,7 @@ class ContinuedStream:
         """Take the head, which the client has from the first upstream, unless it is no stream's."""
         if head.status == _OK and head.events:
             self._check = None if self._target is None else self._target.check
-            self._owner.plan.on_head(head.status, head.headers)
+            self._owner.plan.on_head(head.status)
             return
         origin = self._origin
         text = f"{origin}: answered {head.status} to what a stream goes on with"
