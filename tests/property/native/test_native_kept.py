@@ -102,10 +102,11 @@ def events(draw: st.DrawFn) -> bytes:
 def alike(draw: st.DrawFn) -> bytes:
     """Events that differ but in text and ids, one of them perhaps spoilt: most streams are such."""
     kind = draw(st.sampled_from(["content", "reasoning", "text"]))
-    last = draw(st.sampled_from([{}, {"x": [{}]}, {"prompt_token_ids": None}, {"token_ids": [7]}]))
+    lasts: list[Json] = [{}, {"x": [{}]}, {"prompt_token_ids": None}, {"token_ids": [7]}]
+    last = draw(st.sampled_from(lasts))
     compact, data = draw(st.booleans()), b""
     for text, given_ids in draw(st.lists(st.tuples(texts, lists), min_size=2, max_size=4)):
-        said = {"text": text} if kind == "text" else {"delta": {kind: text}}
+        said: Json = {"text": text} if kind == "text" else {"delta": {kind: text}}
         event = {"choices": [{"index": 0, **said, "token_ids": given_ids, **last}], **last}
         one = json.dumps(event, separators=(",", ":") if compact else None).encode()
         if draw(st.integers(0, 9)) == 0:
