@@ -169,8 +169,12 @@ def seeds(target: str) -> Iterator[bytes]:
         call = b'"delta":{"tool_calls":[{"id":"c","function":{"arguments":"{\\"a\\"}"}}]}'
         text = b'"token_ids": [4294967295, 0],"finish_reason": "stop","text":"\\"["}]}\n\n'
         start = b'data: {"choices":[{"index":0,'
+        token = b'"delta":{"content":"a"},"token_ids":%b}]}\n\n'
         for first in (0x0F, 0x01, 0x8F):
             yield bytes([first, 0x20, 0x90]) + start + prompt + start + text
+            yield bytes([first, 0x60, 0xB0]) + b"".join(
+                start + token % ids for ids in (b"[1]", b"[]")
+            )
             yield bytes([first, 0x20, 0x90]) + start + call + b"}]}\n\n" + start + text + b"\r\n"
     else:
         yield b"\x10\x20\x30" + EVENT + b": comment\n\n" + EVENT + b"data: [DONE]\n\n"

@@ -36,10 +36,11 @@ static int keep_part(Keeper *self, const ChoiceDelta *part, const Span *prompt) 
     if (part->calls.at != NULL) {
         fold_calls(self, &part->calls);
     }
-    add_text(&self->told[TOLD_CONTENT], &part->content);
-    add_text(&self->told[TOLD_REASONING], &part->reasoning);
-    told += self->told[TOLD_ARGUMENTS].size + (part->content.end - part->content.at) +
-            (part->reasoning.end - part->reasoning.at);
+    told += self->told[TOLD_ARGUMENTS].size;
+    for (int kind = 0; kind < TOLD_ARGUMENTS; kind++) {
+        add_text(&self->told[kind], &part->texts[kind]);
+        told += part->texts[kind].end - part->texts[kind].at;
+    }
     self->finished |= part->finished;
     if (prompt->at != NULL) {
         if (self->prompted) {
@@ -274,13 +275,13 @@ Keeper *keeper_new(Py_ssize_t most_bytes, int strip, Py_ssize_t most_held) {
 void keeper_free(Keeper *self) {
     if (self != NULL) {
         RAW_FREE_ALL(self->prompt.items, self->tokens.items);
-        FREE_ALL(self->cuts, self);
+        FREE_ALL(self->cuts, self->last.bytes, self);
     }
 }
 
 Py_ssize_t keeper_size(const Keeper *self) {
     return (Py_ssize_t)sizeof *self + 4 * (self->prompt.room + self->tokens.room) +
-           (Py_ssize_t)sizeof *self->cuts * self->room;
+           (Py_ssize_t)sizeof *self->cuts * self->room + self->last.room;
 }
 
 static PyObject *hash_text(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {

@@ -20,6 +20,13 @@ typedef struct {
     uint64_t hash;
 } Told;
 
+/* The last event of one text, without that and its list of ids: most events are like the one before. */
+typedef struct {
+    char *bytes; /* the three parts in a row */
+    Py_ssize_t before, between, behind, room;
+    char kind, has_list; /* which text; whether a list of ids stands before `behind` */
+} Likeness;
+
 enum { TOLD_CONTENT, TOLD_REASONING, TOLD_ARGUMENTS, TOLD_KINDS };
 enum { LOST_NOT, LOST_TOO_LONG, LOST_MALFORMED, LOST_NO_IDS };
 
@@ -30,13 +37,14 @@ typedef struct {
     Py_ssize_t tool_calls, choices;
     IdList *cuts; /* of the piece that is being read, in order */
     Py_ssize_t count, room;
+    Likeness last;
     char strip, prompted, finished, lost;
     char stopped; /* nothing is read any more */
 } Keeper;
 
 /* What one event says of one choice. */
 typedef struct {
-    Span content, reasoning, calls, ids, prompt;
+    Span texts[TOLD_ARGUMENTS], calls, ids, prompt; /* the texts by kind */
     Py_ssize_t index;
     char finished;
 } ChoiceDelta;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MOST_DIGITS 9 /* of an index */
+#define LONGEST_LIKENESS 2048
 
 typedef struct {
     const char *at, *end, *piece;
@@ -253,9 +254,9 @@ static int read_delta(Scan *self, ChoiceDelta *into) {
     for (int is_first = 1; (more = next_member(self, is_first, &key)) > 0; is_first = 0) {
         int failed;
         if (IS(&key, "content")) {
-            failed = read_text_of(self, &into->content);
+            failed = read_text_of(self, &into->texts[TOLD_CONTENT]);
         } else if (IS(&key, "reasoning") || IS(&key, "reasoning_content")) {
-            failed = read_text_of(self, &into->reasoning);
+            failed = read_text_of(self, &into->texts[TOLD_REASONING]);
         } else if (IS(&key, "tool_calls") && peek(self) == '[') {
             into->calls.at = self->at;
             failed = read_calls(self, NULL);
@@ -283,7 +284,7 @@ static int read_reason(Scan *self, ChoiceDelta *into) {
 static int read_member(Scan *self, const Span *key, ChoiceDelta *into) {
     switch (key->end - key->at) {
     case TEXT_LENGTH("text"):
-        return IS(key, "text") ? read_text_of(self, &into->content) : skip_value(self);
+        return IS(key, "text") ? read_text_of(self, &into->texts[TOLD_CONTENT]) : skip_value(self);
     case TEXT_LENGTH("index"):
         if (IS(key, "index")) {
             return read_index(self, &into->index);
@@ -354,15 +355,86 @@ static int read_event(Scan *self, Said *said) {
     return more == 0 && peek(self) == 0 && self->at == self->end ? 0 : -1;
 }
 
+static int goes_on(const char **at, const char *end, const char *with, Py_ssize_t size) {
+    int same = end - *at >= size && memcmp(*at, with, (size_t)size) == 0;
+    *at += same ? size : 0;
+    return same;
+}
+
+/* Read an event that is like the last but for its text and its ids; 0: it is not. Whatever stands between
+ * the same bytes is a text up to its quote and a list up to its bracket, as in a scan of all.
+ */
+static int read_alike(Scan *self, Said *said) {
+    const Likeness *last = &self->keeper->last;
+    const char *rest = last->bytes;
+    if (rest == NULL || !goes_on(&self->at, self->end, rest, last->before)) {
+        return 0;
+    }
+    ChoiceDelta *first = &said->first;
+    Span text = {self->at, string_end(self->at, self->end)};
+    rest += last->before;
+    if (text.end == NULL || !goes_on(&text.end, self->end, rest, last->between)) {
+        return 0;
+    }
+    self->at = text.end;
+    text.end -= last->between;
+    rest += last->between;
+    if (last->has_list && (*self->at != '[' || read_ids(self, &first->ids) < 0)) {
+        return 0;
+    }
+    first->texts[(int)last->kind] = text;
+    said->has_first = 1;
+    said->choices = 1;
+    return goes_on(&self->at, self->end, rest, last->behind) && self->at == self->end;
+}
+
+/* Remember an event that says nothing but one text of choice 0, and perhaps its ids, as the last. */
+static void note_last(Keeper *self, const char *at, const char *end, const Said *said) {
+    const ChoiceDelta *first = &said->first;
+    Likeness *last = &self->last;
+    int kind = first->texts[TOLD_CONTENT].at != NULL ? TOLD_CONTENT : TOLD_REASONING;
+    const Span *text = &first->texts[kind], *list = &first->ids;
+    int is_plain = text->at != NULL && first->texts[TOLD_CONTENT + TOLD_REASONING - kind].at == NULL &&
+                   first->calls.at == NULL && first->prompt.at == NULL && said->prompt.at == NULL &&
+                   !first->finished && said->choices == 1 && end - at <= LONGEST_LIKENESS &&
+                   (list->at == NULL || list->at > text->end);
+    if (!is_plain || (end - at > last->room && RESIZE(last->bytes, end - at) < 0)) {
+        PyErr_Clear();
+        return;
+    }
+    last->room = end - at > last->room ? end - at : last->room;
+    last->kind = (char)kind;
+    last->has_list = list->at != NULL;
+    const char *middle = list->at == NULL ? end : list->at, *tail = list->at == NULL ? end : list->end;
+    last->before = text->at - at;
+    last->between = middle - text->end;
+    last->behind = end - tail;
+    memcpy(last->bytes, at, (size_t)last->before);
+    memcpy(last->bytes + last->before, text->end, (size_t)last->between);
+    memcpy(last->bytes + last->before + last->between, tail, (size_t)last->behind);
+}
+
 int scan_output(Keeper *self, const char *piece, const char *at, const char *end, Said *said) {
     Scan scan = {at, end, piece, self, 0};
     Py_ssize_t before = self->count;
     memset(said, 0, sizeof *said);
-    if (read_event(&scan, said) == 0) {
+    if (read_alike(&scan, said)) {
         return 0;
     }
     self->count = before;
-    return scan.no_memory ? -1 : 1;
+    if (scan.no_memory) {
+        return -1;
+    }
+    memset(said, 0, sizeof *said);
+    scan.at = at;
+    if (read_event(&scan, said) < 0) {
+        self->count = before;
+        return scan.no_memory ? -1 : 1;
+    }
+    if (self->count - before <= (said->first.ids.at != NULL)) {
+        note_last(self, at, end, said);
+    }
+    return 0;
 }
 
 void fold_calls(Keeper *self, const Span *calls) {

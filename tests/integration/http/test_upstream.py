@@ -483,10 +483,11 @@ async def test_chunks_pass_as_what_looks_at_them_has_changed_them(
         turn.send(b"40\r\n%b\r\n0\r\n\r\n" % event(b"[50,51]"))
 
     upstream.script = script
-    for _ in range(2):  # the second's head is known, so that its end may pass by the parser, too
-        sink = PassingSink()
-        pools.pool.send(UpstreamRequest(upstream.origin, "POST", b"/"), sink)
-        await sink.end()
+    sinks = [PassingSink(), PassingSink()]
+    for one in sinks:
+        pools.pool.send(UpstreamRequest(upstream.origin, "POST", b"/"), one)
+        await one.end()
+    sink = sinks[1]  # whose head was known: its end may pass by the parser, too
 
     plain = event(b"null")
     assert (sink.body, sink.dues) == (plain, 2)

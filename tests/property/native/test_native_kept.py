@@ -98,6 +98,24 @@ def events(draw: st.DrawFn) -> bytes:
     return data
 
 
+@st.composite
+def alike(draw: st.DrawFn) -> bytes:
+    """Events that differ but in text and ids, one of them perhaps spoilt: most streams are such."""
+    kind = draw(st.sampled_from(["content", "reasoning", "text"]))
+    lasts: list[Json] = [{}, {"x": [{}]}, {"prompt_token_ids": None}, {"token_ids": [7]}]
+    last = draw(st.sampled_from(lasts))
+    compact, data = draw(st.booleans()), b""
+    for text, given_ids in draw(st.lists(st.tuples(texts, lists), min_size=2, max_size=4)):
+        said: Json = {"text": text} if kind == "text" else {"delta": {kind: text}}
+        event = {"choices": [{"index": 0, **said, "token_ids": given_ids, **last}], **last}
+        one = json.dumps(event, separators=(",", ":") if compact else None).encode()
+        if draw(st.integers(0, 9)) == 0:
+            at = draw(st.integers(0, len(one)))
+            one = one[:at] + draw(st.binary(max_size=2)) + one[at + draw(st.integers(0, 2)) :]
+        data += b"data: %b\n\n" % one
+    return data
+
+
 rare = st.sampled_from(
     [
         b"data: [DONE]\n\n",
@@ -111,7 +129,7 @@ rare = st.sampled_from(
         b"\r\n",
     ]
 )
-streams = st.lists(events() | events() | rare, min_size=1, max_size=8).map(b"".join)
+streams = st.lists(events() | alike() | rare, min_size=1, max_size=8).map(b"".join)
 
 
 def cut(stream: bytes, cuts: list[int]) -> list[bytes]:

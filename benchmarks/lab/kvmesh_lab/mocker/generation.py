@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes
 from kvmesh_lab.mocker.model.answer import Ending, GeneratedAnswer, Vocabulary, plan_ending
+from kvmesh_lab.mocker.model.origin import continued_tokens
 from kvmesh_lab.mocker.model.request import EngineRequest, Labels
 from kvmesh_lab.mocker.reply import Reply
 from kvmesh_lab.mocker.vllm.requests import GenerationRequest, output_limit
@@ -70,13 +71,19 @@ def make_choices(
     """Return the choices of all prompts, in the order of their index. Raises `RequestError`."""
     root = namespace_root(lora=labels.lora_name or "", cache_salt=labels.cache_salt or "")
     choices: list[Choice] = []
-    for prompt in prompts:
+    asked = request.prompts if request.kind == "completion" else ()
+    for place, prompt in enumerate(prompts):
+        may_continue = place < len(asked) and isinstance(asked[place], list)
         limit = output_limit(request, len(prompt), engine.max_model_len)
         hashes = sequence_hashes(prompt, engine.block_size, root)
         for number in range(request.choices):
             seed = request.seed * 64 + number
+            words = engine.vocabulary
+            continued = 0
+            if may_continue:
+                continued = continued_tokens(prompt, words, root=root, seed=seed)
             answer = GeneratedAnswer(
-                prompt, engine.block_size, engine.vocabulary, root=root, seed=seed
+                prompt, engine.block_size, words, root=root, seed=seed, continued=continued
             )
             ending = plan_ending(answer, request.limited_rules(limit))
             index = len(choices)

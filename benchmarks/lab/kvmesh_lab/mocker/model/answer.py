@@ -40,13 +40,21 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Vocabulary:
-    """The words in a model's tokens. `encode` gives a text's ids, `decode` the inverse."""
+    """The words in a model's tokens. `encode` gives a text's ids, `decode` the inverse.
+
+    `openings` has what answers begin with: which tokens may follow each first one.
+    """
 
     def __init__(
         self, encode: Callable[[str], Sequence[int]], decode: Callable[[Sequence[int]], str]
     ) -> None:
         self.words = [_split(f" {word}", encode, decode) for word in WORDS]
         self.first_words = [_split(word, encode, decode) for word in WORDS]
+        behind = {word.tokens[0] for word in self.words}
+        self.openings: dict[int, set[int]] = {}
+        for word in self.first_words:
+            first, *more = word.tokens
+            self.openings.setdefault(first, set()).update(more[:1] or behind)
 
 
 def _split(
@@ -65,10 +73,17 @@ def _split(
     return Word(tokens, pieces)
 
 
+def answer_seed(prompt: "array[int] | memoryview", root: int, seed: int) -> bytes:
+    """Return what the words of the answer to a prompt are drawn by. O(prompt)."""
+    return xxh3_64_intdigest(prompt, (root + seed) % 2**64).to_bytes(HASH_BYTES, "little")
+
+
 class GeneratedAnswer:
     """Prompt and answer of one request, the answer made as far as it is asked for.
 
-    `root` is the hash that first blocks begin from (the namespace's). A `RequestContent`.
+    `root` is the hash that first blocks begin from (the namespace's). The last `continued` tokens
+    of the prompt are the beginning of the answer to those before: what follows is the rest of it.
+    A `RequestContent`.
     """
 
     def __init__(
@@ -79,37 +94,46 @@ class GeneratedAnswer:
         *,
         root: int = ROOT,
         seed: int = 0,
+        continued: int = 0,
     ) -> None:
         self.prompt_tokens = len(prompt)
-        self.tokens = array("I", prompt)
-        self.pieces: list[str] = []
-        """The text each token of the answer adds."""
+        origin = prompt[: len(prompt) - continued] if continued else prompt
+        self.tokens = array("I", origin)
+        self._continued = continued
+        self._pieces: list[str] = []
+        """The text each token of the answer adds, from its begin."""
         self._block_size = block_size
         self._root = root
         self._vocabulary = vocabulary
-        self._seed = xxh3_64_intdigest(prompt, (root + seed) % 2**64).to_bytes(HASH_BYTES, "little")
+        self._seed = answer_seed(origin, root, seed)
         self._draws = 0
+        self.generate(0)
 
     @property
     def natural_tokens(self) -> int:
-        """Return the answer's length in tokens when nothing else ends it."""
-        return NATURAL_LEAST + int.from_bytes(self._seed, "little") % NATURAL_SPREAD
+        """Return the answer's length in tokens when nothing else ends it, at least 1."""
+        natural = NATURAL_LEAST + int.from_bytes(self._seed, "little") % NATURAL_SPREAD
+        return max(1, natural - self._continued)
 
     def generate(self, count: int) -> None:
         """Make at least `count` tokens of answer. O(tokens made), 0.1 us each."""
-        while len(self.pieces) < count:
+        while len(self._pieces) < self._continued + count:
             key = self._seed + self._draws.to_bytes(HASH_BYTES, "little")
             for byte in hashlib.shake_128(key).digest(_WORDS_A_DRAW):
-                table = self._vocabulary.words if self.pieces else self._vocabulary.first_words
+                table = self._vocabulary.words if self._pieces else self._vocabulary.first_words
                 word = table[byte % len(table)]
                 self.tokens.extend(word.tokens)
-                self.pieces += word.pieces
+                self._pieces += word.pieces
             self._draws += 1
 
     def text(self, first: int, last: int) -> str:
         """Return the text that tokens `first` up to, not including, `last` of the answer add."""
+        return "".join(self.pieces(first, last))
+
+    def pieces(self, first: int, last: int) -> list[str]:
+        """Return the text that each of these tokens adds."""
         self.generate(last)
-        return "".join(self.pieces[first:last])
+        return self._pieces[self._continued + first : self._continued + last]
 
     def token_ids(self, first: int, last: int) -> list[int]:
         """Return tokens `first` up to, not including, `last` of the answer."""
@@ -176,7 +200,7 @@ def _stop_at_token(answer: GeneratedAnswer, rules: StopRules, ending: Ending) ->
 def _stop_at_text(answer: GeneratedAnswer, rules: StopRules, ending: Ending) -> Ending:
     """Return the ending at the first stop string; of several in one token the first listed."""
     text = answer.text(0, ending.tokens)
-    ends = list(accumulate(map(len, answer.pieces[: ending.tokens])))
+    ends = list(accumulate(map(len, answer.pieces(0, ending.tokens))))
     searched = ends[rules.min_tokens - 1] if 0 < rules.min_tokens <= len(ends) else 0
     for stop in rules.stop:
         start = text.find(stop, searched)
