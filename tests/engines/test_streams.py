@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(3600)]
 
 CUTS = int(os.environ.get("KVMESH_STREAM_CUTS", "24"))
 """Streams that a killed engine cuts, of each form; docs/measured/streams.md has 100."""
-AT_ONCE = 4
+AT_ONCE = int(os.environ.get("KVMESH_STREAMS_AT_ONCE", "4"))
 TOKENS = 96
 TOOL = {
     "type": "function",

@@ -20,6 +20,7 @@ from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.chat.stream_form import form_of
 from kvmesh.core.dispatch.dispatched import Dispatched, at_once
 from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.engines.registry import ENGINES
@@ -37,6 +38,7 @@ from kvmesh.transport.http.openai import (
     ApiEndpoint,
     find_endpoint,
     may_repeat,
+    prompt_endpoint,
 )
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
@@ -335,6 +337,10 @@ class Gateway(Generic[E]):
             turn = context.routing.turns.check(request, now)
         if governor is not None and turn is not None:
             view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
+        if request.streams and context.counters.streams.most:
+            body = exchange.request.body
+            form = form_of(body, prompt_endpoint(body).kind)
+            view = msgspec.structs.replace(view, resumable=form.in_words())
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
 

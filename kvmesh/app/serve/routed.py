@@ -229,7 +229,7 @@ class RoutedRequest:
             placed.record, f"{failure.message}, behind token {going.passed}"
         )
         now = context.clock()
-        if not context.budget.take(now):
+        if not context.budget.take_for(placed.record.tenant, now):
             return False
         self._going = StreamTurn(self._one, going, now, self.forwarding.proceed)
         context.again.read(going.exchange, going.tokens, self._going.take)

@@ -34,6 +34,10 @@ class StreamForm(msgspec.Struct, frozen=True, gc=False):
     again: bool = False
     why: str = ""
 
+    def in_words(self) -> str:
+        """Return the word, with why it is no better."""
+        return f"{self.word}: {self.why}" if self.why else self.word
+
 
 GREEDY: Final = StreamForm("exact", by_ids=True, again=True)
 SAMPLED: Final = StreamForm("continued", by_ids=True)

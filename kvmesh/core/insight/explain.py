@@ -48,7 +48,8 @@ class DecisionView(msgspec.Struct, frozen=True):
     None while none is. `unforeseen`: why the engine may reuse more or less of the prompt than
     `overlap_blocks`, in words, "" where it does not. `program`: whose turn it would be, None where
     it is part of no program. `forecasts`: of a request with targets, what is to be expected of it
-    at each candidate, the least likely to miss them first.
+    at each candidate, the least likely to miss them first. `resumable`: what a stream's client may
+    count on when its worker is lost, and why no more; "" where it asks for no stream.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     unforeseen: str = ""
     program: Outlook | None = None
     forecasts: tuple[Forecast, ...] = ()
+    resumable: str = ""
 
 
 class TenantChoice(msgspec.Struct, frozen=True):

@@ -1,9 +1,14 @@
 """How many requests may be sent once more: retries must not be what a sick fleet dies of."""
 
+from collections import OrderedDict
 from typing import Final
 
 BURST: Final = 100.0
 LEAST_PER_S: Final = 10.0
+TENANT_PART: Final = 4
+"""Of what the bucket holds one tenant may take this part."""
+
+MOST_TENANTS: Final = 1024
 
 
 class RetryBudget:
@@ -19,6 +24,7 @@ class RetryBudget:
         self._ratio = ratio
         self._left = BURST if ratio else 0.0
         self._filled_s = 0.0
+        self._tenants: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def deposit(self) -> None:
         """Count a request."""
@@ -37,6 +43,18 @@ class RetryBudget:
         self._left -= 1.0
         self.spent += 1
         return True
+
+    def take_for(self, tenant: str, now: float) -> bool:
+        """Do as `take` for a stream that is to go on: one tenant's may not use all of it up."""
+        most, least = BURST / TENANT_PART, LEAST_PER_S / TENANT_PART
+        left, filled_s = self._tenants.pop(tenant, (most, now))
+        left = min(most, left + least * max(0.0, now - filled_s))
+        allowed = left >= 1.0 and self.take(now)
+        self.refused += left < 1.0
+        self._tenants[tenant] = left - allowed, now
+        if len(self._tenants) > MOST_TENANTS:
+            self._tenants.popitem(last=False)
+        return allowed
 
     def left(self) -> float:
         """Return how many retries are saved up."""

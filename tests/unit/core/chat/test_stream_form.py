@@ -88,6 +88,8 @@ def test_other_apis_and_bodies_go_on_in_no_way() -> None:
     for prompt in prompts:
         assert completion(prompt=prompt).why == "several prompts"
     assert completion(temperature="cold").word == "continued"
+    assert GREEDY.in_words() == "exact"
+    assert form_of(b"{}", "messages").in_words() == "no: the messages API"
 
 
 def test_ids_are_asked_for_in_front_of_what_the_client_says() -> None:
