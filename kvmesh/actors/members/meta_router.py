@@ -19,7 +19,7 @@ from kvmesh.core.buckets.rules import BucketRequest, BucketRule
 from kvmesh.core.members.health import Answer
 from kvmesh.core.members.link_health import LinkHealth
 from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
-from kvmesh.core.members.outcomes import Attempt
+from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.members.silent_members import GIVEN_UP, SilentMembers
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import CodecError
@@ -154,6 +154,11 @@ class MetaRouter:
     def note(self, replica: str, attempt: Attempt, now: float) -> None:
         """Take what became of a request at a replica."""
         self.table.membership.note(replica, attempt, now)
+
+    def served(self, replica: str, now: float) -> None:
+        """Do as `note` of a request that was served, at nearly every end."""
+        if not self.table.membership.health.served(replica, now):
+            self.note(replica, SERVED, now)
 
     def began(self, replica: str, now: float) -> None:
         """Take that an answer of a replica begins."""

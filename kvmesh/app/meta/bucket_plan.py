@@ -1,13 +1,14 @@
 """One request on its way through a meta-router."""
 
 import time
+from functools import lru_cache
 
-from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.actors.members.meta_router import MOST_REPLICAS, MetaRouter
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.buckets.buckets import BucketRoute
 from kvmesh.core.buckets.rules import BucketRequest
-from kvmesh.core.members.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attempt
+from kvmesh.core.members.outcomes import SUCCESS, UNKNOWN, failed_attempt
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
@@ -15,6 +16,11 @@ from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
+
+
+@lru_cache(maxsize=MOST_REPLICAS)
+def _target_of(url: str, bucket: str) -> Target:
+    return Target(url, worker=f"a router of bucket {bucket}", gives_ids=True)
 
 
 class BucketPlan:
@@ -75,8 +81,7 @@ class BucketPlan:
         self._route, self.sent_s = route, now
         tried.append(route.replica.name)
         self._care.hangs.waiting[self] = None
-        worker = f"a router of bucket {route.bucket}"
-        return Target(route.replica.url, worker=worker, gives_ids=True)
+        return _target_of(route.replica.url, route.bucket)
 
     cached_tokens: None = None
     """How much of a prompt was cached is known to the replica alone."""
@@ -161,12 +166,12 @@ class BucketPlan:
         """Take what the end shows of the replica: what its worker did is not its doing."""
         if self._route is None:
             return
-        attempt = UNKNOWN
-        if outcome.kind == "cut" and outcome.failure is not None:
-            attempt = failed_attempt("cut")
-        elif outcome.kind == "finished" and self._status in SUCCESS:
-            attempt = SERVED
-        self._meta.note(self._route.replica.name, attempt, time.monotonic())
+        replica, now = self._route.replica.name, time.monotonic()
+        if outcome.kind == "finished" and self._status in SUCCESS:
+            self._meta.served(replica, now)
+        else:
+            cut = outcome.kind == "cut" and outcome.failure is not None
+            self._meta.note(replica, failed_attempt("cut") if cut else UNKNOWN, now)
 
     def _give_back(self) -> None:
         """Count the end, and be watched no longer."""

@@ -123,6 +123,7 @@ class MetaServer:
             max_retries=settings.upstream.max_retries,
             max_deaths=settings.upstream.max_retries,
             blameless=True,
+            adopts_id=True,
             retry_statuses=RETRY_STATUSES,
         )
         self._once = msgspec.structs.replace(self._options, max_deaths=0)

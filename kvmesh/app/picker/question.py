@@ -10,7 +10,7 @@ from kvmesh.transport.extproc.messages import ENDPOINT, SERVED, SUBSET, RequestH
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.refusals import body_too_long, head_too_large
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.headers import Header, Headers
+from kvmesh.transport.http.wire.headers import Header
 from kvmesh.transport.http.wire.problem import Problem
 
 _SPOOFED: Final = frozenset(name.encode() for name in (ENDPOINT, SERVED, SUBSET)) | RESERVED
@@ -43,10 +43,27 @@ class RequestHead(msgspec.Struct):
 def read_head(message: RequestHeaders, peer: str, limits: HttpLimits) -> RequestHead:
     """Return the head of a request; one that cannot be served has a `problem`."""
     given = message.headers
-    pseudo = {name: value for name, value in given if name[:1] == b":"}
-    headers: list[Header] = [one for one in given if one[0][:1] != b":" and one[0] not in _DROPPED]
-    removed = tuple({name: None for name, _ in given if name in _REMOVED})
-    problem = _why_not(given, limits)
+    pseudo: dict[bytes, bytes] = {}
+    headers: list[Header] = []
+    removed: dict[bytes, None] = {}
+    size, too_long = 0, False
+    for header in given:
+        name, value = header
+        size += len(name) + len(value)
+        if name[:1] == b":":
+            pseudo[name] = value
+            continue
+        if name in _REMOVED:
+            removed[name] = None
+        if name not in _DROPPED:
+            headers.append(header)
+        elif name == b"content-length":
+            too_long = too_long or _is_longer(value, limits.max_body_bytes)
+    problem = None
+    if size > limits.max_header_bytes or len(given) > limits.max_headers:
+        problem = head_too_large(limits)
+    elif too_long:
+        problem = body_too_long(limits)
     method, target = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not (method.isalpha() and _TARGET.fullmatch(target)):
         text = f"{method[:32]!r} {target[:128]!r} is no method and path"
@@ -57,18 +74,7 @@ def read_head(message: RequestHeaders, peer: str, limits: HttpLimits) -> Request
     request.vetted = True  # which pages may send it is the gateway's to say
     request.client = peer
     request.secure = pseudo.get(b":scheme") == b"https"
-    return RequestHead(request, removed, message.subset, problem=problem)
-
-
-def _why_not(headers: Headers, limits: HttpLimits) -> Problem | None:
-    """Return why a request with these headers is too large; None: it may be served."""
-    size = sum(len(name) + len(value) for name, value in headers)
-    if size > limits.max_header_bytes or len(headers) > limits.max_headers:
-        return head_too_large(limits)
-    for name, value in headers:
-        if name == b"content-length" and _is_longer(value, limits.max_body_bytes):
-            return body_too_long(limits)
-    return None
+    return RequestHead(request, tuple(removed), message.subset, problem=problem)
 
 
 def _is_longer(length: bytes, most: int) -> bool:

@@ -153,6 +153,8 @@ class WishReader:
         """Do as `read` for a body without fields of ours; None where it is encoded."""
         head = request.head
         selected, urgency, key = head.select(self._asked), scanned.urgency, scanned.cache_key
+        if len(selected) == 1 and selected[0] == NO_HOLD:
+            selected = ()  # what a meta-router adds is no wish
         if not (selected or urgency or key or self._policies.any or self._targets.any):
             return NO_WISHES
         if urgency or key or self._policies.any:

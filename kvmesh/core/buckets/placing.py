@@ -72,6 +72,8 @@ class Placing:
         self._remembers = not self._by_hash and policy != "prefix-hash"
         self._weighed: Serving = {}
         self._sizes: dict[str, float] = {}
+        self._asked: BucketRequest | None = None
+        self._begun: list[Beginning] = []
 
     def place(
         self, request: BucketRequest, serving: Serving, sent: Mapping[str, int], now: float
@@ -112,7 +114,7 @@ class Placing:
             self.conversations.homes.bind(session, bucket, now)
         if self._remembers and _is_seen(request):
             at_home = bucket in known
-            beginnings = [] if at_home else find_beginnings(request.keys, request.prompt_start)
+            beginnings = [] if at_home else self._beginnings(request)
             self.conversations.note(request.keys, beginnings, bucket, now)
 
     def _cheapest(
@@ -126,7 +128,7 @@ class Placing:
         """Return the bucket with the lowest cost for a new conversation; "" where no cost is
         known.
         """
-        beginnings = find_beginnings(request.keys, request.prompt_start)
+        beginnings = self._beginnings(request)
         chars = request.prompt_chars
         known = self._known_chars(beginnings, chars, serving, now)
         cheapest = cost.cheapest(
@@ -170,13 +172,20 @@ class Placing:
         weights = self._weights(serving)
         homes: tuple[str, ...] = ()
         if _is_seen(request):
-            beginnings = find_beginnings(request.keys, request.prompt_start)
+            beginnings = self._beginnings(request)
             worth = [one for one in beginnings if one.chars >= NEW_SHARE * request.prompt_chars]
             homes = self.conversations.find_beginning(worth, now)
         bucket = self.turns.choose(homes, weights, now)
         if not request.asks:
             self.turns.take(bucket, now, in_turn=not any(name in serving for name in homes))
         return bucket
+
+    def _beginnings(self, request: BucketRequest) -> list[Beginning]:
+        """Return what of its prompt others may share. O(1) for the same request as before."""
+        if request is not self._asked:
+            self._asked = request
+            self._begun = find_beginnings(request.keys, request.prompt_start)
+        return self._begun
 
     def _weights(self, serving: Serving) -> Mapping[str, float]:
         """Return the size of each bucket. O(1) for the same object as before."""
@@ -188,7 +197,7 @@ class Placing:
         self, request: BucketRequest, serving: Serving, homes: Sequence[str], now: float
     ) -> str:
         chars = request.prompt_chars
-        beginnings = find_beginnings(request.keys, request.prompt_start)
+        beginnings = self._beginnings(request)
         known = self._known_chars(beginnings, chars, serving, now)
         # Of equal homes the newest is nearest.
         known |= dict.fromkeys((name for name in homes if name in known), max(0, chars - 1))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import httpx
 import pytest
 
 from kvmesh.errors import ConfigError
+from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.support.failing_engine import (
+    RawClient,
     answer_status,
     answer_well,
     close_unanswered,
@@ -570,3 +573,68 @@ async def test_a_request_waits_for_the_engine_of_the_only_bucket() -> None:
         answers = await asyncio.gather(*waiting)
 
     assert [one.status_code for one in answers] == [200] * 4
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_router_and_engine_call_a_request_what_its_client_does_and_else_the_router_does(
+    streamed: bool,
+) -> None:
+    seen: list[bytes | None] = []
+
+    def answer(exchange: Exchange) -> None:
+        seen.append(exchange.request.header(b"x-request-id"))
+        answer_well(exchange)
+
+    async with (
+        failing_engines(1) as (engine,),
+        router([engine.url], bucket="chat") as replica,
+        meta_router([f"chat={replica}"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        engine.answer = answer
+        asked = body(model="m", stream=streamed)
+        answers = [
+            await client.post("/v1/chat/completions", json=asked, headers=headers)
+            for headers in ({}, {"x-request-id": "mine"}, {"x-request-id": "no id"}, {})
+        ]
+        named = [one.headers["x-request-id"] for one in answers]
+        found = [await client.get(f"/v1/decisions/{name}") for name in named]
+        wrong = await client.post("/v1/chat/completions", json={"model": "m"})
+        engine.answer = answer_status(400)
+        refused = await client.post("/v1/chat/completions", json=asked)
+
+    assert [one.status_code for one in (*answers, *found)] == [200] * 8
+    assert named == [one.decode() for one in seen if one is not None]
+    assert named[1] == "mine"
+    assert len(set(named)) == 4
+    assert (wrong.status_code, refused.status_code) == (400, 400)
+    assert all(one.headers["x-request-id"] for one in (wrong, refused))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_bodies_of_every_framing_and_length_reach_the_engine_as_they_are(count: int) -> None:
+    long = json.dumps(body("x" * 100_000, model="m", stream=False)).encode()
+    short = json.dumps(body(model="m", stream=False)).encode()
+    pieces = [short[:9], short[9:]]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.%d\r\nhost: a\r\ncontent-type: application/json\r\n"
+    sent = (
+        head % 1 + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n" + chunks,
+        head % 0 + b"content-length: %d\r\n\r\n" % len(short) + short,
+        head % 1 + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(long) + long,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        (engine,) = await stack.enter_async_context(failing_engines(1))
+        urls: list[str] = []
+        for bucket in ("chat", "code")[:count]:
+            replica = await stack.enter_async_context(router([engine.url], bucket=bucket))
+            urls.append(f"{bucket}={replica}")
+        url = await stack.enter_async_context(meta_router(urls))
+        for data in sent:
+            client = await RawClient.connect(url)
+            await client.send(data)
+            assert await client.status() == 200
+            assert b'"content": "ok"' in await client.rest()
+            client.close()
+
+    assert engine.prompts == [json.loads(one) for one in (short, short, long)]

@@ -112,6 +112,7 @@ class Forward:
         "_stream",
         "_suspected",
         "_target",
+        "_unnamed",
         "_usage",
         "_whole",
         "on_chunk",
@@ -150,6 +151,9 @@ class Forward:
         self._deaths = 0
         self._refused = 0
         self._answering = False
+        self._unnamed = (
+            options.adopts_id and exchange.request.head.get(b"x-request-id") != exchange.request_id
+        )
         self.on_chunk: OnChunk | None = None
 
     def begin(self, plan: ForwardPlan, *, stream: bool = False) -> None:
@@ -264,6 +268,8 @@ class Forward:
                 self._pool.wheel.discard(clock)
                 self._clock = None
         added = self._plan.on_head(status)
+        if self._unnamed:
+            exchange.rename(head.request_id)
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
         if exchange.started:
@@ -439,6 +445,8 @@ class Forward:
         self._answering = True
         exchange.request.release_body()
         added = self._plan.on_head(head.status)
+        if self._unnamed:
+            exchange.rename(head.request_id)
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
         self._whole = body if self._options.reads_usage and not judged else None
@@ -669,14 +677,17 @@ class Forward:
             path, body = self._resumption.sent(path, body, target.origin, target.gives_ids)
         block = forwarded_block(request, replaced)
         # An id is printable: see `RequestIds`.
-        name = target.request_id or self._exchange.request_id
+        named = b""
+        if not self._unnamed:
+            name = target.request_id or self._exchange.request_id
+            named = b"x-request-id: %b\r\n" % name
         message = UpstreamRequest(
             target.origin,
             request.method,
             request.target if path is None else path,
             target.headers,
             body,
-            b"".join((block, b"x-request-id: ", name, b"\r\n", line)),
+            b"".join((block, named, line)),
         )
         try:
             self._call = call = self._pool.send(message, sink)

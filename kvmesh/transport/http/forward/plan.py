@@ -192,6 +192,8 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     it is taken for a request that kills them, unless it is `blameless`: its upstreams are routers.
     `retry_statuses`: answers that mean "ask another", unless a kvmesh router says that it has.
     `reads_usage`: the plan may ask for `usage`, so a whole answer of up to 1 MiB is kept.
+    `adopts_id`: a request that its client gave no id goes on without, and has that of its answer:
+    upstreams are routers, which give it one, and need not tell apart who asks twice.
     `form` is the API that was asked, "" where an answer of status 200 is believed unseen.
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
     gets its head and then a comment each so many seconds while the first byte is awaited. `keep`
@@ -203,6 +205,7 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     blameless: bool = False
     retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
     reads_usage: bool = False
+    adopts_id: bool = False
     form: Form = ""
     deadline_s: float | None = None
     comments_s: float | None = None

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from kvmesh._native import render
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.server.scope import Scope
+from kvmesh.transport.http.server.scope import REQUEST_ID, Scope
 from kvmesh.transport.http.wire.headers import STATUS_LINES, Headers, HttpDate
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -105,6 +105,14 @@ class Exchange:
     def ended(self) -> bool:
         """Return whether the answer is complete, cut, or has nobody to read it."""
         return self.disconnected or self._framing is _ENDED
+
+    def rename(self, request_id: bytes | None) -> None:
+        """Call the request what an upstream does, if that is an id, before its answer begins."""
+        if request_id is not None and REQUEST_ID.fullmatch(request_id):
+            scope = self.scope
+            self.request_id = scope.request_id = request_id
+            if scope.trace is not None:
+                scope.trace.request_id = request_id.decode("latin-1")
 
     def respond(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()

@@ -146,9 +146,10 @@ def forwarded_block(request: Request, replaced: Headers = ()) -> bytes:
     """
     head = request.head
     get = head.get
-    if (get(b"connection") is not None and not _is_plain(head)) or (
-        replaced and any(get(name) is not None for name, _ in replaced)
-    ):
+    plain = get(b"connection") is None or _is_plain(head)
+    for name, _ in replaced:
+        plain = plain and get(name) is None
+    if not plain:
         return _render(request, _REPLACED.union([name for name, _ in replaced]))
     before, client = get(b"x-forwarded-for"), request.client.encode()
     own = [(b"x-forwarded-for", b"%b, %b" % (before, client) if before else client)]

@@ -18,7 +18,7 @@ Report = Callable[[Exception, bytes], None]
 """Logs and counts an error of ours by the id of its request."""
 
 _CRASHED: Final = Problem(500, "internal error", code="internal_error")
-_REQUEST_ID: Final = re.compile(rb"[!-~]{1,200}")
+REQUEST_ID: Final = re.compile(rb"[!-~]{1,200}")
 _P = ParamSpec("_P")
 
 
@@ -33,7 +33,7 @@ class RequestIds:
 
     def accept(self, sent: bytes | None) -> bytes:
         """Return the id a client sent when it is short and plain, else a new one: `9f1c…-2a`."""
-        if sent is not None and _REQUEST_ID.fullmatch(sent):
+        if sent is not None and REQUEST_ID.fullmatch(sent):
             return sent
         self.count += 1
         return b"%b-%x" % (self.prefix, self.count)

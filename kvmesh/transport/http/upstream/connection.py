@@ -243,15 +243,14 @@ class UpstreamConnection(asyncio.Protocol):
                 self._complete(True, sink.on_whole, head, body)
                 return True
         found = take_answer(data, _MOST_HEAD, _MOST_HEADERS, MAX_KNOWN_BODY)
-        if found is None:
-            return False
+        if found is None or found[0] != OK:
+            return False  # who leaves an answer for its status leaves the connection, too
         attempt.request, attempt.head = None, b""
         status, lines, start, body = found
         head = ResponseHead(status, lines)
         if body is not None:
             head.length = len(body)
-            if status == OK:
-                self._home.whole_answer(data, body, head)
+            self._home.whole_answer(data, body, head)
             self._complete(True, sink.on_whole, head, body)
             return True
         self._reader.take_head(data[:start], status)

@@ -87,6 +87,11 @@ class ResponseHead:
             given = self._given = self._head.headers()
         return given
 
+    @property
+    def request_id(self) -> bytes | None:
+        """Return what the upstream calls the request, None if it does not say."""
+        return self._head.get(b"x-request-id")
+
     def without_length(self) -> "ResponseHead":
         """Return the head of responses like this one; `length` is set for each."""
         return ResponseHead(self.status, self._head.replaced(_LENGTH, ()))
