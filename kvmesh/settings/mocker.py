@@ -68,10 +68,11 @@ class MockerSettings:
     fail: tuple[str, ...] = ()
     """SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of the generation requests meets this fault.
     KIND is a status of 400 to 599 (429=2, 503=2: with retry-after), hang (never answered), slow=10
-    (takes 10 times as long), reset, cut (in the middle of the answer), garbage, half-head (no whole
-    answer begins), dead (500 as of a dead engine), or a 200 that is none: empty-body, empty-stream,
-    random-bytes, html, error-200, error-event (a stream begins with an error), wrong-model,
-    half-json, no-done (no end), no-tokens. Probes meet none."""
+    (takes 10 times as long), reset, cut (in the middle of the answer), die-after=20, hang-after=20
+    (behind the 20th token of a stream the process ends itself, or sends nothing more), garbage,
+    half-head (no whole answer begins), dead (500 as of a dead engine), or a 200 that is none:
+    empty-body, empty-stream, random-bytes, html, error-200, error-event (a stream begins with an
+    error), wrong-model, half-json, no-done (no end), no-tokens. Probes meet none."""
     flap: str = ""
     """GOOD:BAD in seconds, e.g. 2:2: good and bad phases take turns, faults apply in bad ones."""
     fail_health: bool = False

@@ -1,6 +1,7 @@
 """Pretend engines in processes of their own: what is timed shares no interpreter with them."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +29,8 @@ async def mocker_process(**flags: object) -> AsyncIterator[str]:
                 await asyncio.sleep(0.1)
         yield url
     finally:
-        process.terminate()
+        with contextlib.suppress(ProcessLookupError):  # it may have been told to end itself
+            process.terminate()
         await process.wait()
 
 

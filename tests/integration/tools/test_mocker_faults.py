@@ -16,6 +16,8 @@ from kvmesh.errors import ConfigError
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions, options_from
 from kvmesh_lab.mocker.model.faults import DEAD_MESSAGE, FaultOptions
+from tests.integration.support.stream_oracle import Finding, StreamOracle, received
+from tests.integration.tools.mocker_process import mocker_process
 
 pytestmark = pytest.mark.integration
 
@@ -197,6 +199,37 @@ async def test_a_stream_is_cut_in_the_middle_of_an_event_however_short(
         assert b"message_stop" not in data
         await idle(mocker)
         assert (await client.get("/load")).json() == {"server_load": 0}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_stream_hangs_behind_so_many_tokens(path: str) -> None:
+    body = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    asked = body | {"max_tokens": 9, "ignore_eos": True, "return_token_ids": True}
+    async with serving("1:hang-after=4") as (mocker, client):
+        data = b""
+        async with client.stream("POST", path, json=asked, timeout=0.5) as reply:
+            with contextlib.suppress(httpx.ReadTimeout):
+                async for piece in reply.aiter_bytes():
+                    data += piece
+        assert StreamOracle().judge(path, asked, data) == Finding("cut", 4, 5)
+        await idle(mocker)
+        whole = await client.post(path, json=asked | {"stream": False})
+        assert whole.json()["usage"]["completion_tokens"] == 9
+        short = await client.post(path, json=asked | {"max_tokens": 3})
+        assert StreamOracle().judge(path, asked | {"max_tokens": 3}, short.content) == Finding("")
+        assert (await client.get("/load")).json() == {"server_load": 0}
+
+
+async def test_a_mocker_dies_behind_so_many_tokens() -> None:
+    asked = {"prompt": "hi", "stream": True, "max_tokens": 60, "ignore_eos": True}
+    async with (
+        mocker_process(fail="1:die-after=7", speedup_ratio=10) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        data = await read_stream(client, "/v1/completions", asked)
+        assert received(data).text == StreamOracle().expected("/v1/completions", asked).text(0, 7)
+        with pytest.raises(httpx.TransportError):
+            await client.get("/health")
 
 
 async def test_garbage_and_half_a_head_are_no_answers() -> None:

@@ -1,4 +1,6 @@
-"""Answers of status 200 that are none: what the pretend vLLM sends for each kind of `BadAnswer`."""
+"""Answers of status 200 that are none, or not all: what the pretend vLLM sends for each kind of
+`BadAnswer`, and before it dies or hangs.
+"""
 
 import asyncio
 import re
@@ -126,3 +128,36 @@ class BadReply(PassingReply):
             data = _REASON.sub(rb'"\1":"stop"', _WRITTEN.sub(rb'"\1":""', data))
             return _COUNTED.sub(rb'"\1":0', data)
         return data
+
+
+class EndingReply(PassingReply):
+    """Passes so many pieces of a stream on, each a token, and nothing more: `end_all` is called
+    behind the last. A whole answer passes.
+    """
+
+    def __init__(self, exchange: Exchange, tokens: int, end_all: Callable[[], None]) -> None:
+        super().__init__(exchange)
+        self._left = tokens
+        self._end_all = end_all
+
+    def respond(self, status: int, body: bytes) -> None:
+        """Write a whole answer."""
+        self._complete()
+        self._exchange.respond(status, body)
+
+    def write(self, data: bytes) -> None:
+        """Write a piece, if it is one of the first; the end of a shorter stream is no token."""
+        if self._left == 0:
+            return
+        self._exchange.write(data)
+        if _END.search(data):
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._end_all()
+
+    def end(self) -> None:
+        """Complete a stream that was shorter; any other is left open."""
+        self._complete()
+        if self._left and not self._exchange.ended:
+            self._exchange.end()

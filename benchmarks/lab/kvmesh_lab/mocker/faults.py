@@ -1,6 +1,7 @@
 """The faults of the pretend vLLM: what its flags or `/kvmesh/faults` ask for happens here."""
 
 import asyncio
+import os
 import random
 from collections.abc import Iterable
 from typing import Final
@@ -10,7 +11,7 @@ import msgspec
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.headers import Headers
-from kvmesh_lab.mocker.bad_reply import BadReply, answer_at_once
+from kvmesh_lab.mocker.bad_reply import BadReply, EndingReply, answer_at_once
 from kvmesh_lab.mocker.engine import EngineRunner
 from kvmesh_lab.mocker.model.faults import Fault, FaultOptions, FaultPlan
 from kvmesh_lab.mocker.reply import CutReply, Reply, SlowReply
@@ -19,6 +20,9 @@ PATH: Final = "/kvmesh/faults"
 GARBAGE: Final = b"\x16\x03\x01\x00\x7fthis is no HTTP\x00\xff\xfe\r\n\r\n"
 HALF_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-le"
 UNHEALTHY: Final = 503
+KILLED: Final = 137
+"""What a shell says of a process that was killed by signal 9."""
+_WRITTEN_S: Final = 0.002
 
 
 class FaultView(msgspec.Struct, frozen=True):
@@ -63,10 +67,8 @@ class FaultDesk:
         if fault is None:
             return exchange
         match fault.kind:
-            case "slow":
-                return SlowReply(exchange, fault.factor)
-            case "cut":
-                return CutReply(exchange)
+            case "slow" | "cut" | "die-after" | "hang-after":
+                return _spoiling(exchange, fault)
             case "status" | "dead":
                 exchange.respond(fault.status, fault.error_body(), headers=_retry_after(fault))
             case "reset":
@@ -124,6 +126,25 @@ class FaultDesk:
         self._options = options
         for engine in self._engines:
             engine.set_pace(options.slowdown, options.first_pause_s, stalled=options.stall)
+
+
+def _spoiling(exchange: Exchange, fault: Fault) -> Reply:
+    """Return what passes on a good answer late, or not to its end."""
+    if fault.kind == "slow":
+        return SlowReply(exchange, fault.factor)
+    if fault.kind == "cut":
+        return CutReply(exchange)
+    end_all = _die_soon if fault.kind == "die-after" else _do_nothing
+    return EndingReply(exchange, fault.tokens, end_all)
+
+
+def _die_soon() -> None:
+    """End this process at once, nothing closed nor told, when the last bytes have left it."""
+    asyncio.get_running_loop().call_later(_WRITTEN_S, os._exit, KILLED)
+
+
+def _do_nothing() -> None:
+    """Let the client wait."""
 
 
 def _plan(options: FaultOptions) -> FaultPlan:

@@ -7,7 +7,7 @@ from typing import Literal, ParamSpec, Protocol, cast
 import structlog
 
 from kvmesh._native import match_head, take_answer
-from kvmesh.core.engines.event_stream import DUE, ENDED
+from kvmesh.core.engines.event_stream import DUE, ENDED, TAKEN
 from kvmesh.transport.http.upstream.messages import (
     CarriedRequest,
     Deadlines,
@@ -176,26 +176,36 @@ class UpstreamConnection(asyncio.Protocol):
             if on_chunk is not None and reader.between_chunks:
                 take, write = on_chunk
                 if taken := take(data, reader.unseen):
-                    if isinstance(taken, tuple):
-                        taken, data = taken
-                    if taken < ENDED:
-                        # Writing may pause this connection, which suspends the deadline.
-                        self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-                        write(data)
-                        if taken & DUE:
-                            sink.on_due()
+                    if taken != TAKEN:  # one chunk in 16, or all of a stream that is kept
+                        self._pass_taken(sink, write, data, taken)
                         return
-                    self._end_chunks(sink, data, due=taken & DUE)
+                    # Writing may pause this connection, which suspends the deadline.
+                    self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+                    write(data)
                     return
             if self._responded or not self._take_known(sink, data):
                 self._parse(sink, data)
         except Exception as error:  # noqa: BLE001  the request's edge: it is told
             self._crash(sink, error)
 
-    def _end_chunks(self, sink: UpstreamSink, data: bytes, *, due: int) -> None:
-        """Pass on the last chunks, which were taken."""
+    def _pass_taken(
+        self,
+        sink: UpstreamSink,
+        write: Callable[[bytes], None],
+        data: bytes,
+        taken: int | tuple[int, bytes],
+    ) -> None:
+        """Pass on chunks that were taken: they have changed, are the last, or tokens are due."""
+        if isinstance(taken, tuple):
+            taken, data = taken
+        if taken < ENDED:
+            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+            write(data)
+            if taken & DUE:
+                sink.on_due()
+            return
         self._reader.take_end()
-        if due:
+        if taken & DUE:
             sink.on_due()
         if self._sink is sink:
             self._complete(True, sink.on_last_chunks, data)

@@ -14,7 +14,17 @@ from kvmesh.core.cost.selection import Random
 from kvmesh.errors import ConfigError
 
 FaultKind = Literal[
-    "status", "hang", "slow", "reset", "cut", "garbage", "half-head", "dead", "bad-answer"
+    "status",
+    "hang",
+    "slow",
+    "reset",
+    "cut",
+    "garbage",
+    "half-head",
+    "dead",
+    "bad-answer",
+    "die-after",
+    "hang-after",
 ]
 BadAnswer = Literal[
     "empty-body",
@@ -49,6 +59,9 @@ _PLAIN: Final[Mapping[str, FaultKind]] = {
     "half-head": "half-head",
     "dead": "dead",
 }
+_COUNTED: Final[Mapping[str, FaultKind]] = {"die-after": "die-after", "hang-after": "hang-after"}
+"""Kinds that come behind so many tokens of a stream."""
+MAX_FAULT_TOKENS: Final = 1 << 20
 _TYPES: Final[Mapping[int, str]] = {400: "BadRequestError", 404: "NotFoundError"}
 _STATUS: Final = re.compile("[45][0-9][0-9]")
 _OVERLOAD: Final = frozenset({429, 503})
@@ -60,7 +73,7 @@ class Fault(msgspec.Struct, frozen=True):
     """What happens to a request. `status` is that of the kinds `status` and `dead`.
 
     `retry_after_s` comes with a status, `factor` (1 and more) with `slow`, `answer` with
-    `bad-answer`.
+    `bad-answer`, `tokens` (1 and more) with `die-after` and `hang-after`.
     """
 
     kind: FaultKind
@@ -68,6 +81,7 @@ class Fault(msgspec.Struct, frozen=True):
     retry_after_s: int | None = None
     factor: float = 1.0
     answer: BadAnswer | None = None
+    tokens: int = 0
 
     @property
     def name(self) -> str:
@@ -216,9 +230,11 @@ def _parse_fault(text: str, place: str) -> tuple[float, Fault]:
         if not equals:
             return share, Fault("status", status)
         return share, Fault("status", status, _retry_after_s(status, value, where))
+    if word in _COUNTED:
+        return share, Fault(_COUNTED[word], tokens=_tokens(word, value, where))
     kind, answer = _PLAIN.get(word), BAD_ANSWERS.get(word)
     if kind is None and answer is None:
-        words = ", ".join((*_PLAIN, *BAD_ANSWERS))
+        words = ", ".join((*_PLAIN, *_COUNTED, *BAD_ANSWERS))
         raise ConfigError(f"{where}: no such fault; take 400 to 599, slow or {words}")
     if equals:
         raise ConfigError(f"{where}: {word} takes no value; leave out ={_shown(value)}")
@@ -232,6 +248,15 @@ def _factor(value: str, where: str) -> float:
     if not 1.0 <= factor <= MAX_FACTOR:
         raise ConfigError(f"{where}: slow={_shown(value)} must be from 1 to {MAX_FACTOR:,.0f}")
     return factor
+
+
+def _tokens(word: str, value: str, where: str) -> int:
+    tokens = _number(value)
+    if not (1 <= tokens <= MAX_FAULT_TOKENS and tokens.is_integer()):
+        raise ConfigError(
+            f"{where}: {word} takes whole tokens from 1 to {MAX_FAULT_TOKENS:,}, e.g. {word}=20"
+        )
+    return int(tokens)
 
 
 def _retry_after_s(status: int, value: str, where: str) -> int:

@@ -54,7 +54,9 @@ def parse_fleet_faults(texts: Sequence[str], flap: str, engines: int) -> tuple[F
         who, _, fault = text.partition("=")
         place = f"--fail {text[:_SHOWN_CHARACTERS]}"
         numbers = range(engines) if who == ALL else (_find_engine(who, place, engines),)
-        parse_faults([fault], f"{place}: fault")
+        ((_, parsed),) = parse_faults([fault], f"{place}: fault")
+        if parsed.tokens:
+            raise ConfigError(f"{place}: {parsed.kind} is for the mocker; take cut or hang")
         for number in numbers:
             faults[number].append(fault)
     found = tuple(FaultOptions(fail=tuple(fail), flap=flap) for fail in faults)

@@ -80,9 +80,9 @@ class AttemptEnd(msgspec.Struct, frozen=True):
                 return Attempt(Verdict.CLIENT, str(self.status))
             case "status" | "dead":
                 return status_attempt(self.status, lost_s, float(self.retry_after_s or 0))
-            case "hang" | "unwatched":
+            case "hang" | "hang-after" | "unwatched":
                 return UNKNOWN
-            case "reset" | "cut":
+            case "reset" | "cut" | "die-after":
                 return failed_attempt(self.kind, lost_s)
             case "garbage" | "half-head" | "bad-answer":
                 kind = "bad_answer" if self.kind == "bad-answer" else "malformed"
