@@ -46,13 +46,18 @@ class Viewers:
 
     def redact(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
         """Return a plan whose answers show the client nothing of others' prompts."""
-        if self.apart or self.of(request) is None:
+        roles = request.header(ROLES_HEADER)
+        if self.apart or roles is None or "operate" in forwarded_roles(roles):
             return plan
+        if not self._checked:
+            self.of(request)
         return RedactedPlan(plan)
 
 
 class RedactedPlan:
     """A plan whose answers do not show how much of a prompt was cached."""
+
+    __slots__ = ("_plan", "next_target", "on_attempt_failed", "on_finish", "on_tokens")
 
     def __init__(self, plan: ForwardPlan) -> None:
         self._plan = plan
