@@ -292,6 +292,15 @@ class WorkerRegistry:
             found = self._find_plain(model, alive)
         return found
 
+    def cohort(
+        self, model: str, now: float
+    ) -> tuple[tuple[WorkerState, ...], tuple[WorkerState, ...]]:
+        """Return `all_states`, and of them those that `plain` gives for a model."""
+        states = self.plain(model, now)
+        if states and not self._picky:
+            return states, states
+        return self.all_states(now), states
+
     def all_states(self, now: float) -> tuple[WorkerState, ...]:
         """Return the states of all that may be given work, the same object until that changes."""
         alive = self.everyone(now)
