@@ -120,7 +120,8 @@ class Placer:
         """Note what else becomes of a booking than its load."""
         if inputs is not None:
             inputs.booked(placed.record, placed.booking)
-            inputs.learn_arm(self._arms, placed.hashes)
+            if self._arms is not None:
+                inputs.learn_arm(self._arms, placed.hashes)
         if session and (sessions := self._scheduler.sessions) is not None:
             sessions.bind(session, WorkerId(placed.record.worker), now)
 

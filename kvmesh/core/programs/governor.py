@@ -167,7 +167,7 @@ class Governor:
             return True
         if self._held:
             return False
-        agent, seats = self.table.find(key), self._seats
+        agent, seats = self.table.agents.get(key), self._seats
         if agent is not None:
             tokens = max(tokens, agent.tokens)
         if self._is_easy(tokens, now):
@@ -206,13 +206,13 @@ class Governor:
         agent.turns += 1
         agent.tokens = max(agent.tokens, turn.prompt_tokens)
         agent.worker = worker
-        agent.enter("running", now)
+        agent.phase, agent.since_s = "running", now
         agent.seated = self._seats.take(agent, inf)
         self._tell(agent, now)
 
     def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note that a turn that was `chosen` is over."""
-        agent = self.table.find(turn.agent)
+        agent = self.table.agents.get(turn.agent)
         if agent is None:
             return
         agent.running = max(0, agent.running - 1)
@@ -232,7 +232,7 @@ class Governor:
             agent.seated = self._seats.take(agent, inf)
         else:
             agent.paced = not end.served
-            agent.enter("ended" if turn.final else "paused", now)
+            agent.phase, agent.since_s = "ended" if turn.final else "paused", now
             agent.seated = self._keep(agent)
         self._tell(agent, now)
 

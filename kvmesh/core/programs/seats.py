@@ -30,7 +30,7 @@ class Seats:
     """Reservations by agent, each at one worker and until a time; sums by worker and tenant are
     kept. Taking and dropping one is O(log n).
 
-    `crowded` are workers more than half full, by `capacity` when a seat there was last taken.
+    `crowded` are workers more than half full, by `capacity` when their sum last grew or fell.
     """
 
     def __init__(self, capacity: Callable[[WorkerId], int]) -> None:
@@ -55,7 +55,8 @@ class Seats:
             more = tokens - seat.tokens
             seat.tokens, seat.until_s = tokens, until_s
             self._at[seat.worker][key] = agent
-            self._count(seat.worker, tenant, more)
+            if more or not tokens:
+                self._count(seat.worker, tenant, more)
         else:
             self._drop(key)
             if worker is None:

@@ -167,12 +167,14 @@ class Inputs:
         """Note the first token; return whether its time says nothing of the worker's speed. None:
         its booking is none that waited for it.
         """
-        known = self.known
-        if known.slo.open:
-            known.slo.first_token(self.asks.request_id, now)
-        if self.made.arm is not None:
-            self.made.arm.counter.began(waited_ms)
-        return booking is not None and known.prepared_first(booking, now)
+        known, asks, made = self.known, self.asks, self.made
+        if asks.targets is not None:
+            known.slo.first_token(asks.request_id, now)
+        if made.arm is not None:
+            made.arm.counter.began(waited_ms)
+        if booking is None or not (asks.adapter or made.brought):
+            return False
+        return known.prepared_first(booking, now)
 
     def served(self, booking: Booking | None, now: float) -> None:
         """Note that the request was served."""

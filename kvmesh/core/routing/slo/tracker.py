@@ -77,8 +77,10 @@ class SloTracker:
         self, request_id: str, targets: Targets, forecast: Forecast | None, now: float
     ) -> None:
         """Note that a request was sent to a worker for which that was foretold; None: nothing."""
-        self.arrive(request_id, targets, now)
-        known = self.open[request_id]
+        known = self.open.get(request_id)
+        if known is None:
+            self.arrive(request_id, targets, now)
+            known = self.open[request_id]
         known.sent, known.sent_s, known.forecast, known.first_s = True, now, forecast, None
 
     def first_token(self, request_id: str, now: float) -> None:
@@ -113,9 +115,9 @@ class SloTracker:
                 if forecast is not None and forecast.tpot_ms > 0.0:
                     self.tpot_errors.learn(forecast.tpot_ms, tpot_ms)
         result: Result = "met"
-        if not targets.met(ttft_ms, None):
+        if targets.ttft_ms is not None and ttft_ms > targets.ttft_ms:
             result = "missed_ttft"
-        elif not targets.met(None, tpot_ms):
+        elif targets.tpot_ms is not None and tpot_ms is not None and tpot_ms > targets.tpot_ms:
             result = "missed_tpot"
         self._results[result] += 1
         if forecast is not None:
