@@ -219,8 +219,7 @@ class Placer:
         """Choose among `states`, some of `everyone`, and book unless the backlog is too long.
         `whole` False: it is never of interest what the others cost.
         """
-        log, inputs = self._log, asking.inputs
-        draws = course.draws
+        log, inputs, draws = self._log, asking.inputs, course.draws
         if inputs is not None:
             inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept
             draws = draws or (course.priced and inputs.allow is not None)

@@ -11,7 +11,7 @@ from kvmesh.core.routing.choice.courses import (
     FormulaFailedError,
     has_no_own,
 )
-from kvmesh.core.routing.choice.inputs import Asks, Inputs, Known
+from kvmesh.core.routing.choice.inputs import Inputs, Known, asks_of
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode
 from kvmesh.errors import NoWorkerError
@@ -78,11 +78,7 @@ class Chooser:
         course = courses.of(request, arm)
         made = Maker(course.pricing, request_id=request.request_id)
         made.arm, made.unforeseen = arm, request.unforeseen
-        asks = Asks(
-            *(request.request_id, request.targets, request.priority, request.adapter),
-            *(request.session, request.streams),
-        )
-        inputs = Inputs(known, asks, made, now, whole=request)
+        inputs = Inputs(known, asks_of(request), made, now, whole=request)
         asked = _Asked(cohort, cohort if len(states) == len(cohort) else states, whole, likeliest)
         own = None if course.asks is None else course.asks.own
         if own is None or not own.off:

@@ -74,6 +74,18 @@ class Asks(msgspec.Struct, frozen=True, gc=False):
     streams: bool = False
 
 
+def asks_of(request: RouteRequest) -> Asks:
+    """Return what a request asks for."""
+    return Asks(
+        request.request_id,
+        request.targets,
+        request.priority,
+        request.adapter,
+        request.session,
+        request.streams,
+    )
+
+
 class Inputs:
     """The inputs of one request, and what becomes of them once it is booked.
 
