@@ -44,14 +44,14 @@ class Viewers:
         tenants = request.head.select(self._tenants)
         return Viewer(tenant_of(tenants, self._tenant), self.apart)
 
-    def redact(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
-        """Return a plan whose answers show the client nothing of others' prompts."""
+    def hides(self, request: Request) -> bool:
+        """Return whether an answer must show its client nothing of others' prompts. Raises
+        `RequestError`.
+        """
         roles = request.header(ROLES_HEADER)
         if self.apart or roles is None or "operate" in forwarded_roles(roles):
-            return plan
-        if not self._checked:
-            self.of(request)
-        return RedactedPlan(plan)
+            return False
+        return self._checked or self.of(request) is not None
 
 
 class RedactedPlan:
