@@ -19,33 +19,21 @@ Terms = tuple[
 """A candidate's, in the order of `Candidate`."""
 
 
-class Maker:
+class Maker(msgspec.Struct, eq=False, gc=False):
     """Makes the `Decision` of a compiled decision, once somebody reads it.
 
     `kept`: its session's worker. `instead_of`: why another formula did not decide. A record keeps
-    it: nothing here leads back to who decides.
+    it: nothing here leads back to who decides, or to a record.
     """
 
-    __slots__ = (
-        "arm",
-        "brought",
-        "forecasts",
-        "instead_of",
-        "kept",
-        "pricing",
-        "request_id",
-        "unforeseen",
-    )
-
-    def __init__(self, pricing: Pricing, *, kept: bool = False, request_id: str = "") -> None:
-        self.pricing = pricing
-        self.kept = kept
-        self.request_id = request_id
-        self.arm: Arm | None = None
-        self.brought: dict[WorkerId, Brought] = {}
-        self.forecasts: Forecasts | None = None
-        self.instead_of = ""
-        self.unforeseen: Unforeseen = ""
+    pricing: Pricing
+    kept: bool = False
+    request_id: str = ""
+    arm: Arm | None = None
+    brought: dict[WorkerId, Brought] = {}
+    forecasts: Forecasts | None = None
+    instead_of: str = ""
+    unforeseen: Unforeseen = ""
 
     def __call__(self, record: Record) -> Decision:
         """Return what the decision was."""

@@ -34,16 +34,15 @@ class SloStatistics(msgspec.Struct, frozen=True):
     tpot_spread: float
 
 
-class _Open:
-    __slots__ = ("arrived_s", "first_s", "forecast", "sent", "sent_s", "targets")
+class _Open(msgspec.Struct, eq=False, gc=False):
+    """A request that is followed; `sent_s` counts once it was `sent`."""
 
-    def __init__(self, targets: Targets, arrived_s: float) -> None:
-        self.targets = targets
-        self.arrived_s = arrived_s
-        self.sent = False
-        self.sent_s = arrived_s
-        self.first_s: float | None = None
-        self.forecast: Forecast | None = None
+    targets: Targets
+    arrived_s: float
+    sent: bool = False
+    sent_s: float = 0.0
+    first_s: float | None = None
+    forecast: Forecast | None = None
 
 
 class SloTracker:
