@@ -6,7 +6,7 @@ file to the module.
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Self, final
+from typing import Final, Self, TypeAlias, final
 
 from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
@@ -1972,7 +1972,10 @@ class RoundRobinShadow:
     def entries(self) -> int:
         """Return how many entries all caches hold."""
 
-# ---- decide: formulas, courses, the decider ----
+# ---- decide: formulas, forecasts, courses, the decider ----
+
+_Forecast: TypeAlias = tuple[WorkerId, float, float, float, float, float]
+"""A worker's, in the order of `core.routing.decision.Forecast`."""
 
 @final
 class Formula:
@@ -1984,6 +1987,63 @@ class Formula:
     """
 
     def __new__(cls, price: tuple[Step, ...], failure: tuple[Step, ...]) -> Self: ...
+
+@final
+class TimeErrors:
+    """How far predicted times are off, learned: the ratio of actual to predicted time is taken to
+    be log-logistic, its logarithm's mean and spread are decayed over some 700 samples.
+    """
+
+    def __new__(cls) -> Self: ...
+    def learn(self, predicted_ms: float, actual_ms: float, /) -> None:
+        """Take one prediction and what came of it. Nothing is learned of what is not finite."""
+
+    def chance_above(self, predicted_ms: float, limit_ms: float, /) -> float:
+        """Return the chance, 0..1, that what is predicted takes longer than `limit_ms`."""
+
+    def longest(self, limit_ms: float, chance: float, /) -> float:
+        """Return the prediction, ms, that stays within `limit_ms` with `chance`, which counts as at
+        least 1 % and at most 99 %; negative where none does.
+        """
+
+    @property
+    def samples(self) -> float: ...
+    @property
+    def bias(self) -> float:
+        """Return the typical ratio of actual to predicted times."""
+
+    @property
+    def spread(self) -> float:
+        """Return the standard deviation of the ratio's logarithm."""
+
+@final
+class Forecasts:
+    """What is expected of one request with targets at each worker, once it was decided on.
+
+    Targets are None where there is none. `waited_ms` are over since it came. A worker is in time
+    whose chance to miss a target is within `slack` of the least. Where each worker's chance to meet
+    them is below `least`, `hopeless` is raised; None: it is not. `coming` is the time until the
+    first token, `own` that of its prefill alone. Raises `ValueError` for times with weights.
+    """
+
+    def __new__(
+        cls,
+        ttft_ms: float | None,
+        tpot_ms: float | None,
+        waited_ms: float,
+        slack: float,
+        least: float,
+        coming: Formula,
+        own: Formula,
+        ttft_errors: TimeErrors,
+        tpot_errors: TimeErrors,
+        hopeless: type[BaseException] | None,
+    ) -> Self: ...
+    def all(self) -> tuple[_Forecast, ...]:
+        """Return those of all workers that it was decided among; () before."""
+
+    def at(self, worker: str, /) -> _Forecast | None:
+        """Return that of one worker, None where it was none of them."""
 
 @final
 class Course:

@@ -9,7 +9,7 @@ of an engine may come in between.
 
     python -m benchmarks.trace.chat            a table and the tree of calls
     python -m benchmarks.trace.chat --write    the same into docs/workloads/trace.md
-    python -m benchmarks.trace.chat --json     the same as JSON
+    python -m benchmarks.trace.chat --json     the same as JSON; --wish key: of one with an API key
 """
 
 import argparse
@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import http.client
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,6 +31,7 @@ import uvloop
 from benchmarks.trace.calls import CallLog, Crossings, count, of_request, profile_here
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
+from kvmesh.core.admission.api_keys import digest_of
 from kvmesh.observe import configure_logging
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
@@ -43,11 +45,19 @@ BODY: Final = (
     f'{{"model":"mock","messages":[{{"role":"user","content":"{TEXT}"}}],"max_tokens":4,'
     '"stream":true,"stream_options":{"include_usage":true}}'
 ).encode()
-REQUEST: Final = (
+HEAD: Final = (
     b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: application/json\r\n"
-    b"content-type: application/json\r\nuser-agent: trace/1\r\n"
-    b"content-length: %d\r\n\r\n%b" % (PATH.encode(), len(BODY), BODY)
+    b"content-type: application/json\r\nuser-agent: trace/1\r\n" % PATH.encode()
 )
+KEY: Final = "trace-key"
+WISHES: Final = {
+    "": b"",
+    "key": b"authorization: Bearer %b\r\n" % KEY.encode(),
+    "session": b"x-kvmesh-session: s1\r\n",
+    "targets": b"x-kvmesh-priority: 3\r\nx-kvmesh-slo-ttft-ms: 20000\r\n",
+}
+"""What else a chat's head has; "": nothing."""
+
 END: Final = b"0\r\n\r\n"
 ENGINES: Final = 2
 WARM_UP: Final = 6
@@ -117,8 +127,10 @@ def engines() -> Iterator[list[Mocker]]:
 
 
 @contextlib.contextmanager
-def router(mockers: list[Mocker], explain_per_s: int) -> Iterator[tuple[RouterServer, _Loop, int]]:
-    """Run a router alone over these engines on a thread; it is ready."""
+def router(
+    mockers: list[Mocker], explain_per_s: int, keys: Path | None
+) -> Iterator[tuple[RouterServer, _Loop, int]]:
+    """Run a router alone over these engines on a thread; it is ready. It asks for one of `keys`."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -131,7 +143,7 @@ def router(mockers: list[Mocker], explain_per_s: int) -> Iterator[tuple[RouterSe
         bucket="trace",
         seed=1,
         decision=DecisionSettings(explain_per_s=explain_per_s),
-        http=HttpSettings(http_port=port, drain_s=1.0),
+        http=HttpSettings(http_port=port, drain_s=1.0, api_keys=keys),
     )
     thread = _Loop()
     server = RouterServer(settings)
@@ -158,8 +170,20 @@ def _wait_ready(port: int) -> None:
     raise TimeoutError(f"the router on port {port} is not ready")
 
 
-def _ask(client: socket.socket) -> bytes:
-    client.sendall(REQUEST)
+@contextlib.contextmanager
+def key_file(wish: str) -> Iterator[Path | None]:
+    """Write a file with the key that such a chat shows; None where it shows none."""
+    if wish != "key":
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "keys.toml"
+        path.write_text(f'[keys.trace]\nsha256 = "{digest_of(KEY)}"\n')
+        yield path
+
+
+def _ask(client: socket.socket, wish: str) -> bytes:
+    client.sendall(b"%b%bcontent-length: %d\r\n\r\n%b" % (HEAD, WISHES[wish], len(BODY), BODY))
     answer = b""
     while not answer.endswith(END):
         data = client.recv(1 << 16)
@@ -170,8 +194,8 @@ def _ask(client: socket.socket) -> bytes:
     return answer
 
 
-def trace_chat(*, busy: bool = False) -> Crossings:
-    """Return what a warm chat of four tokens passes in a router.
+def trace_chat(wish: str = "", *, busy: bool = False) -> Crossings:
+    """Return what a warm chat of four tokens passes in a router; its head has one of `WISHES`.
 
     `busy`: as in a second that has had its share of decisions with every candidate weighed.
     """
@@ -179,18 +203,19 @@ def trace_chat(*, busy: bool = False) -> Crossings:
     traced: list[Crossings] = []
     with (
         engines() as mockers,
-        router(mockers, explain_per_s) as (server, thread, port),
+        key_file(wish) as keys,
+        router(mockers, explain_per_s, keys) as (server, thread, port),
         socket.create_connection(("127.0.0.1", port), READY_S) as client,
     ):
         for _ in range(WARM_UP):
-            _ask(client)
-        head = _ask(client).partition(b"\r\n\r\n")[0]
+            _ask(client, wish)
+        head = _ask(client, wish).partition(b"\r\n\r\n")[0]
         if b"x-kvmesh-trust: exact" not in head or b"x-kvmesh-overlap-blocks: 0" in head:
             raise RuntimeError(f"the prompt is not cached by what events told: {head!r}")
         for _ in range(TRACED):
             log = CallLog()
             thread.call(lambda log=log: profile_here(log))  # type: ignore[misc]
-            _ask(client)
+            _ask(client, wish)
             thread.call(lambda: profile_here(None))
             if server.scheduler.sequences.statistics().active_requests:
                 raise RuntimeError("the booking was not released")
@@ -245,13 +270,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trace.chat", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--wish", choices=[*WISHES], default="", help="what else its head has")
     options = parser.parse_args()
     configure_logging("error", "console")
-    found = trace_chat()
+    found = trace_chat(options.wish)
     if options.json:
         print(msgspec.json.encode(found).decode())
         return
-    text = page(found, trace_chat(busy=True))
+    text = page(found, trace_chat(options.wish, busy=True))
     if options.write:
         PAGE.write_text(text)
         print(text.partition("Each line")[0])

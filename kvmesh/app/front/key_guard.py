@@ -24,10 +24,14 @@ from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 
 CHECK_S: Final = 1.0
 """How often it is looked whether the file changed."""
+
+MOST_ADMITTED: Final = 1024
+"""Keys as they were shown, each with a path it may have, that are not looked up anew."""
 
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
@@ -67,6 +71,7 @@ class KeyGuard(Generic[E]):
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
         self._next_check_s = time.monotonic() + CHECK_S
+        self._admitted: dict[tuple[bytes | None, bytes | None, str], tuple[ApiKey, Headers]] = {}
         self._login: BrowserLogin | None = None
         if sessions is not None:
             self._login = BrowserLogin(self._ring, sessions, time.time, time.monotonic)
@@ -82,19 +87,39 @@ class KeyGuard(Generic[E]):
             self._login.serve(exchange)
             return
         try:
-            key = self._admit(request, now)
+            self._admit(request, now)
         except KvMeshError as error:
             self._refuse(exchange, Problem.from_error(error))
             return
-        try:
-            if key is not None:
-                self._sign(request, key)
-        except KvMeshError as error:
-            exchange.fail(Problem.from_error(error))
-            return
         self._handler(exchange)
 
-    def _admit(self, request: Request, now: float) -> ApiKey | None:
+    def _admit(self, request: Request, now: float) -> None:
+        """Have a request stand for its key, on a path that needs one. Raises `RequestError`."""
+        head = request.head
+        shown = head.get(b"authorization")
+        said = shown, None if shown else head.get(b"x-api-key"), request.path
+        admitted = self._admitted.get(said)
+        if admitted is not None:
+            key, added = admitted
+            if key.requests_per_minute:
+                self._ring.spend(key, now)
+        else:
+            found = self._judge(request, now)
+            if found is None:
+                return
+            key = found
+            added = () if key.proxy else self._added(request.path, key.tenant.encode(), key.roles)
+            if is_told_alone(request):
+                if len(self._admitted) >= MOST_ADMITTED:
+                    self._admitted.clear()
+                self._admitted[said] = key, added
+        if key.proxy:
+            added = self._of_proxy(request, key)
+        if head.get(b"cookie") is not None:
+            request.replace_headers(without_cookie(request.headers))
+        request.change_headers(self._drop, added)
+
+    def _judge(self, request: Request, now: float) -> ApiKey | None:
         """Return whose request it is, as `KeyRing.admit`: by its key, or else by its cookie.
 
         Files of the page, of which a browser loads a dozen, are none of a key's requests then.
@@ -116,22 +141,21 @@ class KeyGuard(Generic[E]):
             return msgspec.structs.replace(Problem.from_error(error), challenge=_BEARER[1])
         return None
 
-    def _sign(self, request: Request, key: ApiKey) -> None:
-        """Put the key's tenant and roles on the request, and take off what is not to be passed on.
+    def _of_proxy(self, request: Request, key: ApiKey) -> Headers:
+        """Return what to put on a request of a proxy, which says whose it is."""
+        sent, limits = request.header(self._tenant), request.header(ROLES_HEADER)
+        roles = key.roles or ()
+        roles = roles if limits is None else forwarded_roles(limits, roles)
+        return self._added(request.path, key.tenant.encode() if sent is None else sent, roles)
 
-        Raises `RequestError` where they may not have its path.
+    def _added(self, path: str, tenant: bytes, roles: tuple[Role, ...] | None) -> Headers:
+        """Return what tells the next hop of a key. Raises `RequestError` where it may not have the
+        path.
         """
-        roles, tenant = key.roles or (), key.tenant.encode()
-        if key.proxy:
-            sent, limits = request.header(self._tenant), request.header(ROLES_HEADER)
-            tenant = tenant if sent is None else sent
-            roles = roles if limits is None else forwarded_roles(limits, roles)
-        check_role(request.path, roles)
-        if request.header(b"cookie") is not None:
-            request.replace_headers(without_cookie(request.headers))
+        roles = roles or ()
+        check_role(path, roles)
         granted = (ROLES_HEADER, words_of(roles))
-        added = ((self._tenant, tenant), granted) if self._tenant else (granted,)
-        request.change_headers(self._drop, added)
+        return ((self._tenant, tenant), granted) if self._tenant else (granted,)
 
     def _check(self) -> None:
         try:
@@ -146,6 +170,7 @@ class KeyGuard(Generic[E]):
             self._next_check_s += 30.0
             return
         self._ring.replace(keys)
+        self._admitted.clear()
         if self._login is not None:
             self._login.refresh()
         get_logger().info("api keys read", path=str(self._path), keys=len(keys))
@@ -167,6 +192,15 @@ class KeyGuard(Generic[E]):
 def words_of(roles: tuple[Role, ...]) -> bytes:
     """Return what `ROLES_HEADER` says of these roles, of which there are few."""
     return " ".join(roles).encode()
+
+
+def is_told_alone(request: Request) -> bool:
+    """Return whether a request shows a key, in one header that says all of it: a password counts
+    by the page that it comes from, too, and a cookie may stand for a key that is empty.
+    """
+    shown = request.header(b"authorization")
+    bearer = not shown or shown.partition(b" ")[0].lower() == b"bearer"
+    return bearer and credential(request) != ""
 
 
 def credential(request: Request) -> str:

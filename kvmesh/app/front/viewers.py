@@ -44,15 +44,20 @@ class Viewers:
         tenants = request.head.select(self._tenants)
         return Viewer(tenant_of(tenants, self._tenant), self.apart)
 
-    def redact(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
-        """Return a plan whose answers show the client nothing of others' prompts."""
-        if self.apart or self.of(request) is None:
-            return plan
-        return RedactedPlan(plan)
+    def hides(self, request: Request) -> bool:
+        """Return whether an answer must show its client nothing of others' prompts. Raises
+        `RequestError`.
+        """
+        roles = request.header(ROLES_HEADER)
+        if self.apart or roles is None or "operate" in forwarded_roles(roles):
+            return False
+        return self._checked or self.of(request) is not None
 
 
 class RedactedPlan:
     """A plan whose answers do not show how much of a prompt was cached."""
+
+    __slots__ = ("_plan", "next_target", "on_attempt_failed", "on_finish", "on_tokens")
 
     def __init__(self, plan: ForwardPlan) -> None:
         self._plan = plan

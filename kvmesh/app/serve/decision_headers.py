@@ -10,6 +10,7 @@ from kvmesh.transport.http.wire.headers import Header
 
 PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
 _TRUST_HEADERS: Final = {trust: (b"x-kvmesh-trust", trust.value.encode()) for trust in Trust}
+_OVERLAP_AT: Final = 1
 _TRUST_AT: Final = 2
 _UNFORESEEN_HEADERS: Final = {
     reason: (_TRUST_HEADERS[Trust.APPROX], (b"x-kvmesh-unforeseen", reason.encode()))
@@ -35,4 +36,6 @@ def decision_headers(context: RoutingContext, one: Dispatched) -> list[Header]:
         own[_TRUST_AT : _TRUST_AT + 1] = _UNFORESEEN_HEADERS[one.unforeseen]
     if placed.inputs is not None and (arm := placed.inputs.made.arm) is not None:
         own.append((b"x-kvmesh-policy", arm.header))
+    if one.veiled:
+        del own[_OVERLAP_AT]
     return own

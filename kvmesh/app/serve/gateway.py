@@ -7,7 +7,7 @@ import msgspec
 from kvmesh._native import Placed
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
-from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.front.viewers import RedactedPlan, Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Readable, Reader
 from kvmesh.app.prompts.reading_parts import within_patience
@@ -289,8 +289,9 @@ class Gateway(Generic[E]):
         plan: ForwardPlan = routed
         if one.placed is None:
             plan = self._plan_of(exchange, one.request, routed)
-        if asked.head.get(ROLES_HEADER) is not None:
-            plan = self._viewers.redact(asked, plan)
+        if asked.head.get(ROLES_HEADER) is not None and self._viewers.hides(asked):
+            one.veiled = True
+            plan = plan if plan is routed else RedactedPlan(plan)
         forwarding.begin(plan, stream=one.streams)
 
     def _plan_of(self, exchange: E, request: RouteRequest, routed: RoutedRequest) -> ForwardPlan:

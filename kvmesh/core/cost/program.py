@@ -1,8 +1,12 @@
 """Formulas as the compiled core runs them."""
 
+from typing import Final
+
 from kvmesh._native import Formula
 from kvmesh.core.cost.expression import Expression, Step
 from kvmesh.core.cost.formulas import Cost
+
+_NOTHING: Final = Expression("0")
 
 
 def compile_formula(cost: Cost) -> Formula | None:
@@ -18,6 +22,13 @@ def compile_formula(cost: Cost) -> Formula | None:
         return Formula(_program(formula), _program(cost.failure))
     except ValueError:
         return None
+
+
+def compile_time(time: Expression) -> Formula:
+    """Return a time as the compiled core computes it of each worker, whether requests fail there or
+    not. Raises `ValueError` for one that it cannot.
+    """
+    return Formula(_program(time), _program(_NOTHING))
 
 
 def _program(expression: Expression) -> tuple[Step, ...]:

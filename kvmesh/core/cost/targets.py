@@ -23,16 +23,8 @@ class Targets(msgspec.Struct, frozen=True):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
-    def met(self, ttft_ms: float | None, tpot_ms: float | None) -> bool:
-        """Return whether times were within the targets; None was not measured, and is."""
-        return not (_is_above(ttft_ms, self.ttft_ms) or _is_above(tpot_ms, self.tpot_ms))
-
 
 NO_TARGETS: Final = Targets()
-
-
-def _is_above(measured: float | None, target: float | None) -> bool:
-    return measured is not None and target is not None and measured > target
 
 
 def targets_of(ttft_ms: float | None, tpot_ms: float | None) -> Targets | None:

@@ -20,7 +20,8 @@ class Dispatched(msgspec.Struct, eq=False):
     `placed` is its last booking, None before the first. `given` is what admission booked when the
     turn came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant
     is `charged`; `tried`: it could not go at once. `taking`: its program's `turn` was begun, and is
-    not over. `hashes` are its prompt's, kept for a worker that wants to know what its answers say.
+    not over. `veiled`: its client may not learn how much was cached. `hashes` are its prompt's,
+    kept for a worker that wants to know what its answers say.
     `unforeseen`: why it is not foretold how much of its prompt its engine reuses, "" if it is.
     """
 
@@ -37,6 +38,7 @@ class Dispatched(msgspec.Struct, eq=False):
     charged: bool = False
     taking: bool = False
     tried: bool = False
+    veiled: bool = False
     given: Placed | None = None
     hashes: Hashes | None = None
 

@@ -14,13 +14,13 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from kvmesh._native import Placed, Scanned, WorkerState
-from kvmesh.core.blocks.events import ROOT
+from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.cost.arms import Arm, Arms
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.members.worker_info import NO_THRESHOLDS
 from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
-from kvmesh.core.routing.choice.inputs import HopelessError, Inputs
+from kvmesh.core.routing.choice.inputs import Asks, HopelessError, Inputs
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import RouteRequest
 
@@ -38,7 +38,7 @@ class ScannedPrompt(NamedTuple):
     adapter: str = ""
 
 
-class _Placement(NamedTuple):
+class _Placement(msgspec.Struct, frozen=True, gc=False):
     """What a request tells besides its wishes; the inputs of one that has any."""
 
     asked: ScannedPrompt
@@ -87,18 +87,18 @@ class Placer:
             self._follow()
         asks = binding.bounded or binding.waiting
         bound_ms = binding.bound_ms(wishes.tenant) if asks else inf
+        index, states = scheduler.overlaps.index, _NOBODY
+        tiered = index is not None and len(index.tiers) > 1
         if bound_ms is None or not self._usable or scheduler.workers.fetchers:
             return None
+        if tiered and scheduler.overlaps.has_lookahead():
+            return None
         output = -1 if wishes.output_tokens is None else wishes.output_tokens
-        asking = _Placement(asked, request_id, wishes.tenant, name, output, bound_ms)
         session = wishes.session if scheduler.sessions is not None else ""
-        index, states = scheduler.overlaps.index, _NOBODY
-        inputs = (
-            asked.adapter
-            or wishes.targets is not None
-            or self._arms is not None
-            or (index is not None and len(index.tiers) > 1)
-        )
+        inputs = None
+        if tiered or asked.adapter or wishes.targets is not None or self._arms is not None:
+            inputs = self._inputs_of(asked, name or request_id.decode("latin-1"), wishes, now)
+        asking = _Placement(asked, request_id, wishes.tenant, name, output, bound_ms, inputs)
         plain = not (inputs or session or wishes.chooses)
         if plain and (self.uses_caches or self._counts(self._own)):
             states = scheduler.workers.plain(asked.scanned.model, now)
@@ -106,45 +106,38 @@ class Placer:
         if states:
             placed = self._place(asking, self._own, states, states, now)
         else:
-            choose = self._choose_by_inputs if inputs else self._choose
-            placed = choose(asking, wishes, session, now)
+            placed = self._choose(asking, wishes, session, now)
         if placed is None or isinstance(placed, int | float):
             return placed
+        if not plain:
+            self._note_booked(placed, inputs, session, now)
         if binding.bounded:
             self._charge(placed, wishes.tenant)
-        if session and scheduler.sessions is not None:
-            scheduler.sessions.bind(session, placed.record.worker, now)
         self._dispatch.check(placed, now)
         return placed
 
-    def _choose_by_inputs(
-        self, asking: _Placement, wishes: Wishes, session: str, now: float
-    ) -> Placed | float | None:
-        """Do as `decide` for a request with inputs besides its prompt."""
-        scheduler, asked = self._scheduler, asking.asked
-        if scheduler.known.has_tiers() and scheduler.overlaps.has_lookahead():
-            return None
-        name = asking.name or asking.request_id.decode("latin-1")
-        request = msgspec.structs.replace(
-            wishes.request(asked.scanned.model),
-            request_id=name,
-            adapter=asked.adapter,
-            streams=asked.scanned.streams,
-        )
-        if request.targets is not None:
-            scheduler.slo.arrive(name, request.targets, now)
-        inputs = Inputs(scheduler.known, request, Maker(self._own.pricing), now, refuses=True)
+    def _note_booked(self, placed: Placed, inputs: Inputs | None, session: str, now: float) -> None:
+        """Note what else becomes of a booking than its load."""
+        if inputs is not None:
+            inputs.booked(placed.record, placed.booking)
+            if self._arms is not None:
+                inputs.learn_arm(self._arms, placed.hashes)
+        if session and (sessions := self._scheduler.sessions) is not None:
+            sessions.bind(session, WorkerId(placed.record.worker), now)
+
+    def _inputs_of(self, asked: ScannedPrompt, name: str, wishes: Wishes, now: float) -> Inputs:
+        """Return the inputs of a request besides its prompt."""
+        scheduler, targets = self._scheduler, wishes.targets
+        if targets is not None:
+            scheduler.slo.arrive(name, targets, now)
+        streams = asked.scanned.streams
+        asks = Asks(name, targets, wishes.priority, asked.adapter, wishes.session, streams)
+        made = Maker(self._own.pricing)
+        inputs = Inputs(scheduler.known, asks, made, now, hopeless=HopelessError)
         mode = wishes.mode or scheduler.options.mode
-        if self._arms is not None and mode == "kv" and has_no_own(request):
-            inputs.try_arms(self._arms, partial(self._arm_course, inputs.made, wishes))
-        try:
-            placed = self._choose(asking._replace(inputs=inputs), wishes, session, now)
-        except HopelessError:
-            return None
-        if placed is not None and not isinstance(placed, int | float):
-            inputs.booked(placed.record.worker, placed.record.terms(), placed.booking)
-            inputs.learn_arm(self._arms, placed.hashes)
-        return placed
+        if self._arms is not None and mode == "kv" and has_no_own(wishes):
+            inputs.try_arms(self._arms, partial(self._arm_course, made, wishes))
+        return inputs
 
     def _arm_course(self, made: Maker, wishes: Wishes, arm: Arm) -> object:
         """Return what the core decides a request of an arm by."""
@@ -163,18 +156,23 @@ class Placer:
         if workers.thresholds is not NO_THRESHOLDS:
             # Who is busy depends on prefills whose end nobody saw.
             self._scheduler.sequences.settle(now, self._scheduler.speeds.ms_per_token)
-        request = wishes.request(asking.asked.scanned.model)
-        everyone = workers.all_states(now)
+        model = asking.asked.scanned.model
+        everyone, states = workers.cohort(model, now)
         if session and wishes.pinned_worker is None:
-            kept = self._keep(asking, request, session, course, now)
+            kept = self._keep(asking, wishes.request(model), session, course, now)
             if kept is not False:
                 return kept
-        states = workers.wished(request, now)
+        if not states or wishes.has_restrictions():
+            states = workers.wished(wishes.request(model), now)
         if not states:
             return None
         states = everyone if len(states) == len(everyone) else states
-        placed = self._place(asking, course, everyone, states, now)
+        try:
+            placed = self._place(asking, course, everyone, states, now)
+        except HopelessError:
+            return None
         if wishes.overridden and placed is not None and not isinstance(placed, int | float):
+            request = wishes.request(model)
             placed.record.overridden = request.departs_from(self._scheduler.options)
         return placed
 
@@ -199,7 +197,7 @@ class Placer:
             return None if hard else False
         slack_ms = inf if hard else sessions.options.slack_ms
         bound_ms = min(slack_ms, asking.bound_ms)
-        bounded = asking._replace(bound_ms=bound_ms)
+        bounded = msgspec.structs.replace(asking, bound_ms=bound_ms)
         try:
             placed = self._place(
                 bounded, course.kept, workers.all_states(now), states, now, whole=False
@@ -221,17 +219,27 @@ class Placer:
         """Choose among `states`, some of `everyone`, and book unless the backlog is too long.
         `whole` False: it is never of interest what the others cost.
         """
-        log = self._log
-        asked, request_id, tenant, name, output, bound_ms, inputs = asking
-        draws = course.draws
+        log, inputs, draws = self._log, asking.inputs, course.draws
         if inputs is not None:
             inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept
             draws = draws or (course.priced and inputs.allow is not None)
         whole = (log.may_weigh_all(now) or draws) and whole
-        scanned, packed, root, _ = asked
+        scanned, packed, root, _ = asking.asked
         placed: Placed | float | None = self._decide(
-            *(scanned, packed, request_id, tenant, everyone, now, whole, name),
-            *(course.native, states, output, bound_ms, root, inputs),
+            scanned,
+            packed,
+            asking.request_id,
+            asking.tenant,
+            everyone,
+            now,
+            whole,
+            asking.name,
+            course.native,
+            states,
+            asking.output_tokens,
+            asking.bound_ms,
+            root,
+            inputs,
         )
         if placed is None or isinstance(placed, int | float):
             return placed

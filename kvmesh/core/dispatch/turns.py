@@ -1,7 +1,7 @@
 """What the governor of programs is asked and told of requests on their way."""
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -20,24 +20,19 @@ SPARED: Final = 0.05
 _UNREPORTED: Final = Usage()
 
 
-class _Prompt(NamedTuple):
-    worker: WorkerId
-    tokens: int
-
-
 class Turns:
     """Tells the `governor` of each turn that begins, and of its end; None: there are no turns.
 
     A prompt that goes on from the last one of its agent, at the same worker, and found less of it
     cached than that was long, lost the rest to others in between: the governor is told of that,
-    too. Remembered are the last prompts of as many agents as the governor follows.
-    Ends are told to `touches`, too, where contexts are touched.
+    too. Remembered are the last prompts (worker and tokens) of as many agents as the governor
+    follows. Ends are told to `touches`, too, where contexts are touched.
     """
 
     def __init__(self, governor: Governor | None, block_size: int) -> None:
         self.governor = governor
         self.chains = Chains(ChainOptions(), block_size)
-        self._last: OrderedDict[str, _Prompt] = OrderedDict()
+        self._last: OrderedDict[str, tuple[WorkerId, int]] = OrderedDict()
         self.touches: Touches | None = None
 
     def follow(self, request: RouteRequest, now: float) -> RouteRequest:
@@ -100,11 +95,11 @@ class Turns:
             return
         if end.served:
             last = self._last.pop(turn.agent, None)
-            if last is not None and last.worker == end.worker:
-                lost = _lost_tokens(last.tokens, turn.prompt_tokens, end.computed_tokens)
+            if last is not None and last[0] == end.worker:
+                lost = _lost_tokens(last[1], turn.prompt_tokens, end.computed_tokens)
                 if lost:
                     governor.lost(end.worker, turn.agent, lost, now)
-            self._last[turn.agent] = _Prompt(end.worker, turn.prompt_tokens)
+            self._last[turn.agent] = end.worker, turn.prompt_tokens
             if len(self._last) > governor.options.max_agents:
                 self._last.popitem(last=False)
         governor.ended(turn, end, now)

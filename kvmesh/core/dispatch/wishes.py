@@ -42,6 +42,15 @@ class Wishes(msgspec.Struct, frozen=True):
             and self.overlap_score_weight is None
         )
 
+    def has_restrictions(self) -> bool:
+        """Return whether it names workers, or says which may take it."""
+        return bool(
+            self.pinned_worker is not None
+            or self.allowed_workers is not None
+            or self.labels
+            or self.tolerations
+        )
+
     def request(self, model: str) -> RouteRequest:
         """Return a request for `model` that asks for this, without a prompt or a name yet."""
         return RouteRequest(

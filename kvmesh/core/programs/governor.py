@@ -12,6 +12,7 @@ its own requests.
 """
 
 from collections.abc import Callable, Collection
+from copy import copy
 from math import inf
 from typing import Final, Protocol
 
@@ -132,7 +133,7 @@ class Governor:
         self._waited_s = 0.0
         self._stale = True
         self._due_s: float | None = None
-        self._sized: tuple[object, float, int] = (None, -inf, 0)
+        self._sized: tuple[object, float, int, int] = (None, -inf, 0, 0)
 
     def ask(
         self, turn: Turn, now: float, among: Collection[WorkerId] | None = None
@@ -166,7 +167,7 @@ class Governor:
             return True
         if self._held:
             return False
-        agent, seats = self.table.find(key), self._seats
+        agent, seats = self.table.agents.get(key), self._seats
         if agent is not None:
             tokens = max(tokens, agent.tokens)
         if self._is_easy(tokens, now):
@@ -205,13 +206,13 @@ class Governor:
         agent.turns += 1
         agent.tokens = max(agent.tokens, turn.prompt_tokens)
         agent.worker = worker
-        agent.enter("running", now)
-        self._seats.take(agent, inf)
-        self._publish(agent, now)
+        agent.phase, agent.since_s = "running", now
+        agent.seated = self._seats.take(agent, inf)
+        self._tell(agent, now)
 
     def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note that a turn that was `chosen` is over."""
-        agent = self.table.find(turn.agent)
+        agent = self.table.agents.get(turn.agent)
         if agent is None:
             return
         agent.running = max(0, agent.running - 1)
@@ -220,19 +221,20 @@ class Governor:
             took_s = now - agent.since_s
             self.pace.answered(end.worker, per_token_ms, end.output_tokens, took_s)
             agent.tokens = min(MAX_TOKENS, turn.prompt_tokens + end.output_tokens)
-            agent.keep_s = kept_s(agent.tokens, self._prefill_ms(end.worker))
+            prefill_ms = self.pace.prefill_ms(end.worker, per_token_ms)
+            agent.keep_s = kept_s(agent.tokens, prefill_ms)
             served = agent.served_tokens + end.computed_tokens + end.output_tokens
             agent.served_tokens = min(MAX_SERVED, served)
             agent.stop, agent.tool = end.stop, end.tool
             agent.answer_tokens = end.output_tokens
         agent.failed = not end.served
         if agent.running:
-            self._seats.take(agent, inf)
+            agent.seated = self._seats.take(agent, inf)
         else:
             agent.paced = not end.served
-            agent.enter("ended" if turn.final else "paused", now)
-            self._keep(agent)
-        self._publish(agent, now)
+            agent.phase, agent.since_s = "ended" if turn.final else "paused", now
+            agent.seated = self._keep(agent)
+        self._tell(agent, now)
 
     def cancel(self, request_id: str) -> bool:
         """Forget a held turn whose client left; False when it is not held here."""
@@ -349,9 +351,10 @@ class Governor:
         return ""
 
     def seat_of(self, key: str, now: float) -> Seat | None:
-        """Return an agent's reservation, None where it has none."""
+        """Return an agent's reservation as it is now, None where it has none."""
         self._seats.expire(now)
-        return self._seats.find(key)
+        seat = self._seats.find(key)
+        return None if seat is None else copy(seat)
 
     def expect(self, agent: Agent, now: float) -> Pause | None:
         """Return when an agent's next turn will come, None where it does not pause."""
@@ -433,15 +436,16 @@ class Governor:
         return Grant(frozenset(room)) if room else None
 
     def _is_easy(self, tokens: int, now: float) -> bool:
-        """Return whether so many tokens fit every cache, at a glance: none is half full."""
-        if self._seats.crowded:
-            return False
-        workers, sized_s, least = self._sized
+        """Return whether so many tokens fit every cache, at a glance: none is half full, or how
+        large they are is known of none.
+        """
+        workers, sized_s, least, most = self._sized
         found = self._fleet.workers(now)
         if found is not workers or now - sized_s > 1.0:
-            least = min(map(self._limit, found), default=0)
-            self._sized = found, now, least
-        return 2 * tokens <= least
+            limits = [*map(self._limit, found)]
+            least, most = min(limits, default=0), max(limits, default=0)
+            self._sized = found, now, least, most
+        return not most or (2 * tokens <= least and not self._seats.crowded)
 
     def _limit(self, worker: WorkerId) -> int:
         """Return how many tokens may be reserved at a worker."""
@@ -514,17 +518,18 @@ class Governor:
         agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
         self._seats.take(agent, now + CLAIM_S)
 
-    def _keep(self, agent: Agent) -> None:
+    def _keep(self, agent: Agent) -> bool:
         """Reserve what an agent that pauses will need, for as long as that is worth it: by who
-        served its turn, whose speeds are learned, so that all replicas keep it equally long.
+        served its turn, whose speeds are learned, so that all replicas keep it equally long. False:
+        nothing is reserved.
         """
         if agent.phase == "ended" or agent.worker is None:
             self._seats.drop(agent)
-            return
+            return False
         keep_s = agent.keep_s
         if keep_s < 0.0:
             keep_s = kept_s(agent.tokens, self._prefill_ms(agent.worker))
-        self._seats.take(agent, agent.since_s + min(keep_s, MOST_KEPT_S))
+        return self._seats.take(agent, agent.since_s + min(keep_s, MOST_KEPT_S))
 
     def _bound_s(self, held: _Held) -> float:
         """Return when a held turn goes whatever it evicts."""
@@ -564,10 +569,15 @@ class Governor:
         self.updates.pop(agent.key, None)
 
     def _publish(self, agent: Agent, now: float) -> None:
-        agent.revision += 1
-        self._elsewhere.pop(agent.key, None)
         seat = self._seats.find(agent.key)
         agent.seated = seat is not None and seat.worker == agent.worker
+        self._tell(agent, now)
+
+    def _tell(self, agent: Agent, now: float) -> None:
+        """Have the siblings hear of an agent that changed."""
+        agent.revision += 1
+        if self._elsewhere:
+            self._elsewhere.pop(agent.key, None)
         if self.shared:
             self.share(agent.key, agent.record(now))
         self._stale = True

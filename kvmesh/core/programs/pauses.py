@@ -66,9 +66,10 @@ class _Histogram:
         self.at_s = now
 
     def learn(self, bucket: int, now: float, options: PauseOptions) -> None:
-        age_s = max(0.0, now - self.at_s)
+        age_s = now - self.at_s
         full = self.weight >= options.most_samples * _BEYOND
-        if age_s >= _FEW * options.half_life_s or full:
+        if full or age_s >= _FEW * options.half_life_s:
+            age_s = max(0.0, age_s)
             most = options.most_samples / (self.weight + 1.0)
             kept = min(0.5 ** (age_s / options.half_life_s), most)
             self.counts = [kept * one for one in self.counts]
@@ -178,7 +179,8 @@ _FRESH: Final = 100
 
 
 def _bucket(pause_s: float) -> int:
-    return min(max(0, bisect_right(_EDGES, pause_s) - 1), _BUCKETS - 1)
+    at = bisect_right(_EDGES, pause_s) - 1
+    return 0 if at < 0 else at if at < _BUCKETS else _BUCKETS - 1
 
 
 def _blend(

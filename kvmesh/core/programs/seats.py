@@ -30,7 +30,7 @@ class Seats:
     """Reservations by agent, each at one worker and until a time; sums by worker and tenant are
     kept. Taking and dropping one is O(log n).
 
-    `crowded` are workers more than half full, by `capacity` when a seat there was last taken.
+    `crowded` are workers more than half full, by `capacity` when their sum last grew or fell.
     """
 
     def __init__(self, capacity: Callable[[WorkerId], int]) -> None:
@@ -46,24 +46,29 @@ class Seats:
     def __len__(self) -> int:
         return len(self._seats)
 
-    def take(self, agent: Agent, until_s: float) -> None:
-        """Reserve an agent's tokens at its worker, instead of what it had."""
-        seat, worker, tokens = self._seats.get(agent.key), agent.worker, agent.tokens
-        if seat is not None and seat.worker == worker and seat.tenant == agent.tenant:
+    def take(self, agent: Agent, until_s: float) -> bool:
+        """Reserve an agent's tokens at its worker, instead of what it had; False: it has none."""
+        key, worker, tokens, tenant = agent.key, agent.worker, agent.tokens, agent.tenant
+        seat = self._seats.get(key)
+        if seat is not None and seat.worker == worker and seat.tenant == tenant:
             # Most turns are taken where the one before was.
             more = tokens - seat.tokens
+            seat.tokens, seat.until_s = tokens, until_s
+            self._at[seat.worker][key] = agent
+            if more or not tokens:
+                self._count(seat.worker, tenant, more)
         else:
-            self.drop(agent)
-            more = tokens
-        if worker is None:
-            return
-        self._seats[agent.key] = Seat(worker, tokens, until_s, agent.tenant)
-        self._at.setdefault(worker, {})[agent.key] = agent
-        self._count(worker, agent.tenant, more)
+            self._drop(key)
+            if worker is None:
+                return False
+            self._seats[key] = Seat(worker, tokens, until_s, tenant)
+            self._at.setdefault(worker, {})[key] = agent
+            self._count(worker, tenant, tokens)
         if until_s < inf:
-            heappush(self._ends, (until_s, agent.key))
+            heappush(self._ends, (until_s, key))
             if len(self._ends) > 4 * len(self._seats) + 64:
                 self._tidy()
+        return True
 
     def _count(self, worker: WorkerId, tenant: str, more: int) -> None:
         held = self._tokens[worker] = self._tokens.get(worker, 0) + more

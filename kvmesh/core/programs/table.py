@@ -115,8 +115,7 @@ class Agent:
 
     def enter(self, phase: Phase, now: float) -> None:
         """Change the phase."""
-        self.phase = phase
-        self.since_s = now
+        self.phase, self.since_s = phase, now
 
     def record(self, now: float) -> AgentRecord:
         """Return what is published to siblings."""
@@ -196,12 +195,11 @@ class ProgramTable:
 
     def forget_before(self, used_s: float, forget: Callable[[Agent], None]) -> None:
         """Forget the longest unused, one or two a call, if it took no turn since."""
-        idle = [
-            agent
-            for agent in islice(self.agents.values(), 2)
-            if agent.since_s < used_s and not agent.running
-        ]
-        for agent in idle:
+        idle: list[Agent] | None = None
+        for agent in islice(self.agents.values(), 2):
+            if agent.since_s < used_s and not agent.running:
+                idle = [*(idle or ()), agent]
+        for agent in idle or ():
             self.remove(agent.key)
             forget(agent)
 

@@ -16,7 +16,7 @@ Client = Literal[
 """Who named the program; chain: nobody, its prompts extend each other."""
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request of an agent, which is a program or a part of one.
 
     `agent` and `program` are `session_key`s, equal for an agent without a parent; sub-agents have
@@ -37,7 +37,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = inf
 
 
-class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a turn ended. `served` False: refused, failed or left, and nothing is learned of it.
 
     `computed_tokens` are those of the prompt that were not cached. `tool` is the name of the tool

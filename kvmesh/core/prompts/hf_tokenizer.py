@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, chat_of_texts
+from kvmesh.core.chat.chat import ChatInput, JsonObject, chat_of_texts
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import engine_of
@@ -25,6 +25,9 @@ MOST_WHOLE: Final = 8
 """Chats of so many messages are kept whole: a longer one is the next turn of one that was, and its
 segments are known.
 """
+
+_FIELDS: Final = 2
+"""Of a message that is nothing but a role and a content."""
 
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
 
@@ -87,16 +90,18 @@ class HfTokenizer:
             raise _no_unicode(error) from error
         if plain is not None:
             return plain
-        self._other_chats += 1
         whole = not template.uses_clock and len(chat.messages) <= MOST_WHOLE
         key = _chat_key(chat) if whole else b""
         if key and domain:
             key = b"%b\0%b" % (domain.encode("utf-8", "surrogatepass"), key)
         packed = self._prompts.get(key) if key else None
         if packed is None:
-            packed = self._render(chat, template, domain)
+            packed = plain = self._pack_parts(chat, template, domain)
+            if packed is None:
+                packed = self._render(chat, template, domain)
             if key:
                 self._prompts.put(key, packed)
+        self._other_chats += plain is None
         return packed
 
     def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes:
@@ -200,12 +205,34 @@ class HfTokenizer:
             return None
         return plain.pack(*said, chat.add_generation_prompt, rest, domain)
 
+    def _pack_parts(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
+        """Return the packed ids of a chat with lists of parts that its engine makes strings of, as
+        of a chat of these strings; None for any other.
+        """
+        given = chat.messages
+        if not any(isinstance(one.get("content"), list) for one in given):
+            return None
+        made = self._shape(chat, template).messages
+        if len(made) != len(given) or not all(map(_is_text, given, made)):
+            return None
+        said: list[JsonObject] = [{"role": one["role"], "content": one["content"]} for one in made]
+        try:
+            return self._pack_plain(msgspec.structs.replace(chat, messages=said), template, domain)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise _no_unicode(error) from error
+
     def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""
         try:
             return self._segments.encode(text, domain)
         except (UnicodeEncodeError, TypeError) as error:
             raise _no_unicode(error) from error
+
+
+def _is_text(given: JsonObject, made: JsonObject) -> bool:
+    """Return whether an engine makes of a message no more than a role and a text."""
+    same = len(given) == _FIELDS and made.get("role") == given.get("role")
+    return same and isinstance(made.get("content"), str)
 
 
 def _chat_key(chat: ChatInput) -> bytes:

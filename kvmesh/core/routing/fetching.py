@@ -50,9 +50,10 @@ class FetchPlanner:
         self._held_share = 0.0
 
     def plan(
-        self, found: Found, request: RouteRequest, block_size: int, now: float
+        self, found: Found, request: RouteRequest | None, block_size: int, now: float
     ) -> dict[WorkerId, Brought]:
-        """Return what workers would bring, of those that would bring anything.
+        """Return what workers would bring, of those that would bring anything. For `request` None
+        nothing is fetched from other workers.
 
         O(workers that hold any of it), and of those that can fetch.
         """
@@ -61,7 +62,7 @@ class FetchPlanner:
             for worker, slower in found.slower.items()
         }
         plans = {worker: self._brought(worker, tokens, now) for worker, tokens in parts.items()}
-        if self._workers.fetchers:
+        if self._workers.fetchers and request is not None:
             self._note_share(found, request, block_size)
             for worker, source, tokens in self._sources(found, request, block_size):
                 plan = self._fetched(worker, source, tokens, parts.get(worker, {}), now)

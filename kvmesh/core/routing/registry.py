@@ -292,6 +292,18 @@ class WorkerRegistry:
             found = self._find_plain(model, alive)
         return found
 
+    def cohort(
+        self, model: str, now: float
+    ) -> tuple[tuple[WorkerState, ...], tuple[WorkerState, ...]]:
+        """Return `all_states`, and of them those that `plain` gives for a model."""
+        everyone = self.all_states(now)
+        if self._tainted or self.thresholds is not NO_THRESHOLDS:
+            return everyone, ()
+        if not self._picky:
+            return everyone, everyone
+        states = self._plain.get(model)
+        return everyone, self._find_plain(model, self._everyone) if states is None else states
+
     def all_states(self, now: float) -> tuple[WorkerState, ...]:
         """Return the states of all that may be given work, the same object until that changes."""
         alive = self.everyone(now)

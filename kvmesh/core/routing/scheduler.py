@@ -332,7 +332,7 @@ class Scheduler:
         placed = self.decider.book(record, request, hashes, course.native, followed, now)
         record.estimated = request.estimated
         if followed is not None:
-            followed.booked(record.worker, record.terms(), placed.booking)
+            followed.booked(record, placed.booking)
             followed.learn_arm(self.courses.arms, request.hashes)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, record.worker, now)

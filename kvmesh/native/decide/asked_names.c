@@ -11,7 +11,7 @@ int asked_names_ready(void) {
         .course_of = PyUnicode_InternFromString("course_of"),
         .prepare = PyUnicode_InternFromString("prepare"),
         .allow = PyUnicode_InternFromString("allow"),
-        .maker = PyUnicode_InternFromString("maker"),
+        .made = PyUnicode_InternFromString("made"),
     };
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -237,35 +237,18 @@ int price(Decider *self, const Question *asked, Py_ssize_t first, Py_ssize_t cou
                          self->costs + first);
 }
 
-/* Write the places of those that are allowed to the ties; return how many there are, -1 with an error
- * set.
- */
-static Py_ssize_t list_allowed(Decider *self, const Question *asked, PyObject *allow) {
-    PyObject *weighed = weigh(self, asked, 0, asked->count);
-    PyObject *places = weighed == NULL ? NULL : PyObject_CallOneArg(allow, weighed);
-    Py_XDECREF(weighed);
-    Py_ssize_t count = 0;
-    if (places != NULL && (!PyList_CheckExact(places) || PyList_GET_SIZE(places) < 1 ||
-                           PyList_GET_SIZE(places) > asked->count)) {
-        PyErr_SetString(PyExc_TypeError, "those to choose among are a list of places");
-    }
-    while (!PyErr_Occurred() && count < asked->count && count < PyList_GET_SIZE(places)) {
-        Py_ssize_t place = PyLong_AsSsize_t(PyList_GET_ITEM(places, count));
-        if (!PyErr_Occurred() && (place < 0 || place >= asked->count)) {
-            PyErr_Format(PyExc_ValueError, "worker %zd of %zd was allowed", place, asked->count);
-        }
-        self->ties[count++] = place;
-    }
-    Py_XDECREF(places);
-    return PyErr_Occurred() ? -1 : count;
-}
-
 /* Write the places of those to choose among to the ties; return how many there are, -1 with an error
  * set.
  */
 static Py_ssize_t list_candidates(Decider *self, const Question *asked, PyObject *allow) {
+    if (allow != NULL && !Py_IS_TYPE(allow, &forecasts_type)) {
+        PyErr_Format(PyExc_TypeError, "those to choose among are told by Forecasts, not %.100s",
+                     Py_TYPE(allow)->tp_name);
+        return -1;
+    }
     if (allow != NULL) {
-        return list_allowed(self, asked, allow);
+        return forecasts_in_time((Forecasts *)allow, &asked->asked, asked->states, asked->count,
+                                 self->ties);
     }
     for (Py_ssize_t i = 0; i < asked->count; i++) {
         self->ties[i] = i;

@@ -200,7 +200,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->decided_s = request->now;
     record->maker = request->inputs == NULL
                         ? Py_NewRef(self->by->maker)
-                        : PyObject_GetAttr(request->inputs, asked_names.maker);
+                        : PyObject_GetAttr(request->inputs, asked_names.made);
     if (record->maker == NULL ||
         (request->whole && keep_all(self, question, record, request->states) < 0)) {
         Py_CLEAR(record);

@@ -1,7 +1,8 @@
 /* The decision: one call from a scanned body to a booked worker, one from the answer to what is learned.
  *
  * cohort.c finds what each worker has of the prompt. costs.c prices workers by a formula that programs.c
- * read, over the terms of terms.c. choose.c takes one, decide.c asks for it, book.c books and records
+ * read, over the terms of terms.c. forecasts.c says which are in time, as far as time_errors.c learned that
+ * times are off. choose.c takes one, decide.c asks for it, book.c books and records
  * it, finish.c ends it; runners_up.c says who would have been next. course.c is what requests are decided
  * by, decider.c what Python sees.
  */
@@ -10,7 +11,7 @@
 
 #include "beliefs/approx.h"
 #include "bodies/scanned.h"
-#include "decide/costs.h"
+#include "decide/forecasts.h"
 #include "index/view.h"
 #include "insight/records.h"
 #include "insight/totals.h"
@@ -139,7 +140,7 @@ PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t na
 
 /* Names of attributes that each request asks for. */
 typedef struct {
-    PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *maker;
+    PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *made;
 } AskedNames;
 
 extern AskedNames asked_names;
@@ -170,8 +171,7 @@ typedef struct {
 } Question;
 
 /* Return the place among the states of the worker to take; -1 with an error set. Writes `costs` of
- * the decider in mode kv. `allow` takes score and terms of all and returns the places of those to
- * choose among; NULL: among all.
+ * the decider in mode kv. `allow` are Forecasts, which tell those to choose among; NULL: all.
  */
 Py_ssize_t choose_by_cost(Decider *self, const Question *question, PyObject *allow);
 Py_ssize_t choose_blind(Decider *self, const Question *question);

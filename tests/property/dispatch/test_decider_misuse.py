@@ -7,7 +7,7 @@ import random
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from math import inf
+from math import inf, nan
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.slo.judge import COMING_MS, OWN_MS
 from tests.property.support.starving import starved
 
 native: Any = _native
@@ -53,7 +54,7 @@ class Inputs:
     course_of = prepare = allow = None
 
     def __init__(self, **given: Any) -> None:
-        self.maker = anything
+        self.made = anything
         vars(self).update(given)
 
 
@@ -250,11 +251,9 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "prepare too little": lambda core: core.by(prepare=lambda _: ({"w0": (1, 2)}, 1)),
     "prepare beyond all": lambda core: core.by(prepare=lambda _: ({}, 1 << 99)),
     "prepare in vain": lambda core: core.by(prepare=lambda _: 1 // 0),
-    "allow nobody": lambda core: core.by(allow=lambda _: []),
-    "allow everybody twice": lambda core: core.by(allow=lambda _: [0, 1, 2, 3, *[0] * 4]),
-    "allow a stranger": lambda core: core.by(allow=lambda _: [4]),
-    "allow by name": lambda core: core.by(allow=lambda _: ["w0"]),
-    "allow in words": lambda core: core.by(allow=lambda _: "0"),
+    "allow by a function": lambda core: core.by(allow=lambda _: [0]),
+    "allow nobody": lambda core: core.by(allow=forecasts(least=2.0, hopeless=ZeroDivisionError)),
+    "allow by no number": lambda core: core.by(allow=forecasts(ttft_ms=nan, slack=nan)),
     "blocks of nothing": lambda core: core.decider.resize(0),
     "blocks too large": lambda core: core.decider.resize(1 << 21),
     "blocks beyond all": lambda core: core.decider.resize(1 << 99),
@@ -350,8 +349,17 @@ def worth_a_lot(_: object) -> Any:
     return dict.fromkeys(WORKERS[1:], (3, 4, 5, 1, 2.0, 30.0)), 3
 
 
-def anybody(weighed: list[object]) -> list[int]:
-    return [*range(len(weighed))]
+def forecasts(
+    ttft_ms: float | None = 20.0,
+    slack: float = 1.0,
+    least: float = 0.0,
+    hopeless: type[Exception] | None = None,
+) -> native.Forecasts:
+    """Return those of a request that waited for 1 ms."""
+    errors = native.TimeErrors()
+    return native.Forecasts(
+        *(ttft_ms, None, 1.0, slack, least, COMING_MS, OWN_MS, errors, errors, hopeless)
+    )
 
 
 class Untrue:
@@ -624,9 +632,9 @@ def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> No
         one.capacity_blocks = number
 
     def nosy(result: object) -> Callable[[object], object]:
-        return lambda given: (disturb(), result or [*range(len(given))])[1]  # type: ignore[arg-type]
+        return lambda _: (disturb(), result)[1]
 
-    inputs = Inputs(prepare=nosy(worth_a_lot(None)), allow=nosy(None))
+    inputs = Inputs(prepare=nosy(worth_a_lot(None)), allow=forecasts())
     for number in range(5):
         with suppress(*HARMLESS):
             among = inputs if number > 2 else None
@@ -692,7 +700,7 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
     for number in range(200):
         core = Core()
         asked = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
-        inputs = Inputs(prepare=worth_a_lot, allow=anybody) if number % 3 == 0 else None
+        inputs = Inputs(prepare=worth_a_lot, allow=forecasts()) if number % 3 == 0 else None
         arguments = (*asked, None, None, -1, inf, ROOT, inputs)
         placed = starved(number, core.decider.decide, *arguments)
         if placed is None:

@@ -98,6 +98,10 @@ MARKS = (
     *("<result>", "</result>", "x-anthropic-billing-header: 1", "\ue000", "{{ x }}", "assistant"),
 )
 TEXT = st.lists(st.sampled_from(MARKS), min_size=0, max_size=6).map("".join) | st.text(max_size=8)
+PART: st.SearchStrategy[object] = TEXT | st.builds(
+    dict, type=st.sampled_from(["text", "text", "input_text", "refusal"]), text=TEXT
+)
+CONTENT = TEXT | TEXT | st.lists(PART, max_size=3)
 ROLES = st.sampled_from(
     [
         *(("user",), ("system", "user"), ("user", "assistant", "user"), ("user", "assistant")),
@@ -154,7 +158,7 @@ def test_ids_are_those_of_the_rendered_chat(
     subject = tokenizer(name, engine, vocabulary)
     roles = data.draw(ROLES)
     fields = {
-        "messages": [{"role": role, "content": data.draw(TEXT)} for role in roles],
+        "messages": [{"role": role, "content": data.draw(CONTENT)} for role in roles],
         "chat_template_kwargs": data.draw(KWARGS),
         "add_generation_prompt": data.draw(st.booleans()),
     }
@@ -180,3 +184,16 @@ def test_plain_chats_of_usual_templates_are_not_rendered(name: str, engine: Engi
 
     found = subject.statistics()
     assert (found.plain_chats, found.other_chats, found.unlike) == (5, 0, "")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_parts_that_an_engine_makes_strings_of_are_not_rendered(engine: EngineKind) -> None:
+    name = next(iter(FORMS))
+    subject = tokenizer.__wrapped__(name, engine, "special")
+    part = {"type": "text", "text": "Question 1"}
+    fields = {"messages": [{"role": "user", "content": [part]}]}
+    chat = ChatInput.from_body(msgspec.json.encode(fields))
+
+    assert subject.pack_chat(chat) == rendered(name, engine, "special", chat)
+    found = subject.statistics()
+    assert (found.plain_chats, found.other_chats) == (1, 0)

@@ -21,8 +21,8 @@ from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.choice.courses import has_no_own
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.slo.judge import in_time
 from kvmesh.errors import NoWorkerError
+from tests.reference.routing.foretelling import foretell, in_time
 from tests.reference.routing.second_home import find_second_home
 from tests.reference.routing.selection import (
     choose_least,
@@ -115,7 +115,10 @@ class Chooser:
         """
         weighing, weighed = self._weigh_in_full(names, weighing)
         tpot_ms = self._speeds.ms_per_output_token
-        forecasts = self._scheduler.slo.foretell(request, weighed.candidates, tpot_ms, weighing.now)
+        slo, targets = self._scheduler.slo, request.targets
+        assert targets is not None, "its caller looked"
+        waited_ms = slo.waited_ms(request.request_id, weighing.now)
+        forecasts = foretell(slo, targets, waited_ms, weighed.candidates, tpot_ms)
         places = in_time(forecasts, request.priority)
         among = Weighed(
             tuple(weighed.candidates[place] for place in places),

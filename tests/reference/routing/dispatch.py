@@ -286,6 +286,7 @@ class Dispatch:
         else:
             self.log.records.take_again(record, decision)
             one.waiting = True
+            one.families, one.forecast = self.scheduler.lengths.forecast(one.request.hashes)
         one.decision, one.sent_s, one.reported = decision, now, None
         if self.follows_events and decision.by_cache and now >= self.predictions.check_at_s:
             one.reported = self.check(decision.chosen, decision.told_blocks, now)

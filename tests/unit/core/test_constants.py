@@ -15,7 +15,6 @@ VALUES: dict[str, dict[str, float]] = {
     "journal.lag": {"RECENT": 1024},
     "journal.lease": {"RENEW_S": 1.0, "SAFETY_S": 0.2, "TTL_S": 3},
     "members.incarnations": {"MOST_FORMER": 8},
-    "routing.slo.errors": {"FLOOR_MS": 20.0, "LEAST_SPREAD": 0.05, "MOST_RATIO": 64.0},
 }
 
 

@@ -11,7 +11,7 @@ from kvmesh.core.routing.choice.courses import (
     FormulaFailedError,
     has_no_own,
 )
-from kvmesh.core.routing.choice.inputs import Inputs, Known
+from kvmesh.core.routing.choice.inputs import Inputs, Known, asks_of
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode
 from kvmesh.errors import NoWorkerError
@@ -78,23 +78,22 @@ class Chooser:
         course = courses.of(request, arm)
         made = Maker(course.pricing, request_id=request.request_id)
         made.arm, made.unforeseen = arm, request.unforeseen
-        inputs = Inputs(known, request, made, now)
+        inputs = Inputs(known, asks_of(request), made, now, whole=request)
         asked = _Asked(cohort, cohort if len(states) == len(cohort) else states, whole, likeliest)
         own = None if course.asks is None else course.asks.own
         if own is None or not own.off:
             try:
-                return self._ask(inputs, course, asked)
+                return self._ask(request, inputs, course, asked)
             except FormulaFailedError:
                 assert own is not None, "only formulas of one's own fail"
                 asked = asked._replace(whole=True)
         course = courses.instead(request)
         made.pricing, made.instead_of = course.pricing, own.problem
-        return self._ask(inputs, course, asked)
+        return self._ask(request, inputs, course, asked)
 
-    def _ask(self, inputs: Inputs, course: Course, asked: _Asked) -> Choice:
+    def _ask(self, request: RouteRequest, inputs: Inputs, course: Course, asked: _Asked) -> Choice:
         """Have the compiled core choose by a course."""
-        request, hashes = inputs.request, inputs.request.hashes
-        each = course.draws
+        hashes, each = request.hashes, course.draws
         if course.asks is not None:
             course.asks.made = inputs.made
             # What such a formula gave one worker says nothing without the others.

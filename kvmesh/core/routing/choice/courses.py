@@ -16,7 +16,7 @@ from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.selection import Random, choose_softmax
 from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.routing.choice.made import Maker, Terms
-from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.errors import ConfigError, RequestError
 
 MOST_COURSES: Final = 64
@@ -201,7 +201,7 @@ class Courses:
         by = "least-loaded" if mode == "direct" else mode
 
         def made(*, kept: bool) -> NativeCourse:
-            maker = Maker(pricing, kept=kept).make
+            maker = Maker(pricing, kept=kept)
             weights = astuple(pricing.weights)
             return NativeCourse(
                 by, uses_caches, formula or asks, weights, cost.margin, policy, maker, draw
@@ -212,7 +212,7 @@ class Courses:
         return Course(made(kept=False), uses_caches, priced, draws, pricing, asks, only=kept)
 
 
-def has_no_own(request: RouteRequest) -> bool:
+def has_no_own(request: Policy) -> bool:
     """Return whether a request leaves formula and weights to the router."""
     return request.cost is None and request.overlap_score_weight is None
 

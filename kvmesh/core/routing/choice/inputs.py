@@ -5,20 +5,23 @@ The compiled core asks for each where it needs it, by an attribute that is None 
 no such input (kvmesh/native/decide/decide.c).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
+
+import msgspec
 
 from kvmesh._native import ActiveSequences, Booking, Record, Speeds
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.cost.arms import Arm, Arms
+from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.index.overlaps import OverlapView
-from kvmesh.core.routing.choice.made import Maker, Terms
-from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.choice.made import Maker
+from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.routing.slo.judge import SloJudge, in_time
+from kvmesh.core.routing.slo.judge import SloJudge
 from kvmesh.core.routing.slo.tracker import SloTracker
 
 Prepared = tuple[int, int, int, int, float, float]
@@ -60,57 +63,152 @@ class Known(NamedTuple):
         return self.workers.adapters.loaded(booking.request_id, booking.service_s * 1000.0)
 
 
+class Asks(msgspec.Struct, frozen=True, gc=False):
+    """What a request asks for besides its prompt, and by which name."""
+
+    request_id: str
+    targets: Targets | None = None
+    priority: int = 0
+    adapter: str = ""
+    session: str = ""
+    streams: bool = False
+
+
+def asks_of(request: RouteRequest) -> Asks:
+    """Return what a request asks for."""
+    return Asks(
+        request.request_id,
+        request.targets,
+        request.priority,
+        request.adapter,
+        request.session,
+        request.streams,
+    )
+
+
 class Inputs:
     """The inputs of one request, and what becomes of them once it is booked.
 
     `course_of` takes its hashes (None: it has none) and returns what it is decided by; `prepare`
     takes them and returns what each worker has to do first, and the most blocks that any has;
-    `allow` takes cost and terms of all and returns the places of those to choose among. Each is
-    None where there is nothing to ask. `maker` makes its `Decision`. With `refuses`, `allow` raises
-    `HopelessError` where its targets would be missed at every worker.
+    `allow` tells those to choose among. Each is None where there is nothing to ask. `made` makes
+    its `Decision`. `whole` is the request where workers may fetch for it. With `hopeless` that is
+    raised where its targets would be missed at every worker.
     """
 
-    __slots__ = ("course_of", "known", "made", "now", "refuses", "request")
+    __slots__ = ("allow", "asks", "course_of", "known", "made", "now", "prepare")
 
     def __init__(
         self,
         known: Known,
-        request: RouteRequest,
+        asks: Asks,
         made: Maker,
         now: float,
         *,
-        refuses: bool = False,
+        whole: RouteRequest | None = None,
+        hopeless: type[Exception] | None = None,
     ) -> None:
         self.known = known
-        self.request = request
+        self.asks = asks
         self.now = now
         self.made = made
-        self.refuses = refuses
         self.course_of: Callable[[Hashes | None], object] | None = None
-
-    @property
-    def maker(self) -> Callable[[Record], Decision]:
-        """Return what makes its decision of a record."""
-        return self.made.make
-
-    @property
-    def prepare(self) -> Callable[[Hashes | None], tuple[dict[WorkerId, Prepared], int]] | None:
-        """Return what tells what workers have to do first, None where that is nothing."""
-        known = self.known
-        brings = known.workers.fetchers or known.has_tiers()
-        return self._prepare if self.adapter or brings else None
-
-    @property
-    def allow(self) -> Callable[[Sequence[tuple[float, Terms]]], list[int]] | None:
-        """Return what tells among whom to choose, None where that is all."""
-        return None if self.request.targets is None else self._in_time
+        targets = asks.targets
+        if targets is not None:
+            made.forecasts = known.judge.foretell(
+                *(asks.request_id, targets, asks.priority, now, hopeless)
+            )
+        self.allow = made.forecasts
+        brings = asks.adapter or known.workers.fetchers or known.has_tiers()
+        # Not a method of this one: it would keep itself.
+        self.prepare = _Preparing(known, asks.adapter, whole, made, now) if brings else None
 
     @property
     def adapter(self) -> str:
         """Return the request's LoRA adapter, "" for none."""
-        return self.request.adapter
+        return self.asks.adapter
 
-    def _prepare(self, hashes: Hashes | None) -> tuple[dict[WorkerId, Prepared], int]:
+    def try_arms(self, arms: Arms, course_of: Callable[[Arm], object]) -> None:
+        """Decide by the arm that the request belongs to; `course_of` knows what that decides by."""
+        asks, made = self.asks, self.made
+
+        def choose(hashes: Hashes | None) -> object:
+            arm = arms.find(asks.request_id, asks.session, hashes or NO_HASHES)
+            made.arm, made.pricing = arm, arm.policy
+            return course_of(arm)
+
+        self.course_of = choose
+
+    def are_followed(self) -> bool:
+        """Return whether anything becomes of them once the request is booked."""
+        asks, made = self.asks, self.made
+        followed = asks.adapter or asks.targets is not None or made.arm is not None
+        return bool(followed or made.brought)
+
+    def booked(self, record: Record, booking: Booking | None) -> None:
+        """Note that the request was booked as `record` says."""
+        known, asks, made, worker = self.known, self.asks, self.made, WorkerId(record.worker)
+        if made.brought or asks.adapter:
+            chosen = made.candidates([record.terms()])[0]
+            if (brought := made.brought.get(worker)) is not None:
+                held = chosen.overlap_blocks * chosen.block_size
+                known.fetches.booked(
+                    asks.request_id, worker, brought, prompt=chosen.prompt_tokens, held=held
+                )
+            if asks.adapter:
+                self._load_adapter(chosen, booking)
+        if asks.targets is not None:
+            known.slo.sent(asks.request_id, asks.targets, made.forecast(worker), self.now)
+
+    def _load_adapter(self, chosen: Candidate, booking: Booking | None) -> None:
+        """Note that the worker holds the request's adapter ready from now on."""
+        adapters, asks = self.known.workers.adapters, self.asks
+        adapters.use(chosen.worker, asks.adapter)
+        if chosen.adapter_ms and asks.streams and booking is not None:
+            own_tokens = booking.uncached_tokens + chosen.step_tokens
+            alone = not chosen.prefill_tokens
+            usual_ms = chosen.ms_per_token * own_tokens if alone else None
+            adapters.load(asks.request_id, usual_ms)
+
+    def learn_arm(self, arms: Arms | None, hashes: Hashes | None) -> None:
+        """Remember the conversation of a request that was booked by an arm."""
+        if arms is not None and self.made.arm is not None:
+            arms.learn(self.asks.request_id, self.asks.session, hashes or NO_HASHES)
+
+    def begun(self, booking: Booking | None, waited_ms: float, now: float) -> bool:
+        """Note the first token; return whether its time says nothing of the worker's speed. None:
+        its booking is none that waited for it.
+        """
+        known, asks, made = self.known, self.asks, self.made
+        if asks.targets is not None:
+            known.slo.first_token(asks.request_id, now)
+        if made.arm is not None:
+            made.arm.counter.began(waited_ms)
+        if booking is None or not (asks.adapter or made.brought):
+            return False
+        return known.prepared_first(booking, now)
+
+    def served(self, booking: Booking | None, now: float) -> None:
+        """Note that the request was served."""
+        known, asks = self.known, self.asks
+        if asks.adapter or self.made.brought:
+            known.workers.adapters.ended(asks.request_id)
+            known.fetches.ended(asks.request_id)
+        if asks.targets is not None and booking is not None:
+            known.slo.served(asks.request_id, booking.output_tokens, now)
+
+
+class _Preparing(NamedTuple):
+    """Tells what workers have to do first for a request."""
+
+    known: Known
+    adapter: str
+    whole: RouteRequest | None
+    made: Maker
+    now: float
+
+    def __call__(self, hashes: Hashes | None) -> tuple[dict[WorkerId, Prepared], int]:
+        """Return it of each that has to do anything, and the most blocks that any has."""
         known, reach = self.known, 0
         prepared: dict[WorkerId, Prepared] = {}
         if known.workers.fetchers or (hashes is not None and known.has_tiers()):
@@ -119,7 +217,7 @@ class Inputs:
             if found.slower:
                 reach = max(found.overlaps.values())
             if found.slower or known.workers.fetchers:
-                self.made.brought = known.planner.plan(found, self.request, size, self.now)
+                self.made.brought = known.planner.plan(found, self.whole, size, self.now)
             for worker, one in self.made.brought.items():
                 blocks = found.overlaps.get(worker, 0)
                 slower = one.own_tokens() // size
@@ -131,82 +229,3 @@ class Inputs:
                 blocks, fetched, worth, slower, fetch_ms, _ = prepared.get(worker, _AS_FOUND)
                 prepared[worker] = (blocks, fetched, worth, slower, fetch_ms, ms)
         return prepared, reach
-
-    def _in_time(self, weighed: Sequence[tuple[float, Terms]]) -> list[int]:
-        known, request = self.known, self.request
-        candidates = self.made.candidates([terms for _, terms in weighed])
-        tpot_ms = known.speeds.ms_per_output_token
-        self.made.forecasts = known.slo.foretell(request, candidates, tpot_ms, self.now)
-        places = in_time(self.made.forecasts, request.priority)
-        if self.refuses:
-            best = min(self.made.forecasts, key=lambda one: one.chance)
-            if known.judge.is_hopeless(best, request.priority):
-                raise HopelessError
-        return places
-
-    def try_arms(self, arms: Arms, course_of: Callable[[Arm], object]) -> None:
-        """Decide by the arm that the request belongs to; `course_of` knows what that decides by."""
-        request, made = self.request, self.made
-
-        def choose(hashes: Hashes | None) -> object:
-            arm = arms.find(request.request_id, request.session, hashes or NO_HASHES)
-            made.arm, made.pricing = arm, arm.policy
-            return course_of(arm)
-
-        self.course_of = choose
-
-    def are_followed(self) -> bool:
-        """Return whether anything becomes of them once the request is booked."""
-        request, made = self.request, self.made
-        followed = request.adapter or request.targets is not None or made.arm is not None
-        return bool(followed or made.brought)
-
-    def booked(self, worker: WorkerId, terms: Terms, booking: Booking | None) -> None:
-        """Note that the request was booked at a worker."""
-        known, request, made = self.known, self.request, self.made
-        if made.brought or request.adapter:
-            chosen = made.candidates([terms])[0]
-            if (brought := made.brought.get(worker)) is not None:
-                held = chosen.overlap_blocks * chosen.block_size
-                known.fetches.booked(
-                    request.request_id, worker, brought, prompt=chosen.prompt_tokens, held=held
-                )
-            if request.adapter:
-                self._load_adapter(chosen, booking)
-        if request.targets is not None:
-            known.slo.sent(request.request_id, request.targets, made.forecast(worker), self.now)
-
-    def _load_adapter(self, chosen: Candidate, booking: Booking | None) -> None:
-        """Note that the worker holds the request's adapter ready from now on."""
-        adapters, request = self.known.workers.adapters, self.request
-        adapters.use(chosen.worker, request.adapter)
-        if chosen.adapter_ms and request.streams and booking is not None:
-            own_tokens = booking.uncached_tokens + chosen.step_tokens
-            alone = not chosen.prefill_tokens
-            usual_ms = chosen.ms_per_token * own_tokens if alone else None
-            adapters.load(request.request_id, usual_ms)
-
-    def learn_arm(self, arms: Arms | None, hashes: Hashes | None) -> None:
-        """Remember the conversation of a request that was booked by an arm."""
-        request = self.request
-        if arms is not None and self.made.arm is not None:
-            arms.learn(request.request_id, request.session, hashes or NO_HASHES)
-
-    def begun(self, booking: Booking | None, waited_ms: float, now: float) -> bool:
-        """Note the first token; return whether its time says nothing of the worker's speed. None:
-        its booking is none that waited for it.
-        """
-        known = self.known
-        if known.slo.open:
-            known.slo.first_token(self.request.request_id, now)
-        if self.made.arm is not None:
-            self.made.arm.counter.began(waited_ms)
-        return booking is not None and known.prepared_first(booking, now)
-
-    def served(self, booking: Booking | None, now: float) -> None:
-        """Note that the request was served."""
-        known, request = self.known, self.request
-        known.workers.adapters.ended(request.request_id)
-        known.fetches.ended(request.request_id)
-        if request.targets is not None and booking is not None:
-            known.slo.served(request.request_id, booking.output_tokens, now)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kvmesh._native import Record
+from kvmesh._native import Forecasts, Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.prompt_form import Unforeseen
 from kvmesh.core.cost.arms import Arm
@@ -19,35 +19,23 @@ Terms = tuple[
 """A candidate's, in the order of `Candidate`."""
 
 
-class Maker:
+class Maker(msgspec.Struct, eq=False, gc=False):
     """Makes the `Decision` of a compiled decision, once somebody reads it.
 
     `kept`: its session's worker. `instead_of`: why another formula did not decide. A record keeps
-    it: nothing here leads back to who decides.
+    it: nothing here leads back to who decides, or to a record.
     """
 
-    __slots__ = (
-        "arm",
-        "brought",
-        "forecasts",
-        "instead_of",
-        "kept",
-        "pricing",
-        "request_id",
-        "unforeseen",
-    )
+    pricing: Pricing
+    kept: bool = False
+    request_id: str = ""
+    arm: Arm | None = None
+    brought: dict[WorkerId, Brought] = {}
+    forecasts: Forecasts | None = None
+    instead_of: str = ""
+    unforeseen: Unforeseen = ""
 
-    def __init__(self, pricing: Pricing, *, kept: bool = False, request_id: str = "") -> None:
-        self.pricing = pricing
-        self.kept = kept
-        self.request_id = request_id
-        self.arm: Arm | None = None
-        self.brought: dict[WorkerId, Brought] = {}
-        self.forecasts: tuple[Forecast, ...] = ()
-        self.instead_of = ""
-        self.unforeseen: Unforeseen = ""
-
-    def make(self, record: Record) -> Decision:
+    def __call__(self, record: Record) -> Decision:
         """Return what the decision was."""
         cost, weights = self.pricing.cost, self.pricing.weights
         (chosen,) = candidates = self.candidates([record.terms()])
@@ -80,7 +68,9 @@ class Maker:
             brought=self.brought.get(chosen.worker),
             unforeseen=self.unforeseen,
         )
-        return self._with_forecasts(decision) if self.forecasts else decision
+        if self.forecasts is None or not (found := self.forecasts.all()):
+            return decision
+        return _with_forecasts(decision, {name: Forecast(name, *one) for name, *one in found})
 
     def candidates(self, terms: Sequence[Terms]) -> tuple[Candidate, ...]:
         """Return candidates of their terms, with whom they would fetch from."""
@@ -96,13 +86,14 @@ class Maker:
 
     def forecast(self, worker: WorkerId) -> Forecast | None:
         """Return what was foretold of the request at a worker."""
-        return next((one for one in self.forecasts if one.worker == worker), None)
+        found = None if self.forecasts is None else self.forecasts.at(worker)
+        return None if found is None else Forecast(*found)
 
-    def _with_forecasts(self, decision: Decision) -> Decision:
-        forecasts = {one.worker: one for one in self.forecasts}
-        return msgspec.structs.replace(
-            decision,
-            forecast=forecasts[decision.worker],
-            best_forecast=min(self.forecasts, key=lambda one: one.chance),
-            forecasts=tuple(forecasts[one.worker] for one in decision.candidates),
-        )
+
+def _with_forecasts(decision: Decision, forecasts: dict[WorkerId, Forecast]) -> Decision:
+    return msgspec.structs.replace(
+        decision,
+        forecast=forecasts[decision.worker],
+        best_forecast=min(forecasts.values(), key=lambda one: one.chance),
+        forecasts=tuple(forecasts[one.worker] for one in decision.candidates),
+    )

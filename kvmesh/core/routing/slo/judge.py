@@ -1,13 +1,16 @@
 """Whether a request may still meet its targets: among which workers to choose, or to refuse it."""
 
-from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
 import msgspec
 
+from kvmesh._native import Forecasts
+from kvmesh.core.cost.expression import Expression
+from kvmesh.core.cost.program import compile_time
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.routing.decision import Forecast
+from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import UnattainableError
 
@@ -15,6 +18,9 @@ SLACK: Final = 0.1
 """Workers whose chance to miss is within so much of the least are equal: of these the cost
 formula takes one. Divided by the request's weight.
 """
+
+COMING_MS: Final = compile_time(PREDICTED_MS)
+OWN_MS: Final = compile_time(Expression("own_ms"))
 
 MOST_RETRY_S: Final = 3600
 LIKELY: Final = 0.5
@@ -36,18 +42,38 @@ def weight_of(priority: int) -> float:
     return 1.0 + priority if priority >= 0 else 1.0 / (1.0 - priority)
 
 
-def in_time(forecasts: Sequence[Forecast], priority: int) -> list[int]:
-    """Return the places of those least likely to miss a target, and of those hardly likelier to."""
-    most = min([one.chance for one in forecasts]) + SLACK / weight_of(priority)
-    return [place for place, one in enumerate(forecasts) if one.chance <= most]
-
-
 class SloJudge:
     """Refuses what cannot be served in time. `options` may be replaced at any time."""
 
     def __init__(self, tracker: SloTracker) -> None:
         self.options = SloOptions()
         self._tracker = tracker
+
+    def foretell(
+        self,
+        request_id: str,
+        targets: Targets,
+        priority: int,
+        now: float,
+        hopeless: type[Exception] | None = None,
+    ) -> Forecasts:
+        """Return what tells the compiled core which workers are in time for a request, and keeps
+        what it expects there. What the request has waited counts; of one that never arrived,
+        nothing. `hopeless` is raised where the request would be refused; None: it is placed.
+        """
+        tracker, weight = self._tracker, weight_of(priority)
+        return Forecasts(
+            targets.ttft_ms,
+            targets.tpot_ms,
+            tracker.waited_ms(request_id, now),
+            SLACK / weight,
+            min(1.0, self.options.refuse_below / weight),
+            COMING_MS,
+            OWN_MS,
+            tracker.ttft_errors,
+            tracker.tpot_errors,
+            hopeless,
+        )
 
     def least_chance(self, priority: int) -> float:
         """Return the chance of meeting its targets below which a request is refused, 0..1."""

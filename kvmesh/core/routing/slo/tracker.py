@@ -1,43 +1,22 @@
 """Requests with targets, from their arrival to their end: what was foretold of them, what came."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, Protocol, get_args
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
 
 import msgspec
 
-from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.expression import Expression
+from kvmesh._native import TimeErrors
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.cost.terms import NO_FLEET, Candidate
-from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.routing.decision import Forecast
-from kvmesh.core.routing.overdue import PREDICTED_MS
-from kvmesh.core.routing.slo.errors import TimeErrors
 
 MOST_OPEN: Final = 1 << 16
 """Requests followed at once; beyond it the oldest is followed no longer."""
-
-OWN_MS: Final = Expression("own_ms")
 
 Result = Literal["met", "missed_ttft", "missed_tpot", "refused", "unserved"]
 """What became of a request with targets: unserved if it failed, was given up or its client left."""
 
 RESULTS: Final[tuple[Result, ...]] = get_args(Result)
-
-
-class RequestWithTargets(Protocol):
-    """A `RouteRequest`."""
-
-    @property
-    def request_id(self) -> str:
-        """Return its id."""
-        ...
-
-    @property
-    def targets(self) -> Targets | None:
-        """Return how soon its tokens shall come."""
-        ...
 
 
 class SloStatistics(msgspec.Struct, frozen=True):
@@ -55,20 +34,19 @@ class SloStatistics(msgspec.Struct, frozen=True):
     tpot_spread: float
 
 
-class _Open:
-    __slots__ = ("arrived_s", "first_s", "forecast", "sent", "sent_s", "targets")
+class _Open(msgspec.Struct, eq=False, gc=False):
+    """A request that is followed; `sent_s` counts once it was `sent`."""
 
-    def __init__(self, targets: Targets, arrived_s: float) -> None:
-        self.targets = targets
-        self.arrived_s = arrived_s
-        self.sent = False
-        self.sent_s = arrived_s
-        self.first_s: float | None = None
-        self.forecast: Forecast | None = None
+    targets: Targets
+    arrived_s: float
+    sent: bool = False
+    sent_s: float = 0.0
+    first_s: float | None = None
+    forecast: Forecast | None = None
 
 
 class SloTracker:
-    """Foretells times, learns how far that is off, and counts what met its targets.
+    """Learns how far times are off that were foretold, and counts what met its targets.
 
     Each request that came is counted once: served, refused, or else when it is closed.
     """
@@ -94,50 +72,14 @@ class SloTracker:
         known = self.open.get(request_id)
         return 0.0 if known is None else max(0.0, now - known.arrived_s) * 1000.0
 
-    def foretell(
-        self,
-        request: RequestWithTargets,
-        candidates: Sequence[Candidate],
-        tpot_ms: Callable[[WorkerId], float],
-        now: float,
-    ) -> tuple[Forecast, ...]:
-        """Return what is to be expected of a request at each candidate, () without targets.
-
-        `tpot_ms` tells how long a token takes at a worker. What the request has waited counts; of
-        one that never arrived, nothing.
-        """
-        targets = request.targets
-        if targets is None:
-            return ()
-        waited_ms = self.waited_ms(request.request_id, now)
-        found: list[Forecast] = []
-        for one in candidates:
-            coming_ms = PREDICTED_MS.function(one, NO_FLEET, NO_WEIGHTS)
-            token_ms = tpot_ms(one.worker)
-            chance = self.chance(targets, coming_ms, token_ms, waited_ms)
-            own_ms = OWN_MS.function(one, NO_FLEET, NO_WEIGHTS)
-            ttft_ms = waited_ms + coming_ms
-            found.append(Forecast(one.worker, ttft_ms, token_ms, waited_ms, own_ms, chance))
-        return tuple(found)
-
-    def chance(self, targets: Targets, coming_ms: float, tpot_ms: float, waited_ms: float) -> float:
-        """Return the chance to miss a target, 0..1, with `coming_ms` until the first token."""
-        kept = 1.0
-        if targets.ttft_ms is not None:
-            left_ms = targets.ttft_ms - waited_ms
-            if left_ms <= 0.0:
-                return 1.0
-            kept -= self.ttft_errors.chance_above(coming_ms, left_ms)
-        if targets.tpot_ms is not None and tpot_ms > 0.0:
-            kept *= 1.0 - self.tpot_errors.chance_above(tpot_ms, targets.tpot_ms)
-        return 1.0 - kept
-
     def sent(
         self, request_id: str, targets: Targets, forecast: Forecast | None, now: float
     ) -> None:
         """Note that a request was sent to a worker for which that was foretold; None: nothing."""
-        self.arrive(request_id, targets, now)
-        known = self.open[request_id]
+        known = self.open.get(request_id)
+        if known is None:
+            self.arrive(request_id, targets, now)
+            known = self.open[request_id]
         known.sent, known.sent_s, known.forecast, known.first_s = True, now, forecast, None
 
     def first_token(self, request_id: str, now: float) -> None:
@@ -172,9 +114,9 @@ class SloTracker:
                 if forecast is not None and forecast.tpot_ms > 0.0:
                     self.tpot_errors.learn(forecast.tpot_ms, tpot_ms)
         result: Result = "met"
-        if not targets.met(ttft_ms, None):
+        if targets.ttft_ms is not None and ttft_ms > targets.ttft_ms:
             result = "missed_ttft"
-        elif not targets.met(None, tpot_ms):
+        elif targets.tpot_ms is not None and tpot_ms is not None and tpot_ms > targets.tpot_ms:
             result = "missed_tpot"
         self._results[result] += 1
         if forecast is not None:

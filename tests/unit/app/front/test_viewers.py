@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.app.front.viewers import Viewers, viewers_of
+from kvmesh.app.front.viewers import RedactedPlan, Viewers, viewers_of
 from kvmesh.core.admission.access import Viewer
 from kvmesh.errors import RequestError
 from kvmesh.settings.roles import RouterSettings
@@ -75,17 +75,21 @@ class Plan:
 
 
 def test_overlap_is_told_to_those_who_may_know_it() -> None:
-    plan = Plan()
     shared, apart = Viewers("x-kvmesh-tenant"), Viewers("x-kvmesh-tenant", apart=True)
+    checked = Viewers("x-kvmesh-tenant", checked=True)
 
-    assert shared.redact(request(), plan) is plan
-    assert shared.redact(request(TENANT, OPERATE), plan) is plan
-    assert apart.redact(request(TENANT, VIEW), plan) is plan
+    for one in (shared, checked):
+        assert not one.hides(request())
+        assert not one.hides(request(TENANT, OPERATE))
+        assert one.hides(request(TENANT, VIEW))
+    assert not apart.hides(request(TENANT, VIEW))
+    with pytest.raises(RequestError, match="2 headers"):
+        shared.hides(request(TENANT, TENANT, VIEW))
 
 
 def test_a_veiled_plan_is_the_plan_but_for_what_tells_of_caches() -> None:
     plan = Plan()
-    veiled = Viewers("x-kvmesh-tenant").redact(request(TENANT, VIEW), plan)
+    veiled = RedactedPlan(plan)
 
     assert veiled.next_target() is None
     assert veiled.on_attempt_failed(UpstreamFailure("before_send", "refused", "why", "o"))

@@ -10,23 +10,6 @@ from kvmesh.core.cost.targets import (
 from kvmesh.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("targets", "ttft_ms", "tpot_ms", "met"),
-    [
-        (Targets(100.0, 10.0), 100.0, 10.0, True),
-        (Targets(100.0, 10.0), 100.1, 1.0, False),
-        (Targets(100.0, 10.0), 1.0, 10.1, False),
-        (Targets(100.0, None), 50.0, 1e9, True),
-        (Targets(None, 10.0), 1e9, 5.0, True),
-        (Targets(100.0, 10.0), None, None, True),
-    ],
-)
-def test_targets_are_met_by_times_within_them(
-    targets: Targets, ttft_ms: float | None, tpot_ms: float | None, *, met: bool
-) -> None:
-    assert targets.met(ttft_ms, tpot_ms) is met
-
-
 def test_zero_is_no_target() -> None:
     assert targets_of(0.0, None) is None
     assert targets_of(None, 0.0) is None

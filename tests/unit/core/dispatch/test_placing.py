@@ -65,7 +65,7 @@ class Way(Placer):
         self.dispatch = dispatch
 
     def begun(self, placed: Placed) -> Dispatched:
-        targets = None if placed.inputs is None else placed.inputs.request.targets
+        targets = None if placed.inputs is None else placed.inputs.asks.targets
         return at_once(placed, RequestWishes(targets=targets), None)
 
     def seen(self, placed: Placed, tokens: int, now: float) -> None:

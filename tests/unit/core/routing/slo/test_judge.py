@@ -7,7 +7,6 @@ from kvmesh.core.routing.slo.judge import (
     MOST_RETRY_S,
     SloJudge,
     SloOptions,
-    in_time,
     weight_of,
 )
 from kvmesh.core.routing.slo.tracker import SloTracker
@@ -31,21 +30,6 @@ def judge_of(refuse_below: float = 0.1) -> SloJudge:
 )
 def test_a_request_of_higher_priority_counts_for_more(priority: int, weight: float) -> None:
     assert weight_of(priority) == pytest.approx(weight)
-
-
-@pytest.mark.parametrize(
-    ("chances", "priority", "places"),
-    [
-        ((0.5, 0.1, 0.15), 0, [1, 2]),
-        ((0.5, 0.1, 0.15), 3, [1]),
-        ((0.5, 0.1, 0.15), -4, [0, 1, 2]),
-        ((1.0, 1.0, 1.0), 0, [0, 1, 2]),
-    ],
-)
-def test_the_formula_decides_among_those_that_hardly_miss(
-    chances: tuple[float, ...], priority: int, places: list[int]
-) -> None:
-    assert in_time([forecast(one) for one in chances], priority) == places
 
 
 def test_only_what_is_hopeless_is_refused() -> None:

@@ -16,7 +16,7 @@ from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, failed_attempt
 from kvmesh.core.programs.turn import Turn
-from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import Forecast, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
@@ -71,6 +71,57 @@ def test_a_request_in_a_hurry_leaves_its_cache_for_a_worker_that_begins_sooner()
         "meets its targets with a chance of" in view_decision(decision, router="r", bucket="b").why
     )
     assert view_decision(decision, router="r", bucket="b").forecasts[0].worker == away
+
+
+def forecast_of(scheduler: Scheduler, targets: Targets, now: float) -> Forecast:
+    decision = scheduler.explain(make_request("r1", blocks=100, targets=targets), now)
+    assert decision.forecast is not None
+    return decision.forecast
+
+
+def test_what_a_request_waited_counts() -> None:
+    scheduler = make_scheduler(W1)
+    scheduler.slo.arrive("r1", SOON, 5.0)
+    scheduler.slo.arrive("r1", SOON, 5.4)
+    now, later, over = (forecast_of(scheduler, SOON, at) for at in (5.0, 5.5, 6.0))
+
+    assert (now.worker, now.waited_ms) == (W1, 0.0)
+    assert now.ttft_ms == now.own_ms > 0.0
+    assert (later.ttft_ms, later.waited_ms) == (now.ttft_ms + 500.0, 500.0)
+    assert now.chance < later.chance < over.chance == 1.0
+    assert scheduler.slo.waited_ms("nobody", 6.0) == 0.0
+
+
+def test_the_chance_to_miss_is_that_of_either_target() -> None:
+    scheduler = make_scheduler(W1)
+    both, ttft_alone = Targets(200.0, 50.0), Targets(200.0, None)
+    unknown = forecast_of(scheduler, both, 0.0)
+    assert (unknown.tpot_ms, unknown.chance) == (
+        0.0,
+        forecast_of(scheduler, ttft_alone, 0.0).chance,
+    )
+    scheduler.speeds.output(W1, 100, 4.0)
+    ttft, tpot = (
+        forecast_of(scheduler, one, 0.0).chance for one in (ttft_alone, Targets(None, 50.0))
+    )
+
+    assert 0.0 < tpot < 1.0
+    assert forecast_of(scheduler, both, 0.0).chance == pytest.approx(1 - (1 - ttft) * (1 - tpot))
+
+
+@pytest.mark.parametrize(("priority", "worker"), [(0, W2), (9, W1)])
+def test_the_formula_decides_among_those_that_hardly_miss(priority: int, worker: WorkerId) -> None:
+    scheduler = make_scheduler(W1, W2, cost="overlap-blocks")
+    held = make_request("first", blocks=100, pinned_worker=W2)
+    scheduler.schedule(held, 0.0)
+    scheduler.first_token("first", 0.1)
+    fill(scheduler, W2, 10_000)
+    asked = make_request("r1", blocks=100, targets=SOON, priority=priority)
+    decision = scheduler.schedule(asked, 0.2).record.decision
+
+    here, there = decision.forecasts
+    assert 0.0 < there.chance - here.chance < 0.1
+    assert decision.worker == worker
 
 
 def test_what_no_worker_can_serve_in_time_is_refused_and_books_nothing() -> None:

@@ -1,10 +1,8 @@
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.routing.decision import Forecast, RouteRequest
+from kvmesh.core.routing.decision import Forecast
 from kvmesh.core.routing.slo.tracker import RESULTS, SloTracker
 
 W1 = WorkerId("w1")
@@ -92,34 +90,6 @@ def test_without_a_forecast_answers_count_and_teach_nothing() -> None:
     assert tracker.served("r1", 11, 1.0) == "met"
     assert tracker.served("r2", 11, 1.8) == "missed_tpot"
     assert tracker.statistics().tpot_bias == 1.0
-
-
-def test_what_a_request_waited_counts() -> None:
-    tracker = SloTracker()
-    request = RouteRequest("r1", NO_HASHES, 1000, targets=Targets(1000.0, None))
-    at = Candidate(W1, 16, 1000, uncached_tokens=1000, ms_per_token=0.1, wait_ms=300.0)
-    assert request.targets is not None
-    tracker.arrive("r1", request.targets, 5.0)
-    tracker.arrive("r1", request.targets, 5.4)
-
-    (now,) = tracker.foretell(request, (at,), lambda _: 30.0, 5.0)
-    (later,) = tracker.foretell(request, (at,), lambda _: 30.0, 5.5)
-    (over,) = tracker.foretell(request, (at,), lambda _: 30.0, 6.0)
-
-    assert (now.ttft_ms, now.own_ms, now.tpot_ms, now.worker) == (400.0, 100.0, 30.0, W1)
-    assert (later.ttft_ms, later.waited_ms) == (900.0, 500.0)
-    assert now.chance < later.chance < over.chance == 1.0
-    assert tracker.waited_ms("nobody", 6.0) == 0.0
-    assert tracker.foretell(RouteRequest("r2", NO_HASHES, 1000), (at,), lambda _: 1.0, 5.0) == ()
-
-
-def test_the_chance_to_miss_is_that_of_either_target() -> None:
-    tracker = SloTracker()
-    ttft = tracker.chance(Targets(1000.0, None), 800.0, 40.0, 0.0)
-    tpot = tracker.chance(Targets(None, 50.0), 800.0, 40.0, 0.0)
-
-    assert tracker.chance(BOTH, 800.0, 40.0, 0.0) == pytest.approx(1 - (1 - ttft) * (1 - tpot))
-    assert tracker.chance(BOTH, 800.0, 0.0, 0.0) == pytest.approx(ttft)
 
 
 def test_a_retry_is_judged_from_its_arrival_on() -> None:

@@ -1,3 +1,5 @@
+"""How far predicted times are off is learned, and as its model does, to the last bit."""
+
 import random
 from math import exp, inf, nan
 
@@ -5,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.routing.slo.errors import FLOOR_MS, LEAST_SPREAD, MOST_RATIO, TimeErrors
+from kvmesh._native import TimeErrors
+from tests.reference.routing.time_errors import FLOOR_MS, LEAST_SPREAD, MOST_RATIO
+from tests.reference.routing.time_errors import TimeErrors as Model
 
 TIMES = st.floats(0.0, 1e6)
 
@@ -103,3 +107,21 @@ def test_a_chance_beyond_the_scale_is_taken_as_its_end() -> None:
 
     assert errors.longest(100.0, 0.0) == errors.longest(100.0, 0.01)
     assert errors.longest(100.0, 1.0) == errors.longest(100.0, 0.99)
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=20), st.floats(), st.floats())
+def test_it_learns_as_its_model_does(
+    samples: list[tuple[float, float]], one: float, other: float
+) -> None:
+    errors, model = TimeErrors(), Model()
+    for predicted_ms, actual_ms in samples:
+        errors.learn(predicted_ms, actual_ms)
+        model.learn(predicted_ms, actual_ms)
+
+    assert (errors.samples, errors.bias, errors.spread) == (
+        model.samples,
+        model.bias,
+        model.spread,
+    )
+    assert repr(errors.chance_above(one, other)) == repr(model.chance_above(one, other))
+    assert repr(errors.longest(one, other)) == repr(model.longest(one, other))

@@ -1,0 +1,147 @@
+"""Keys are looked up once, and whatever else a request says is read each time."""
+
+import time
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from kvmesh.app.front import key_guard
+from kvmesh.app.front.key_guard import CHECK_S, KeyGuard, is_told_alone
+from kvmesh.core.admission.api_keys import digest_of
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.scope import Scope
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import Problem
+
+ANN = (b"authorization", b"Bearer ann-key")
+CHAT = "/v1/chat/completions"
+
+
+class Asked:
+    """An exchange: what is answered is kept."""
+
+    silent_s = 0.0
+    request_id = b"r1"
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.scope = Scope(self.request_id, lambda *_: None)
+        self.status = 0
+
+    def respond(
+        self, status: int, body: bytes, *, content_type: bytes = b"", headers: Headers = ()
+    ) -> None:
+        del body, content_type, headers
+        self.status = status
+
+    def fail(self, problem: Problem, headers: Headers = ()) -> None:
+        del headers
+        self.status = problem.status
+
+
+class Door:
+    """A guard of keys that are in a file, and what came through it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.toml"
+        self.passed: list[Request] = []
+        self.write("ann", "bob")
+        self.guard: KeyGuard[Asked] = KeyGuard(
+            self.pass_on, self.path, tenant_header="x-kvmesh-tenant", pass_on=False, sessions=b""
+        )
+
+    def write(self, *names: str, more: str = "") -> None:
+        self.path.write_text(
+            "".join(
+                f'[keys.{one}]\nsha256 = "{digest_of(f"{one}-key")}"\nroles = ["infer"]\n{more}'
+                for one in names
+            )
+        )
+
+    def pass_on(self, asked: Asked) -> None:
+        self.passed.append(asked.request)
+
+    def ask(self, *headers: tuple[bytes, bytes], path: str = CHAT, method: str = "POST") -> int:
+        asked = Asked(Request(method, path.encode(), headers))
+        self.guard(asked)
+        return asked.status
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    return Door(tmp_path)
+
+
+def test_a_key_is_known_again_and_its_request_stands_for_its_tenant(door: Door) -> None:
+    for _ in range(3):
+        assert door.ask(ANN, (b"x-kvmesh-tenant", b"bob"), (b"x-foo", b"1")) == 0
+
+    assert len(door.passed) == 3
+    for one in door.passed:
+        assert list(one.headers) == [
+            (b"x-foo", b"1"),
+            (b"x-kvmesh-tenant", b"ann"),
+            (b"x-kvmesh-roles", b"infer"),
+        ]
+
+
+def test_what_a_key_may_have_of_one_path_says_nothing_of_another(door: Door) -> None:
+    assert [door.ask(ANN), door.ask(ANN, path="/metrics"), door.ask(ANN)] == [0, 403, 0]
+    assert door.ask(ANN, path="/metrics") == 403
+
+
+def test_a_key_in_one_header_is_none_in_another(door: Door) -> None:
+    assert door.ask((b"x-api-key", b"ann-key")) == 0
+    assert door.ask((b"authorization", b"ann-key")) == 401
+    assert door.ask((b"x-api-key", b"Bearer ann-key")) == 401
+    assert [door.ask(ANN, (b"x-api-key", b"no")), door.ask((b"x-api-key", b"no"))] == [0, 401]
+
+
+def test_a_key_that_the_file_has_no_more_is_not_known_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert door.ask(ANN) == 0
+    door.write("bob", more="# another size\n")
+    later = time.monotonic() + 2 * CHECK_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    assert door.ask(ANN) == 401
+
+
+def test_each_request_of_a_known_key_is_spent(door: Door) -> None:
+    door.write("ann", more="requests_per_minute = 2\n")
+    guard: KeyGuard[Asked] = KeyGuard(
+        door.pass_on, door.path, tenant_header="", pass_on=True, sessions=None
+    )
+    asked = [Asked(Request("POST", CHAT.encode(), [ANN])) for _ in range(3)]
+    for one in asked:
+        guard(one)
+
+    assert [one.status for one in asked] == [0, 0, 429]
+
+
+def test_no_more_keys_are_kept_than_so_many(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_guard, "MOST_ADMITTED", 2)
+    paths = [f"/v1/models/m{number}" for number in range(5)]
+
+    assert [door.ask(ANN, path=path, method="GET") for path in paths * 2] == [0] * 10
+
+
+@pytest.mark.parametrize(
+    ("headers", "alone"),
+    [
+        ([ANN], True),
+        ([(b"x-api-key", b"k")], True),
+        ([(b"authorization", b"bearer  k")], True),
+        ([(b"authorization", b"Bearer ")], False),
+        ([(b"authorization", b"Bearer "), (b"x-api-key", b"k")], False),
+        ([(b"authorization", b"Basic " + b64encode(b"u:k"))], False),
+        ([(b"authorization", b"Token t"), (b"x-api-key", b"k")], False),
+        ([(b"x-api-key", b" ")], False),
+        ([(b"cookie", b"a=b")], False),
+        ([], False),
+    ],
+)
+def test_a_key_is_kept_that_one_header_tells(headers: Headers, alone: bool) -> None:
+    assert is_told_alone(Request("GET", b"/v1/models", headers)) is alone
