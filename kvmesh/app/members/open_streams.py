@@ -94,7 +94,7 @@ class OpenStreams:
         self._move(quiet, UpstreamFailure("mid_response", "hung", text, member))
 
     def _move(self, streams: list[Stream], failure: UpstreamFailure) -> None:
-        """Have streams go on elsewhere if there is anybody: where there is not, to wait is better."""
+        """Have streams go on elsewhere if there is anybody: else to wait is better."""
         if not any(one != failure.origin for one in self._membership.usable(self._clock())):
             return
         for stream in streams:

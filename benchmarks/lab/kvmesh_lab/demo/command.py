@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Never
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -17,9 +17,11 @@ from kvmesh.app.views.ask import ask_overview
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
+from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.roles import MetaRouterSettings, UpSettings
 from kvmesh.settings.types import Flat, Positive, Seconds
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
+from kvmesh_lab.demo.kill import STREAMS, Round, print_rounds, run_kills
 from kvmesh_lab.demo.measures import Measured, measure
 from kvmesh_lab.demo.own_mesh import own_mesh
 from kvmesh_lab.demo.play import Mesh, Player, read_mesh
@@ -64,6 +66,9 @@ class DemoSettings:
     """How many requests light and full load send: 0.1 is a tenth, and says little."""
     timeout_s: Seconds = 120.0
     """Seconds until an answer counts as failed."""
+    kill: bool = False
+    """In place of all that: kill -9 engines and a router of the own mesh in the middle of streams,
+    and compare these with undisturbed ones. --load, --mode and --url do not count."""
     json: bool = False
     """Print everything as JSON instead of tables."""
     engines: Positive = UpSettings.engines
@@ -108,7 +113,7 @@ async def _mesh(settings: DemoSettings) -> AsyncGenerator[str]:
         timing_profile=settings.timing_profile,
         speedup_ratio=settings.speedup_ratio,
     )
-    async with own_mesh(up) as url:
+    async with own_mesh(up) as (url, _):
         yield url
 
 
@@ -222,10 +227,34 @@ def _mark(demonstration: Demonstration, load: LoadName, use: int) -> str:
     return f"{load[0]}{DEMONSTRATIONS.index(demonstration)}{use}"
 
 
+def _show_kills(settings: DemoSettings) -> Never:
+    """Kill, print what became of the streams, and exit: 1 when one was not as undisturbed."""
+    rounds: list[Round] = []
+
+    async def main(stop: Stop) -> None:
+        async def show() -> None:
+            up = UpSettings(
+                engines=max(settings.engines, 3), buckets="default", replicas=2, speedup_ratio=1.0
+            )
+            rounds.extend(
+                await run_kills(up, settings.model or MockerSettings.model, Console(stderr=True))
+            )
+
+        await first_of(stop.wait(), show())
+
+    run(main)
+    if not rounds:
+        sys.exit(130)
+    print_rounds(rounds, Console())
+    sys.exit(any(one.equal < STREAMS for one in rounds))
+
+
 def command(*, settings: Annotated[DemoSettings, Flat] | None = None) -> None:
     """Measure the usual demonstrations of KV routing, beside what is promised; 1 for a miss."""
     options = settings or DemoSettings()
     configure_logging("error", "auto", role="demo")
+    if options.kill:
+        _show_kills(options)
     reports: list[DemoReport] = []
 
     async def main(stop: Stop) -> None:

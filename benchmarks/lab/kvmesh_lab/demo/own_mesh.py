@@ -12,7 +12,7 @@ from typing import Final
 
 from kvmesh.app.ops.mesh_place import refuse_taken_ports
 from kvmesh.app.ops.up import mesh_ports, start_mesh
-from kvmesh.app.process.supervisor import wait_for_ready
+from kvmesh.app.process.supervisor import Child, wait_for_ready
 from kvmesh.app.views.ask import ask_overview
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.roles import UpSettings
@@ -27,8 +27,9 @@ POLL_S: Final = 0.1
 
 
 @contextlib.asynccontextmanager
-async def own_mesh(settings: UpSettings) -> AsyncGenerator[str]:
-    """Run a mesh; yield its front door's URL when every worker may be given requests.
+async def own_mesh(settings: UpSettings) -> AsyncGenerator[tuple[str, list[Child]]]:
+    """Run a mesh; yield its front door's URL and its processes when every worker may be given
+    requests.
 
     Ports and data directory of `settings` do not count. Raises `TransportError`.
     """
@@ -39,7 +40,7 @@ async def own_mesh(settings: UpSettings) -> AsyncGenerator[str]:
             await wait_for_ready(children, READY_S)
             url = f"http://127.0.0.1:{chosen.http_port}"
             await _wait_for_workers(url, settings.engines)
-            yield url
+            yield url, children
 
 
 def free_base(settings: UpSettings) -> int:
