@@ -52,14 +52,21 @@ class SessionNames:
         given = dict(request.head.select(self._asked))
         if not given and extension.session is None and extension.program is None:
             return ()
-        tenant = given.get(self._tenant, b"").decode("latin-1").strip()
-        named = given.get(self._own, b"").decode("latin-1").strip()
-        named = named or extension.session or extension.program or ""
-        own = named or _first(given, SESSION_HEADERS)
-        names = dict.fromkeys(one for one in (own, _first(given, PARENT_HEADERS)) if one)
-        return tuple(int(session_key(name, tenant)[:_KEY_BYTES], 16) for name in names)
+        tenant = _first(given, (self._tenant,))
+        own = _first(given, (self._own,)) or extension.session or extension.program
+        own = own or _first(given, SESSION_HEADERS)
+        parent = _first(given, PARENT_HEADERS)
+        if parent and parent != own:
+            return (_key(own, tenant), _key(parent, tenant)) if own else (_key(parent, tenant),)
+        return (_key(own, tenant),) if own else ()
+
+
+def _key(name: str, tenant: str) -> int:
+    return int(session_key(name, tenant)[:_KEY_BYTES], 16)
 
 
 def _first(given: dict[bytes, bytes], names: tuple[bytes, ...]) -> str:
-    values = (given.get(name, b"").decode("latin-1").strip() for name in names)
-    return next((value for value in values if value), "")
+    for name in names:
+        if name in given and (value := given[name].decode("latin-1").strip()):
+            return value
+    return ""

@@ -47,6 +47,8 @@ def rendezvous(names: Sequence[str], key: bytes) -> str:
 
     Source: Thaler and Ravishankar, "A name-based mapping scheme for rendezvous".
     """
+    if len(names) == 1:
+        return names[0]
     seed = xxhash.xxh3_64_intdigest(key)
     return max(names, key=lambda name: (xxhash.xxh3_64_intdigest(name.encode(), seed), name))
 
@@ -81,7 +83,7 @@ class Placing:
         """Return the bucket and why; remember it. `sent` counts requests by replica since its
         last report.
         """
-        if request.sessions:
+        if request.sessions and not self._by_hash:
             found = self.conversations.find_session(request.sessions, now)
             if bucket := _newest(found, serving):
                 self.note(request, bucket, now)
