@@ -160,3 +160,14 @@ async def test_an_interrupt_ends_the_mesh_too(own: subprocess.Popen[str]) -> Non
     assert own.returncode == 130
     assert below
     await all_ended(below)
+
+
+def test_streams_are_whole_whatever_is_killed() -> None:
+    command = [sys.executable, "-m", "kvmesh", "demo", "--kill", "--json", "--engines", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+    rounds = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert [one["killed"].partition("-")[0] for one in rounds] == ["engine", "router", "engine"]
+    assert [(one["equal"], one["errors"]) for one in rounds] == [(24, 0)] * 3
+    assert sum(one["cut"] for one in rounds) > 0

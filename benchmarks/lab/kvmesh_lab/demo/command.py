@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Never
 from urllib.parse import urlsplit
 
+import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
@@ -234,7 +235,7 @@ def _show_kills(settings: DemoSettings) -> Never:
     async def main(stop: Stop) -> None:
         async def show() -> None:
             up = UpSettings(
-                engines=max(settings.engines, 3), buckets="default", replicas=2, speedup_ratio=1.0
+                engines=settings.engines, buckets="default", replicas=2, speedup_ratio=1.0
             )
             rounds.extend(
                 await run_kills(up, settings.model or MockerSettings.model, Console(stderr=True))
@@ -245,7 +246,10 @@ def _show_kills(settings: DemoSettings) -> Never:
     run(main)
     if not rounds:
         sys.exit(130)
-    print_rounds(rounds, Console())
+    if settings.json:
+        sys.stdout.write(msgspec.json.encode(rounds).decode() + "\n")
+    else:
+        print_rounds(rounds, Console())
     sys.exit(any(one.equal < STREAMS for one in rounds))
 
 
