@@ -168,13 +168,16 @@ static PyObject *forecasts_all(Forecasts *self, PyObject *ignored) {
 }
 
 static PyObject *forecasts_at(Forecasts *self, PyObject *worker) {
-    for (Py_ssize_t i = 0; i < count_of(self); i++) {
-        int same = PyObject_RichCompareBool(PyTuple_GET_ITEM(self->workers, i), worker, Py_EQ);
-        if (same) {
-            return same < 0 ? NULL : forecast_tuple(self, i);
+    PyObject *workers = Py_XNewRef(self->workers), *found = NULL;
+    int same = 0;
+    for (Py_ssize_t i = 0; same == 0 && i < count_of(self) && workers == self->workers; i++) {
+        same = PyObject_RichCompareBool(PyTuple_GET_ITEM(workers, i), worker, Py_EQ);
+        if (same > 0 && workers == self->workers) { /* who compares may do anything */
+            found = forecast_tuple(self, i);
         }
     }
-    Py_RETURN_NONE;
+    Py_XDECREF(workers);
+    return found == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : found;
 }
 
 static PyMethodDef forecasts_methods[] = {
