@@ -17,7 +17,7 @@ LAB    := benchmarks/lab
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-nightly test-engines test-clients mutants check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
+.PHONY: up demo docs site test test-pure test-real test-nightly test-engines test-clients mutants check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -48,8 +48,8 @@ up: $(VENV)/.run
 demo: $(VENV)/.run
 	$(BIN)/kvmesh demo $(ARGS)
 
-# Tests that reach every branch of PURE run under coverage, three times as slow; all others without.
-# In the second run those of sockets and processes come first: while they wait, others compute.
+# Tests of sockets and processes run beside all others: while they wait, others compute, and give way.
+# Of the latter those that reach every branch of PURE run under coverage, three times as slow.
 # Status 5: ARGS select no test of that part.
 COVERING := tests/unit/core tests/unit/actors tests/unit/library tests/unit/mocker \
 	tests/unit/simulator/fleet tests/unit/simulator/test_slow_engine.py \
@@ -60,14 +60,26 @@ COVERING := tests/unit/core tests/unit/actors tests/unit/library tests/unit/mock
 	tests/property/journal/test_event_sender_faults.py tests/property/journal/test_event_sender_properties.py \
 	tests/property/members/test_floods.py tests/property/members/test_health_properties.py \
 	tests/property/members/test_hostile_members.py
+REAL     := tests/integration tests/contract tests/browser tests/chaos tests/clients tests/engines
 PYTEST   := pytest --dist loadfile
+PURE_WORKERS ?= $(shell echo $$(( ($$(nproc) + 1) / 2 )))
+PURE_LOG := build/test-pure.log
 
 test: $(VENV)/.dev
+	@mkdir -p $(dir $(PURE_LOG))
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run --source=$(PURE_SOURCE) -m $(PYTEST) -n 2 $(COVERING) $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m $(PYTEST) -n $(WORKERS) --no-loadscope-reorder tests $(addprefix --ignore=,$(COVERING)) $(ARGS) || [ $$? -eq 5 ]
+	nice $(MAKE) --no-print-directory test-pure > $(PURE_LOG) 2>&1 & pure=$$!; \
+	$(MAKE) --no-print-directory test-real; real=$$?; \
+	wait $$pure; pure=$$?; cat $(PURE_LOG); exit $$((real | pure))
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
+
+test-real: $(VENV)/.dev
+	$(BIN)/python -m $(PYTEST) -n $(WORKERS) $(REAL) $(ARGS) || [ $$? -eq 5 ]
+
+test-pure: $(VENV)/.dev
+	$(BIN)/python -m coverage run --source=$(PURE_SOURCE) -m $(PYTEST) -n $(PURE_WORKERS) $(COVERING) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m $(PYTEST) -n $(PURE_WORKERS) tests $(addprefix --ignore=,$(COVERING) $(REAL)) $(ARGS) || [ $$? -eq 5 ]
 
 # The whole suite under coverage, of the rest of the code, too.
 coverage: $(VENV)/.dev

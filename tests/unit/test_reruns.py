@@ -43,25 +43,6 @@ def run_suite(folder: Path, *flags: str, reruns: str = "2", **files: str) -> tup
     return done.returncode, done.stdout
 
 
-def test_a_test_of_real_things_may_fail_twice(tmp_path: Path) -> None:
-    suite = FAILS_FIRST.format(mark="browser", count=1, failures=2)
-
-    code, out = run_suite(tmp_path, test_real=suite)
-
-    assert code == 0, out
-    assert "reruns: 2, at most 3 in a run\n" in out
-    assert "1 passed, 2 rerun in" in out
-
-
-def test_three_failures_are_a_failure(tmp_path: Path) -> None:
-    suite = FAILS_FIRST.format(mark="integration", count=1, failures=3)
-
-    code, out = run_suite(tmp_path, test_real=suite)
-
-    assert code == 1
-    assert "1 failed, 2 rerun in" in out
-
-
 def test_a_pure_test_is_never_run_again(tmp_path: Path) -> None:
     suite = FAILS_FIRST.format(mark="chaos", count=1, failures=1)
 
@@ -72,15 +53,6 @@ def test_a_pure_test_is_never_run_again(tmp_path: Path) -> None:
     assert "1 failed in" in out
 
 
-def test_none_is_run_again_where_that_is_asked_for(tmp_path: Path) -> None:
-    suite = FAILS_FIRST.format(mark="integration", count=1, failures=1)
-
-    code, out = run_suite(tmp_path, reruns="0", test_real=suite)
-
-    assert code == 1
-    assert "reruns: 0" in out
-
-
 def test_too_many_reruns_fail_a_run_in_which_all_passed(tmp_path: Path) -> None:
     half = FAILS_FIRST.format(mark="integration", count=(MOST_RERUNS + 1) // 2, failures=1)
 
@@ -89,12 +61,3 @@ def test_too_many_reruns_fail_a_run_in_which_all_passed(tmp_path: Path) -> None:
     assert code == 1
     assert "reruns: 4, at most 3 in a run: too many, the run fails\n" in out
     assert "4 passed, 4 rerun in" in out
-
-
-def test_as_many_as_may_be_are_no_failure(tmp_path: Path) -> None:
-    suite = FAILS_FIRST.format(mark="integration", count=MOST_RERUNS, failures=1)
-
-    code, out = run_suite(tmp_path, test_real=suite)
-
-    assert code == 0, out
-    assert "reruns: 3, at most 3 in a run\n" in out

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from cyclopts import CycloptsError
 
-from kvmesh.settings.roles import RouterSettings, WorkerSettings
-from tests.integration.chart.command_lines import parse_line, read_line, variables_of
+from kvmesh.settings.roles import RouterSettings
+from tests.integration.chart.command_lines import parse_line, read_line
 
 Manifest = dict[str, Any]
 MESH = {
@@ -53,14 +53,6 @@ def test_flags_variables_and_maps_become_settings() -> None:
     assert settings.tokenizer == Path("/models/a")
 
 
-def test_a_sidecar_needs_its_engine() -> None:
-    settings = parsed(container("worker", KVMESH_ENGINE_URL="http://10.0.0.1:8000"))
-
-    assert isinstance(settings, WorkerSettings)
-    with pytest.raises(CycloptsError, match=r"ENGINE_URL|engine-url"):
-        parsed(container("worker"))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -90,8 +82,3 @@ def test_a_reference_to_what_is_not_there_is_refused() -> None:
         read_line(container("router"), [])
     with pytest.raises(TypeError, match="8000"):
         read_line({"name": "one", "args": ["router", "--http-port", 8000]}, [])
-
-
-def test_variables_of_a_command_are_its_settings() -> None:
-    assert {"KVMESH_BUCKET", "KVMESH_HTTP_PORT", "KVMESH_CONFIG"} <= variables_of("router")
-    assert "KVMESH_ENGINE_URL" not in variables_of("router")

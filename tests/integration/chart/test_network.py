@@ -32,34 +32,6 @@ def only(app: str) -> Manifest:
     return {"matchLabels": {"app": app}}
 
 
-def test_without_a_policy_everything_is_open() -> None:
-    assert policies().admit(INTERNET, DB, Port(5432))
-    assert policies().admit(DB, INTERNET, Port(443))
-
-
-def test_a_policy_without_rules_closes_the_pods_it_selects_and_no_others() -> None:
-    closed = policies(policy(only("db")))
-
-    assert not closed.admit(WEB, DB, Port(5432))
-    assert closed.admit(DB, WEB, HTTP), "no egress rule: egress stays open"
-    assert closed.admit(DB, INTERNET, Port(443))
-
-
-def test_a_policy_of_another_namespace_counts_for_nothing() -> None:
-    elsewhere = policy({}) | {"metadata": {"name": "one", "namespace": "other"}}
-
-    assert policies(elsewhere).admit(WEB, DB, Port(5432))
-    assert not policies(elsewhere).admit(WEB, NEIGHBOUR, HTTP)
-
-
-def test_a_policy_without_a_namespace_lies_in_the_default_one() -> None:
-    nowhere = policy({}) | {"metadata": {"name": "one"}}
-    there = Policies([nowhere], NAMESPACES, blocks_have_pods=False, default_namespace="mesh")
-
-    assert not there.admit(WEB, DB, Port(5432))
-    assert policies(nowhere).admit(WEB, DB, Port(5432))
-
-
 def test_rules_of_several_policies_add_up() -> None:
     closed = policy(only("db"))
     opened = policy(only("db"), ingress=[{"from": [{"podSelector": only("web")}]}])
@@ -78,13 +50,6 @@ def test_both_ends_must_agree() -> None:
     assert not policies(egress, ingress).admit(WEB, DB, Port(5432))
     assert not policies(egress).admit(WEB, INTERNET, Port(443))
     assert policies(egress).admit(PROMETHEUS, WEB, HTTP), "ingress of web is not mentioned"
-
-
-def test_an_egress_rule_alone_makes_both_directions_count() -> None:
-    both = policies(policy(only("web"), egress=[{"to": [{"podSelector": only("db")}]}]))
-
-    assert not both.admit(PROMETHEUS, WEB, HTTP), "policyTypes defaults to Ingress as well"
-    assert not both.admit(WEB, INTERNET, Port(443))
 
 
 @pytest.mark.parametrize(
@@ -152,32 +117,6 @@ def test_a_port_is_what_it_names(
     assert {(one.protocol, one.number) for one in asked if opened.admit(DB, WEB, one)} == admitted
 
 
-def test_a_named_port_of_an_egress_rule_is_the_targets() -> None:
-    rule = {"to": [{"podSelector": only("db")}], "ports": [{"port": "sql"}]}
-    opened = policies(policy(only("web"), policyTypes=["Egress"], egress=[rule]))
-
-    assert opened.admit(WEB, DB, Port(5432))
-    assert not opened.admit(WEB, DB, HTTP)
-
-
-@pytest.mark.parametrize(
-    ("term", "taken"),
-    [
-        ({"key": "app", "operator": "In", "values": ["web", "db"]}, True),
-        ({"key": "app", "operator": "In", "values": ["db"]}, False),
-        ({"key": "app", "operator": "NotIn", "values": ["db"]}, True),
-        ({"key": "tier", "operator": "NotIn", "values": ["db"]}, True),
-        ({"key": "app", "operator": "Exists"}, True),
-        ({"key": "tier", "operator": "Exists"}, False),
-        ({"key": "tier", "operator": "DoesNotExist"}, True),
-        ({"key": "app", "operator": "DoesNotExist"}, False),
-    ],
-)
-def test_expressions_of_selectors(term: Manifest, *, taken: bool) -> None:
-    assert selects({"matchExpressions": [term]}, {"app": "web"}) == taken
-    assert not selects({"matchLabels": {"app": "x"}, "matchExpressions": [term]}, {"app": "web"})
-
-
 def test_what_the_api_server_would_refuse_is_an_error_here() -> None:
     with pytest.raises(ValueError, match="no operator"):
         selects({"matchExpressions": [{"key": "a", "operator": "Is"}]}, {})
@@ -188,11 +127,3 @@ def test_what_the_api_server_would_refuse_is_an_error_here() -> None:
     both = {"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}
     with pytest.raises(ValueError, match="no selectors"):
         policies(policy(only("web"), ingress=[{"from": [both]}])).admit(DB, WEB, HTTP)
-
-
-def test_policies_that_apply_are_named() -> None:
-    closed = policies(policy(only("db")))
-
-    assert closed.selecting(DB, "Ingress") == ["one"]
-    assert closed.selecting(DB, "Egress") == []
-    assert closed.selecting(WEB, "Ingress") == []

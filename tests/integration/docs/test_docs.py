@@ -287,6 +287,8 @@ async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:  # noqa: 
     assert len(live_lines()) >= 5
     for line in live_lines():
         command = line.replace(FRONT_DOOR, mesh.url).replace("curl ", "curl --fail-with-body ")
+        if line.startswith("kvmesh simulate "):
+            command += " --requests 16"  # of a trace; all of it takes 15 s
         process = await asyncio.create_subprocess_shell(
             command.replace("kvmesh ", f"{sys.executable} -m kvmesh ", 1)
             if command.startswith("kvmesh ")

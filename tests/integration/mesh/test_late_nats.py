@@ -99,11 +99,9 @@ async def test_sigterm_ends_a_process_that_waits(tmp_path: Path, role: str) -> N
             assert process.alive, process.last_words()
             await asyncio.sleep(0.05)
 
-        started = time.monotonic()
         process.stop()
 
         assert process.returncode == 0, process.last_words()
-        assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("role", ["router", "front"])

@@ -72,6 +72,12 @@ class SickMesh:
         """Return how many blocks the router knows of by events."""
         return sum((await self.status())["blocks"].values())
 
+    async def has_read_all(self) -> bool:
+        """Return whether the router knows of all that is stored."""
+        stored = (await self.jetstream.stream_info(EVENTS)).state.last_seq
+        applied: int = (await self.status())["applied_sequence"]
+        return applied == stored
+
     async def knows_more_than(self, blocks: int) -> bool:
         return await self.blocks() > blocks
 
@@ -153,6 +159,7 @@ async def test_a_mesh_goes_on_without_room_and_uses_it_when_there_is_some(
     sick: SickMesh, relief: str
 ) -> None:
     await fill(sick.jetstream)
+    await until(sick.has_read_all, "the router reads what was stored before")
     known = await sick.blocks()
     warning = f"JetStream: writes to {META}: insufficient resources (code 10023)"
     await answer_with(sick.http, sick.mesh.router, "/ready", 200, warning)

@@ -16,6 +16,8 @@ from tests.integration.support import live_router
 pytestmark = pytest.mark.integration
 
 LONG = "A story that goes on and on, and has to be read first. " * 60
+LARGE = 64_000
+"""Tokens of a cache that holds a long context."""
 SLOW = MockerOptions(
     port=0, kv_events_port=0, replay_port=0, num_gpu_blocks_override=1000, speedup_ratio=0.02
 )
@@ -115,29 +117,37 @@ async def test_what_is_held_wants_more_workers() -> None:
 
 
 async def test_live_programs_fill_caches_while_they_pause() -> None:
-    engines = [Mocker(SLOW) for _ in range(2)]
+    """Figures are made once a second: a context so long is kept for ten, on a slow machine, too."""
+    large = MockerOptions(
+        port=0, kv_events_port=0, replay_port=0, num_gpu_blocks_override=LARGE // 16
+    )
+    engines = [Mocker(large) for _ in range(2)]
     for engine in engines:
         await engine.start()
+    prompt = LONG * 12
     async with (
         live_router.router([engine.url for engine in engines]) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
-        sent = {"model": "mock", "prompt": LONG, "max_tokens": 4}
+        sent = {"model": "mock", "prompt": prompt, "max_tokens": 4}
         headers = {"x-claude-code-session-id": "an-agent"}
         answer = await client.post("/v1/completions", json=sent, headers=headers)
         home = answer.headers["x-kvmesh-worker"]
         paused = await figures_when(
-            client, lambda found: found["kvmesh_saturation", "programs"] > len(LONG) / 32_000
+            client, lambda found: found["kvmesh_saturation", "programs"] > share_of(len(prompt))
         )
     for engine in engines:
         await engine.stop()
 
     assert answer.status_code == 200
-    # 16,000 tokens each; a prompt counts as its bytes.
-    assert paused["kvmesh_saturation", "programs"] == pytest.approx((len(LONG) + 4) / 32_000)
-    assert paused["kvmesh_wanted_workers", "programs"] == pytest.approx(
-        2 * (len(LONG) + 4) / 32_000 / 0.8
-    )
+    share = share_of(len(prompt) + 4)
+    assert paused["kvmesh_saturation", "programs"] == pytest.approx(share)
+    assert paused["kvmesh_wanted_workers", "programs"] == pytest.approx(2 * share / 0.8)
     (other,) = {"w0", "w1"} - {home}
     assert paused["kvmesh_worker_drain_order", other] == 1
     assert paused["kvmesh_worker_drain_cost_seconds", home] > 0.0
+
+
+def share_of(tokens: int) -> float:
+    """Return how much of two engines' caches so many tokens take; a prompt counts as its bytes."""
+    return tokens / (2 * LARGE)

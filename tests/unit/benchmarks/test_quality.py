@@ -1,10 +1,6 @@
-from io import StringIO
-
 import pytest
-from rich.console import Console
 
-from benchmarks.quality.grid import POLICIES, Played, Setting, fraction, grid, play
-from benchmarks.quality.tables import print_tables
+from benchmarks.quality.grid import fraction, grid
 from benchmarks.quality.workloads import BLOCK, WORKLOADS
 from kvmesh_lab.traces.trace import infinite_cache_hit_rate
 
@@ -32,20 +28,3 @@ def test_the_grid_has_every_setting_once_and_the_fraction_is_part_of_it() -> Non
     nine = part[: 2 * 9]
     assert len({(one.engines, one.load) for one in nine}) == 9
     assert len({(one.routers, one.event_delay_ms) for one in nine}) == 9
-
-
-def test_what_was_played_is_printed_against_the_best_rival() -> None:
-    alone = Setting("related-queries", 40, 2, 0.5, 1, 5.0)
-    several = Setting("related-queries", 40, 2, 0.5, 4, 5.0)
-    played: list[Played] = [play(one, name, 1.0) for one in (alone, several) for name in POLICIES]
-    out = StringIO()
-
-    print_tables(played, Console(file=out, width=140))
-
-    text = out.getvalue()
-    assert "related-queries x2 0.5 R4 5ms" in text
-    assert text.count("had nothing waited") == 2
-    assert "the best rival of each setting, another each time" in text
-    assert "the best single rival over all settings" in text
-    assert "alone, infinite cache (bound)" in text
-    assert "geometric means over 2 settings" in text

@@ -1,11 +1,9 @@
 from io import StringIO
-from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from benchmarks.quality.bench_quality import Result, Results
 from benchmarks.quality.grid import (
     BLIND,
     JITTER_MS,
@@ -16,9 +14,8 @@ from benchmarks.quality.grid import (
     Setting,
     load,
     perturb,
-    play,
 )
-from benchmarks.quality.seeds import complete_runs, mean_of, seeded, seeds_table
+from benchmarks.quality.seeds import complete_runs, mean_of, seeds_table
 from benchmarks.quality.tables import best_rival
 from kvmesh_lab.simulator.comparison import Cell
 
@@ -29,20 +26,6 @@ def run_of(policy: str, p90: float, seed: int = 0, hits: float = 0.5) -> Played:
     setting = msgspec.structs.replace(ALONE, seed=seed)
     cell = Cell(setting.name, policy, p90 / 2, p90, p90 * 2, 10.0, hits, 1.0, 0.1)
     return Played(setting, cell, 50.0, 0.9, p90 / 3, 0.8)
-
-
-def test_all_settings_of_a_seed_come_before_the_next_seed() -> None:
-    other = msgspec.structs.replace(ALONE, engines=4)
-
-    found = seeded([ALONE, other], 3)
-
-    assert [(one.engines, one.seed) for one in found] == [
-        (2, 0), (4, 0), (2, 1), (4, 1), (2, 2), (4, 2),
-    ]  # fmt: skip
-    assert [one.name for one in found[1:3]] == [
-        "related-queries x4 0.5 R1 5ms",
-        "related-queries x2 0.5 R1 5ms seed 1",
-    ]
 
 
 def test_a_seed_delays_each_request_by_a_little_that_is_the_same_each_time() -> None:
@@ -58,15 +41,6 @@ def test_a_seed_delays_each_request_by_a_little_that_is_the_same_each_time() -> 
     ]
     assert 0.0 <= min(late) < max(late) <= JITTER_MS
     assert [one.hashes for one in first] == [one.hashes for one in requests]
-
-
-def test_a_seed_changes_what_one_router_makes_of_a_setting_and_repeats_it() -> None:
-    perturbed = msgspec.structs.replace(ALONE, seed=1)
-
-    first, again = play(perturbed, OURS, 1.0), play(perturbed, OURS, 1.0)
-
-    assert first == again
-    assert first.cell.ttft_ms_p90 != play(ALONE, OURS, 1.0).cell.ttft_ms_p90
 
 
 def test_means_are_over_the_seeds_that_every_policy_has_played() -> None:
@@ -107,27 +81,3 @@ def test_the_best_rival_is_the_one_with_the_best_mean() -> None:
     assert out.getvalue().split("\n")[-3].split()[-6:] == [
         steady.removeprefix("kv:"), "2", "1.00", "0.20", "0.80", "1.20",
     ]  # fmt: skip
-
-
-def test_one_run_has_no_standard_error() -> None:
-    runs = {(ALONE, name): [run_of(name, 100.0)] for name in POLICIES}
-    out = StringIO()
-
-    Console(file=out, width=140).print(seeds_table(runs))
-
-    assert out.getvalue().split("\n")[-3].split()[-4:] == ["1", "1.00", "1.00", "1.00"]
-
-
-def test_results_written_before_there_were_seeds_are_of_seed_0(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    Results(path).add(Result(run_of(OURS, 100.0)))
-    text = path.read_text()
-    path.write_text(text.replace(',"seed":0', ""))
-    assert path.read_text() != text
-
-    results = Results(path)
-    results.add(Result(run_of(OURS, 110.0, 1)))
-
-    found = Results(path).played
-    assert found[ALONE, OURS].cell.ttft_ms_p90 == 100.0
-    assert found[msgspec.structs.replace(ALONE, seed=1), OURS].cell.ttft_ms_p90 == 110.0

@@ -1,12 +1,11 @@
 import sys
 from collections.abc import Iterator
 
-from benchmarks.trace.calls import Call, CallLog, count, of_request
+from benchmarks.trace.calls import Call, CallLog, count
 from kvmesh.core.insight.summary_pace import SummaryPace
 from kvmesh.core.routing.sessions import session_key
 
 DATA = Call(0, "transport/http/server/connection.py", 97, "Connection.data_received")
-TICK = Call(0, "transport/http/wire/deadlines.py", 50, "DeadlineWheel._tick")
 
 
 def own() -> Iterator[int]:
@@ -31,12 +30,6 @@ def test_calls_of_kvmesh_are_counted_and_no_others() -> None:
         (0, "session_key"),
     ]
     assert log.calls[0].path == "core/insight/summary_pace.py"
-
-
-def test_what_a_timer_began_is_no_part_of_a_request() -> None:
-    inside = Call(1, "app/front/front.py", 50, "Routes.__call__")
-
-    assert of_request([TICK, inside, DATA, inside, TICK]) == [DATA, inside]
 
 
 def test_a_call_into_another_file_is_a_crossing() -> None:

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from benchmarks.house import __main__ as house
 from benchmarks.house.imports import find_cycles, find_longest_chain, import_graph
 from benchmarks.house.tree import find_reaches, measure, read_tree
 
@@ -88,43 +85,3 @@ def test_a_cycle_is_found_and_counts_once_in_a_chain(tmp_path: Path) -> None:
     assert find_cycles(graph) == [["p.b", "p.c"]]
     assert find_longest_chain(graph) == ["p.a", "p.b", "p.d"]
     assert find_longest_chain({}) == []
-
-
-def test_the_table_has_a_row_a_tree(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = write_tree(tmp_path, one="import p.two\ndef f(): a.b.c.d\n", two="")
-    monkeypatch.setattr("sys.argv", ["house", str(root), "--reaches", "--chain"])
-
-    house.main()
-
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("|  | files | lines | function median / p90 / max | > 6 args |")
-    assert out[2] == "| p | 3 | 0.0k | 1 / 1 / 1 | 0 | 3 | 1 | 0 | 2 | 1 |"
-    assert "p/one.py:2 a.b.c.d" in out
-    assert out[-2:] == ["p.one", "p.two"]
-
-
-class TracedChat:
-    calls = 190
-    functions = 150
-    files = 39
-
-    def trace_chat(self) -> "TracedChat":
-        return self
-
-
-@pytest.mark.parametrize(
-    ("found", "line"),
-    [
-        (None, "a warm chat: not traced, there is no benchmarks.trace.chat"),
-        (True, "a warm chat: 190 calls, 150 functions, 39 files"),
-    ],
-)
-def test_a_chat_is_traced_where_there_is_a_tracer(
-    monkeypatch: pytest.MonkeyPatch, found: bool | None, line: str
-) -> None:
-    monkeypatch.setattr(house, "find_spec", {"benchmarks.trace": found}.get)
-    monkeypatch.setattr(house, "import_module", {house.TRACE: TracedChat()}.get)
-
-    assert house.trace_line() == line

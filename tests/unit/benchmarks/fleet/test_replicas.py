@@ -2,13 +2,10 @@ import pytest
 
 from benchmarks.fleet.law import (
     Costs,
-    costs_of,
     mesh_rate,
-    modelled,
     replicas_rate,
     speed_up,
 )
-from benchmarks.measure import Comparison
 
 COSTS = Costs(alone=200.0, meta=50.0, replica=220.0, sibling=60.0)
 
@@ -24,19 +21,6 @@ def test_processors_are_divided_among_replicas_and_meta_routers_as_serves_most()
     assert mesh_rate(COSTS, 4) == replicas_rate(COSTS, 3)
     expensive = Costs(alone=200.0, meta=190.0, replica=200.0, sibling=0.0)
     assert mesh_rate(expensive, 4) == pytest.approx(2e6 / 200)
-
-
-def test_the_table_has_a_row_for_each_number_of_processors() -> None:
-    sample = {f"{name} us": getattr(COSTS, name) for name in Costs.__struct_fields__}
-    measured = Comparison("measured", "400 B", {"400 B": [sample, sample]})
-
-    costs = costs_of(measured, "400 B")
-    table = modelled(costs, "400 B")
-
-    assert costs == COSTS
-    assert list(table.samples) == [f"{count} processors" for count in range(1, 9)]
-    found = table.median("3 processors", "replicas, balancer req/s")
-    assert found == replicas_rate(COSTS, 3)
 
 
 def test_a_siblings_share_bounds_what_any_number_of_replicas_does() -> None:

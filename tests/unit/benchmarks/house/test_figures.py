@@ -3,12 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
-
-from benchmarks.house import figures
 from benchmarks.house.figures import (
-    Record,
-    as_rows,
     count_c,
     count_js,
     count_python,
@@ -16,7 +11,6 @@ from benchmarks.house.figures import (
     grown,
     measure_house,
     read_record,
-    write_record,
 )
 from benchmarks.house.native import NativeTree
 from benchmarks.house.tree import SourceFile, read_tree
@@ -61,14 +55,6 @@ def test_a_comment_that_names_what_is_not_there_is_found(tmp_path: Path) -> None
     ]
 
 
-def test_functions_of_c_are_measured(tmp_path: Path) -> None:
-    (tmp_path / "a.c").write_text(
-        "static int f(int a, struct b *c)\n{\n    return a;\n}\n\nvoid g(void)\n{\n}\n"
-    )
-
-    assert [*NativeTree(tmp_path).functions()] == [(3, 2), (2, 0)]
-
-
 def test_growth_beyond_two_percent_and_new_figures_are_named() -> None:
     recorded = {"files": 100, "rooms": 24, "circles": 0}
 
@@ -78,17 +64,4 @@ def test_growth_beyond_two_percent_and_new_figures_are_named() -> None:
         "rooms: 24 -> 25",
         "circles: 0 -> 1",
         "new: 0 -> 1",
-    ]
-
-
-def test_a_record_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "RECORD", tmp_path / "record.json")
-    record = Record("abc", {"files": 1200}, {"files": 900})
-
-    write_record(record)
-
-    assert read_record() == record
-    assert as_rows(record, {"files": 800}) == [
-        ["figure", "at abc", "recorded", "now"],
-        ["files", "1,200", "900", "800"],
     ]

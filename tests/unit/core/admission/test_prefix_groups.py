@@ -1,5 +1,5 @@
 from kvmesh.core.admission.prefix_groups import PrefixGroups
-from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes
+from kvmesh.core.blocks.hashing import BlockHashes
 
 
 def entered(**prompts: list[int]) -> PrefixGroups:
@@ -16,19 +16,3 @@ def test_the_longest_shared_beginning_is_found_at_powers_of_two() -> None:
     assert groups.alike("c", 9) == (2, ["a", "b"])
     assert groups.alike("c", 1) == (2, ["a"])
     assert groups.alike("d", 9) == (0, [])
-
-
-def test_who_left_is_alike_to_nobody() -> None:
-    groups = entered(a=[1, 2], b=[1, 2])
-
-    groups.leave("b")
-
-    assert groups.alike("a", 9) == (0, [])
-
-
-def test_a_prompt_without_a_whole_block_is_alike_to_nobody() -> None:
-    groups = entered(a=[1])
-    groups.enter("short", NO_HASHES)
-
-    assert groups.alike("short", 9) == (0, [])
-    groups.leave("short")

@@ -1,7 +1,6 @@
 import pytest
 
 from kvmesh.core.admission.queue import (
-    MAX_ASKED,
     AdmissionOptions,
     HoldQueue,
     QueuePolicy,
@@ -28,23 +27,6 @@ def ids(released: list[WaitingRequest]) -> list[str]:
     return [held.request_id for held in released]
 
 
-def test_requests_of_one_tenant_go_in_order_of_arrival() -> None:
-    queue = make_queue()
-    offer(queue, "a/1", "a/2", "a/3")
-
-    assert ids(queue.release(1.0, take_all)) == ["a/1", "a/2", "a/3"]
-    assert len(queue) == 0
-
-
-def test_a_request_that_is_not_admitted_stays_first() -> None:
-    queue = make_queue()
-    offer(queue, "a/1", "a/2")
-
-    assert queue.release(1.0, lambda _: False) == []
-    assert ids(queue.release(2.0, lambda held: held.request_id == "a/1")) == ["a/1"]
-    assert ids(queue.release(3.0, take_all)) == ["a/2"]
-
-
 def test_tenants_share_by_tokens_not_by_requests() -> None:
     queue = make_queue(quantum_tokens=1000)
     for number in range(40):
@@ -64,36 +46,6 @@ def test_tenants_share_by_tokens_not_by_requests() -> None:
     assert abs(taken["small"] - taken["large"]) <= 1000
 
 
-def test_one_tenants_flood_does_not_delay_another() -> None:
-    queue = make_queue(quantum_tokens=100)
-    offer(queue, *(f"noisy/{number}" for number in range(50)))
-    offer(queue, "quiet/1")
-
-    order = ids(queue.release(1.0, take_all))
-
-    assert order.index("quiet/1") <= 1
-
-
-def test_a_blocked_tenant_does_not_block_the_others() -> None:
-    queue = make_queue()
-    offer(queue, "a/1", "a/2", "b/1", "b/2")
-
-    released = queue.release(1.0, lambda held: held.tenant == "b")
-
-    assert ids(released) == ["b/1", "b/2"]
-    assert len(queue) == 2
-
-
-def test_a_blocked_request_does_not_block_those_behind_it() -> None:
-    queue = make_queue()
-    offer(queue, "a/1", "a/2", "a/3", "b/1", "a/4")
-
-    released = queue.release(1.0, lambda held: held.request_id in {"a/2", "a/4", "b/1"})
-
-    assert sorted(ids(released)) == ["a/2", "a/4", "b/1"]
-    assert ids(queue.release(2.0, take_all)) == ["a/1", "a/3"]
-
-
 def test_a_tenant_whose_last_requests_were_asked_in_vain_keeps_them() -> None:
     queue = make_queue(quantum_tokens=50)
     offer(queue, "a/1", "b/1", "b/2")
@@ -101,14 +53,6 @@ def test_a_tenant_whose_last_requests_were_asked_in_vain_keeps_them() -> None:
     assert ids(queue.release(1.0, lambda held: held.request_id == "b/2")) == ["b/2"]
     assert queue.statistics().tenants == 2
     assert ids(queue.release(2.0, take_all)) == ["a/1", "b/1"]
-
-
-def test_a_prompt_larger_than_the_quantum_gets_its_turn() -> None:
-    queue = make_queue(quantum_tokens=10)
-    offer(queue, "a/1", tokens=1000)
-    offer(queue, "b/1", tokens=5)
-
-    assert ids(queue.release(1.0, take_all)) == ["b/1", "a/1"]
 
 
 @pytest.mark.parametrize(
@@ -206,33 +150,6 @@ def test_a_tenant_keeps_its_turn_while_its_deficit_lasts() -> None:
     offer(queue, "a/1", "a/2", "a/3", "b/1", "b/2", "b/3")
 
     assert ids(queue.release(1.0, take_all)) == ["a/1", "a/2", "b/1", "b/2", "a/3", "b/3"]
-
-
-def test_only_so_many_tenants_are_asked_in_vain_then_the_others_go_on() -> None:
-    queue = make_queue()
-    for number in range(MAX_ASKED + 4):
-        offer(queue, f"{number:02}/1")
-    asked: list[str] = []
-
-    def refuse(held: WaitingRequest) -> bool:
-        asked.append(held.tenant)
-        return False
-
-    queue.release(1.0, refuse)
-    queue.release(2.0, refuse)
-
-    assert asked[:MAX_ASKED] == [f"{number:02}" for number in range(MAX_ASKED)]
-    assert asked[MAX_ASKED : MAX_ASKED + 4] == ["16", "17", "18", "19"]
-
-
-def test_waits_are_summed_over_the_released() -> None:
-    queue = make_queue()
-    offer(queue, "a/1", now=1.0)
-    offer(queue, "a/2", now=2.0)
-
-    queue.release(4.0, take_all)
-
-    assert queue.statistics().waited_s == 5.0
 
 
 def test_one_request_may_be_taken_whoevers_turn_it_is() -> None:

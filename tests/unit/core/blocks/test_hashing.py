@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-import xxhash
 
-from kvmesh.core.blocks.hash_chain import AHEAD
 from kvmesh.core.blocks.hashing import (
     BlockHashes,
     Tokens,
@@ -18,7 +16,6 @@ from kvmesh.core.blocks.hashing import (
     secret_mark,
     sequence_hashes,
     unpack_hashes,
-    unpack_run,
 )
 from kvmesh.errors import CodecError, RequestError
 
@@ -44,15 +41,6 @@ def test_sequence_hashes_have_their_golden_values() -> None:
     ]
 
 
-def test_a_hash_is_xxh3_of_the_tokens_seeded_with_the_parents() -> None:
-    data = packed(TOKENS)
-
-    first = xxhash.xxh3_64_intdigest(data[:64], seed=0)
-    second = xxhash.xxh3_64_intdigest(data[64:128], seed=first)
-
-    assert sequence_hashes(TOKENS, 16)[:2] == [first, second]
-
-
 @pytest.mark.parametrize(
     "form",
     [
@@ -71,45 +59,6 @@ def test_a_hash_is_xxh3_of_the_tokens_seeded_with_the_parents() -> None:
 def test_every_form_of_the_tokens_hashes_alike(form: Callable[[list[int]], Tokens]) -> None:
     assert sequence_hashes(form(TOKENS), 16) == GOLDEN
     assert bytes(pack_tokens(form(TOKENS))) == packed(TOKENS)
-
-
-def test_any_sequence_of_integers_will_do() -> None:
-    assert sequence_hashes(range(50), 16) == sequence_hashes(list(range(50)), 16)
-
-
-def test_a_long_prompt_hashes_alike_in_one_go_and_in_pieces() -> None:
-    tokens = list(range(16 * 300 + 5))
-    whole = sequence_hashes(tokens, 16)
-
-    head = sequence_hashes(tokens[: 16 * 100], 16)
-    tail = sequence_hashes(tokens[16 * 100 :], 16, root=99, parent=head[-1])
-
-    assert head + tail == whole
-    assert len(set(whole)) == 300
-
-
-@pytest.mark.parametrize("form", [list, packed])
-def test_no_more_is_hashed_than_asked_for_and_a_piece(
-    form: Callable[[Sequence[int]], Tokens],
-) -> None:
-    tokens = range(16 * 300)
-    hashes = BlockHashes(form(tokens), 16)
-
-    assert (len(hashes), hashes.tokens_count, hashes.block_size) == (300, 4800, 16)
-    assert len(hashes.upto(0)) == 0
-    assert len(hashes.upto(1)) == AHEAD
-    assert len(hashes.upto(AHEAD)) == AHEAD
-    assert len(hashes.upto(AHEAD + 1)) == 2 * AHEAD
-    assert len(hashes.upto(290)) == 290
-    assert list(hashes.upto(1000)) == sequence_hashes(tokens, 16)
-
-
-def test_a_partial_block_has_no_hash_but_its_tokens_count() -> None:
-    hashes = BlockHashes(list(range(31)), 16)
-
-    assert (len(hashes), hashes.tokens_count) == (1, 31)
-    assert len(BlockHashes([], 16)) == 0
-    assert not BlockHashes([1, 2], 16).upto(5)
 
 
 def test_ids_that_are_not_kept_are_none_behind_a_block() -> None:
@@ -239,14 +188,6 @@ def test_hashes_travel_as_little_endian_u64s() -> None:
     assert unpack_hashes(b"") == ()
     with pytest.raises(CodecError, match="9 bytes"):
         unpack_hashes(bytes(9))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 100, 200])
-def test_a_run_is_unpacked_without_complaint(count: int) -> None:
-    run = tuple(range(count))
-
-    assert unpack_run(pack_hashes(run)) == run
-    assert unpack_run(pack_hashes(run) + b"odd") == run
 
 
 def test_tokens_are_let_go_when_all_is_hashed() -> None:

@@ -20,33 +20,6 @@ def chunk(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "tokens"),
-    [
-        (chunk(TOKEN), 1),
-        (chunk(TOKEN + TOKEN), 2),
-        (chunk(TOKEN) + chunk(NO_USAGE), 2),
-        (chunk(TOKEN + USAGE) + chunk(DONE), 2),
-        (chunk(b'data: {"choices":["\\n"],"usage":null}\n\n'), 1),
-        (chunk(TOKEN) + chunk(DONE), 1),
-        (chunk(TOKEN + DONE), 1),
-        (b"%06X\r\n%b\r\n" % (len(TOKEN), TOKEN), 1),
-    ],
-)
-def test_chunks_of_whole_ordinary_events_are_counted_as_they_are(
-    data: bytes, tokens: int, make: Make
-) -> None:
-    stream = make()
-    stream.due = 100
-
-    assert stream.take(data, b"") == TAKEN
-    assert (stream.tokens, stream.done, stream.is_complete()) == (
-        tokens,
-        DONE in data,
-        DONE in data,
-    )
-
-
-@pytest.mark.parametrize(
     "data",
     [
         b"",
@@ -84,17 +57,6 @@ def test_nothing_is_taken_behind_a_part_of_an_event(make: Make) -> None:
     assert stream.tokens == 2
 
 
-def test_what_is_due_is_told_until_it_is_put_off(make: Make) -> None:
-    stream = make()
-    reported = []
-    for _ in range(4):
-        reported.append(stream.take(chunk(TOKEN), b""))
-        if stream.tokens == 2:
-            stream.due = 4
-
-    assert reported == [TAKEN | DUE, TAKEN | DUE, TAKEN, TAKEN | DUE]
-
-
 def test_usage_is_folded_however_it_comes(make: Make) -> None:
     stream = make()
     more = USAGE.replace(b"9", b"8").replace(b"4", b"7")
@@ -127,13 +89,6 @@ def test_the_last_chunk_is_taken_where_it_may_be(content: bytes, make: Make) -> 
     assert (stream.done, stream.is_complete()) == (DONE in content, DONE in content)
 
 
-@pytest.mark.parametrize(
-    "end", [b"0\r\n\r\n0\r\n\r\n", b"00\r\n\r\n", b"0\r\nT: x\r\n\r\n", b"0\r\n"]
-)
-def test_any_other_end_has_to_be_fed(end: bytes, make: Make) -> None:
-    assert make().take(chunk(TOKEN) + end, b"head") == 0
-
-
 def test_a_stream_says_what_gate_and_scanner_say(make: Make) -> None:
     stream = make()
     error = b'{"error":{"message":"m"}}'
@@ -144,40 +99,3 @@ def test_a_stream_says_what_gate_and_scanner_say(make: Make) -> None:
     assert (stream.tokens, stream.usage, stream.held) == (2, Usage(9, 4), b"data: {")
     assert (stream.errors, stream.error, stream.done, stream.torn) == (1, error, False, False)
     assert (stream.flush(), stream.flush()) == (b"data: {", b"")
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_a_stream_with_any_ends_of_lines_is_complete_behind_done(end: bytes, make: Make) -> None:
-    stream = make()
-    for event in (TOKEN, TOKEN, DONE):
-        stream.feed(event[:-2] + end + end)
-
-    assert (stream.tokens, stream.done, stream.is_complete()) == (2, True, True)
-
-
-def test_a_stream_is_taken_over_in_the_middle(make: Make) -> None:
-    stream = make()
-    stream.feed(DONE + TOKEN[:20])
-
-    passed = stream.feed(TOKEN[20:-2] + b"\r\n\r\n" + b"data:")
-
-    assert (passed[-4:], stream.tokens, stream.done, stream.is_complete()) == (
-        b"\r\n\r\n",
-        1,
-        True,
-        False,
-    )
-    assert stream.flush() == b"data:"
-
-
-def test_a_pure_stream_goes_on_where_another_ended(make: Make) -> None:
-    del make
-    stream = EventStream()
-
-    stream.resume(TOKEN[:9], True, Usage(1))
-
-    assert stream.is_complete()
-    assert stream.feed(TOKEN[9:]) == TOKEN
-    assert stream.usage == Usage(1)
-    assert stream.take_event(TOKEN[:-2], None) is None
-    assert (stream.tokens, stream.is_complete()) == (2, False)

@@ -20,18 +20,6 @@ def test_a_worker_has_one_holding() -> None:
     assert table.holdings[A].bit == 1
 
 
-def test_released_bits_leave_every_block() -> None:
-    table, slots = Table(), Slots()
-    table.store(table.admit(A, slots.assign(A)), pack_hashes(range(1000 * 256)))
-    slots.release(A)
-
-    sizes = list(clear_released(slots, [table]))
-
-    assert len(sizes) == 256
-    assert sum(sizes) >= 1000 * 256
-    assert table.size() == 0
-
-
 def test_a_frozen_table_stays_as_it_was_whatever_changes_before_it_is_read() -> None:
     table, slots = table_of(2560)
     frozen = table.freeze()
@@ -49,14 +37,3 @@ def test_a_frozen_table_stays_as_it_was_whatever_changes_before_it_is_read() -> 
     frozen.close()
     table.store(table.holdings[A], pack_hashes([0]))
     assert table.mask(0) == 1
-
-
-def test_names_are_decoded_also_when_there_are_many_masks() -> None:
-    slots = Slots()
-    names = [WorkerId(f"w{number}") for number in range(13)]
-    for name in names:
-        slots.assign(name)
-
-    for mask in range(1 << 13):
-        expected = tuple(name for slot, name in enumerate(names) if mask >> slot & 1)
-        assert slots.decode(mask) == expected == slots.decode(mask)

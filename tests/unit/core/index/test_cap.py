@@ -117,19 +117,6 @@ def test_matches_are_remembered_up_to_a_limit_and_followed_up_within_the_budget(
     assert index.sweep(3000)
 
 
-def test_a_match_of_young_blocks_gives_them_to_nobody_else() -> None:
-    index = KvIndex(max_blocks=16)
-    store(index, C, prompt(0, 4))
-    store(index, A, prompt(1, 4))
-    store(index, B, prompt(2, 3))
-
-    for _ in range(2):
-        assert found(index, prompt(2, 3)) == {B: 3}
-        assert index.sweep(1000)
-
-    assert [index.blocks(one) for one in (A, B, C)] == [4, 3, 4]
-
-
 def test_old_blocks_stored_again_count_once() -> None:
     index = KvIndex(max_blocks=16)
     store(index, A, prompt(0, 4))
@@ -141,19 +128,6 @@ def test_old_blocks_stored_again_count_once() -> None:
     assert index.blocks(A) == 4
     assert index.worker_digest(A) == sum(prompt(0, 4)) % 2**64
     assert index.statistics().entries == 9
-
-
-def test_a_block_behind_an_old_one_may_be_young_at_somebody_else() -> None:
-    index = KvIndex(max_blocks=16)
-    hashes = prompt(0, 5)
-    store(index, A, hashes[:4])
-    store(index, C, prompt(1, 4))
-    store(index, B, hashes)
-
-    store(index, A, hashes[4:], hashes[3])
-
-    assert found(index, hashes) == {A: 5, B: 5}
-    assert (index.blocks(A), index.blocks(B)) == (5, 5)
 
 
 def test_a_frozen_view_shows_old_and_young_blocks_as_one_and_changes_neither() -> None:

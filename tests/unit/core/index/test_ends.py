@@ -2,9 +2,7 @@
 
 from time import process_time_ns
 
-import pytest
-
-from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored, WorkerId
+from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import (
     BlockHashes,
     extend_hash,
@@ -56,47 +54,6 @@ def test_a_hit_ends_at_the_last_end_within_the_chain() -> None:
     assert index.find_groups(prompt(17)) == [(4, (B,)), (2, (A,))]
 
 
-def test_a_hit_at_the_end_of_the_chain_is_not_cut() -> None:
-    index = index_of(Reuse(), chain(8), ends(8))
-
-    assert index.find_hits(prompt()) == ([(8, (A,))], {})
-
-
-def test_a_chain_without_an_end_is_no_hit() -> None:
-    index = index_of(Reuse(), chain(8))
-
-    assert index.find_hits(prompt()) == ([], {A: 8})
-    assert index.find_matches(prompt()) == {}
-
-
-def test_workers_of_one_length_are_one_group() -> None:
-    index = index_of(Reuse(), chain(8), ends(5))
-    index.apply(B, chain(5))
-
-    assert index.find_groups(prompt()) == [(5, (A, B))]
-
-
-def test_ends_come_and_go_alone() -> None:
-    index = index_of(Reuse(), ends(3), chain(8), ends(5))
-
-    before = index.find_matches(prompt())
-    missing = index.remove(A, pack_hashes([H[4], H[5]]), ENDS)
-
-    assert (before, missing) == ({A: 5}, 1)
-    assert index.find_matches(prompt()) == {A: 3}
-    assert index.blocks(A) == 8
-
-
-def test_dropped_blocks_shorten_a_hit() -> None:
-    index = index_of(Reuse(0, 2), chain(8), ends(1, 5))
-    index.apply(B, Reuse(0, 1))
-    index.apply(B, chain(8))
-    index.apply(B, ends(1, 6))
-
-    assert index.find_hits(prompt()) == ([(5, (B,)), (3, (A,))], {A: 8, B: 8})
-    assert index.find_hits(prompt(9)) == ([], {A: 2, B: 2})
-
-
 def test_an_end_that_looks_ahead_needs_the_tokens_behind_it() -> None:
     keys = pack_hashes([end_key(5, 2), end_key(3, 2)])
     index = index_of(Reuse(2), chain(8), Stored(ROOT, keys, ENDS))
@@ -106,86 +63,6 @@ def test_an_end_that_looks_ahead_needs_the_tokens_behind_it() -> None:
     assert index.find_matches(prompt(22)) == {A: 5}
     assert index.find_matches(prompt(21)) == {A: 3}
     assert index.find_matches(BlockHashes(other[:-4], SIZE, ids=other)) == {A: 3}
-
-
-def test_without_tokens_a_block_behind_tells_that_they_fit() -> None:
-    index = index_of(Reuse(2), chain(8))
-    index.apply(B, chain(1))
-    index.apply(B, Reuse(2))
-
-    assert index.find_hits(prompt(ids=False)) == ([(7, (A,))], {A: 8, B: 1})
-
-
-def test_another_rule_replaces_the_first_and_cleared_ends_it() -> None:
-    index = index_of(Reuse(0, 1), chain(8), ends(8))
-
-    first = index.find_matches(prompt())
-    index.apply(A, Reuse())
-    second = index.find_matches(prompt())
-    index.apply(A, Cleared())
-    index.apply(A, chain(3))
-
-    assert (first, second) == ({A: 7}, {A: 8})
-    assert index.find_matches(prompt()) == {A: 3}
-    assert index.ends.rules() == {}
-
-
-@pytest.mark.parametrize("leave", [Cleared(), None])
-def test_a_rule_without_blocks_is_forgotten_with_its_worker(leave: Cleared | None) -> None:
-    index = index_of(Reuse())
-
-    if leave is None:
-        index.remove_worker(A)
-    else:
-        index.apply(A, leave)
-
-    assert index.ends.rule(A) is None
-    assert index.ends.grouped == 0
-
-
-def test_a_worker_that_comes_back_has_no_ends_of_before() -> None:
-    index = index_of(Reuse(), chain(8), ends(8))
-
-    index.remove_worker(A)
-    index.apply(A, Reuse())
-    index.apply(A, chain(8))
-    swept = index.sweep(1 << 20)
-
-    assert swept
-    assert index.find_hits(prompt()) == ([], {A: 8})
-
-
-def test_each_tier_has_ends_of_its_own() -> None:
-    index = index_of(
-        Reuse(), chain(4), ends(3), Stored(ROOT, pack_hashes(H[:8]), 1), ends(3, 7, tier=1)
-    )
-
-    assert index.find_tier_matches(prompt()) == [{A: 3}, {A: 7}]
-
-
-def test_ends_of_no_tier_are_counted() -> None:
-    index = index_of(Reuse(), chain(4))
-
-    index.apply(A, Stored(ROOT, pack_hashes(H[:2]), ENDS + 4))
-    index.apply(A, Stored(ROOT, pack_hashes(H[:2]), 255))
-    index.apply(A, Removed(pack_hashes(H[:2]), 255))
-
-    assert index.statistics().unknown_tier == 4
-    assert index.find_matches(prompt()) == {}
-
-
-def test_rule_and_ends_are_in_the_digest() -> None:
-    plain = index_of(chain(8))
-    ruled = index_of(Reuse(), chain(8))
-    ended = index_of(Reuse(), chain(8), ends(8))
-    again = index_of(Cleared(), Reuse(), chain(8), ends(8, 4), Removed(pack_hashes([H[3]]), ENDS))
-
-    digests = {one.digest() for one in (plain, ruled, ended, again)}
-    of_worker = {one.worker_digest(A) for one in (plain, ruled, ended, again)}
-
-    assert (len(digests), len(of_worker)) == (3, 3)
-    assert ended.digest() == again.digest()
-    assert ended.worker_digest(A) == again.worker_digest(A)
 
 
 def test_ends_count_for_the_cap_and_no_lie_comes_of_it() -> None:

@@ -1,6 +1,5 @@
 import pytest
 
-from kvmesh._native import Table
 from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import TIERS, KvIndex
@@ -31,32 +30,6 @@ def test_workers_are_grouped_by_how_much_they_hold_deepest_first() -> None:
     assert index.find_matches(asked([1, 2, 3])) == {}
 
 
-def test_an_answer_is_the_callers_own_at_every_depth() -> None:
-    index = KvIndex()
-    for worker in (A, B):
-        index.apply(worker, stored(PROMPT[:9]))
-
-    for depth in (9, 4, 9, 4):
-        matches = index.find_matches(asked(PROMPT[:depth]))
-        assert list(matches.items()) == [(A, depth), (B, depth)]
-        matches.clear()
-    for many in range(1, 300):
-        index.apply(WorkerId(f"w{many}"), stored(PROMPT[:many]))
-        assert index.find_matches(asked(PROMPT[:1])).keys() == set(index.workers())
-
-
-def test_a_prompt_is_hashed_little_further_than_it_is_held() -> None:
-    index = KvIndex()
-    index.apply(A, stored(PROMPT[:10]))
-    hashes = BlockHashes(range(16 * 400), 16)
-
-    assert index.find_matches(hashes) == {A: 10}
-    assert len(hashes.upto(0)) == 64
-
-    index.apply(A, stored(PROMPT[10:150], PROMPT[9]))
-    assert index.find_matches(BlockHashes(range(16 * 400), 16)) == {A: 150}
-
-
 def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
     index = KvIndex()
 
@@ -71,19 +44,6 @@ def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
     assert index.find_matches(asked(PROMPT)) == {A: 2, B: 5}
     assert index.apply(A, stored(PROMPT[5:8], 12345)) == 3
     assert index.statistics().orphans == 12
-
-
-def test_prefixes_that_grow_block_by_block_are_followed_at_every_worker() -> None:
-    index = KvIndex()
-    for worker, depth in ((A, 60), (B, 40)):
-        for place in range(depth):
-            parent = PROMPT[place - 1] if place else ROOT
-            assert index.apply(worker, stored(PROMPT[place : place + 1], parent)) == 0
-
-    assert index.find_matches(asked(PROMPT)) == {A: 60, B: 40}
-    for worker, depth in ((A, 60), (B, 40)):
-        assert index.blocks(worker) == depth
-        assert index.worker_digest(worker) == sum(PROMPT[:depth]) % 2**64
 
 
 def test_evictions_and_repetitions_leave_the_truth() -> None:
@@ -106,19 +66,6 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
     index.apply(C, Removed(pack_hashes(PROMPT[:2])))
     index.apply(A, Removed(pack_hashes(PROMPT[:2]), tier=2))
     assert index.statistics().missing == 12
-
-
-@pytest.mark.parametrize("known", [0, 1, 5, 39, 40])
-def test_long_runs_that_are_partly_known_count_once(known: int) -> None:
-    index = KvIndex()
-    index.apply(B, stored(PROMPT[:20]))
-    index.apply(A, stored(PROMPT[:known]))
-
-    assert index.apply(A, stored(PROMPT[:40])) == 0
-
-    assert index.find_groups(asked(PROMPT)) == [(40, (A,)), (20, (B,))]
-    assert (index.blocks(A), index.worker_digest(A)) == (40, sum(PROMPT[:40]) % 2**64)
-    assert (index.blocks(B), index.worker_digest(B)) == (20, sum(PROMPT[:20]) % 2**64)
 
 
 def test_a_cleared_worker_stays_known_and_starts_anew() -> None:
@@ -154,35 +101,6 @@ def test_a_removed_workers_memory_is_swept_in_slices() -> None:
     assert (index.statistics().blocks, index.statistics().unclean) == (100, 0)
 
 
-def test_a_slot_is_reused_only_when_no_mask_has_it() -> None:
-    index = KvIndex()
-    index.apply(A, stored(PROMPT))
-    index.remove_worker(A)
-    index.sweep(100)
-
-    index.apply(B, stored(PROMPT[:3]))
-    index.apply(C, stored(PROMPT[:1]))
-    index.remove_worker(C)
-    while not index.sweep(100):
-        pass
-    index.apply(A, stored(PROMPT[:2]))
-
-    assert index.find_matches(asked(PROMPT)) == {B: 3, A: 2}
-    assert index.statistics().blocks == 3
-
-
-def test_someone_who_clears_for_ever_does_not_widen_the_masks_for_ever() -> None:
-    index = KvIndex()
-
-    for _ in range(2000):
-        index.apply(A, stored(PROMPT[:1]))
-        index.apply(A, Cleared())
-
-    assert index.statistics().unclean <= 257
-    index.apply(A, Cleared())
-    assert index.find_matches(asked(PROMPT)) == {}
-
-
 def test_thousands_of_workers_share_one_index() -> None:
     index = KvIndex()
     names = [WorkerId(f"worker-{number}") for number in range(3000)]
@@ -208,15 +126,6 @@ def test_tiers_tell_what_is_held_there_or_nearer() -> None:
     assert (index.blocks(A, 2), index.blocks(A, 3)) == (9, 0)
     assert index.statistics().tiers == 3
     assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
-
-
-def test_what_is_held_nearer_counts_however_little_is_held_further_away() -> None:
-    index = KvIndex()
-    index.apply(A, stored(PROMPT[:9]))
-    index.apply(A, stored(PROMPT[:4], tier=1))
-    index.apply(B, stored(PROMPT[:2], tier=1))
-
-    assert index.find_tier_matches(asked(PROMPT)) == [{A: 9}, {A: 9, B: 2}]
 
 
 def test_a_removal_concerns_the_tier_it_names_and_the_device_if_none() -> None:
@@ -328,23 +237,6 @@ def test_matched_blocks_stay_everyones_who_held_them_and_nobody_elses() -> None:
     assert index.statistics().missing == 0
 
 
-def test_a_block_stored_behind_an_old_one_ages_with_it() -> None:
-    index = KvIndex(max_blocks=16)
-    index.apply(A, stored(PROMPT[:8]))
-    index.apply(B, stored([1]))
-
-    assert index.apply(A, stored(PROMPT[8:10], parent=PROMPT[7])) == 0
-    assert index.find_matches(asked(PROMPT)) == {A: 10}
-    assert index.apply(A, stored(PROMPT[8:10], parent=PROMPT[7])) == 0
-    assert index.blocks(A) == 10
-    index.apply(C, stored([11, 12, 13, 14, 15]))
-    index.apply(C, stored([16, 17]))
-
-    assert index.find_matches(asked(PROMPT)) == {}
-    assert index.blocks(A) == index.worker_digest(A) == 0
-    assert index.find_matches(asked([11, 12, 13, 14, 15])) == {C: 5}
-
-
 def test_orphans_of_a_truncated_worker_are_no_gap() -> None:
     index = KvIndex(max_blocks=8)
     for number in range(9):
@@ -410,18 +302,6 @@ def test_a_tier_made_late_has_nothing_old() -> None:
     assert (index.blocks(A), index.blocks(C)) == (4, 4)
 
 
-def test_an_orphan_never_makes_room_for_itself() -> None:
-    index = KvIndex(max_blocks=8)
-    for number in range(4):
-        index.apply(A, stored([1000 + number]))
-
-    for _ in range(10):
-        assert index.apply(A, stored([5, 6, 7], parent=77)) == 3
-
-    assert index.statistics().evicted == 0
-    assert index.blocks(A) == 4
-
-
 def test_evicted_memory_is_given_back_bit_by_bit() -> None:
     index = KvIndex(max_blocks=4096)
     for first in range(0, 20_000, 40):
@@ -481,36 +361,6 @@ def test_a_frozen_view_can_be_given_up() -> None:
     assert sum(len(held) for _, _, held in frozen.parts()) == 8
 
 
-def test_a_frozen_view_shows_nothing_of_a_worker_that_left() -> None:
-    index = KvIndex()
-    for worker in (A, B):
-        index.apply(worker, stored(PROMPT[:4]))
-    index.apply(A, stored(PROMPT[4:9], PROMPT[3]))
-
-    index.remove_worker(A)
-
-    frozen = index.freeze()
-    [one] = frozen.workers
-    held = {
-        key << 8 | shard: mask for _, shard, part in frozen.parts() for key, mask in part.items()
-    }
-    assert held == dict.fromkeys(PROMPT[:4], one.bit)
-    assert (one.worker, one.blocks, one.truncated) == (B, (4,), False)
-    assert one.digests == (sum(PROMPT[:4]) % 2**64,)
-
-
-def test_two_tables_are_searched_as_one() -> None:
-    newer, older = Table(), Table()
-    for table, worker, mask, depth in ((newer, A, 1, 5), (older, B, 2, 300), (older, C, 4, 3)):
-        table.store(table.admit(worker, mask), pack_hashes(PROMPT[:depth]))
-
-    drops = newer.find_drops(asked(PROMPT), 7, older)
-
-    assert drops == [(300, 2), (5, 1), (3, 4)]
-    assert newer.find_drops(asked(PROMPT), 5, older) == [(5, 1), (3, 4)]
-    assert newer.find_drops(asked([1, 2]), 7, older) == []
-
-
 @pytest.mark.parametrize(
     ("held", "hashed"), [(0, 64), (63, 64), (64, 128), (127, 128), (128, 192), (1000, 1213)]
 )
@@ -522,27 +372,3 @@ def test_little_more_of_a_prompt_is_hashed_than_is_held(held: int, hashed: int) 
 
     assert index.find_matches(prompt) == ({A: held} if held else {})
     assert len(prompt.upto(0)) == hashed
-
-
-def test_what_only_gone_workers_held_is_not_followed() -> None:
-    tokens = bytes(4 * 1000)
-    index = KvIndex()
-    index.store(A, ROOT, pack_hashes(sequence_hashes(tokens, 1)))
-    index.remove_worker(A)
-    prompt = BlockHashes(tokens, 1)
-
-    assert index.find_matches(prompt) == {}
-    assert len(prompt.upto(0)) == 64
-
-
-def test_a_worker_with_holes_in_its_prefix_falsifies_answers_about_itself_only() -> None:
-    index = KvIndex()
-    index.apply(A, stored([1]))
-    index.apply(B, stored(PROMPT[:1]))
-    index.apply(B, stored(PROMPT[63:64]))
-    index.apply(C, stored(PROMPT[:1]))
-
-    found = index.find_matches(asked(PROMPT[:64]))
-
-    assert set(found) == {B, C}
-    assert found[C] == 1

@@ -1,5 +1,3 @@
-from itertools import combinations
-
 import pytest
 
 from kvmesh._native import Table
@@ -21,17 +19,6 @@ def view_of(held: dict[int, list[int]], live: int = -1) -> IndexView:
         table.store(table.admit(NAMES[slot], 1 << slot), pack_hashes(blocks))
     every = sum(1 << slot for slot in held)
     return table.view(None, NAMES, every & live)
-
-
-def test_each_caller_gets_an_answer_of_its_own() -> None:
-    view = view_of({0: [1, 2], 70: [1, 2], 3: [1]})
-
-    first = view.find_matches(asked(1, 2, 3))
-    first[NAMES[0]] = 99
-
-    assert view.find_matches(asked(1, 2, 3)) == {NAMES[0]: 2, NAMES[70]: 2, NAMES[3]: 1}
-    assert view.find_groups(asked(1, 2, 3)) == [(2, (NAMES[0], NAMES[70])), (1, (NAMES[3],))]
-    assert view.find_matches(asked(7)) == {}
 
 
 def test_only_live_slots_count() -> None:
@@ -62,15 +49,3 @@ def test_a_view_sees_what_its_tables_hold_now() -> None:
 def test_a_live_slot_without_a_worker_is_refused() -> None:
     with pytest.raises(ValueError, match="slot 2 is live, but only 2 have names"):
         Table().view(None, NAMES[:2], 5)
-
-
-def test_many_pairs_of_workers_at_many_depths() -> None:
-    pairs = list(combinations(range(30), 2))
-    table = Table()
-    for block, pair in enumerate(pairs, 1):
-        for slot in pair:
-            table.store(table.admit(NAMES[slot], 1 << slot), pack_hashes([block]))
-    view = table.view(None, NAMES[:30], (1 << 30) - 1)
-
-    for block, (one, other) in enumerate(pairs, 1):
-        assert view.find_matches(asked(block)) == {NAMES[one]: 1, NAMES[other]: 1}

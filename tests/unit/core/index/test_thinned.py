@@ -1,12 +1,10 @@
-from array import array
-
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.approx import new_approx
-from tests.reference.overlap.thinned import STRIDE, WHOLE_BLOCKS, Graded, Thinned, thin
+from tests.reference.overlap.thinned import STRIDE, WHOLE_BLOCKS, Graded, Thinned
 
 A, B = WorkerId("a"), WorkerId("b")
 LONG = sequence_hashes(list(range(2000)), 1)
@@ -19,17 +17,6 @@ def of(hashes: list[int]) -> BlockHashes:
 def fork(depth: int, blocks: int) -> list[int]:
     tokens = [*range(depth), *range(10**6, 10**6 + blocks - depth)]
     return sequence_hashes(tokens, 1)
-
-
-@pytest.mark.parametrize("blocks", [1, 255, 256, 257, 271, 272, 273, 1000, 2000])
-def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
-    index = new_approx(thinned=True)
-    index.record(A, LONG[:blocks], 0.0, 5.0)
-
-    lazy = BlockHashes(list(range(blocks)), 1)
-
-    assert index.find_matches(lazy) == {A: blocks}
-    assert index.blocks(A) == len(thin(array("Q", LONG[:blocks]), blocks))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 200, 256, 257, 272, 500, 1999])
@@ -47,23 +34,6 @@ def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_stride(
         assert found <= shared
         assert shared - found < STRIDE
         assert found == shared or shared > WHOLE_BLOCKS
-
-
-def test_workers_are_told_apart_by_how_much_they_have() -> None:
-    index = new_approx(thinned=True)
-    index.record(A, LONG[:512], 0.0, 5.0)
-    index.record(B, LONG[:1024], 0.0, 5.0)
-
-    assert index.find_groups(of(LONG)) == [(1024, (B,)), (512, (A,))]
-    assert index.find_matches(of(LONG)) == {A: 512, B: 1024}
-
-
-def test_long_prompts_take_few_entries() -> None:
-    index = new_approx(thinned=True)
-
-    index.record(A, LONG, 0.0, 5.0)
-
-    assert index.blocks(A) == WHOLE_BLOCKS + (2000 - WHOLE_BLOCKS) // STRIDE
 
 
 def test_what_was_removed_ended_or_left_is_believed_no_longer() -> None:
@@ -105,23 +75,6 @@ def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_grade(
 
         assert found in {shared, graded_depth(graded_count(shared))}
         assert found == shared or not len(prompt) == depth == hints
-
-
-def test_what_was_heard_of_ends_as_what_was_sent() -> None:
-    index = new_approx(graded=True)
-    for worker in (A, B):
-        index.record(worker, LONG, 0.0, 5.0)
-
-    # Of what a worker removes only graded blocks are known here: 1024 + 256, 512.
-    index.revoke(A, pack_hashes(LONG[1281:1400]))
-    assert index.find_matches(of(LONG)) == {A: 2000, B: 2000}
-    index.revoke(A, pack_hashes(LONG[500:520]))
-    assert index.find_matches(of(LONG)) == {A: 448, B: 2000}
-    index.remove_worker(B)
-    assert index.find_matches(of(LONG)) == {A: 448}
-    assert index.expire(10.0)
-    assert index.find_matches(of(LONG)) == {}
-    assert index.find_groups(of(LONG)) == []
 
 
 def test_more_than_a_prompt_can_have_does_not_count() -> None:

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from kvmesh.core.blocks.hashing import sequence_hashes
 from kvmesh.core.insight.hot_prefixes import HotPrefix, HotPrefixes
-from tests.reference.insight.hot_prefixes import HALF_LIFE_S
 
 
 def prompt(*blocks: int) -> list[int]:
@@ -59,39 +58,6 @@ def test_branches_stand_below_what_they_go_on_from() -> None:
     assert [one.parent for one in (first, second)] == [root.key, root.key]
     assert [one.requests for one in (first, second)] == [3.0, 2.0]
     assert first.share == pytest.approx(0.6)
-
-
-def test_how_much_was_cached_is_an_average_of_the_prefix_alone() -> None:
-    prefixes = HotPrefixes()
-    for cached in (0, 2, 8):
-        prefixes.record(prompt(1, 2, 3, 4, cached), cached, 0.0)
-
-    (only,) = hottest(prefixes)
-
-    assert only.depth == 4
-    assert only.cached_share == pytest.approx((0.0 + 0.5 + 1.0) / 3)
-
-
-def test_old_requests_count_half_after_the_half_life() -> None:
-    prefixes = HotPrefixes()
-    for _ in range(2):
-        prefixes.record(prompt(1), 0, 0.0)
-
-    (only,) = hottest(prefixes, HALF_LIFE_S)
-
-    assert only.requests == pytest.approx(1.0)
-    assert hottest(prefixes, 10 * HALF_LIFE_S) == []
-
-
-def test_weights_are_scaled_before_they_overflow() -> None:
-    prefixes = HotPrefixes()
-    for turn in range(400):
-        prefixes.record(prompt(1), 0, turn * HALF_LIFE_S)
-
-    (only,) = hottest(prefixes, 399 * HALF_LIFE_S)
-
-    assert only.requests == pytest.approx(2.0, rel=0.01)
-    assert only.share == pytest.approx(1.0, rel=0.01)
 
 
 def test_only_so_many_are_named_and_kept() -> None:

@@ -34,16 +34,6 @@ def test_a_finished_request_counts_once_everywhere() -> None:
     assert totals.output_tokens == 5
 
 
-def test_what_load_cost_in_overlap_is_best_less_predicted() -> None:
-    log = DecisionLog()
-    held = decide().overlap_blocks
-
-    finished(log, best=held + 7)
-    finished(log, best=0)
-
-    assert log.totals.best_tokens - log.totals.predicted_tokens == 7 * SIZE
-
-
 def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
     log = DecisionLog()
 
@@ -51,18 +41,6 @@ def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
     finished(log)
 
     assert log.totals.itl_s.cumulative()[-1][1] == 0
-
-
-def test_what_did_not_finish_is_not_timed() -> None:
-    log = DecisionLog()
-    record = decided(log, b"r", decide(), BlockHashes.of([], SIZE), 1.0)
-    ended(log, record, "client_gone", 200, None, 2.0)
-    whole = decided(log, b"s", decide(), BlockHashes.of([], SIZE), 1.0)
-    ended(log, whole, "finished", 200, None, 2.0)
-    log.settle()
-
-    assert log.totals.duration_s.cumulative()[-1][1] == 1
-    assert log.totals.ttft_s.cumulative()[-1][1] == 0
 
 
 def test_what_round_robin_would_have_done_is_counted_when_it_is_known() -> None:

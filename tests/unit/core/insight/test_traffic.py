@@ -49,24 +49,6 @@ def test_one_second_is_counted_in_one_place() -> None:
     assert [one.second for one in seconds(totals, 8)] == [8]
 
 
-def test_only_the_last_seconds_are_kept() -> None:
-    totals = Totals(10, SECONDS)
-
-    for second in range(100):
-        totals.decided(second)
-
-    assert [one.second for one in seconds(totals)] == list(range(90, 100))
-
-
-def test_a_late_count_finds_its_own_second() -> None:
-    totals = Totals(KEPT_S, SECONDS)
-    totals.decided(9.0)
-
-    totals.refused(5.0)
-
-    assert [(one.second, one.refused) for one in seconds(totals)] == [(5, 1), (9, 0)]
-
-
 @given(st.lists(st.floats(0.02, 1e6), min_size=1), st.floats(0.0, 1.0))
 def test_a_sketch_knows_quantiles_to_a_few_percent(durations: list[float], share: float) -> None:
     exact = sorted(durations)[int(share * (len(durations) - 1))]

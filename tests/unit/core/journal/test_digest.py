@@ -16,14 +16,6 @@ def test_sums_do_not_depend_on_order_or_on_what_was_before() -> None:
     assert one.claim(4) == two.claim(4)
 
 
-def test_equal_blocks_at_another_worker_are_another_digest() -> None:
-    one, two = IndexDigest(), IndexDigest()
-    one.put(A, Cursor(1, 2), 10)
-    two.put(B, Cursor(1, 2), 10)
-
-    assert one.digest != two.digest
-
-
 def test_no_block_is_lost_in_the_digest_whoever_holds_it() -> None:
     for number in range(16):
         empty, full = IndexDigest(), IndexDigest()
@@ -83,36 +75,6 @@ def test_claims_of_another_scope_or_a_forgotten_sequence_are_not_compared() -> N
     assert history.compare("peer", Claim(1, 99, 1)) is None
     assert history.compared == 0
     assert history.compare("peer", Claim(2, 99, 1)) == Claim(2, 99, 1)
-
-
-def test_a_claim_from_ahead_waits_until_it_is_reached() -> None:
-    history = DigestHistory()
-    history.record(Claim(5, 50, 1))
-    assert history.compare("peer", Claim(7, 77, 1)) is None
-    history.record(Claim(7, 70, 1))
-
-    assert history.compare("peer", Claim(8, 80, 1)) == Claim(7, 77, 1)
-
-
-def test_a_claim_that_waits_does_not_hide_one_that_can_be_compared() -> None:
-    history = DigestHistory()
-    history.record(Claim(5, 50, 1))
-    assert history.compare("peer", Claim(7, 77, 1)) is None
-
-    assert history.compare("peer", Claim(5, 55, 1)) == Claim(5, 55, 1)
-
-
-def test_of_a_peers_claims_that_wait_the_newest_are_kept() -> None:
-    history = DigestHistory(claims_per_peer=2)
-    for sequence in (7, 8, 9):
-        assert history.compare("peer", Claim(sequence, sequence, 1)) is None
-    history.record(Claim(7, 0, 1))
-
-    assert history.compare("peer", Claim(10, 10, 1)) is None
-    history.record(Claim(9, 0, 1))
-    assert history.compare("peer", Claim(11, 11, 1)) is None
-    history.record(Claim(11, 0, 1))
-    assert history.compare("peer", Claim(12, 12, 1)) == Claim(11, 11, 1)
 
 
 def test_forgotten_peers_and_cleared_histories_claim_nothing() -> None:

@@ -1,7 +1,5 @@
 from unittest.mock import ANY
 
-import pytest
-
 from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import (
     ROOT,
@@ -54,16 +52,6 @@ def test_an_epoch_begins_with_a_dump() -> None:
     assert (batch.epoch, batch.first_seq, batch.events) == (7, 1, [Cleared(), *STATE])
 
 
-def test_events_are_numbered_one_by_one_over_batches() -> None:
-    sender = started()
-    sender.add([change(3), change(4), change(5)])
-
-    assert [(one.first_seq, len(one.events)) for one in batches(sender.send(0.0))] == [
-        (3, 2),
-        (5, 1),
-    ]
-
-
 def test_a_sender_says_when_something_waits_and_when_a_batch_is_full() -> None:
     sender = started()
     assert not sender.is_waiting()
@@ -73,19 +61,6 @@ def test_a_sender_says_when_something_waits_and_when_a_batch_is_full() -> None:
     sender.add([change(4)])
 
     assert sender.is_full()
-
-
-def test_what_does_not_fit_the_window_waits_for_acknowledgements() -> None:
-    sender = started()
-    sender.add([change(3)])
-    first = sender.send(0.0)
-    sender.add([change(4), change(5), change(6)])
-    second = sender.send(0.0)
-
-    assert len(second) == 1
-    assert sender.send(0.0) == []
-    confirm(sender, first, 2)
-    assert [one.first_seq for one in batches(sender.send(0.0))] == [6]
 
 
 def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
@@ -101,18 +76,6 @@ def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
     [dump] = batches(sender.send(0.0))
     assert (dump.first_seq, dump.events) == (6, [Cleared(), *STATE])
     assert sender.statistics().dumps == 2
-
-
-def test_overdue_messages_are_sent_again() -> None:
-    sender = started()
-    sender.add([change(3)])
-    [(_, data)] = sender.send(0.0)
-    assert sender.due_s() == 1.0
-    assert sender.retry(0.5) == []
-
-    [(_, again)] = sender.retry(1.0)
-
-    assert again == data
 
 
 def test_a_remade_journal_gets_a_dump() -> None:
@@ -137,37 +100,6 @@ def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
 
     assert [data for _, data in again] == [data for _, data in sent]
     assert sender.confirmed_seq() == 2
-
-
-def test_a_replica_that_misses_what_is_under_way_gets_it_again() -> None:
-    sender = started()
-    sender.add([change(3)])
-    sent = sender.send(0.0)
-
-    assert [data for _, data in sender.recover(7, 3, now=0.1)] == [data for _, data in sent]
-
-
-def test_a_replica_of_an_older_epoch_needs_this_one_from_its_start() -> None:
-    again = batches(started().recover(6, 40, now=0.1))
-
-    assert [one.first_seq for one in again] == [1]
-
-
-@pytest.mark.parametrize("next_seq", [3, 9])
-def test_a_replica_that_misses_nothing_gets_nothing(next_seq: int) -> None:
-    sender = started()
-
-    assert sender.recover(7, next_seq, now=0.1) == []
-    assert not sender.is_waiting()
-
-
-def test_a_replica_that_misses_everything_gets_a_dump() -> None:
-    sender = started()
-
-    assert sender.recover(7, 0, now=0.1) == []
-
-    [dump] = batches(sender.send(0.1))
-    assert (dump.first_seq, dump.events) == (3, [Cleared(), *STATE])
 
 
 def test_several_replicas_that_miss_the_same_get_one_answer() -> None:
@@ -222,23 +154,6 @@ def test_the_same_loss_is_answered_again_when_the_pause_is_over() -> None:
     sender.recover(7, 1, 9.0)
 
     assert sender.recover(7, 1, 10.0) != []
-
-
-def test_what_is_sent_again_has_a_whole_deadline_of_the_limits() -> None:
-    sender = started(SenderLimits(deadline_s=3.0, ring_s=5.0))
-
-    assert sender.recover(7, 1, 4.0) != []
-    assert sender.due_s() == 7.0
-
-
-def test_what_is_older_than_the_ring_of_the_limits_is_dumped() -> None:
-    sender = started(SenderLimits(ring_s=5.0))
-    sender.add([change(3)])
-    [(token, _)] = sender.send(6.0)
-    sender.acknowledge(token, 2, 6.0)
-
-    assert sender.recover(7, 1, 6.0) == []
-    assert sender.is_waiting()
 
 
 def test_statistics_count_events_batches_and_dumps() -> None:

@@ -1,7 +1,7 @@
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Event, Removed, Reuse, Stored
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.closure import MAX_RUN
-from kvmesh.core.journal.outbox import MAX_BATCH_BYTES, Outbox
+from kvmesh.core.journal.outbox import Outbox
 
 
 def stored(parent: int, *hashes: int, tier: int = 0) -> Stored:
@@ -25,14 +25,6 @@ def test_runs_that_continue_each_other_become_one() -> None:
     outbox.add([stored(ROOT, 1, 2), stored(2, 3), stored(1, 4)])
 
     assert take(outbox, 10) == [stored(ROOT, 1, 2, 3), stored(1, 4)]
-
-
-def test_removals_of_one_tier_become_one() -> None:
-    outbox = Outbox(10)
-
-    outbox.add([removed(1), removed(2), removed(3, tier=1), stored(ROOT, 5), removed(4)])
-
-    assert take(outbox, 10) == [removed(1, 2), removed(3, tier=1), stored(ROOT, 5), removed(4)]
 
 
 def test_ends_become_one_whatever_their_order_and_a_rule_stays_alone() -> None:
@@ -85,13 +77,3 @@ def test_a_dump_replaces_everything_and_does_not_count_as_too_many() -> None:
     assert not outbox.add([stored(ROOT, 4)])
     outbox.restart([])
     assert take(outbox, 9) == [Cleared()]
-
-
-def test_a_batch_is_bounded_in_events_and_bytes() -> None:
-    outbox = Outbox(100)
-    blocks = MAX_BATCH_BYTES // 16
-    outbox.add(stored(ROOT, *range(start, start + blocks)) for start in (1, 10**6, 10**7))
-
-    assert [len(take(outbox, 64)) for _ in range(3)] == [2, 1, 0]
-    outbox.add([stored(ROOT, 1), stored(ROOT, 2)])
-    assert len(take(outbox, 1)) == 1

@@ -24,47 +24,6 @@ def teach(times: FetchTimes, worker: WorkerId, place: int, ms_per_token: float, 
         times.learn(worker, {place: 4_000}, 4_000 * ms_per_token, COMPUTE, 0.0)
 
 
-def test_before_anything_is_seen_a_block_costs_what_its_weight_leaves() -> None:
-    times = FetchTimes()
-
-    assert times.ms_per_token(A, HOST, COMPUTE, 0.0) == pytest.approx(0.25 * COMPUTE)
-    assert times.ms_per_token(A, DISK, COMPUTE, 0.0) == pytest.approx(0.75 * COMPUTE)
-    assert times.ms_per_token(A, PEER, COMPUTE, 0.0) == pytest.approx(0.5 * COMPUTE)
-    assert times.ms(A, {HOST: 100, DISK: 10}, COMPUTE, 0.0) == pytest.approx(2.6)
-
-
-@pytest.mark.parametrize("true", [0.002, 0.01, 0.05, 0.2])
-def test_it_learns_what_a_worker_takes_whatever_it_was_taken_to(true: float) -> None:
-    times = FetchTimes()
-
-    teach(times, A, HOST, true, 60)
-
-    assert times.ms_per_token(A, HOST, COMPUTE, 0.0) == pytest.approx(true, rel=0.15)
-
-
-def test_each_worker_and_tier_is_learned_by_itself_and_others_are_as_the_fleet() -> None:
-    times = FetchTimes()
-
-    teach(times, A, HOST, 0.01, 80)
-    teach(times, B, HOST, 0.04, 80)
-
-    fast, slow = (times.ms_per_token(one, HOST, COMPUTE, 0.0) for one in (A, B))
-    assert fast == pytest.approx(0.01, rel=0.25)
-    assert slow == pytest.approx(0.04, rel=0.15)
-    assert fast < times.ms_per_token(C, HOST, COMPUTE, 0.0) < 1.05 * slow
-    assert times.ms_per_token(A, DISK, COMPUTE, 0.0) == pytest.approx(0.75 * COMPUTE)
-
-
-def test_one_sample_however_wild_moves_it_by_a_bounded_factor() -> None:
-    before = FetchTimes().ms_per_token(A, PEER, COMPUTE, 0.0)
-    for wild in (0.0, -1e30, 1e30, 1e-30):
-        times = FetchTimes()
-
-        times.learn(A, {PEER: 1_000}, wild, COMPUTE, 0.0)
-
-        assert before / 3.0 < times.ms_per_token(A, PEER, COMPUTE, 0.0) < before * 2.0
-
-
 def test_what_makes_half_of_the_first_tokens_late_does_not_count() -> None:
     times = FetchTimes()
 
@@ -109,17 +68,6 @@ def test_a_tier_whose_weight_is_fixed_keeps_it() -> None:
 
     assert times.ms_per_token(A, HOST, COMPUTE, 0.0) == pytest.approx(0.1 * COMPUTE)
     assert times.ms_per_token(A, DISK, COMPUTE, 0.0) > 0.5 * COMPUTE
-
-
-def test_of_two_places_each_gets_its_expected_part() -> None:
-    times = FetchTimes()
-
-    for _ in range(100):
-        times.learn(A, {HOST: 4_000, DISK: 2_000, 3: 0}, 4_000 * 0.03, COMPUTE, 0.0)
-
-    host, disk = (times.ms_per_token(A, place, COMPUTE, 0.0) for place in (HOST, DISK))
-    assert 4_000 * host + 2_000 * disk == pytest.approx(120.0, rel=0.1)
-    assert disk == pytest.approx(3.0 * host, rel=0.05)
 
 
 def test_replicas_learn_from_each_other_until_one_is_gone() -> None:

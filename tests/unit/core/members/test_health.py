@@ -3,10 +3,9 @@ from math import inf
 import pytest
 
 from kvmesh.core.members.health import EJECT_STREAK, FORGET_EJECTIONS_S, Health
-from kvmesh.core.members.health_record import SUSPECT_S, TRICKLE_S, MemberRecord, Stage
+from kvmesh.core.members.health_record import MemberRecord, Stage
 from kvmesh.core.members.outcomes import (
     MOST_LOST_S,
-    PROMPT,
     SERVED,
     UNKNOWN,
     Attempt,
@@ -104,61 +103,6 @@ def test_half_of_the_recent_attempts_failing_ejects_where_the_others_fare_well()
     assert health.stage("w0") is Stage.EJECTED
 
 
-def test_who_fails_as_often_as_everybody_is_left_in() -> None:
-    health = make_health()
-
-    for number in range(60):
-        health.note(f"w{number % 6}", (SERVED, ERROR)[number // 6 % 2], 0.0)
-
-    assert {health.stage(name) for name in FLEET} == {Stage.IN}
-
-
-@pytest.mark.parametrize("asks", [False, True])
-def test_a_request_that_ends_with_the_connection_makes_a_suspect_who_can_be_asked(
-    asks: bool,
-) -> None:
-    health = make_health(asks=asks)
-
-    assert health.note("w0", RESET, 0.0)
-
-    assert health.stage("w0") is (Stage.SUSPECT if asks else Stage.EJECTED)
-    assert "w0" not in admitted(health, 0.1)
-    assert health.due(0.1) == (["w0"] if asks else [])
-
-
-def test_two_such_ends_in_a_row_eject() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0)
-    health.answered("w0", "ok", 0.1)
-    assert health.stage("w0") is Stage.IN
-
-    health.note("w0", CUT, 0.2)
-
-    assert health.stage("w0") is Stage.EJECTED
-
-
-def test_a_suspect_that_failed_more_meanwhile_gets_one_request_when_it_answers() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0)
-    assert not health.note("w0", RESET, 0.0)
-
-    assert health.answered("w0", "ok", 0.1)
-
-    assert health.stage("w0") is Stage.TRICKLE
-
-
-def test_a_suspect_whom_nobody_asks_gets_one_request_after_a_while() -> None:
-    health = make_health()
-    health.note("w0", RESET, 5.0)
-
-    _, until = health.admit(FLEET, 5.0)
-
-    assert until == 5.0 + SUSPECT_S
-    assert "w0" not in admitted(health, until - 0.1)
-    assert "w0" in admitted(health, until)
-    assert health.stage("w0") is Stage.TRICKLE
-
-
 def test_who_is_not_there_is_asked_each_second_until_it_answers() -> None:
     health = make_health()
     assert health.note("w0", REFUSED, 0.0)
@@ -175,14 +119,6 @@ def test_who_is_not_there_is_asked_each_second_until_it_answers() -> None:
 
     assert health.stage("w0") is Stage.TRICKLE
     assert "w0" in admitted(health, 1.2)
-
-
-def test_who_refuses_connections_and_cannot_be_asked_is_ejected() -> None:
-    health = make_health(asks=False)
-
-    health.note("w0", REFUSED, 0.0)
-
-    assert health.stage("w0") is Stage.EJECTED
 
 
 def test_an_ejected_member_is_asked_after_its_back_off_and_then_tried() -> None:
@@ -202,43 +138,6 @@ def test_an_ejected_member_is_asked_after_its_back_off_and_then_tried() -> None:
     assert not health.note("w0", UNKNOWN, 1.4, "older")
     assert health.note("w0", SERVED, 1.5, "trial")
     assert health.stage("w0") is Stage.IN
-
-
-def test_a_trial_that_fails_ejects_for_twice_as_long() -> None:
-    health = make_health()
-    eject(health, "w0", 0.0)
-    health.answered("w0", "ok", 1.0)
-    health.chosen("w0", 1.0, "trial")
-
-    assert health.note("w0", ERROR, 2.0, "trial")
-
-    assert health.retry_in_s("w0", 2.0) == 2.0
-    assert health.ejections == 2
-
-
-def test_a_trial_that_ends_without_a_verdict_makes_way_for_another() -> None:
-    health = make_health()
-    eject(health, "w0", 0.0)
-    health.answered("w0", "ok", 1.0)
-    health.chosen("w0", 1.0, "trial")
-    assert "w0" not in admitted(health, 1.1)
-
-    assert health.note("w0", UNKNOWN, 1.2, "trial")
-
-    assert "w0" in admitted(health, 1.2)
-    assert health.stage("w0") is Stage.TRICKLE
-
-
-def test_a_trial_that_shows_nothing_makes_way_in_time() -> None:
-    health = make_health()
-    eject(health, "w0", 0.0)
-    health.answered("w0", "ok", 1.0)
-    health.chosen("w0", 1.0, "trial")
-
-    _, until = health.admit(FLEET, 1.0)
-
-    assert until == 1.0 + TRICKLE_S
-    assert "w0" in admitted(health, until)
 
 
 def test_a_long_good_time_makes_the_next_back_off_the_shortest() -> None:
@@ -298,34 +197,6 @@ def test_an_answer_of_who_has_nothing_against_it_is_just_counted() -> None:
     assert not health.served("w0", 1.1)
 
 
-def test_a_third_may_be_out_and_those_with_the_best_prospects_are_let_in() -> None:
-    health = make_health()
-    for name in FLEET[:3]:
-        eject(health, name, 0.0)
-    health.note("w3", RESET, 0.0)
-    health.note("w4", status_attempt(429), 0.0)
-
-    assert admitted(health, 0.5) == {"w2", "w3", "w4", "w5"}, "ejected ones are let in last"
-    assert health.spared == 3
-    for name in FLEET[:5]:
-        health.began(name, 0.6)
-        health.note(name, SERVED, 0.6)
-    assert admitted(health, 1.1) == set(FLEET)
-    assert health.spared == 0
-
-
-def test_who_is_not_there_is_out_in_any_number_and_nobody_may_be_left() -> None:
-    health = make_health()
-    for name in FLEET[:5]:
-        health.note(name, REFUSED, 0.0)
-    health.note("w5", RESET, 0.0)
-
-    assert admitted(health, 0.1) == {"w5"}, "alone, and perhaps well"
-    health.answered("w5", "down", 0.2)
-
-    assert admitted(health, 0.2) == set()
-
-
 def test_forgiveness_undoes_what_one_request_did_as_if_it_had_not_been() -> None:
     health = make_health()
     for number in range(4):
@@ -342,20 +213,6 @@ def test_forgiveness_undoes_what_one_request_did_as_if_it_had_not_been() -> None
     assert health.recent("w0") == (1, 5)
     health.note("w0", RESET, 1.2)
     assert health.retry_in_s("w0", 1.2) == pytest.approx(1.0), "nor did its back-off grow"
-
-
-def test_forgiveness_lets_in_who_only_failed_because_of_it_even_later() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0, "poison")
-    health.note("w0", ERROR, 0.1, "poison")
-    health.answered("w0", "ok", 0.2)
-    assert health.stage("w0") is Stage.TRICKLE
-
-    assert health.forgive("poison", 0.3) == ["w0", "w0"]
-
-    assert health.stage("w0") is Stage.IN
-    assert not health.is_suspect("w0")
-    assert health.price("w0", 0.3) == (0.0, 0.0)
 
 
 def test_forgiveness_leaves_what_came_since_alone() -> None:
@@ -378,20 +235,6 @@ def test_who_was_asked_and_is_not_there_is_not_there_forgiven_or_not() -> None:
     health.forgive("poison", 0.2)
 
     assert health.stage("w0") is Stage.DOWN
-
-
-def test_a_new_incarnation_is_not_forgiven_what_an_old_one_did() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0, "poison")
-    health.forget("w0")
-    health.note("w0", RESET, 0.1, "own")
-
-    health.forgive("poison", 0.2)
-
-    assert health.stage("w0") is Stage.SUSPECT
-    health.forget("w0")
-    assert health.forgive("own", 0.3) == ["w0"]
-    assert health.stage("w0") is Stage.IN
 
 
 def test_rest_that_one_request_brought_is_forgiven_unless_another_brought_more() -> None:
@@ -432,14 +275,6 @@ def test_more_was_taken_back_than_is_remembered_one_by_one() -> None:
     assert health.recent("w0") == (0, 20)
 
 
-def test_a_verdict_on_the_prompt_is_none_on_the_worker() -> None:
-    health = make_health()
-
-    assert not health.note("w0", PROMPT, 0.0, "poison")
-
-    assert health.recent("w0") == (0, 0)
-
-
 def test_failing_has_a_price_where_the_others_do_not_fail() -> None:
     health = make_health()
     for name in FLEET[1:]:
@@ -457,16 +292,6 @@ def test_failing_has_a_price_where_the_others_do_not_fail() -> None:
         for _ in range(10):
             health.note(name, ERROR, 0.0)
     assert health.price("w0", 0.0)[0] == pytest.approx((2.0 + 2 * 50 / 102) / 4.0 - 50 / 102)
-
-
-def test_a_price_fades_to_nothing() -> None:
-    health = make_health()
-    health.note("w0", ERROR, 0.0)
-    shares = [health.price("w0", now)[0] for now in (0.0, 10.0, 20.0, 40.0, 200.0)]
-
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.3
-    assert shares[-1] == 0.0
 
 
 def test_a_worse_way_to_fail_costs_more_and_no_more_than_everything() -> None:
@@ -532,37 +357,6 @@ def test_every_stage_has_words() -> None:
     assert health.is_left_out("w0", 0.0)
 
 
-def test_where_a_member_stands_is_said_in_a_word_and_why_in_words_that_last() -> None:
-    health = make_health()
-    assert (health.standing("w0", 0.0), health.reason("w0")) == ("in", "")
-
-    health.note("w0", status_attempt(429, retry_after_s=2.0), 0.0)
-    assert (health.standing("w0", 0.0), health.reason("w0")) == (
-        "overloaded",
-        "overloaded, asked for rest",
-    )
-    assert health.standing("w0", 2.5) == "in"
-
-    health.note("w1", RESET, 0.0)
-    assert (health.standing("w1", 0.0), health.reason("w1")) == (
-        "suspect",
-        "suspect, its last request failed (reset)",
-    )
-
-    eject(health, "w2", 0.0)
-    assert health.standing("w2", 0.0) == "ejected"
-    assert health.reason("w2") == "ejected, requests fail there (500)"
-    assert health.answered("w2", "ok", 1.0)
-    assert health.standing("w2", 1.0) == "trickle"
-    assert health.reason("w2") == "ejected, requests fail there (500)"
-
-    health.note("w3", REFUSED, 0.0)
-    assert (health.standing("w3", 0.0), health.reason("w3")) == (
-        "down",
-        "does not answer its health check",
-    )
-
-
 def test_a_bad_answer_is_named_in_words() -> None:
     health = make_health()
     for _ in range(EJECT_STREAK):
@@ -573,16 +367,3 @@ def test_a_bad_answer_is_named_in_words() -> None:
     assert health.reason("w0") == f"ejected, requests fail there ({html})"
     assert health.words("w0", 0.5) == f"ejected, 3 of 3 failed ({html}), asked again in 0.5 s"
     assert health.reason("w1").endswith("(bad_answer, it answers 200 that is none)")
-
-
-def test_whose_answers_were_bad_is_back_with_a_whole_one() -> None:
-    health = make_health()
-    for _ in range(EJECT_STREAK):
-        health.note("w0", failed_attempt("bad_answer:unfinished", 0.1), 0.0)
-    health.answered("w0", "ok", 2.0)
-    assert health.stage("w0") is Stage.TRICKLE
-
-    assert not health.began("w0", 3.0)
-    assert health.stage("w0") is Stage.TRICKLE
-    health.note("w0", SERVED, 4.0)
-    assert health.stage("w0") is Stage.IN

@@ -55,22 +55,6 @@ def test_an_engine_that_stands_still_with_requests_hangs() -> None:
     assert not fleet.stalled("unknown", 100.0)
 
 
-def test_an_engine_that_computes_never_hangs_however_long_a_request_waits() -> None:
-    fleet = Fleet()
-    fleet.work(W, 0, 3600)
-
-    assert not fleet.stalled(W, 3600.5)
-
-
-def test_its_cache_alone_shows_that_a_long_prompt_makes_progress() -> None:
-    fleet = Fleet()
-    fleet.work(W, 0, 10)
-    for second in range(11, 40):
-        fleet.progress.report(W, busy(1010, used=second), float(second))
-
-    assert not fleet.stalled(W, 39.5)
-
-
 def test_published_events_show_progress() -> None:
     fleet = Fleet()
     fleet.work(W, 0, 10)
@@ -80,20 +64,6 @@ def test_published_events_show_progress() -> None:
     fleet.read(W, busy(1010), 21, 24)
 
     assert not fleet.stalled(W, 24.5)
-
-
-@pytest.mark.parametrize("evidence", ["byte", "answer"])
-def test_what_comes_from_it_shows_that_it_works(evidence: str) -> None:
-    fleet = Fleet()
-    fleet.work(W, 0, 10)
-    fleet.read(W, busy(1010), 11, 16)
-    byte_s = -1.0
-    if evidence == "byte":
-        byte_s = 12.0
-    else:
-        fleet.served[W] = 12.0
-
-    assert not fleet.stalled(W, 16.5, byte_s=byte_s)
 
 
 def test_a_request_that_has_just_come_to_an_idle_engine_is_given_its_time() -> None:
@@ -106,15 +76,6 @@ def test_a_request_that_has_just_come_to_an_idle_engine_is_given_its_time() -> N
     assert not fleet.stalled(W, 109.9, Due(100.0))
     fleet.read(W, busy(1010), 109, 111)
     assert fleet.stalled(W, 111.0, Due(100.0))
-
-
-def test_one_that_died_in_its_first_step_shows_no_request_and_hangs() -> None:
-    fleet = Fleet()
-    fleet.work(W, 0, 10)
-    fleet.read(W, idle(1010), 11, 106)
-
-    assert fleet.stalled(W, 106.0, Due(100.0))
-    assert not fleet.stalled(W, 106.0, Due(100.0, evident=False)), "it may wait for its media"
 
 
 def test_an_engine_that_lets_a_request_wait_and_runs_none_waits_itself() -> None:
@@ -132,28 +93,12 @@ def test_the_first_request_may_compile_for_minutes() -> None:
     assert not fleet.stalled(W, 300.5)
 
 
-def test_a_router_that_comes_later_knows_by_the_counters_that_an_engine_has_worked() -> None:
-    fleet = Fleet()
-    fleet.read(W, busy(1000), 0, 6)
-
-    assert fleet.stalled(W, 6.0)
-
-
 def test_an_engine_without_counters_is_never_judged() -> None:
     fleet = Fleet()
     fleet.read(W, busy(None), 0, 3000)
 
     assert not fleet.stalled(W, 3000.0)
     assert fleet.progress.moved_s(W) == 0.0
-
-
-def test_counters_that_are_missing_for_a_scrape_are_no_change() -> None:
-    fleet = Fleet()
-    fleet.work(W, 0, 10)
-    fleet.read(W, busy(None, used=0), 11, 11)
-    fleet.read(W, busy(1010), 12, 16)
-
-    assert fleet.stalled(W, 16.0)
 
 
 def test_counters_that_are_gone_show_nothing_any_more() -> None:
@@ -261,16 +206,6 @@ def test_the_prefill_of_a_long_prompt_takes_its_time() -> None:
 
     assert not fleet.stalled(W, 10.0 + HANG_S + 20.0, Due(0.0, prefill_s=20.0))
     assert fleet.stalled(W, 10.1 + HANG_S + 20.0, Due(0.0, prefill_s=20.0))
-
-
-def test_nobody_is_judged_without_a_bound_nor_by_nobody() -> None:
-    fleet = Fleet(hang_s=0.0)
-    fleet.read(W, busy(1000), 0, 60)
-    assert not fleet.stalled(W, 60.0)
-    assert not fleet.progress.is_stalled(W, [], 60.0)
-    fleet.progress.hang_s = HANG_S
-    assert fleet.stalled(W, 60.0)
-    assert not fleet.progress.is_stalled(W, [], 60.0)
 
 
 def test_what_is_gone_is_forgotten() -> None:

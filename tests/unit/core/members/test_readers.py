@@ -4,7 +4,6 @@ from kvmesh.core.members.readers import MOST_TELLERS, TOLD_S, Readers, Requested
 from kvmesh.formats import FIRST, FormatRange, Formats
 
 NEW = Formats(journal=FormatRange(1, 2))
-NEXT = Formats(journal=FormatRange(2, 3))
 
 
 def test_the_oldest_is_written_until_all_must_have_been_heard() -> None:
@@ -13,18 +12,6 @@ def test_the_oldest_is_written_until_all_must_have_been_heard() -> None:
     readers.receive("r1", NEW, 0.0)
 
     assert [readers.format_of("journal", now) for now in (10.0, 11.19, 11.2)] == [1, 1, 2]
-
-
-def test_an_older_reader_is_minded_at_once_and_for_a_while_after_it_went() -> None:
-    readers = Readers(NEW, hold_s=1.2)
-    readers.receive("r1", NEW, 0.0)
-
-    readers.receive("r2", FIRST, 0.0)
-    note_alive = readers.format_of("journal", 20.0)
-    readers.forget("r2", 20.0)
-
-    assert note_alive == 1
-    assert [readers.format_of("journal", now) for now in (20.0, 21.1, 21.2)] == [1, 1, 2]
 
 
 def test_a_reader_that_was_updated_is_an_older_one_no_more() -> None:
@@ -63,15 +50,6 @@ def test_who_keeps_a_format_from_being_written_is_named() -> None:
     assert Readers(NEW).oldest("journal", 0.0) == ""
 
 
-def test_nobody_to_mind_leaves_the_newest_and_nobody_in_common_the_oldest() -> None:
-    alone = Readers(NEXT)
-    apart = Readers(NEXT)
-    apart.receive("r1", FIRST, 0.0)
-
-    assert alone.format_of("journal", 0.0) == 3
-    assert apart.format_of("journal", 0.0) == 2
-
-
 def test_the_lowest_told_lately_counts() -> None:
     reported = RequestedFormats(1, 3)
 
@@ -80,18 +58,6 @@ def test_the_lowest_told_lately_counts() -> None:
 
     assert first == (3, 2, 2)
     assert later == 3
-
-
-def test_a_replica_may_change_its_mind() -> None:
-    reported = RequestedFormats(1, 2)
-    reported.take("r1", 1, 0.0)
-
-    assert reported.take("r1", 2, 1.0) == 2
-
-
-def test_what_the_worker_cannot_write_is_brought_into_its_range() -> None:
-    assert RequestedFormats(2, 3).take("r1", 1, 0.0) == 2
-    assert RequestedFormats(2, 3).take("r1", 9, 0.0) == 3
 
 
 def test_names_in_commands_cannot_fill_the_memory() -> None:

@@ -32,15 +32,6 @@ def test_a_quiet_fleet_has_some_retries_a_second() -> None:
     assert spend(budget, 1e9) == BURST, "no more than a burst is saved up"
 
 
-def test_a_full_bucket_takes_no_more() -> None:
-    budget = RetryBudget(1.0)
-
-    for _ in range(500):
-        budget.deposit()
-
-    assert budget.left() == BURST
-
-
 def test_no_ratio_is_no_retry_at_all() -> None:
     budget = RetryBudget(0.0)
 

@@ -35,56 +35,6 @@ def test_an_answer_that_is_not_streamed_grows_over_time_as_far_as_it_is_expected
     assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
 
 
-def test_nothing_grows_that_streams_or_waits_or_of_which_nothing_is_expected() -> None:
-    sequences, work = make()
-    sequences.add("streams", W, Demand(100, 100, 64), now=0.0)
-    sequences.first_token("streams", 0.5)
-    sequences.add("unknown", W, whole(expected=0), now=1.0)
-    sequences.first_token("unknown", 1.5)
-    sequences.add("waits", W, whole(), now=2.0)
-    before = sequences.loads(W).active_blocks
-
-    grow_unseen(sequences, work, 100.0)
-
-    assert sequences.loads(W).active_blocks == before
-
-
-def test_without_any_time_per_token_nothing_grows() -> None:
-    sequences, _ = make()
-    sequences.add("r", W, whole(), now=0.0)
-    sequences.first_token("r", 0.5)
-
-    grow_unseen(sequences, UnseenWork(lambda _: 0.0, lambda _: None), 100.0)
-
-    assert sequences.loads(W).active_blocks == 7
-
-
-def test_a_prefill_that_ended_before_a_later_streams_counts_from_there() -> None:
-    sequences, work = make()
-    sequences.add("r", W, whole(), now=0.0)
-    sequences.add("later", W, Demand(10, 10), now=0.0)
-    sequences.first_token("later", 1.0)
-
-    grow_unseen(sequences, work, 1.0 + 13.5 * TOKEN_S)
-
-    assert sequences.bookings["r"].foreseen_blocks == 1
-
-
-def test_an_engine_that_uses_less_is_believed() -> None:
-    sequences, work = make(used=7 + 7 + 3)
-    for name in ("a", "b"):
-        sequences.add(name, W, whole(), now=0.0)
-        sequences.first_token(name, 0.0)
-    # Neither is known to hold any block yet.
-    sequences.add("waits", W, whole(), now=0.0)
-    sequences.add("streams", W, Demand(100, 100, 64), now=0.0)
-
-    grow_unseen(sequences, work, 100.0)
-
-    assert [one.foreseen_blocks for one in sequences.bookings.values()] == [1, 1, 0, 0]
-    assert sequences.loads(W).active_blocks == 4 * 7 + 2
-
-
 def test_what_is_seen_of_an_answer_takes_the_place_of_what_was_foreseen() -> None:
     sequences, work = make()
     sequences.add("r", W, whole(), now=0.0)

@@ -81,16 +81,6 @@ def test_who_is_back_is_told_with_its_last_heartbeat_once() -> None:
     assert world.silent.answered("a", "ok", 6.0) is None
 
 
-def test_a_lost_member_that_is_heard_again_is_not_asked() -> None:
-    world = World()
-    world.beat("a", 0.0)
-    world.expire(4.0)
-
-    world.beat("a", 4.5)
-
-    assert world.asked(5.5) == []
-
-
 def test_nobody_who_was_to_leave_is_asked_about_a_return() -> None:
     world = World()
     world.beat("a", 0.0, draining=True)
@@ -107,19 +97,6 @@ def test_nobody_is_remembered_where_nobody_asks() -> None:
 
     assert world.expire(4.0) == ["a"]
     assert world.asked(6.0) == []
-
-
-def test_nobody_is_asked_at_an_address_that_another_speaks_from_or_at_none() -> None:
-    world = World()
-    world.beat("old", 0.0, "http://one")
-    world.beat("nowhere", 0.0)
-    world.beats["nowhere"] = Beat("")
-    world.members.observe("unknown", 1, 0.0)
-    world.beat("new", 2.0, "http://one")
-
-    assert world.asked(3.0) == []
-    del world.beats["new"]
-    assert world.asked(4.0) == ["old"]
 
 
 def test_who_was_given_up_is_named_until_it_is_back_or_a_minute_is_over() -> None:

@@ -56,15 +56,6 @@ def test_empty_text_has_no_segments() -> None:
     assert encoder.asked == []
 
 
-def test_without_atomic_tokens_the_whole_text_is_one_segment() -> None:
-    encoder = Encoder()
-    cache = SegmentCache([AddedToken("<|s|>", normalized=True)], encoder, capacity=1 << 20)
-
-    cache.encode("a<|s|>b")
-
-    assert encoder.asked == ["a<|s|>b"]
-
-
 def test_a_longer_token_hides_the_atomic_token_in_it() -> None:
     encoder = Encoder()
     tokens = [START, AddedToken("x<|s|>", normalized=False, lstrip=True)]
@@ -123,20 +114,6 @@ def test_one_huge_entry_does_not_empty_the_cache(make: MakeCache) -> None:
     assert cache.get("small") == b"1"
 
 
-def test_what_one_domain_sent_is_new_in_every_other() -> None:
-    encoder = Encoder()
-    cache = SegmentCache([START], encoder, capacity=1 << 20)
-    text = "a<|s|>b<|s|>b"
-
-    found = [cache.encode(text, domain) for domain in ("", "ann", "ben", "ann", "", "an", "")]
-
-    assert {decode(one) for one in found} == {text}
-    assert encoder.asked == ["a", "<|s|>b"] * 4
-    # No domain's entry is found by a text that begins like it.
-    cache.encode("3:ann" + "a")
-    assert encoder.asked[-1] == "3:anna"
-
-
 @pytest.mark.parametrize(
     ("pieces", "wanted"),
     [
@@ -160,13 +137,6 @@ def test_literals_around_texts_are_cut_where_a_whole_text_would_be(
     cache = SegmentCache([START], Encoder(), capacity=1 << 20)
 
     assert cache.cut(pieces) == wanted
-
-
-def test_without_a_token_to_cut_at_all_is_one_segment() -> None:
-    cache = SegmentCache([], Encoder(), capacity=1 << 20)
-
-    assert cache.cut(["a", Slot(0), Slot(1)]) == [["a", Slot(0), Slot(1)]]
-    assert cache.cut([]) == []
 
 
 @pytest.mark.parametrize(

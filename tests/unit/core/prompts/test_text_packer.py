@@ -89,13 +89,6 @@ def test_an_opening_outside_the_form_is_refused(packer: TextPacker, place: int, 
         packer.teach(("user",), (), (), (b"",), ((place, "", index, (), ""),))
 
 
-def test_what_the_tokenizer_raises_comes_through(packer: TextPacker) -> None:
-    with pytest.raises(UnicodeEncodeError):
-        packer.pack(chat("a", "\ud800"))
-
-    assert packer.packed == 0
-
-
 def test_texts_are_filled_in_and_roles_told_apart() -> None:
     assert filled((0, "<", 1, (("strip", None),), ">"), ["a", " b "]) == "<b>"
     assert roles_and_texts(chat("a", "b")) == (("system", "user"), ["a", "b"])

@@ -20,10 +20,6 @@ def learn(lengths: OutputLengths, hashes: BlockHashes, tokens: int) -> None:
     lengths.learn(families, tokens, foreseen)
 
 
-def test_nothing_known_is_said() -> None:
-    assert forecast(new_lengths(16), prompt(1)) == OutputForecast(0.0, 0, 0)
-
-
 def test_families_are_told_apart_as_evidence_grows() -> None:
     lengths = new_lengths(16)
     for number in range(40):
@@ -38,38 +34,6 @@ def test_families_are_told_apart_as_evidence_grows() -> None:
     assert (short.samples, short.family_tokens) == (40, 64)
     assert stranger.tokens == pytest.approx(505, abs=60)
     assert (stranger.samples, stranger.family_tokens) == (80, 0)
-
-
-def test_thin_evidence_leans_on_the_wider_family() -> None:
-    lengths = new_lengths(16)
-    for number in range(20):
-        learn(lengths, prompt(1, 100 + number), 100)
-    learn(lengths, prompt(2), 1000)
-
-    assert 100 < forecast(lengths, prompt(2)).tokens < 500
-
-
-def test_a_longer_agreement_tells_more() -> None:
-    lengths = new_lengths(16)
-    for number in range(20):
-        learn(lengths, prompt(1, 100 + number, blocks=30), 100)
-        learn(lengths, prompt(1, 7, blocks=30), 20)
-
-    found = forecast(lengths, prompt(1, 7, blocks=30))
-
-    assert found.family_tokens == 256
-    assert found.tokens == pytest.approx(20, abs=15)
-    assert forecast(lengths, prompt(1, 9, blocks=30)).family_tokens == 64
-    learn(lengths, prompt(1, 7, blocks=80), 5)
-    assert forecast(lengths, prompt(1, 7, blocks=80)).family_tokens == 1024
-
-
-def test_a_prompt_shorter_than_a_family_belongs_to_all() -> None:
-    lengths = new_lengths(16)
-    learn(lengths, BlockHashes.of([1, 2, 3], 16), 50)
-
-    assert forecast(lengths, BlockHashes.of([1, 2, 3], 16)) == OutputForecast(50.0, 1, 0)
-    assert lengths.statistics().families == 0
 
 
 def test_a_family_that_changes_is_followed() -> None:
@@ -90,18 +54,6 @@ def test_the_family_longest_unseen_is_forgotten() -> None:
     known = [forecast(lengths, prompt(family)).family_tokens for family in (1, 2, 3)]
 
     assert known == [64, 0, 64]
-
-
-def test_errors_show_what_families_are_worth() -> None:
-    lengths = new_lengths(16)
-    for number in range(200):
-        learn(lengths, prompt(1, number), 10)
-        learn(lengths, prompt(2, number), 1000)
-
-    statistics = lengths.statistics()
-
-    assert statistics.answers == 400
-    assert statistics.error_tokens < 0.2 * statistics.mean_error_tokens
 
 
 def test_another_block_size_finds_families_by_its_own_blocks() -> None:

@@ -32,40 +32,6 @@ def test_a_sequence_is_evicted_from_its_end_and_the_oldest_sequence_first() -> N
     assert pool.take(4) == [2, 1, 8, 7]
 
 
-def test_holding_a_cached_prefix_saves_it_from_eviction_and_renews_it() -> None:
-    pool = BlockPool(5)
-    fill(pool, [1, 2])
-    fill(pool, [7, 8])
-
-    found = pool.find_cached([1, 2, 3], 3)
-    pool.hold(found)
-
-    assert pool.active_blocks == 2
-    pool.release(found, 0)
-    assert pool.take(4) == [8, 7, 2, 1]
-
-
-def test_a_block_two_requests_hold_is_counted_once_and_freed_by_the_last() -> None:
-    pool = BlockPool(5)
-    fill(pool, [1])
-    first, second = pool.find_cached([1], 1), pool.find_cached([1], 1)
-    pool.hold(first)
-
-    assert pool.count_free(second) == 0
-    pool.hold(second)
-    pool.release(first, 0)
-
-    assert pool.active_blocks == 1
-
-
-def test_the_lookup_stops_at_the_limit_and_at_the_first_missing_block() -> None:
-    pool = BlockPool(10)
-    fill(pool, [1, 2, 4])
-
-    assert pool.find_cached([1, 2, 4], 2) == [1, 2]
-    assert pool.find_cached([1, 2, 3, 4], 4) == [1, 2]
-
-
 def test_a_second_copy_of_held_content_outlives_the_first() -> None:
     pool = BlockPool(5)
     fill(pool, [1, 2])
@@ -76,37 +42,6 @@ def test_a_second_copy_of_held_content_outlives_the_first() -> None:
     assert len(pool.find_cached([1, 3], 2)) == 2
     assert pool.take(2) == [3, 1]
     assert pool.find_cached([1], 1) == []
-
-
-def test_a_limit_beyond_the_sequence_is_harmless_with_copies_about() -> None:
-    pool = BlockPool(5)
-    fill(pool, [1])
-    fill(pool, [1])
-
-    assert len(pool.find_cached([1], 9)) == 1
-
-
-def test_the_oldest_remaining_copy_is_reused_first() -> None:
-    pool = BlockPool(10)
-    for _ in range(3):
-        pool.take(1)
-    copies = [pool.store([1]), pool.store([1]), pool.store([1])]
-    pool.release(copies[0], 0)
-    pool.take(pool.free_blocks)
-
-    assert pool.find_cached([1], 1) == copies[1]
-    assert pool.store([1, 5])[0] not in (*copies[1], *copies[2])
-
-
-def test_a_copy_evicted_before_the_first_block_leaves_no_trace() -> None:
-    pool = BlockPool(4)
-    pool.take(2)
-    first, second = pool.store([1]), pool.store([1])
-    pool.release(second, 0)
-
-    assert pool.take(2) == [1]
-    assert pool.hashes() == [1]
-    assert pool.find_cached([1], 1) == first
 
 
 def test_equal_hashes_within_one_call_are_copies_too() -> None:

@@ -4,7 +4,6 @@ from kvmesh.errors import RequestError
 from kvmesh_lab.mocker.model.engine import EngineModel
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.request import (
-    BlocksRemoved,
     BlocksStored,
     CacheCleared,
     EngineEvent,
@@ -50,34 +49,6 @@ def stored(events: list[EngineEvent]) -> list[list[int]]:
     return [event.hashes for event in events if isinstance(event, BlocksStored)]
 
 
-def test_prompt_blocks_are_stored_when_scheduled_and_the_answers_as_they_fill() -> None:
-    model = engine()
-    model.add(request("a", [1, 2, 3, 4], prompt=9, output=8), 0.0)
-
-    steps = [next_step(model) for _ in range(8)]
-
-    assert stored(steps[0].events) == [[1, 2]]
-    assert [index for index, step in enumerate(steps) if step.events] == [0, 3, 7]
-    assert stored(steps[3].events) == [[3]]
-    assert [event.parent for event in steps[3].events if isinstance(event, BlocksStored)] == [2]
-    assert [request.request_id for request in steps[7].finished] == ["a"]
-    assert model.step(0.0) is None
-
-
-def test_a_second_equal_prompt_reuses_all_but_a_full_last_block() -> None:
-    model = engine()
-    model.add(request("a", [1, 2], prompt=8), 0.0)
-    run(model)
-    again = request("b", [1, 2], prompt=8)
-    model.add(again, 0.0)
-
-    events = run(model)
-
-    assert again.cached_tokens == 4
-    assert stored(events) == [[2]]
-    assert sorted(model.pool.hashes()) == [1, 2, 2]
-
-
 def test_reused_blocks_are_told_again_when_the_request_asks_for_it() -> None:
     model = engine()
     model.add(request("a", [1, 2], prompt=9), 0.0)
@@ -100,20 +71,6 @@ def test_without_prefix_caching_nothing_is_stored_or_reused() -> None:
     assert model.pool.free_blocks == 99
 
 
-def test_a_long_prompt_is_computed_in_chunks_beside_decoding_requests() -> None:
-    model = engine(max_num_batched_tokens=10)
-    model.add(request("short", [], prompt=4, output=20), 0.0)
-    next_step(model)
-    model.add(request("long", [1, 2, 3, 4, 5], prompt=23), 0.0)
-
-    steps = [next_step(model) for _ in range(3)]
-
-    assert [step.prefill_tokens for step in steps] == [9, 9, 5]
-    assert [stored(step.events) for step in steps] == [[[1, 2]], [[3, 4]], [[5]]]
-    assert [len(step.produced) for step in steps] == [1, 1, 2]
-    assert steps[0].duration_s == pytest.approx((5 + 9 * 0.05 + 10) / 1000)
-
-
 def test_no_more_than_max_num_seqs_run_at_once() -> None:
     model = engine(max_num_seqs=2)
     for name in "abc":
@@ -123,52 +80,6 @@ def test_no_more_than_max_num_seqs_run_at_once() -> None:
     assert model.statistics().waiting_requests == 1
     next_step(model)
     assert [request.request_id for request in next_step(model).started] == ["c"]
-
-
-def test_a_request_starts_only_when_all_of_it_fits() -> None:
-    model = engine(blocks=6)
-    model.add(request("a", [], prompt=12, output=4), 0.0)
-    model.add(request("b", [], prompt=12, output=4), 0.0)
-
-    assert len(next_step(model).started) == 1
-    assert len(model.queue) == 1
-    run(model)
-    assert model.statistics().preemptions == 0
-
-
-def test_the_youngest_is_preempted_when_blocks_run_out_and_recomputed_from_cache() -> None:
-    model = engine(blocks=7)
-    first = request("a", [11, 12, 13, 14, 15], prompt=8, output=12)
-    second = request("b", [21, 22, 23, 24, 25], prompt=8, output=12)
-    model.add(first, 0.0)
-    model.add(second, 0.0)
-    preempted = []
-    while (step := model.step(0.0)) is not None:
-        preempted += step.preempted
-
-    assert preempted[0] is second
-    assert second.preemptions >= 1
-    assert first.generated == second.generated == 12
-    assert second.cached_tokens == 0
-    assert model.statistics().prefix_cache_queries == 16
-
-
-def test_a_request_that_is_youngest_itself_is_preempted_and_nothing_is_admitted() -> None:
-    model = engine(blocks=7)
-    model.add(request("a", [], prompt=12, output=8), 0.0)
-    victim = request("b", [], prompt=8, output=8)
-    next_step(model)
-    model.add(victim, 0.0)
-    next_step(model)
-    model.add(request("c", [], prompt=1), 0.0)
-
-    steps: list[Step] = []
-    while not (steps and steps[-1].preempted):
-        steps.append(next_step(model))
-
-    assert steps[-1].preempted == [victim]
-    assert steps[-1].started == []
-    assert model.queue[0] is victim
 
 
 def test_a_half_computed_prompt_is_preempted_by_decoding_requests() -> None:
@@ -185,19 +96,6 @@ def test_a_half_computed_prompt_is_preempted_by_decoding_requests() -> None:
     assert waiting.generated == 0
     run(model)
     assert waiting.generated == 1
-
-
-def test_eviction_is_told_before_the_store_that_caused_it() -> None:
-    model = engine(blocks=5)
-    model.add(request("a", [1, 2, 3], prompt=13), 0.0)
-    run(model)
-    model.add(request("b", [7, 8], prompt=9), 0.0)
-
-    events = run(model)
-
-    assert isinstance(events[0], BlocksRemoved)
-    assert events[0].hashes == [3, 2]
-    assert stored(events[1:]) == [[7, 8]]
 
 
 def test_an_abort_frees_blocks_at_once_wherever_the_request_is() -> None:

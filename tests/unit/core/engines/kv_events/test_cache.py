@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
+from kvmesh.core.blocks.events import ROOT, Removed, Stored
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.engines.engine_events import EngineBatch
 from kvmesh.core.engines.kv_events.cache import EngineCache, new_engine_cache
@@ -23,18 +23,6 @@ def test_blocks_are_stored_removed_and_dumped() -> None:
     assert cache.statistics().closures[0].hidden == 1
 
 
-def test_a_lost_engine_holds_nothing_until_it_starts_over() -> None:
-    cache = EngineCache(4)
-    cache.take(STORE)
-
-    assert cache.lose() == [Cleared()]
-    assert not cache.statistics().complete
-    assert cache.restart() == [Cleared()]
-    assert cache.complete
-    assert cache.statistics().lost == 1
-    assert cache.dump() == []
-
-
 def test_what_is_no_batch_is_counted_and_refused_in_words() -> None:
     cache = EngineCache(4)
 
@@ -42,17 +30,6 @@ def test_what_is_no_batch_is_counted_and_refused_in_words() -> None:
         cache.take(b"\x05")
 
     assert cache.statistics().undecodable == 1
-
-
-def test_another_dialect_is_read_by_its_own_decoder() -> None:
-    def decode(payload: bytes) -> EngineBatch:
-        return EngineBatch(0.0, None, (), len(payload), 2)
-
-    cache = EngineCache(4, decode=decode)
-
-    assert cache.take(STORE) == []
-    assert cache.statistics().unknown_fields == len(STORE)
-    assert cache.statistics().unknown_tags == 2
 
 
 @pytest.mark.parametrize("why", ["no memory at all", ""])

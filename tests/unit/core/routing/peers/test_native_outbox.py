@@ -4,7 +4,6 @@ import gc
 import struct
 import sys
 import weakref
-from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -13,11 +12,11 @@ import pytest
 
 from kvmesh._native import ActiveSequences, Booking, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import grade, graded_depth, sharing_keys
+from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.members.loads import MOST_TOKENS, Demand, new_sequences
-from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict, failed_attempt
-from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
+from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
+from kvmesh.core.routing.peers.records import read_records
 from kvmesh.formats import FormatRange
 from tests.reference.routing.outbox import MOST_RETRIED, MOST_WORKERS
 
@@ -72,56 +71,6 @@ def test_a_request_is_three_records_of_fixed_size(replica: Replica) -> None:
     assert (replica.outbox.next_seq, replica.outbox.waiting) == (5, 0)
 
 
-def test_what_is_not_believed_cached_is_told_by_its_sharing_keys(replica: Replica) -> None:
-    demand = Demand(40 * SIZE, 30, 0, (1, 2), streams=False, turn=True)
-    replica.sequences.add("q", W, demand, 0.0)
-    replica.outbox.placed(replica.sequences.bookings["q"])
-
-    record = replica.records()[16:]
-
-    hashes = [0, 0, 0, 1, 0, 0, 0, 2]
-    assert record == struct.pack("<BBHIIIIIII", 0, 4, 8, 1, 0, 40, 640, 30, 0, 0) + pack_hashes(
-        array("Q", hashes)
-    )
-
-
-def test_a_worker_is_named_once_and_again_in_each_state(replica: Replica) -> None:
-    replica.book("a")
-    replica.book("b")
-    replica.book("c", worker="w2")
-    first = read_records("p", replica.outbox.take(256, 65536)[0])
-
-    replica.outbox.begin_state()
-    replica.outbox.republish(replica.sequences.owned())
-    replica.outbox.end_state()
-    state = read_records("p", replica.outbox.take(256, 65536)[0])
-
-    assert [one for one in first.events if isinstance(one, Named)] == [
-        Named(0, "w1"),
-        Named(1, "w2"),
-    ]
-    assert [one for one in state.events if isinstance(one, Named)] == [
-        Named(0, "w1"),
-        Named(1, "w2"),
-    ]
-    placed = [one.request_id for one in state.events if isinstance(one, PlacedRecord)]
-    assert placed == ["p#1", "p#2", "p#3"]
-
-
-def test_a_second_attempt_has_the_number_of_the_first(replica: Replica) -> None:
-    replica.book("q")
-    replica.outbox.ended("q", failed_attempt("reset", 0.5))
-    replica.sequences.finish("q")
-    replica.book("q", worker="w2")
-    replica.outbox.ended("q", Attempt(Verdict.PROMPT, "é" * 40, 1.0, 2.0))
-
-    records = replica.records()[16 + 32 :]
-
-    assert records[:32] == struct.pack("<BBBBIdd8s", 6, 3, 5, 0, 1, 0.5, 0.0, b"reset")
-    assert records[32 + 16 : 32 + 16 + 8] == struct.pack("<BBHI", 0, 1, 0, 1)
-    assert records[-88:] == struct.pack("<BBBBIdd64s", 6, 5, 64, 0, 1, 1.0, 2.0, "é".encode() * 32)
-
-
 def test_only_so_many_failed_requests_keep_their_numbers(replica: Replica) -> None:
     for number in range(MOST_RETRIED + 1):
         replica.book(f"r{number}")
@@ -134,26 +83,6 @@ def test_only_so_many_failed_requests_keep_their_numbers(replica: Replica) -> No
 
     numbers = struct.unpack_from("<I28xI", replica.records(), 4)
     assert numbers == (MOST_RETRIED + 2, 2)
-
-
-def test_numbers_too_large_are_told_as_the_largest(replica: Replica) -> None:
-    replica.book("q", 10**25)
-
-    placed = struct.unpack_from("<BBHIIIIIII", replica.records(), 16)
-
-    assert placed[5:9] == (graded_depth(1024), 2**32 - 1, 30, 2)
-    assert replica.outbox.untold == 0
-
-
-def test_of_a_very_long_prompt_so_many_hashes_are_told(replica: Replica) -> None:
-    prompt = BlockHashes.of(array("Q", range(graded_depth(1024) + 300)), SIZE)
-    replica.book("q", len(prompt) * SIZE, hashes=prompt)
-
-    record = replica.records()[16:]
-
-    assert struct.unpack_from("<BBHIII", record)[2:] == (1024, 1, 0, graded_depth(1024))
-    hashes = grade(prompt.upto(1 << 40), graded_depth(1024))
-    assert record[32:] == pack_hashes(hashes)
 
 
 def test_events_of_requests_that_were_not_told_are_left_out(replica: Replica) -> None:
@@ -197,27 +126,6 @@ def test_growth_is_told_once(replica: Replica) -> None:
     replica.outbox.publish_growth()
 
     assert replica.records() == struct.pack("<BBHIQ", 2, 0, 0, 1, MOST_TOKENS)
-
-
-def test_a_state_has_what_came_of_each_booking(replica: Replica) -> None:
-    replica.book("q")
-    replica.sequences.first_token("q", 0.0)
-    replica.sequences.grow("q", 20, 0.0)
-    [before] = replica.outbox.take(256, 65536)
-
-    replica.outbox.begin_state()
-    replica.outbox.republish(replica.sequences.owned())
-    replica.outbox.end_state()
-    replica.outbox.publish_growth()
-
-    state = replica.records()
-    assert state == (
-        struct.pack("<Q", 4)
-        + before[24:]
-        + struct.pack("<BBHI", 1, 0, 0, 1)
-        + struct.pack("<BBHIQ", 2, 0, 0, 1, 20)
-        + struct.pack("<Q", 5)
-    )
 
 
 def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica: Replica) -> None:

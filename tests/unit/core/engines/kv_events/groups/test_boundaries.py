@@ -1,5 +1,5 @@
 from kvmesh.core.blocks.events import ROOT
-from kvmesh.core.engines.kv_events.groups.boundaries import Boundaries, Boundary, upto
+from kvmesh.core.engines.kv_events.groups.boundaries import Boundaries, Boundary
 
 
 def tree(*steps: tuple[int, int]) -> Boundaries:
@@ -32,23 +32,3 @@ def test_boundaries_are_found_before_and_behind_one() -> None:
     assert keys(made.covered(at(made, 3), 2)) == [2, 3]
     assert keys(made.covered(at(made, 2), 9)) == [1, 2]
     assert keys(list(made)) == [1, 2, 3, 4, 5, 6]
-
-
-def test_what_nobody_uses_goes_with_what_led_only_to_it() -> None:
-    made = tree((ROOT, 1), (1, 2), (2, 3), (2, 4), (2, 5))
-    at(made, 1).uses = 1
-
-    assert made.prune(at(made, 2)) == []
-    assert [keys(made.prune(at(made, key))) for key in (3, 5, 4)] == [[3], [5], [4, 2]]
-    assert len(made) == 1
-    at(made, 1).uses = 0
-    assert keys(made.prune(at(made, 1))) == [1]
-    made = tree((ROOT, 1))
-    made.clear()
-    assert len(made) == 0
-
-
-def test_counts_of_a_tier_include_those_of_nearer_ones() -> None:
-    counts = 3 << 24
-
-    assert [bool(counts & upto(tier)) for tier in range(3)] == [False, True, True]

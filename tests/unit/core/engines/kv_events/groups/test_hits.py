@@ -51,19 +51,6 @@ def test_a_block_is_an_end_while_all_groups_hold_what_a_hit_needs() -> None:
     assert (len(on.hits), on.hits.statistics().hidden) == (1, 1)
 
 
-def test_a_window_of_two_blocks_ends_where_both_are_held() -> None:
-    on = Fixture(window=33)
-    on.hold(FULL, 1, 2, 3)
-    on.hold(WINDOW, 1, 2, 3)
-    on.hits.settle()
-    on.hits.take_ends()
-
-    on.hold(WINDOW, 1, count=-1)
-    on.hits.settle()
-
-    assert on.hits.take_ends() == ([Removed(pack_hashes((1, 2)), ENDS)], [])
-
-
 def test_a_hit_that_drops_a_block_ends_behind_the_state_that_it_needs() -> None:
     on = Fixture(states=True)
     on.hold(FULL, 1, 2, 3)
@@ -86,20 +73,3 @@ def test_a_tier_that_is_new_takes_what_is_held() -> None:
 
     assert farther.settle() == [Stored(ROOT, pack_hashes((1, 2)), 1)]
     assert farther.take_ends() == ([], [Stored(ROOT, pack_hashes((2,)), ENDS + 1)])
-
-
-def test_an_end_stays_one_only_while_its_boundary_is_there() -> None:
-    on = Fixture()
-    on.hold(FULL, 1)
-    on.hold(WINDOW, 1)
-    on.hits.settle()
-    on.hits.take_ends()
-
-    on.hold(WINDOW, 1, count=-1)
-    on.hold(FULL, 1, count=-1)
-    on.hits.settle()
-    last = on.tree.get(3)
-    assert last is not None
-    on.tree.prune(last)
-
-    assert on.hits.take_ends() == ([Removed(pack_hashes((1,)), ENDS)], [])
