@@ -1596,7 +1596,7 @@ class Record:
     """One request: its last decision, and what became of it. Times are the caller's, seconds.
 
     What of the decision is counted stands in the record itself; the `decision` as a whole, and
-    `forecast`, may be made only when somebody reads them. `estimated`: `prompt_tokens` come from
+    `forecast`, are made when somebody reads them. `estimated`: `prompt_tokens` come from
     the size of the body, for nothing asked about its prompt.
     `attempts` counts workers it was sent to, `failures` says what went wrong at those before the
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
@@ -1607,46 +1607,40 @@ class Record:
     routed by another policy. `traced` is what a trace keeps of its prompt. `tenant` sent it.
     `kept` candidates are in the decision, 0 where that is the chosen one alone.
     `number` and `version` are the ring's; `version` grows with every change of any record.
-    `score` and `told_blocks` are the decision's, where the compiled core decided; `session_kept`:
-    its session's worker was chosen. The collector does not see records: nothing that one holds may
-    lead back to its ring.
+    `score` and `told_blocks` are the decision's. The collector does not see records: nothing that
+    one holds may lead back to its ring.
     """
 
-    first_token_s: float | None
-    ended_s: float | None
     held_ms: float | None
-    reported: Usage | None
     round_robin_blocks: int | None
-    forecast: OutputForecast | None
     failures: tuple[str, ...]
-    tenant: str
     left_out: LeftOut | None
     traced: Traced | None
-    output_tokens: int
     overridden: bool
     estimated: bool
 
-    def __new__(
-        cls, request_id: bytes, decision: Decision, hashes: Hashes, decided_s: float
-    ) -> Self:
-        """Make the record of a request decided now; what is no decision is a `TypeError`, an
-        `AttributeError` or an `OverflowError`.
-        """
-
+    @property
+    def first_token_s(self) -> float | None: ...
+    @property
+    def ended_s(self) -> float | None: ...
+    @property
+    def reported(self) -> Usage | None: ...
+    @property
+    def forecast(self) -> OutputForecast | None: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def output_tokens(self) -> int: ...
     @property
     def request_id(self) -> bytes: ...
     @property
     def decision(self) -> Decision:
-        """The last decision; where the compiled core decided made when it is first asked for."""
+        """The last decision, made when it is first asked for."""
 
     @property
     def worker(self) -> WorkerId: ...
     @property
     def policy(self) -> str: ...
-    @property
-    def hashes(self) -> Hashes | None:
-        """The prompt's hashes, None where the compiled core decided or they were let go."""
-
     @property
     def hash_count(self) -> int: ...
     @property
@@ -1695,11 +1689,6 @@ class Record:
     def told_blocks(self) -> int: ...
     @property
     def by_cache(self) -> bool: ...
-    @property
-    def session_kept(self) -> bool: ...
-    def take(self, decision: Decision, /) -> None:
-        """Stand for this decision from now on. Raises as the making does, and changes nothing."""
-
     def known_hashes(self) -> Sequence[int]:
         """Return the prompt's hashes, root first: none once they were let go."""
 
@@ -1707,15 +1696,12 @@ class Record:
         """Let the prompt's hashes go: of 100 KB they are 50 KB."""
 
     def terms(self) -> Terms:
-        """Return the chosen candidate's terms, where the compiled core decided."""
+        """Return the chosen candidate's terms."""
 
     def weighed(self) -> list[tuple[float, Terms]]:
-        """Return score and terms of all candidates, where the compiled core kept them and the
-        `decision` was not made yet.
+        """Return score and terms of all candidates, where they were kept and the `decision` was
+        not made yet.
         """
-
-    def fleet(self) -> tuple[int, int, int, int, int, float]:
-        """Return the fields of a `core.cost.terms.Fleet`, where the compiled core decided."""
 
 @final
 class Ring:
@@ -1761,18 +1747,6 @@ class Ring:
     def __len__(self) -> int: ...
     def may_weigh_all(self, now: float, /) -> bool:
         """Return whether the next decision shall keep every candidate: so many each second."""
-
-    def append(self, record: Record, /) -> None:
-        """Take a new record in. O(1), amortised. Raises `ValueError` if a ring has it already."""
-
-    def take_again(self, record: Record, decision: Decision, /) -> None:
-        """Have a record stand for another decision."""
-
-    def first_token(self, record: Record, now: float, /) -> None:
-        """Note that a record's answer begins."""
-
-    def end(self, record: Record, state: State, status: int, now: float, /) -> None:
-        """Note a record's end; what was reported of it stands there before. Raises `ValueError`."""
 
     def next_decided(self) -> Record | None:
         """Return the next record to read, its prompt's hashes included; None: all were read."""
@@ -1821,14 +1795,8 @@ class Totals:
     def best_tokens(self) -> int: ...
     @property
     def predicted_tokens(self) -> int: ...
-    def decided(self, now: float, /) -> None:
-        """Count a request as decided now."""
-
     def refused(self, now: float, /) -> None:
         """Count a request for which there was no worker."""
-
-    def ended(self, record: Record, /) -> None:
-        """Count a request that ended, in the second of its end."""
 
     def compared(self, record: Record, /) -> None:
         """Count what round robin would have done with an ended request, if that is known."""

@@ -176,7 +176,7 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
         Record *record = placed->record;
         Py_XSETREF(record->request_id, Py_NewRef(request_id));
         Py_XSETREF(record->tenant, PyUnicode_GET_LENGTH(tenant) ? Py_NewRef(tenant) : NULL);
-        Py_XSETREF(record->hashes, Py_XNewRef((PyObject *)placed->hashes));
+        Py_XSETREF(record->hashes, (Hashed *)Py_XNewRef(placed->hashes));
         record->decided_s = now;
         record->forecast_tokens = placed->forecast.tokens;
         record->forecast_samples = placed->forecast.samples;

@@ -50,6 +50,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, Rou
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.errors import NoWorkerError
+from tests.reference.decision_log import naive_log
 from tests.reference.routing import dispatch as naive
 from tests.reference.routing import outbox as outbox_model
 from tests.reference.routing.scheduler import NaiveScheduler
@@ -137,7 +138,8 @@ class Side:
         self.hints = new_approx(graded=True)
         self.scheduler.listen(self.hints)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
-        self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
+        new_log = naive_log if spec else DecisionLog
+        self.log = new_log(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
         self.doubts: list[tuple[WorkerId, Distrust]] = []
         self.follows_events = events
@@ -207,6 +209,17 @@ class Side:
         found["doubts"] = self.doubts
         # How many candidates are kept depends on whether each had to be weighed.
         found["log"] = msgspec.structs.replace(self.log.statistics(), candidates=0)
+        totals = self.log.totals
+        found["traffic"] = totals.rows(0)
+        found["totals"] = [
+            getattr(totals, name)
+            for name in ("prompt_tokens", "output_tokens", "best_tokens", "predicted_tokens")
+        ]
+        found["histograms"] = [
+            (one.total, one.cumulative())
+            for one in (totals.ttft_s, totals.itl_s, totals.duration_s)
+            for one in (totals.ttft_s, totals.itl_s, totals.duration_s)
+        ]
         return found
 
 
