@@ -37,7 +37,6 @@ from kvmesh.core.insight.traffic import TrafficRow
 from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.members.loads import Demand, SequencesStatistics
 from kvmesh.core.members.outcomes import Attempt
-from kvmesh.core.members.speeds import SpeedReport
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.prompts.segment_cache import EncodeBatch
 from kvmesh.core.prompts.text_packer import Message, Opening
@@ -969,28 +968,6 @@ class Booking:
     No amount is beyond `core.members.loads.MOST_TOKENS`, else `OverflowError`; keys are u64s.
     """
 
-    def __new__(
-        cls,
-        request_id: str,
-        worker: WorkerId,
-        owner: str,
-        prompt_tokens: int,
-        uncached_tokens: int,
-        service_tokens: int,
-        booked_s: float,
-        renewed_s: float,
-        output_s: float,
-        streams: bool = True,
-        keys: Sequence[int] = (),
-        hashes: Hashes | bytes | None = None,
-        private_blocks: int = 0,
-        expected_blocks: int = 0,
-        foreseen_blocks: int = 0,
-        output_tokens: int = 0,
-        prefilling: bool = True,
-        service_s: float = 0.0,
-        turn: bool = False,
-    ) -> Self: ...
     @property
     def request_id(self) -> str: ...
     @property
@@ -1044,18 +1021,26 @@ class Loads:
     (requests by sharing key) are copies, made when they are read.
     """
 
-    prefill_tokens: int
-    prompt_tokens: int
-    active_requests: int
-    active_blocks: int
-    expected_blocks: int
-    progress_s: float
-    silent: int
-    unseen_requests: int
-    unseen_blocks: int
-    unseen_tokens: int
-
-    def __new__(cls, worker: WorkerId) -> Self: ...
+    @property
+    def prefill_tokens(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def active_requests(self) -> int: ...
+    @property
+    def active_blocks(self) -> int: ...
+    @property
+    def expected_blocks(self) -> int: ...
+    @property
+    def progress_s(self) -> float: ...
+    @property
+    def silent(self) -> int: ...
+    @property
+    def unseen_requests(self) -> int: ...
+    @property
+    def unseen_blocks(self) -> int: ...
+    @property
+    def unseen_tokens(self) -> int: ...
     @property
     def worker(self) -> WorkerId: ...
     @property
@@ -1078,37 +1063,11 @@ class Loads:
     def booked_tokens(self) -> int:
         """The uncached prompt tokens of the requests that routers booked."""
 
-    def begin(self, booking: Booking, now: float, /) -> None:
-        """Take a booking in, the last of those that wait for their prefill. Raises `ValueError` for
-        one that is at a worker.
-        """
-
-    def end_prefill(self, booking: Booking, /) -> None:
-        """Take a booking in `prefilling` out of the backlog. Raises `KeyError` for others."""
-
-    def grow(self, blocks: int, expected_blocks: int, /) -> None:
-        """Take more blocks, some of them expected. Raises `OverflowError`."""
-
-    def end(self, booking: Booking, /) -> None:
-        """Let a booking go whose prefill has ended. Raises `KeyError` for others."""
-
-    def correct(self, requests: int, blocks: int, prefill_tokens: int, block_size: int, /) -> None:
-        """Count load that nobody booked in place of what was counted before. Raises
-        `OverflowError`.
-        """
-
     def wait_ms(self, ms_per_token: float, now: float, step_tokens: float = 0.0) -> float:
         """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
 
         A step's fixed time counts as `step_tokens`. Time since the last progress is credited up to
         the oldest request's own prefill: were more done, its first token would have come.
-        """
-
-    def shared_blocks(self, keys: Sequence[int], overlap: int) -> int:
-        """Return how many of the first `overlap` blocks active requests here already hold, as
-        sharing keys tell.
-
-        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
         """
 
 @final
@@ -1126,29 +1085,6 @@ class Arrivals:
         """Return requests per millisecond."""
 
 @final
-class WorkerTurns:
-    """Counts turns by worker: those of this replica and, as they are heard of, of its peers.
-
-    With one replica that is strict rotation. Several that hear of each other's turns share one
-    rotation; no worker is ahead of another by more than the turns not heard of yet, and one. A
-    worker that was away has at most 4 turns at once.
-    """
-
-    def __new__(cls) -> Self: ...
-    def take(self, worker: WorkerId, /) -> None:
-        """Count a turn."""
-
-    def next(self, names: Sequence[WorkerId], replica: str) -> WorkerId:
-        """Return whose turn it is among `names`; `ValueError` for none.
-
-        Equal ones come in an order of `replica`'s own, so that two replicas which choose at the
-        same time choose two; without a name in that of `names`.
-        """
-
-    def remove(self, worker: WorkerId, /) -> None:
-        """Forget a worker that left."""
-
-@final
 class ActiveSequences:
     """Bookings of this replica and of its peers, summed per worker: `core.members.loads`
     makes one.
@@ -1163,7 +1099,7 @@ class ActiveSequences:
 
     `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
     removed, whose `Loads` are then no longer live.
-    `arrivals` counts what anybody books, `turns` what of it was sent in turn.
+    `arrivals` counts what anybody books, `turns` what of it was sent in turn, by worker.
     """
 
     def __new__(
@@ -1171,15 +1107,14 @@ class ActiveSequences:
         block_size: int,
         *,
         lease_s: float = 60.0,
-        turns: Callable[[], WorkerTurns],
         statistics: Callable[[int, int, int, int, int, int, int], SequencesStatistics],
     ) -> Self:
-        """Make one whose `turns` and statistics are made by these. Raises `ValueError`."""
+        """Make one whose statistics are made by this. Raises `ValueError`."""
 
     @property
     def bookings(self) -> dict[str, Booking]: ...
     @property
-    def turns(self) -> WorkerTurns: ...
+    def turns(self) -> dict[WorkerId, int]: ...
     @property
     def arrivals(self) -> Arrivals: ...
     @property
@@ -1274,9 +1209,6 @@ class StepTimes:
 
     step_tokens: float
 
-    def fold(self, tokens: float, ms: float) -> None:
-        """Add a step that prefilled `tokens` (> 0) in `ms` at the fleet's usual speed. O(1)."""
-
 @final
 class Ratio:
     """Decayed sum of ms over decayed sum of tokens.
@@ -1293,13 +1225,6 @@ class Ratio:
     error: float
     factor: float
     slow_ms: float
-
-    def __new__(cls, ms: float = 0.0, tokens: float = 0.0) -> Self: ...
-    def fold(self, ms: float, tokens: float, half_life: float, /) -> None:
-        """Add a sample; what was there counts half after `half_life` further tokens."""
-
-    def age(self, fleet_ms_per_token: float, /) -> None:
-        """Go half of the way to the fleet's mean, half as sure: no sample came for long."""
 
 @final
 class Speeds:
@@ -1320,11 +1245,7 @@ class Speeds:
     uncached_tokens: float
     output_tokens: float
 
-    def __new__(
-        cls,
-        report: Callable[[float, float, float, float, float, float, int], SpeedReport],
-        prior_ms_per_token: float,
-    ) -> Self:
+    def __new__(cls, prior_ms_per_token: float) -> Self:
         """Make those of a fleet of which nothing was seen. Raises `ValueError` for a prior that is
         not above 0.
         """
@@ -1376,9 +1297,6 @@ class Speeds:
 
     def remove_worker(self, worker: WorkerId, /) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
-
-    def report(self, worker: WorkerId, /) -> SpeedReport:
-        """Return what is believed of a worker, for people."""
 
 @final
 class WorkerState:

@@ -12,7 +12,6 @@
 #include "index/prompt.h"
 #include "insight/insight.h"
 #include "insight/totals.h"
-#include "loads/turns.h"
 #include "peers/booking_wire.h"
 #include "peers/outbox.h"
 #include "peers/peer.h"
@@ -85,7 +84,6 @@ static PyTypeObject *const types[] = {
     &text_packer_type,
     &token_counts_type,
     &totals_type,
-    &turns_type,
     &worker_state_type,
 };
 

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import OVERDUE as _OVERDUE
-from kvmesh._native import ActiveSequences, WorkerTurns
+from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.hashing import Hashes
 
 MOST_TOKENS: Final = 1 << 40
@@ -51,6 +51,4 @@ OVERDUE: Final = _OVERDUE
 
 def new_sequences(block_size: int, *, lease_s: float = 60.0) -> ActiveSequences:
     """Return sequences without any booking. Raises `ValueError`."""
-    return ActiveSequences(
-        block_size, lease_s=lease_s, turns=WorkerTurns, statistics=SequencesStatistics
-    )
+    return ActiveSequences(block_size, lease_s=lease_s, statistics=SequencesStatistics)

@@ -297,14 +297,11 @@ static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
         Py_CLEAR(gone);
     }
     Py_XDECREF(loads);
-    PyObject *removed =
-        gone == NULL ? NULL : PyObject_CallMethodOneArg(self->turns, interned.remove, name);
-    if (removed == NULL) {
+    if (gone != NULL && PyDict_GetItem(self->turns, name) != NULL &&
+        PyDict_DelItem(self->turns, name) < 0) {
         Py_CLEAR(gone);
-    } else {
-        self->generation++;
     }
-    Py_XDECREF(removed);
+    self->generation += gone != NULL;
     Py_DECREF(name);
     return gone;
 }
@@ -350,11 +347,11 @@ static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) 
 }
 
 static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *turns, *statistics;
+    PyObject *statistics;
     long long size;
     double lease_s = 60.0;
-    if (READ_NEW("ActiveSequences", "N$OO|d", "block_size turns statistics lease_s", &size, &turns,
-                 &statistics, &lease_s) < 0 ||
+    if (READ_NEW("ActiveSequences", "N$O|d", "block_size statistics lease_s", &size, &statistics,
+                 &lease_s) < 0 ||
         check_size("block_size", size, MOST_BLOCK_SIZE) < 0) {
         return NULL;
     }
@@ -370,7 +367,7 @@ static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *key
     self->loads = PyDict_New();
     self->silent = PyDict_New();
     self->arrivals = (Arrivals *)arrivals_type.tp_alloc(&arrivals_type, 0);
-    self->turns = PyObject_CallNoArgs(turns);
+    self->turns = PyDict_New();
     if (self->bookings == NULL || self->loads == NULL || self->silent == NULL ||
         self->arrivals == NULL || self->turns == NULL) {
         Py_CLEAR(self);
@@ -385,7 +382,6 @@ static int sequences_traverse(Sequences *self, visitproc visit, void *arg) {
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int sequences_clear(Sequences *self) {
-    Py_SETREF(self->turns, Py_NewRef(Py_None));
     Py_SETREF(self->statistics, Py_NewRef(Py_None));
     PyDict_Clear(self->bookings);
     return 0;

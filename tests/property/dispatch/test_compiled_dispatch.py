@@ -54,6 +54,7 @@ from tests.reference.decision_log import naive_log
 from tests.reference.routing import dispatch as naive
 from tests.reference.routing import outbox as outbox_model
 from tests.reference.routing.scheduler import NaiveScheduler
+from tests.reference.workers.speed_report import speed_report
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
 QUICK = ("predicted-time", "prefill-decode", "lmetric")
@@ -165,7 +166,7 @@ class Side:
                 ],
                 list(loads.prefilling),
                 dict(loads.shared),
-                speeds.report(worker),
+                speed_report(speeds, worker),
             )  # fmt: skip
         found["bookings"] = {
             name: [

@@ -654,8 +654,9 @@ def test_names_that_are_compared_may_do_anything(nuisance: str, core: Core) -> N
     for name in names:
         core.scheduler.overlaps.routed.record(name, [1, 2], 1.0, 9.0)  # type: ignore[union-attr,arg-type]
         distrusted.add(name)  # type: ignore[arg-type]
+    ratio = core.scheduler.speeds.prefill_ratio(WORKERS[0])
     states = tuple(
-        native.WorkerState(name, new_sequences(SIZE).loads(WORKERS[0]), native.Ratio(), None, None)
+        native.WorkerState(name, new_sequences(SIZE).loads(WORKERS[0]), ratio, None, None)
         for name in names
     )
     for name in names:

