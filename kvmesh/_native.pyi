@@ -246,24 +246,6 @@ def read_extproc(
     are skipped. Raises the last of the types for what is no `ProcessingRequest`, or an empty one.
     """
 
-def write_extproc(
-    field: int,
-    headers: Iterable[tuple[bytes, bytes]],
-    removed: Iterable[bytes],
-    endpoint: bytes | None,
-    body: bytes | None,
-    /,
-) -> bytes:
-    """Return the answer with that number, 1 to 15, to headers or a buffered body, which `body`
-    replaces.
-
-    With an endpoint it is a pick: named in a header and in dynamic metadata, and the route is
-    chosen anew.
-    """
-
-def write_extproc_piece(field: int, data: bytes, end: object, /) -> bytes:
-    """Return the answer that streams a piece of a body on, in the field with that number."""
-
 # ---- http2: HTTP/2 of a gRPC server ----
 
 @final

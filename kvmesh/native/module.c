@@ -89,7 +89,6 @@ static PyTypeObject *const types[] = {
 
 static PyMethodDef *const functions[] = {
     native_extproc_read_methods,
-    native_extproc_write_methods,
     native_head_methods,
     native_json_methods,
     native_mixing_methods,
