@@ -878,9 +878,6 @@ class Approx:
     def find_groups(self, hashes: Hashes, /) -> Groups:
         """Return disjoint (depth, workers), deepest first."""
 
-    def find_known(self, hashes: Sequence[int], /) -> Groups:
-        """Return the same of hashes that are all there, as a decision finds them."""
-
     def statistics(self) -> ApproxStatistics:
         """Return sizes and counts."""
 

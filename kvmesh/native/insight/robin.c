@@ -262,10 +262,11 @@ static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t na
     PyObject *hashes;
     long long workers, blocks;
     double replicas = 1.0;
-    Prompt64 prompt;
+    GivenU64s prompt = {.at = NULL};
     if (READ("route", "OLL|d", "hashes workers worker_blocks replicas", &hashes, &workers, &blocks,
              &replicas) < 0 ||
-        prompt64_read(hashes, &prompt) < 0) {
+        u64s_read(&prompt, hashes) < 0) {
+        u64s_close(&prompt);
         return NULL;
     }
     workers = workers < MOST_WORKERS ? workers : MOST_WORKERS;
@@ -275,9 +276,9 @@ static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t na
     int same = workers == self->workers && blocks == self->worker_blocks &&
                replicas == self->replicas;
     long long found = same || resize(self, workers, blocks, replicas) == 0
-                          ? route(self, prompt.hashes, prompt.count)
+                          ? route(self, prompt.at, prompt.count)
                           : -2;
-    prompt64_forget(&prompt);
+    u64s_close(&prompt);
     return found == -2 ? NULL : found == -1 ? Py_NewRef(Py_None) : PyLong_FromLongLong(found);
 }
 

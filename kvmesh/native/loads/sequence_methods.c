@@ -1,4 +1,5 @@
 /* ActiveSequences as Python sees it. */
+#include "base/arrays.h"
 #include "base/names.h"
 #include "base/shell.h"
 #include "loads/sequences.h"
@@ -19,12 +20,12 @@ static int read_flag(PyObject *object, PyObject *name, int *flag) {
     return *flag < 0 ? -1 : 0;
 }
 
-/* Read a core.members.loads.Demand; -1 with an error set. `keys_free` and `hashes` are the caller's
+/* Read a core.members.loads.Demand; -1 with an error set. `keys` and `hashes` are the caller's
  * to let go either way.
  */
-static int read_demand(PyObject *given, DemandC *demand, Keys *keys) {
+static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
     PyObject *held = PyObject_GetAttr(given, interned.keys);
-    int failed = held == NULL ? -1 : keys_read(keys, held);
+    int failed = held == NULL ? -1 : u64s_read(keys, held);
     Py_XDECREF(held);
     if (failed || read_attribute(given, interned.prompt_tokens, &demand->prompt_tokens) < 0 ||
         read_attribute(given, interned.uncached_tokens, &demand->uncached_tokens) < 0 ||
@@ -52,13 +53,13 @@ static PyObject *call_add(Sequences *self, PyObject *const *args, Py_ssize_t nar
     if (sequences_find(self, request_id) != NULL) {
         Py_RETURN_FALSE;
     }
-    Keys keys = {.at = keys.own};
+    GivenU64s keys = {.at = NULL};
     DemandC demand = {.owner = owner};
     Booking *booking = NULL;
     if (!PyErr_Occurred() && read_demand(demanded, &demand, &keys) == 0) {
         booking = sequences_book(self, request_id, worker, &demand, now);
     }
-    keys_free(&keys);
+    u64s_close(&keys);
     XDECREF_ALL(demand.hashes, booking);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(booking != NULL);
 }

@@ -1,6 +1,7 @@
 /* OutputLengths: see lengths.h. Operations and their order are those of
  * tests/reference/routing/output_lengths.py, which says why, too.
  */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "base/shell.h"
 #include "speeds/lengths.h"
@@ -188,45 +189,13 @@ static int set_block_size(Lengths *self, long long block_size) {
     return 0;
 }
 
-/* Read the families of a prompt of the hashes that `upto` returned; -1 with an error set. */
-static int read_hashes(const Lengths *self, PyObject *from, Forecast *out) {
-    Py_buffer view;
-    int failed = 0;
-    if (PyObject_CheckBuffer(from) && PyObject_GetBuffer(from, &view, PyBUF_FORMAT) == 0) {
-        int packed = view.itemsize == sizeof(uint64_t) && view.format != NULL &&
-                     (view.format[0] == 'Q' || view.format[0] == 'L') && !view.format[1];
-        if (packed) {
-            lengths_forecast(self, view.buf, view.len / view.itemsize, out);
-        }
-        PyBuffer_Release(&view);
-        if (packed) {
-            return 0;
-        }
-    }
-    PyErr_Clear();
-    PyObject *hashes = PySequence_Fast(from, "hashes are a sequence of u64s");
-    if (hashes == NULL) {
-        return -1;
-    }
-    out->families = 0;
-    for (int i = 0; i < FAMILIES && self->depths[i] <= PySequence_Fast_GET_SIZE(hashes); i++) {
-        PyObject *key = PySequence_Fast_GET_ITEM(hashes, (Py_ssize_t)self->depths[i] - 1);
-        out->family[i].tokens = family_tokens[i];
-        out->family[i].key = PyLong_AsUnsignedLongLong(key);
-        failed |= PyErr_Occurred() != NULL;
-        out->families++;
-    }
-    Py_DECREF(hashes);
-    if (!failed) {
-        foresee(self, out);
-    }
-    return failed ? -1 : 0;
-}
-
 static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
     Forecast found;
+    GivenU64s given = {.at = NULL};
     PyObject *known = PyObject_CallMethod(hashes, "upto", "L", lengths_depth(self));
-    int failed = known == NULL || read_hashes(self, known, &found) < 0;
+    int failed = known == NULL || u64s_read(&given, known) < 0 ||
+                 lengths_forecast(self, given.at, given.count, &found) < 0;
+    u64s_close(&given);
     Py_XDECREF(known);
     PyObject *families = failed ? NULL : PyTuple_New(found.families);
     for (int i = 0; families != NULL && i < found.families; i++) {
