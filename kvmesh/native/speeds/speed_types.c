@@ -71,15 +71,13 @@ static PyObject *speeds_get_residence_ms(Speeds *self, PyObject *worker) {
 
 static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                          PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     long long tokens;
     double service_s, now;
     if (READ("first_token", "ULdd", "worker uncached_tokens service_s now", &worker, &tokens, &service_s,
-             &now) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+             &now) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_first_token(self, known, tokens, service_s, now);
@@ -88,13 +86,11 @@ static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py
 
 static PyObject *speeds_take_measured(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                       PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     long long tokens, busy_us;
-    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_measured(self, known, tokens, busy_us);
@@ -110,7 +106,7 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssiz
         return NULL;
     }
     WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
-    if (tokens >= 1 && known == NULL) {
+    if (PyErr_Occurred()) {
         return NULL;
     }
     speeds_output(self, known, tokens, elapsed_s);
@@ -119,14 +115,12 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssiz
 
 static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                       PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     double residence_s;
     long long tokens;
-    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_finished(self, known, residence_s, tokens);
@@ -135,14 +129,12 @@ static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ss
 
 static PyObject *speeds_take_answered(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                       PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_answered(self, known, tokens, elapsed_s);

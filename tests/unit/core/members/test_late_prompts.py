@@ -34,20 +34,6 @@ class Board:
         self.late.end(booking, 2.0, served=served)
 
 
-def test_only_who_waits_behind_a_prefill_of_a_late_worker_is_late() -> None:
-    board = Board()
-    loads = board.sequences.loads
-    assert not board.late.is_late(W, loads(W))
-
-    board.book("a")
-    board.book("b", worker=OTHER)
-
-    assert board.late.is_late(W, loads(W))
-    assert not board.late.is_late(OTHER, loads(OTHER))
-    board.sequences.first_token("a", 1.0)
-    assert not board.late.is_late(W, loads(W))
-
-
 def test_all_that_waits_counts_from_the_next_end_of_a_prefill_on() -> None:
     board = Board()
     board.keep("a", "b")
