@@ -56,7 +56,6 @@ from kvmesh.transport.extproc.messages import (
     ResponseTrailers,
 )
 from kvmesh.transport.grpc.session_events import Event as SessionEvent
-from kvmesh.transport.http.server.scope import End
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
@@ -1683,20 +1682,6 @@ class TokenCounts:
     cached: int
 
     def __new__(cls) -> Self: ...
-
-@final
-class RequestEnds:
-    """How requests ended, counted by end and class of the client's status."""
-
-    def __new__(cls) -> Self: ...
-    def add(self, end: End, status: int, /) -> None:
-        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
-
-    def counts(self) -> list[tuple[End, int, int]]:
-        """Return (end, class of the status, how many) of every pair.
-
-        A class is the status in hundreds: 0 for nothing, 5 for 500 and more.
-        """
 
 @final
 class PrefixCounts:

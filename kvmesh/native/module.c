@@ -70,7 +70,6 @@ static PyTypeObject *const types[] = {
     &prefix_counts_type,
     &ratio_type,
     &record_type,
-    &request_ends_type,
     &ring_type,
     &robin_shadow_type,
     &scanned_type,

@@ -12,7 +12,9 @@ int decider_confirms(const Decider *self, PyObject *worker) {
     return doubted < 0 ? -1 : !doubted;
 }
 
-/* core.members.late_prompts.LatePrompts.is_late; -1 with an error set. */
+/* Return whether the request waits behind others' prefills at a worker that caches late; -1 with an error
+ * set.
+ */
 static int is_late(const Decider *self, const Record *record) {
     int late = PySet_GET_SIZE(self->late_workers)
                    ? PySet_Contains(self->late_workers, record->worker)
