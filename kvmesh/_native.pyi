@@ -410,18 +410,6 @@ class TextCache:
         """
 
 @final
-class TextCutter:
-    """Cuts texts where a tokenizer does before anything else: where a token of `atomic` begins.
-
-    All `tokens` take part in the search, the leftmost longest one wins. Raises `ValueError` unless
-    they begin with ASCII other than NUL, and the longest come first.
-    """
-
-    def __new__(cls, tokens: tuple[str, ...], atomic: frozenset[str], /) -> Self: ...
-    def cut(self, text: str, /) -> list[str]:
-        """Return the segments of a text, none of them empty; together they are `text`."""
-
-@final
 class TextPacker:
     """Makes prompts of chats of forms that it was taught, by their sequences of roles.
 

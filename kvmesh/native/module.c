@@ -79,7 +79,6 @@ static PyTypeObject *const types[] = {
     &step_times_type,
     &table_type,
     &text_cache_type,
-    &text_cutter_type,
     &text_packer_type,
     &token_counts_type,
     &totals_type,

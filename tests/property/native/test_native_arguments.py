@@ -46,9 +46,9 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "Peer: name is 1, it must be a str",
     ),
     "a list for a tuple": (
-        lambda: native.TextCutter([], frozenset()),
+        lambda: native.Formula([], ()),
         TypeError,
-        "TextCutter: tokens is [], it must be a tuple",
+        "Formula: price is [], it must be a tuple",
     ),
     "a text for bytes": (
         lambda: native.Names([], "x"),
