@@ -1146,7 +1146,7 @@ class Ratio:
 @final
 class Speeds:
     """Decayed ratios per worker, which are the fleet's as far as their difference may be chance:
-    `core.members.speeds` makes one.
+    `core.members.loads` makes one.
 
     Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
     overlap moves it far at once; steady change is followed within some ten prompts. A worker that

@@ -9,8 +9,7 @@ from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.members.loads import Demand, new_sequences
-from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN, new_speeds
+from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN, Demand, new_sequences, new_speeds
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from tests.reference.routing.second_home import DELAY, REST, find_second_home
 from tests.reference.routing.weighing import DEFAULT_COST, Weighing

@@ -4,7 +4,7 @@ from math import isfinite
 from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN
+from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN
 from tests.reference.workers.relative_speed import OutputRates, Ratio, Scatter
 from tests.reference.workers.step_times import StepTimes
 

@@ -9,8 +9,7 @@ import pytest
 from kvmesh import _native
 from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.loads import Demand, new_sequences
-from kvmesh.core.members.speeds import new_speeds
+from kvmesh.core.members.loads import Demand, new_sequences, new_speeds
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from tests.reference.workers import loads as model
 from tests.reference.workers import relative_speed

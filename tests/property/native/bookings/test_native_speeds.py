@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kvmesh import _native
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.members.loads import MOST_TOKENS
-from kvmesh.core.members.speeds import new_speeds
+from kvmesh.core.members.loads import MOST_TOKENS, new_speeds
 from kvmesh.core.routing.output_lengths import (
     NO_FORECAST,
     OutputForecast,

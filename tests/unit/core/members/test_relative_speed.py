@@ -3,7 +3,7 @@ import random
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.speeds import new_speeds
+from kvmesh.core.members.loads import new_speeds
 from tests.reference.workers import relative_speed
 from tests.reference.workers.relative_speed import FIRST_VARIANCE, MOST_ERROR, Scatter
 

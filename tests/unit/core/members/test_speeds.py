@@ -4,7 +4,7 @@ import pytest
 
 from kvmesh._native import Speeds
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN, new_speeds
+from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN, new_speeds
 from tests.reference.workers.speed_report import speed_report
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
